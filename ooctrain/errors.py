@@ -13,6 +13,7 @@
     +-- DriverError                      a memory or device call failed (.call, .status)
     |   +-- VmmUnavailable               virtual addressing is not to be had on this machine
     |   +-- DeviceUnavailable            no GPU that can be used: driver, device, compiler
+    +-- CaptureRefused                   a step cannot be recorded as a graph
     +-- DataFormatError                  a data file is broken (.path, .offset)
     +-- CheckpointError                  a checkpoint is broken, foreign or cannot be written
     +-- InUse                            two threads at once, or a fork, at one trainer
@@ -262,6 +263,12 @@ class DeviceUnavailable(DriverError):
     """There is no GPU that can be used: no driver, an old one, no device, no compiler for it."""
 
     default_code = "OOC-152"
+
+
+class CaptureRefused(OoctrainError):
+    """A step cannot be recorded once and launched as a whole; it runs piece by piece."""
+
+    default_code = "OOC-154"
 
 
 class DataFormatError(OoctrainError):

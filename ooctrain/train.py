@@ -78,7 +78,6 @@ class Trainer:
             the model's parameters that require one.
 
     Attributes:
-        timeline: of the last step, measured.
         prepared: the last training step's plan and what it needs; None before the first.
 
     Raises:
@@ -105,7 +104,7 @@ class Trainer:
         )  # fmt: skip
         self.accumulate, self.conv_algorithm, self.clip = accumulate, conv_algorithm, clip
         self.allow_tf32 = allow_tf32
-        self.timeline: Timeline | None = None
+        self._last: StepResult | None = None
         self.prepared: PreparedStep | None = None
         self._residence = Residence()
         self._adopted: dict[str, Tensor] = {}
@@ -134,7 +133,7 @@ class Trainer:
         variable = prepared.plan.trace.outputs["loss"]
         own = self._seen.own_scalars(prepared, self._scalars())
         result = self._run(prepared, (variable,), x, y, own, variable)
-        self.timeline = result.timeline
+        self._last = result
         loss = float(result.outputs[variable])
         if not math.isfinite(loss):
             raise TrainingStopped(
@@ -203,6 +202,11 @@ class Trainer:
         parameter was updated, which is fewer times where it was frozen (`Optimizer.steps`).
         """
         return self.optimizer.steps_done
+
+    @property
+    def timeline(self) -> Timeline | None:
+        """Of the last step, measured; read from the device when it is asked for."""
+        return None if self._last is None else self._last.timeline
 
     @property
     def plan(self) -> Plan | None:

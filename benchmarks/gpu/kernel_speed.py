@@ -104,6 +104,8 @@ def _time_conv(workbench: Workbench, op: Any, specs: Sequence[Spec]) -> dict[str
         raise NotRunError("this GPU has no tensor cores for TF32")
     flops = op.flops(specs, op.infer(*specs))
     numbers = {"tflops": flops / workbench.time_op(op, specs) / 1e6}
+    if workbench.waited:
+        numbers["waited_for_the_host"] = 1.0
     if torch_peer.is_here():
         us = torch_peer.time_us(op, specs, tf32=tf32)
         numbers["torch_tflops"] = flops / us / 1e6 if us else 0.0
@@ -122,6 +124,8 @@ def _time_memory_bound(
     moved = op.bytes_moved(specs, op.infer(*specs))
     us = workbench.time_op(op, specs)
     numbers = {"us": us, "gb_s": moved / us / 1e3}
+    if workbench.waited:
+        numbers["waited_for_the_host"] = 1.0
     if torch_peer.is_here() and (theirs := torch_peer.time_us(op, specs, tf32=False)):
         numbers["torch_gb_s"] = moved / theirs / 1e3
     if isinstance(op, Linear):

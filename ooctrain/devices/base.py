@@ -133,11 +133,41 @@ class StreamSet(Protocol):
     def synchronize(self) -> None:
         """Waits for all work. Raises what the first failing piece raised."""
 
-    def restart(self) -> list[WorkSpan]:
+    def restart(self) -> Sequence[WorkSpan]:
         """Counts from 0 again, all work being done; hands out what was measured."""
 
     def abandon(self, reason: BaseException) -> None:
         """Skips the work that has not begun, and waits for what has."""
+
+
+class RecordedStep(Protocol):
+    """A step that a device has recorded, to be done again as a whole."""
+
+    @property
+    def scalars(self) -> Sequence[Mapping[str, float | int]]:
+        """Step scalars that were recorded."""
+
+    def begin(self, scalars: Sequence[Mapping[str, float | int]]) -> None:
+        """Queues the first part, with other step scalars in place of the recorded ones."""
+
+    def go_on(self) -> None:
+        """Queues the rest."""
+
+    def elapsed_us(self) -> float:
+        """How long it took, once it is done."""
+
+    def close(self) -> None:
+        """Gives back what it holds."""
+
+
+class StepRecorder(Protocol):
+    """Records what is queued on a device's streams."""
+
+    def record(self, queue: Callable[[], None]) -> RecordedStep:
+        """What a function submits to the streams; nothing of it is done."""
+
+    def cut(self) -> None:
+        """What is submitted from now on belongs to the next part."""
 
 
 class Device(Protocol):
@@ -150,6 +180,10 @@ class Device(Protocol):
     @property
     def memory(self) -> DeviceMemory:
         """The arena."""
+
+    @property
+    def graphs(self) -> StepRecorder | None:
+        """Records whole steps; None: nobody does, or wants it."""
 
     @property
     def streams(self) -> StreamSet:
@@ -190,6 +224,10 @@ class Device(Protocol):
 
     def write(self, address: int, data: np.ndarray) -> None:
         """Writes uint8 data to the device; called between steps."""
+
+    def feed(self, address: int, data: np.ndarray) -> None:
+        """Writes an input to the device, before the work that is submitted from now on; called
+        before a step, while nothing that uses these bytes is queued. The host need not wait."""
 
     def discard(self, address: int, size_bytes: int) -> None:
         """The bytes will not be read again; their memory may be given back before the device is

@@ -135,6 +135,24 @@ class GpuDriver(VmmDriver, Protocol):
         """Gives such memory back. All use must be over."""
 
 
+class GraphDriver(GpuDriver, Protocol):
+    """A GPU's driver that records what is queued, and queues all of it again by one call."""
+
+    def begin_capture(self, stream: int) -> None:
+        """From now on what is queued on the stream is recorded and not done; so it is on streams
+        that wait for an event of it. The host must not wait for any of them."""
+
+    def end_capture(self, stream: int) -> int:
+        """Ends that; the graph of what was recorded, ready to be launched. All streams must have
+        been waited for."""
+
+    def launch_graph(self, graph: int, stream: int) -> None:
+        """Queues all work of a graph, behind what is queued on the stream."""
+
+    def destroy_graph(self, graph: int) -> None:
+        """Gives a graph back."""
+
+
 def give_back(call: Callable[..., object], *arguments: Any) -> None:
     """Calls what gives something back. A device that is lost has nothing left to be given, and says
     so in every call (`DriverError.lost`)."""

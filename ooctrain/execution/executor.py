@@ -11,8 +11,9 @@ variable).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,20 +22,22 @@ import numpy as np
 from ooctrain.alloc.base import Allocator
 from ooctrain.devices.base import Device
 from ooctrain.devices.streams import COMPUTE, OUT
-from ooctrain.errors import ConfigError, DriverError, InUse, OoctrainError, PlanMismatch
+from ooctrain.errors import ConfigError, DriverError, InUse, OoctrainError
 from ooctrain.execution.guard import Guard
+from ooctrain.execution.ledger_checks import check_waste, compare_ledger
 from ooctrain.execution.placement import WORKSPACE, Placement
 from ooctrain.execution.program import (
     EndStep,
     FreeStep,
     InStep,
     OutStep,
-    Program,
     RunStep,
     Waits,
     make_program,
 )  # fmt: skip
+from ooctrain.execution.replay import Around, Replays, addresses
 from ooctrain.execution.result import StepResult, from_bytes, to_bytes
+from ooctrain.execution.start import check_slab, start_ranges
 from ooctrain.sched.host import host_slots
 from ooctrain.sched.ledger import start_bytes
 from ooctrain.sched.schedule import Schedule
@@ -76,10 +79,11 @@ class Session:
             trace, schedule, allocator, streams=device.streams.count, wanted=wanted,
             fills=device.debug.poison is not None,
         )  # fmt: skip
-        _check_slab(self.program, device)
+        check_slab(self.program, device)
         self.device, self.allocator = device, allocator
         self.placement = Placement(self.program, allocator)
         self._poison, self._streams = device.debug.poison, device.streams
+        self._submit, self._replays = device.streams.submit, Replays(device, trace)
         self._views: dict[tuple[int, int], Any] = {}
         self._outputs: dict[int, np.ndarray] = {}
         self._scalars: Scalars = {}
@@ -89,7 +93,8 @@ class Session:
         self._broken: BaseException | None = None
         self._walking = False
         self.steps = 0
-        self._start_device, self._start_host = _start_ranges(self.program)
+        self._start_device, self._start_host = start_ranges(self.program)
+        self._inputs = [v for v in trace.initial if not trace.variables[v].persistent]
         self._issue: Mapping[type, Callable[[Any], None]] = {
             RunStep: self._run, EndStep: self._end, FreeStep: self._free,
             InStep: self._copy_in, OutStep: self._copy_out,
@@ -117,16 +122,12 @@ class Session:
             What a kernel or a copy raised; the session cannot be used afterwards.
         """
         self._expect_sound()
-        data = {
-            v: self._bytes_given(inputs, v)
-            for v in self.program.trace.initial
-            if not self.program.trace.variables[v].persistent
-        }
+        data = {v: self._bytes_given(inputs, v) for v in self._inputs}
         self._outputs, self._scalars, self._own = {}, dict(scalars), own or {}
         self._guard = Guard(self.device, self.program.trace, guarded)
         self._walking = True
         try:
-            result = self._walk(data)
+            result = self._again(data) or self._walk(data)
         except BaseException as error:
             self._broken = error
             self._streams.abandon(error)
@@ -169,6 +170,7 @@ class Session:
         """Gives the allocator's memory back; the device stays open."""
         with suppress(DriverError):  # a device that has failed
             self.device.attach()
+        self._replays.close()
         self._views.clear()
         self._broken = self._broken or OoctrainError(
             "the session is closed", fix="open another one; a trainer does so at its next step"
@@ -184,9 +186,12 @@ class Session:
 
     def _walk(self, data: Mapping[int, np.ndarray]) -> StepResult:
         program, streams, debug = self.program, self._streams, self.device.debug
+        before = self._around()
+        self._submit = self._replays.submitter()
         self.placement.claim_start()
+        places = addresses([v for v in self._on_device() if v in data], self.placement.address)
         for variable, value in data.items():
-            self._put(variable, value)
+            self._feed(variable, value, places)
         self._host_peak = start_bytes(program.schedule)[1]
         for position, step in enumerate(program.steps):
             self._issue[type(step)](step)
@@ -195,18 +200,60 @@ class Session:
             if debug.synchronous:
                 streams.synchronize()
             if debug.check_ledger:
-                self._compare_ledger(position)
+                compare_ledger(program.issued[program.rows[position]], self.allocator)
             if self._poison is not None:
-                self._check_waste(position)
+                check_waste(program.issued[program.rows[position]], self.allocator)
         streams.synchronize()
         self.placement.carry()
+        self._restore()
+        result = StepResult(
+            self._values(self._outputs), streams.restart(), program,
+            self.allocator.stats().peak_granted_bytes, self._host_peak,
+        )  # fmt: skip
+        self._replays.settle(before, self._around(), places, self._guard.loss, result)
+        return result
+
+    def _again(self, data: Mapping[int, np.ndarray]) -> StepResult | None:
+        """The step as it was recorded; None: it has to be walked."""
+        replays, guarded = self._replays, self._guard.loss
+        if not replays.serves(self._own, guarded):
+            return None
+        if not replays.record(self._scalars, self._own, self._outputs, self._use):
+            self._outputs, self._guard = {}, Guard(self.device, self.program.trace, guarded)
+            return None
+        self._outputs = {}
+        for variable, value in data.items():
+            self._feed(variable, value, replays.inputs)
+        outputs, replayed_us = replays.run(self._scalars, self._own, self._use)
+        self._restore()
+        values = self._values({**outputs, **self._outputs})
+        return replace(replays.result, outputs=values, replayed_us=replayed_us)
+
+    def _use(self, guard: Guard) -> None:
+        self._guard = guard
+
+    def _restore(self) -> None:
         for variable, value in self._guard.to_restore().items():
             self._put(variable, value)
-        variables = program.trace.variables
-        return StepResult(
-            {v: from_bytes(value, variables[v]) for v, value in self._outputs.items()},
-            streams.restart(), program, self.allocator.stats().peak_granted_bytes, self._host_peak,
-        )  # fmt: skip
+
+    def _values(self, outputs: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
+        variables = self.program.trace.variables
+        return {v: from_bytes(value, variables[v]) for v, value in outputs.items()}
+
+    def _around(self) -> Around:
+        """What a step finds or leaves, for whoever may record it."""
+        if not self._replays.watches:
+            return Around({}, 0)
+        variables, stats = self.program.trace.variables, self.allocator.stats()
+        kept = [v for v in self._on_device() if variables[v].persistent]
+        return Around(addresses(kept, self.placement.address), stats.maps + stats.unmaps)
+
+    def _on_device(self) -> Iterator[int]:
+        """The variables that are on the device, whole or in part, before a step."""
+        return filter(self._is_on_device, self.program.trace.initial)
+
+    def _is_on_device(self, variable: int) -> bool:
+        return self.program.trace.variables[variable].pinned or variable in self._start_device
 
     def _run(self, step: RunStep) -> None:
         call, place, guard = step.call, self.placement, self._guard
@@ -218,19 +265,20 @@ class Session:
         outs = [self._view(v, place.run_address(v)) for v in call.outs]
         after = [(v, place.run_address(v)) for v in step.after]
         workspace = self.device.view(place.run_address(WORKSPACE), (call.workspace_bytes,), "uint8")
-        fresh, scalars = self._fresh(step), self._own.get(call.id, self._scalars)
+        fresh = self._fresh(step)
         loss_at = place.run_address(guard.loss) if guard.loss in call.outs else None
 
-        def work() -> None:
+        def work() -> None:  # what differs from step to step is looked up when it is called
             self._poison_fresh(fresh)
             self._capture(before)
-            if not changed or guard.lets(call, changed):
+            if not changed or self._guard.lets(call, changed):
+                scalars = self._own.get(call.id, self._scalars)
                 self.device.launch(call.op, ins, outs, workspace, scalars)
-            if loss_at is not None:
-                guard.look(loss_at)
             self._capture(after)
+            if loss_at is not None:
+                self._guard.look(loss_at)
 
-        self._streams.submit(COMPUTE, step.waits, work, step.index)
+        self._submit(COMPUTE, step.waits, work, step.index)
 
     def _end(self, step: EndStep) -> None:
         blocks = list(self.placement.scratch.values())
@@ -247,7 +295,7 @@ class Session:
         self._count_host(step)
         address, size = self.placement.address(step.var, step.index) + step.lo, step.hi - step.lo
         work = partial(self.device.copy_out, address, step.host_offset, size)
-        self._streams.submit(OUT, step.waits, work, step.index)
+        self._submit(OUT, step.waits, work, step.index)
 
     def _copy_in(self, step: InStep) -> None:
         self._count_host(step)
@@ -260,7 +308,7 @@ class Session:
             if self._poison is not None and step.host_last_bytes == size:
                 self.device.fill_host(step.host_offset, size, self._poison)
 
-        self._streams.submit(self._streams.count - 1, step.waits, work, step.index)
+        self._submit(self._streams.count - 1, step.waits, work, step.index)
 
     # What work does on its stream.
 
@@ -311,45 +359,30 @@ class Session:
             for address, size in places:
                 self.device.fill(address, size, self._poison or 0)
 
-        filled = self._streams.submit(COMPUTE, waits, work)
+        filled = self._submit(COMPUTE, waits, work)
         return (filled, *waits[1:])
 
     def _count_host(self, step: InStep | OutStep) -> None:
         self._host_peak = max(self._host_peak, step.host_ledger_bytes)
 
-    def _compare_ledger(self, position: int) -> None:
-        row = self.program.issued[self.program.rows[position]]
-        granted = self.allocator.stats().granted_bytes
-        if granted != row.ledger_bytes:
-            raise OoctrainError(
-                "the allocator holds other than the ledger says", code="OOC-161",
-                where=f"instruction {row.index}",
-                numbers=f"granted {granted} B, ledger {row.ledger_bytes} B",
-                fix="`oc.testing.check_allocator(...)` finds the smallest case",
-            )  # fmt: skip
-
-    def _check_waste(self, position: int) -> None:
-        """Paper 000, equation 2: each block wastes less than a chunk; and the arena is enough."""
-        stats, budget = self.allocator.stats(), self.allocator.budget_bytes
-        blocks = stats.allocations - stats.frees
-        most = blocks * self.allocator.granule.size_bytes
-        if stats.internal_bytes > max(0, most - blocks) or stats.peak_reserved_bytes > budget:
-            raise OoctrainError(
-                "the allocator wastes more than its rounding can, or more than there is",
-                code="OOC-161",
-                where=f"instruction {self.program.issued[self.program.rows[position]].index}",
-                numbers=f"lost to rounding {stats.internal_bytes} B in {blocks} blocks, less than "
-                f"{most} B expected; reserved {stats.peak_reserved_bytes} B of {budget} B",
-                fix="`oc.testing.check_allocator(...)` finds the smallest case",
-            )  # fmt: skip
-
     def _put(self, variable: int, data: np.ndarray) -> None:
+        place = self.placement.address(variable) if self._is_on_device(variable) else 0
+        self._write(variable, data, place, self.device.write)
+
+    def _feed(self, variable: int, data: np.ndarray, places: Mapping[int, int]) -> None:
+        """An input; the host does not wait until it is there."""
+        self._write(variable, data, places.get(variable, 0), self.device.feed)
+
+    def _write(
+        self, variable: int, data: np.ndarray, address: int,
+        write: Callable[[int, np.ndarray], None],
+    ) -> None:  # fmt: skip
         if self.program.trace.variables[variable].pinned:
-            self.device.write(self.placement.address(variable), data)
+            write(address, data)
         for lo, hi, offset in self._start_host.get(variable, ()):
             self.device.host(offset, hi - lo)[:] = data[lo:hi]
         for lo, hi in self._start_device.get(variable, ()):
-            self.device.write(self.placement.address(variable) + lo, data[lo:hi])
+            write(address + lo, data[lo:hi])
 
     def _bytes_given(self, values: Mapping[int, np.ndarray], variable: int) -> np.ndarray:
         described = self.program.trace.variables[variable]
@@ -374,31 +407,3 @@ class Session:
 def host_extent_bytes(trace: Trace, schedule: Schedule) -> int:
     """Size of the host slab that a schedule needs: exactly the extent of its host slots."""
     return host_slots(trace, schedule).extent_bytes
-
-
-def _check_slab(program: Program, device: Device) -> None:
-    needed = program.slots.extent_bytes
-    slab = device.host(0, needed)
-    if slab.size < needed:
-        raise PlanMismatch(
-            "the host slab is smaller than the schedule's host slots",
-            numbers=f"slab {slab.size} B, slots {needed} B",
-            fix="make the device with host_bytes=host_extent_bytes(trace, schedule)",
-        )
-    if device.debug.poison is not None:
-        slab[:] = device.debug.poison
-
-
-def _start_ranges(
-    program: Program,
-) -> tuple[dict[int, list[tuple[int, int]]], dict[int, list[tuple[int, int, int]]]]:
-    """By variable: ranges on the device, and on the host with their offsets, before a step."""
-    on_device: dict[int, list[tuple[int, int]]] = {}
-    for variable, lo, hi in program.schedule.start_device:
-        if lo < hi:  # what has no bytes has no block
-            on_device.setdefault(variable, []).append((lo, hi))
-    on_host: dict[int, list[tuple[int, int, int]]] = {}
-    starts = zip(program.schedule.start_host, program.slots.start_offsets, strict=True)
-    for (variable, lo, hi), offset in starts:
-        on_host.setdefault(variable, []).append((lo, hi, offset))
-    return on_device, on_host

@@ -60,3 +60,34 @@ class Guard:
     def to_restore(self) -> Mapping[int, np.ndarray]:
         """{variable: its bytes before the step}, of what must be put back after it."""
         return self._kept if self._sound is False else {}
+
+
+class RecordedGuard(Guard):
+    """Watches over a step that is being recorded: what it looks at is copied, and seen whenever the
+    record has been done; until then the loss is taken for a finite number.
+
+    Attributes:
+        looked: whether the piece of work that was submitted last has looked.
+    """
+
+    def __init__(self, device: Device, trace: Trace, loss: int | None):
+        super().__init__(device, trace, loss)
+        self.looked = False
+        self._bytes = np.empty(0, np.uint8)
+
+    def look(self, address: int) -> None:
+        """Copies the loss."""
+        assert self.loss is not None, "somebody has asked for it"
+        self._bytes = self._device.capture(address, self._trace.variables[self.loss].value_bytes)
+        self._sound = self.looked = True
+
+    def seen(self) -> Guard:
+        """A guard that has looked at the copy, for what is not recorded."""
+        made = Guard(self._device, self._trace, self.loss)
+        made._sound, made._kept = self.is_sound(), dict(self._kept)
+        return made
+
+    def is_sound(self) -> bool:
+        """Whether the copied loss is a finite number."""
+        dtype = "float32" if self.loss is None else self._trace.variables[self.loss].dtype
+        return bool(np.isfinite(self._bytes.view(dtype)).all())

@@ -31,6 +31,8 @@ class StepResult:
         program: that was run.
         peak_bytes, host_peak_bytes: largest numbers of bytes that the allocator had granted, and
             that copies held on the host.
+        replayed_us: how long the step took, if it was done as a whole; `spans` and peaks are then
+            those of the step that was recorded.
     """
 
     outputs: Mapping[int, np.ndarray]
@@ -38,6 +40,7 @@ class StepResult:
     program: Program
     peak_bytes: int
     host_peak_bytes: int
+    replayed_us: float | None = None
 
     @cached_property
     def timeline(self) -> Timeline:

@@ -81,6 +81,15 @@ MEMORY: Mapping[str, Explanation] = {
         "ooctrain train lenet --device cuda, without numba-cuda",
         "the message has the pip command that fits the driver",
     ),
+    "OOC-154": Explanation(
+        "a step cannot be recorded as a graph",
+        "With OOCTRAIN_LAUNCHER=graph a step is recorded once and launched as a whole from then "
+        "on. That needs a step that maps no memory, leaves every value where it found it, and "
+        "whose kernels say which of their numbers change. Other steps run piece by piece, as "
+        "without it; `Session.refusal` says which of these it is.",
+        "OOCTRAIN_LAUNCHER=graph with the allocator passthrough, which maps at each request",
+        "a planner of whole variables (keep-all, window), the allocators va or best-fit",
+    ),
     "OOC-160": Explanation(
         "values were lost",
         "A step failed half way, so that parameters on the device are not whole any more.",

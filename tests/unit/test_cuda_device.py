@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 from contextlib import ExitStack
 
 import numpy as np
@@ -34,6 +35,7 @@ from ooctrain.devices.base import Debug
 from ooctrain.devices.cuda import driver_abi as abi
 from ooctrain.devices.cuda.device import CudaDevice
 from ooctrain.devices.cuda.device_array import DeviceArray
+from ooctrain.devices.cuda.feed import Feed
 from ooctrain.devices.cuda.staging import Staging
 from ooctrain.devices.cuda.streams import CudaStreams
 from ooctrain.devices.raw_bytes import bytes_at
@@ -295,6 +297,79 @@ def test_the_timeline_comes_from_the_streams_own_events():
     for index, after in ((1, 0), (3, 1), (4, 1), (8, 3), (9, 8), (13, 12)):
         assert by_index[index].start_us >= by_index[after].end_us > by_index[after].start_us
     run.close()
+
+
+@pytest.mark.parametrize("order", orders())
+def test_inputs_travel_by_themselves_and_each_step_finds_its_own(order):
+    """Five pieces by two blocks of pinned memory: the host waits for three, the step for all."""
+    run = Bench(IN_CORE, choose=orders()[order])
+    device, queues = run.device, run.driver.queues
+    device._feed = Feed(run.driver, device.streams, piece_bytes=-(-S // 5))
+    address, found = run.session.placement.address(W), {}
+    wait, waited = run.driver.synchronize_event, []
+    run.driver.synchronize_event = lambda event: waited.append(event) or wait(event)
+    for x in (1, 2, 3):
+        done = queues.pieces_done
+        device.feed(address, np.full(S * 2 // 5, x, np.uint8))
+        assert queues.pieces_done == done
+        waited.clear()
+        device.feed(address, np.full(S, x, np.uint8))
+        assert len(waited) == 5  # two for the blocks of the feed before
+        device.streams.submit(
+            COMPUTE, (0, 0, 0), lambda: found.update(y=device.capture(address, S))
+        )
+        device.streams.synchronize()
+        assert (found["y"] == x).all()
+        device.streams.restart()
+    run.close()
+
+
+class Early(Feed):
+    """Streams that do not wait for the input."""
+
+    def _let_wait(self, event):
+        pass
+
+
+class Hasty(Feed):
+    """Pinned memory that is written anew while it is still copied."""
+
+    def _wait_for(self, place):
+        pass
+
+
+@pytest.mark.parametrize("bug", [Early, Hasty])
+def test_bugs_in_the_way_of_inputs_are_found(monkeypatch, bug):
+    monkeypatch.setattr(sys.modules[__name__], "Feed", bug)
+    law = test_inputs_travel_by_themselves_and_each_step_finds_its_own
+    assert any(fails(law, name) for name in orders())
+
+
+def fails(law, *arguments):
+    try:
+        law(*arguments)
+    except AssertionError:
+        return True
+    return False
+
+
+def test_times_are_read_only_when_somebody_asks_and_are_those_of_their_step():
+    run, asked = Bench(SWAPPED), []
+    elapsed = run.driver.elapsed_us
+    run.driver.elapsed_us = lambda *events: asked.append(events) or elapsed(*events)
+    kept, at_once = [run.step(x) for x in (1.0, 2.0)], Bench(SWAPPED)
+    assert not asked
+    expected = [list(at_once.step(x).spans) for x in (1.0, 2.0)]
+    assert [list(result.spans) for result in reversed(kept)] == expected[::-1]
+    events = run.driver.held()["events"]
+    for x in range(5):
+        run.step(float(x))  # nobody keeps these, so that their events are free again
+    assert run.driver.held()["events"] == events
+    last, before = run.step(1.0), len(asked)
+    run.close()
+    assert len(asked) > before  # nobody can ask later
+    assert [span.tag for span in last.spans] == [span.tag for span in expected[0]]
+    at_once.close()
 
 
 def test_events_and_pinned_blocks_are_made_in_the_first_step_only():

@@ -39,11 +39,12 @@ cuCtxSetCurrent cuMemAddressReserve cuMemAddressFree cuMemCreate cuMemRelease cu
 cuMemSetAccess cuMemGetAllocationGranularity cuMemHostAlloc cuMemFreeHost cuStreamCreate
 cuStreamSynchronize cuStreamQuery cuStreamWaitEvent cuEventCreate cuEventRecord cuEventQuery
 cuEventSynchronize cuGetErrorName cuMemsetD8Async cuModuleLoadData cuModuleGetFunction
-cuLaunchKernel
+cuLaunchKernel cuStreamEndCapture cuGraphInstantiateWithFlags cuGraphLaunch cuGraphExecDestroy
+cuGraphDestroy
 """
 WITH_V2 = """
 cuMemAlloc cuMemFree cuMemGetInfo cuMemcpyHtoDAsync cuMemcpyDtoHAsync cuStreamDestroy cuEventDestroy
-cuDevicePrimaryCtxRelease cuEventElapsedTime
+cuDevicePrimaryCtxRelease cuEventElapsedTime cuStreamBeginCapture
 """
 #: {our struct: (cuda.h's name, size, {field: offset})}
 LAYOUT = {
@@ -62,6 +63,7 @@ CONSTANTS = {
     "CU_MEM_ALLOC_GRANULARITY_MINIMUM": (abi.GRANULARITY_MINIMUM, 0),
     "CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED": (abi.ATTRIBUTE_VMM_SUPPORTED, 102),
     "CU_STREAM_NON_BLOCKING": (abi.STREAM_NON_BLOCKING, 1),
+    "CU_STREAM_CAPTURE_MODE_RELAXED": (abi.CAPTURE_RELAXED, 2),
     "CU_EVENT_DISABLE_TIMING": (abi.EVENT_DISABLE_TIMING, 2),
     "CU_MEMHOSTALLOC_PORTABLE": (abi.HOST_ALLOC_PORTABLE, 1),
     "CUDA_ERROR_OUT_OF_MEMORY": (abi.OUT_OF_MEMORY, 2),
@@ -77,7 +79,8 @@ C_TYPES = {
     "unsigned long long": ctypes.c_uint64, "CUdeviceptr": ctypes.c_uint64, "float": ctypes.c_float,
     "CUmemGenericAllocationHandle": ctypes.c_uint64, "CUcontext": ctypes.c_void_p,
     "CUstream": ctypes.c_void_p, "CUevent": ctypes.c_void_p, "CUmodule": ctypes.c_void_p,
-    "CUfunction": ctypes.c_void_p,
+    "CUfunction": ctypes.c_void_p, "CUgraph": ctypes.c_void_p, "CUgraphExec": ctypes.c_void_p,
+    "CUstreamCaptureMode": ctypes.c_int,
     "CUmemAllocationProp": abi.AllocationProp, "CUmemLocation": abi.MemLocation,
     "CUmemAccessDesc": abi.AccessDesc, "void*": ctypes.c_void_p, "char*": ctypes.c_char_p,
 }  # fmt: skip
@@ -136,7 +139,7 @@ def test_the_symbols_are_those_of_an_installed_header():
 def test_the_arguments_are_those_of_an_installed_header():
     text = header().read_text(encoding="utf-8", errors="replace")
     for symbol, ours in abi.SYMBOLS.items():
-        base = symbol.removesuffix("_v2")
+        base = symbol.removesuffix("_v2").removesuffix("WithFlags")  # which a macro adds
         found = re.search(rf"CUresult CUDAAPI {base}(?:_v2)?\(([^)]*)\);", text)
         assert found, symbol
         theirs = [argument_type(argument) for argument in found.group(1).split(",")]

@@ -9,13 +9,15 @@ import time
 
 import pytest
 from unit import test_cuda_device as DEVICE
+from unit import test_gpu_clock as CLOCK
 from unit import test_gpu_command as COMMAND
 from unit.cuda import test_launches as LAUNCHES
 from zoo.planting import plant, with_bug
 
 from benchmarks.gpu import bench as bench_of_gpu
 from benchmarks.gpu.bench import Bench
-from ooctrain.devices.cuda import driver
+from benchmarks.gpu.workbench import Workbench
+from ooctrain.devices.cuda import driver, launch_form
 from ooctrain.devices.cuda.driver import failure
 from ooctrain.devices.cuda.launches import DriverKernels
 from ooctrain.layers.kernels.cuda.conv import conv_gemm
@@ -23,6 +25,7 @@ from ooctrain.layers.kernels.cuda.runtime import cubins, packing
 from ooctrain.layers.kernels.cuda.runtime.shim import Kernel
 from ooctrain.testing.driver import fake_gate
 from ooctrain.testing.driver.stub.build import why_no_stub
+from ooctrain.testing.driver.stub.hollow import HollowStore
 from ooctrain.testing.driver.stub.stub import Stub
 
 needs_stub = pytest.mark.skipif(bool(why_no_stub()), reason=why_no_stub())
@@ -32,32 +35,57 @@ def kernels():
     """What the tests of launches stand on."""
     stub = Stub(total_bytes=64 << 20)
     driver = stub.open()
-    return stub, driver, DriverKernels(driver, driver.create_stream(), LAUNCHES.Counting())
+    return stub, driver, DriverKernels(driver, driver.create_stream(), HollowStore())
+
+
+def every_call_is_as_worked_out(found):
+    for op, arrays in LAUNCHES.alike({"insert", "sgd"}):
+        LAUNCHES.check_every_call(*found, op, arrays)
+
+
+def numbers_are_asked_for_once(found):
+    with pytest.MonkeyPatch.context() as patch:
+        LAUNCHES.test_a_step_works_each_operation_out_once(found, patch)
 
 
 @needs_stub
 @pytest.mark.parametrize(
-    ("name", "piece", "wrong", "law"),
+    ("owner", "name", "piece", "wrong", "law"),
     [
         (
-            "launch", " or not known.serves(scalars)", "",
+            DriverKernels, "launch", "not known.serves(scalars)", "False",
             LAUNCHES.test_a_scalar_that_changes_reaches_the_kernel_and_one_that_nobody_reads_costs_nothing,
         ),
+        (DriverKernels, "launch", "*map(id, ins), ", "", "inputs_are_looked_at"),
         (
-            "launch", "id(op), id(workspace), *map(id, ins), *map(id, outs)",
-            "id(op), id(workspace), *map(id, outs)", None,
-        ),
-        (
-            "_work_out", "(op, workspace, *ins, *outs)", "()",
+            DriverKernels, "_known_at", "_Known(call,", "_Known(_Call(call.op, (), (), None),",
             LAUNCHES.test_what_is_launched_on_one_address_is_not_launched_on_another,
         ),
+        (
+            launch_form, "likeness", "first.setdefault(array.address, number)", "number",
+            every_call_is_as_worked_out,
+        ),
+        (
+            DriverKernels, "_renumber", "for lo, hi in now.changing:",
+            "for lo, hi in now.changing[1:]:", every_call_is_as_worked_out,
+        ),
+        (
+            DriverKernels, "_renumber", "name: scalars[name] for", "name: known.read[name] for",
+            every_call_is_as_worked_out,
+        ),
+        (
+            DriverKernels, "_form_now", "_keep(self._numbers, key, found)", "pass",
+            numbers_are_asked_for_once,
+        ),
     ],
-    ids=["scalars are frozen", "inputs are not looked at", "arrays are not kept"],
+    ids=["scalars are frozen", "inputs are not looked at", "arrays are not kept",
+         "one place is taken for two", "a number is left out", "scalars of the first step",
+         "numbers are worked out for each"],
 )  # fmt: skip
-def test_launches_that_are_kept_too_long_are_found(monkeypatch, name, piece, wrong, law):
-    law = law or inputs_are_looked_at
+def test_launches_that_are_kept_too_long_are_found(monkeypatch, owner, name, piece, wrong, law):
+    law = inputs_are_looked_at if isinstance(law, str) else law
     law(kernels())
-    plant(monkeypatch, DriverKernels, name, piece, wrong)
+    plant(monkeypatch, owner, name, piece, wrong)
     with pytest.raises(AssertionError):
         law(kernels())
 
@@ -72,6 +100,14 @@ def inputs_are_looked_at(found):
     stub.library.cuCtxSynchronize()
     first, second = stub.launches()
     assert first.arguments != second.arguments
+
+
+@needs_stub
+def test_a_clock_that_shows_the_hosts_time_is_found(monkeypatch):
+    plant(monkeypatch, Workbench, "_repeated", 'if not hasattr(driver, "begin_capture"):', "if 1:")
+    bench = CLOCK.open_bench(monkeypatch)
+    with bench as made, pytest.raises(AssertionError):
+        CLOCK.check_rates(made, [(LAUNCHES.ReLU(), (CLOCK.Spec(CLOCK.kernel_speed.BIG),))])
 
 
 def test_arguments_without_gaps_are_found(monkeypatch):

@@ -52,6 +52,7 @@ class CpuDevice:
     """
 
     name = "cpu"
+    graphs = None
 
     def __init__(
         self, budget_bytes: int, host_bytes: int = 0, threads: int = 1,
@@ -131,6 +132,10 @@ class CpuDevice:
     def write(self, address: int, data: np.ndarray) -> None:
         """Writes uint8 data to the device."""
         bytes_at(address, data.size)[:] = data
+
+    def feed(self, address: int, data: np.ndarray) -> None:
+        """Writes uint8 data to the device."""
+        self.write(address, data)
 
     def discard(self, address: int, size_bytes: int) -> None:
         """Gives back the whole pages among these bytes."""

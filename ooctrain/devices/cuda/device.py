@@ -21,7 +21,9 @@ import numpy as np
 from ooctrain.devices.base import Debug, Link, jitter_of
 from ooctrain.devices.cuda import driver_abi as abi
 from ooctrain.devices.cuda.driver_memory import DriverMemory, PlainMemory
+from ooctrain.devices.cuda.feed import Feed
 from ooctrain.devices.cuda.staging import Staging
+from ooctrain.devices.cuda.step_graph import GraphMaker
 from ooctrain.devices.cuda.streams import CudaStreams
 from ooctrain.devices.driver_calls import GpuDriver, give_back
 from ooctrain.devices.raw_bytes import bytes_at
@@ -90,7 +92,10 @@ class CudaDevice:
                 self._to_give_back(lambda: driver.host_free(self._slab_address))
             self._staging = Staging(driver)
             self._to_give_back(self._staging.close)
+            self._feed = Feed(driver, self.streams)
+            self._to_give_back(lambda: self._feed.close())
             self._kernels = make_kernels(driver, self.streams.handles[COMPUTE])
+            self.graphs = _graph_maker(driver, self.streams, self._staging, self._kernels)
         except BaseException:
             self._held.close()
             raise
@@ -149,6 +154,10 @@ class CudaDevice:
         self.streams.synchronize()
         self._staging.write(address, data, self.streams.handles[COMPUTE])
 
+    def feed(self, address: int, data: np.ndarray) -> None:
+        """Queues the copy of uint8 data to the device, before all that is submitted from now on."""
+        self._feed.write(address, data)
+
     def host(self, offset: int, size_bytes: int) -> np.ndarray:
         size_bytes = min(size_bytes, self.host_bytes - offset)
         if size_bytes <= 0:
@@ -193,6 +202,14 @@ def _device_memory(
         if error.status != abi.OUT_OF_MEMORY:
             raise
         raise _too_little(driver.name, budget_bytes, free, total) from error
+
+
+def _graph_maker(
+    driver: Any, streams: CudaStreams, staging: Staging, kernels: Any
+) -> GraphMaker | None:
+    """What records whole steps, if that is wanted (`open.make_kernels`)."""
+    wanted = getattr(kernels, "graphs", False)
+    return GraphMaker(driver, streams, staging, kernels) if wanted else None
 
 
 def _too_little(name: str, budget_bytes: int, free: int, total: int) -> OutOfDeviceMemory:

@@ -200,6 +200,23 @@ class CudaDriver:
         if status:
             check(self._functions, "cuLaunchKernel", status)
 
+    def begin_capture(self, stream: int) -> None:
+        # Relaxed: what other threads do meanwhile (a loader pins memory) is their own affair.
+        self._call("cuStreamBeginCapture_v2", stream, abi.CAPTURE_RELAXED)
+
+    def end_capture(self, stream: int) -> int:
+        graph = self._out("cuStreamEndCapture", abi.CUgraph, stream, first=False)
+        try:
+            return self._out("cuGraphInstantiateWithFlags", abi.CUgraphExec, graph, 0)
+        finally:
+            self._call("cuGraphDestroy", graph)
+
+    def launch_graph(self, graph: int, stream: int) -> None:
+        self._call("cuGraphLaunch", graph, stream)
+
+    def destroy_graph(self, graph: int) -> None:
+        self._call("cuGraphExecDestroy", graph)
+
     def close(self) -> None:
         """Lets go of the context, unless the process keeps it; what was obtained is given back
         before."""
@@ -226,10 +243,11 @@ class CudaDriver:
             check(self._functions, symbol, status)
         return status == abi.SUCCESS
 
-    def _out(self, symbol: str, kind: Any, *arguments: Any) -> int:
-        """A call whose first argument is where it writes its result."""
+    def _out(self, symbol: str, kind: Any, *arguments: Any, first: bool = True) -> int:
+        """A call whose first argument, or else the last, is where it writes its result."""
         value = kind()
-        self._call(symbol, ctypes.byref(value), *arguments)
+        place = (ctypes.byref(value),)
+        self._call(symbol, *(place + arguments if first else arguments + place))
         return value.value or 0
 
 

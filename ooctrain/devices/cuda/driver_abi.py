@@ -18,6 +18,7 @@ CUdevice = ctypes.c_int
 CUdeviceptr = ctypes.c_uint64
 CUhandle = ctypes.c_uint64  # CUmemGenericAllocationHandle
 CUcontext = CUstream = CUevent = CUmodule = CUfunction = ctypes.c_void_p
+CUgraph = CUgraphExec = ctypes.c_void_p
 CUresult = ctypes.c_int
 _int, _uint, _size, _u64 = ctypes.c_int, ctypes.c_uint, ctypes.c_size_t, ctypes.c_uint64
 _void, _byte, _text = ctypes.c_void_p, ctypes.c_ubyte, ctypes.c_char_p
@@ -64,6 +65,7 @@ MEM_ACCESS_READ_WRITE = 3
 GRANULARITY_MINIMUM = 0
 ATTRIBUTE_MAJOR, ATTRIBUTE_MINOR, ATTRIBUTE_VMM_SUPPORTED = 75, 76, 102
 STREAM_NON_BLOCKING = 1
+CAPTURE_RELAXED = 2
 EVENT_DEFAULT, EVENT_DISABLE_TIMING = 0, 2
 HOST_ALLOC_PORTABLE = 1
 
@@ -121,6 +123,13 @@ SYMBOLS: Mapping[str, tuple[type, ...]] = {
     "cuModuleLoadData": (_out(CUmodule), _void),
     "cuModuleGetFunction": (_out(CUfunction), CUmodule, _text),
     "cuLaunchKernel": (CUfunction, *([_uint] * 7), CUstream, _out(_void), _out(_void)),
+    # graphs
+    "cuStreamBeginCapture_v2": (CUstream, _int),
+    "cuStreamEndCapture": (CUstream, _out(CUgraph)),
+    "cuGraphInstantiateWithFlags": (_out(CUgraphExec), CUgraph, _u64),
+    "cuGraphLaunch": (CUgraphExec, CUstream),
+    "cuGraphExecDestroy": (CUgraphExec,),
+    "cuGraphDestroy": (CUgraph,),
 }
 
 #: Symbols that drivers of version 12 may lack, and the older one with the same arguments.

@@ -149,22 +149,23 @@ def open_device(
 
 
 def make_kernels(driver: GpuDriver, stream: int) -> Kernels:
-    """What runs operations on a stream, by the launcher that `$OOCTRAIN_LAUNCHER` names: "numba"
-    (the default), or "driver", launches of our own (`launches.py`).
+    """What runs operations on a stream, by the launcher that `$OOCTRAIN_LAUNCHER` names: "driver"
+    (the default), launches of our own (`launches.py`); "graph", these, and steps recorded as a
+    whole where they can be (`step_graph.py`); or "numba".
 
     Raises:
         ConfigError: there is no such launcher.
     """
-    name = os.environ.get("OOCTRAIN_LAUNCHER") or "numba"
-    if name == "driver":
+    name = os.environ.get("OOCTRAIN_LAUNCHER") or "driver"
+    if name in ("driver", "graph"):
         # Not at the top, since it loads Numba; planning for a GPU and looking at it do without.
         from ooctrain.devices.cuda.launches import DriverKernels
 
-        return DriverKernels(cast("Any", driver), stream)
+        return DriverKernels(cast("Any", driver), stream, graphs=name == "graph")
     if name != "numba":
         raise ConfigError(
             f"there is no launcher {name!r}", where="$OOCTRAIN_LAUNCHER",
-            fix="OOCTRAIN_LAUNCHER=numba or OOCTRAIN_LAUNCHER=driver",
+            fix="OOCTRAIN_LAUNCHER=driver, OOCTRAIN_LAUNCHER=graph or OOCTRAIN_LAUNCHER=numba",
         )  # fmt: skip
     # As above.
     from ooctrain.layers.kernels.cuda.runtime.runner import NumbaKernels

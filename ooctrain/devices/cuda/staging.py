@@ -10,11 +10,12 @@ Source: cuda.h, cuMemcpyDtoHAsync; notes of the CUDA guide on pinned memory. Rea
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import numpy as np
 
-from ooctrain.devices.driver_calls import GpuDriver
+from ooctrain.devices.driver_calls import GpuDriver, give_back
 from ooctrain.devices.raw_bytes import bytes_at
 
 PIECE_BYTES = 8 << 20
@@ -42,6 +43,12 @@ class Staging:
         self._captured: list[_Block] = []
         self._used = 0  # blocks that hold values of this step
         self._era = 0
+        self._kept: ExitStack | None = None  # who keeps the blocks of values
+
+    def keep(self, held: ExitStack | None) -> None:
+        """Values from now on have blocks of their own, which stay until `held` is closed; None:
+        they have those of the step again."""
+        self._kept = held
 
     def write(self, address: int, data: np.ndarray, stream: int) -> None:
         """Writes uint8 data to the device, behind what is queued on the stream; waits for it."""
@@ -69,9 +76,13 @@ class Staging:
         Args:
             era: of the streams: in a new one the blocks of the last are used again.
         """
-        if era != self._era:
-            self._era, self._used = era, 0
-        block = self._block(size_bytes)
+        if self._kept is not None:
+            block = self._allocate(size_bytes)
+            self._kept.callback(give_back, self._driver.host_free, block.address)
+        else:
+            if era != self._era:
+                self._era, self._used = era, 0
+            block = self._block(size_bytes)
         self._driver.copy_out(block.address, address, size_bytes, stream)
         return bytes_at(block.address, size_bytes)
 

@@ -12,8 +12,10 @@ CUDA's streams and events. Read next: `devices/streams.py` (the same on threads)
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, overload
+from weakref import WeakSet
 
 from ooctrain.devices.driver_calls import VmmDriver
 from ooctrain.devices.streams import COMPUTE, StreamEvent, Waits, Work, WorkSpan
@@ -27,6 +29,66 @@ class _Piece:
     tag: int
     begin: int
     end: int
+
+
+class Measured(Sequence[WorkSpan]):
+    """When the pieces of a step ran: read from their events when somebody looks, or at the latest
+    when the streams are closed. Two calls of the driver for each piece.
+
+    Args:
+        driver: of the events.
+        zero: the event from which times count.
+        pieces: by stream.
+        give: takes the events back once nobody needs them.
+    """
+
+    def __init__(
+        self, driver: VmmDriver, zero: int | None, pieces: Sequence[Sequence[_Piece]],
+        give: Callable[[list[int]], object],
+    ):  # fmt: skip
+        self._driver, self._zero, self._give = driver, zero, give
+        self._pieces = pieces
+        self._spans: list[WorkSpan] | None = None if zero is not None else []
+
+    def read(self) -> list[WorkSpan]:
+        """All of them, stream by stream. Raises DriverError: the device has failed since."""
+        if self._spans is None:
+            self._driver.make_current()  # whoever asks may be another thread
+            self._spans = [
+                self._span(piece, stream)
+                for stream, pieces in enumerate(self._pieces)
+                for piece in pieces
+            ]
+            self._let_go()
+        return self._spans
+
+    def lose(self) -> None:
+        """There is no way to read them any more."""
+        self._spans = self._spans or []
+        self._let_go()
+
+    def _span(self, piece: _Piece, stream: int) -> WorkSpan:
+        begin_us = self._driver.elapsed_us(self._zero or 0, piece.begin)
+        end_us = self._driver.elapsed_us(self._zero or 0, piece.end)
+        return WorkSpan(piece.tag, stream, round(begin_us * 1e3), round(end_us * 1e3))
+
+    def _let_go(self) -> None:
+        events = [event for pieces in self._pieces for p in pieces for event in (p.begin, p.end)]
+        zero, self._zero, self._pieces = self._zero, None, ()
+        self._give(events + ([] if zero is None else [zero]))
+
+    @overload
+    def __getitem__(self, index: int) -> WorkSpan: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[WorkSpan]: ...
+    def __getitem__(self, index: int | slice) -> WorkSpan | list[WorkSpan]:
+        return self.read()[index]
+
+    def __len__(self) -> int:
+        return len(self.read())
+
+    def __del__(self) -> None:
+        self._let_go()
 
 
 class CudaStreams:
@@ -59,6 +121,7 @@ class CudaStreams:
         self._awaited = [[0] * self.count for _ in range(self.count)]
         self._reached = [0] * self.count
         self._events: list[int] = []  # not in use
+        self._measured: WeakSet[Measured] = WeakSet()  # whose events are out
         self._zero: int | None = None  # where this step's times begin
         self.handles: list[int] = []
         try:
@@ -123,15 +186,42 @@ class CudaStreams:
             self._driver.synchronize_stream(handle)
         self._reached = list(self.submitted)
 
-    def restart(self) -> list[WorkSpan]:
-        """Counts from 0 again after `synchronize`; returns the spans measured since."""
-        spans = [
-            self._span(piece, stream)
-            for stream, pieces in enumerate(self._pieces)
-            for piece in pieces
-        ]
+    def restart(self) -> Measured:
+        """Counts from 0 again after `synchronize`; what was measured since may be asked for."""
+        measured = Measured(self._driver, self._zero, self._pieces, self._events.extend)
+        self._measured.add(measured)
+        self._pieces, self._zero = [[] for _ in range(self.count)], None
         self._forget()
-        return spans
+        return measured
+
+    def begin_capture(self) -> None:
+        """From now on all streams record what is submitted; nobody may wait for it."""
+        driver: Any = self._driver
+        driver.begin_capture(self.handles[COMPUTE])
+        # What was recorded before a cut is done by then.
+        self._awaited = [list(self.submitted) for _ in range(self.count)]
+        begin = self._record(self.handles[COMPUTE])
+        for handle in self.handles[1:]:
+            driver.wait_event(handle, begin)
+        self._events.append(begin)
+
+    def end_capture(self) -> int:
+        """The graph of what was recorded. Raises DriverError: it cannot be one."""
+        driver: Any = self._driver
+        for handle in self.handles[1:]:
+            end = self._record(handle)
+            driver.wait_event(self.handles[COMPUTE], end)
+            self._events.append(end)
+        return driver.end_capture(self.handles[COMPUTE])
+
+    def give_capture_up(self) -> None:
+        """Ends a capture, whatever was recorded. Raises DriverError: there was none."""
+        driver: Any = self._driver
+        driver.destroy_graph(self.end_capture())
+
+    def forget(self) -> None:
+        """Counts from 0 again; what was recorded has no times."""
+        self._forget()
 
     def abandon(self, reason: BaseException) -> None:
         """Waits for what has been queued, unless the device itself has failed."""
@@ -143,6 +233,11 @@ class CudaStreams:
     def close(self) -> None:
         """Gives streams and events back; queued work is still done."""
         self._forget()
+        for measured in list(self._measured):
+            try:
+                measured.read()
+            except DriverError:
+                measured.lose()
         while self._events:
             self._driver.destroy_event(self._events.pop())
         while self.handles:
@@ -168,12 +263,6 @@ class CudaStreams:
         event = self._events.pop() if self._events else self._driver.create_event(timing=True)
         self._driver.record_event(event, handle)
         return event
-
-    def _span(self, piece: _Piece, stream: int) -> WorkSpan:
-        assert self._zero is not None, "it was recorded before the first piece"
-        begin_us = self._driver.elapsed_us(self._zero, piece.begin)
-        end_us = self._driver.elapsed_us(self._zero, piece.end)
-        return WorkSpan(piece.tag, stream, round(begin_us * 1e3), round(end_us * 1e3))
 
     def _forget(self) -> None:
         """All events are free again, and all counters 0."""

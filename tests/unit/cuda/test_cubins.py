@@ -11,10 +11,13 @@ from pathlib import Path
 import pytest
 
 from benchmarks.gpu import cubins as command
+from ooctrain.errors import ConfigError, DriverError
 from ooctrain.layers.kernels.cuda.every_kernel import every_kernel
 from ooctrain.layers.kernels.cuda.runtime import cubins, runner, shim
 from ooctrain.layers.kernels.cuda.runtime.cubins import CubinStore, fill, key_of
 from ooctrain.layers.kernels.cuda.runtime.shim import kernel, why_no_ptx
+from ooctrain.testing.driver.stub.build import why_no_stub
+from ooctrain.testing.driver.stub.stub import Stub
 
 ROOT = Path(__file__).parents[3]
 HOPPER, TURING = (9, 0), (7, 5)
@@ -43,10 +46,11 @@ def test_a_key_changes_with_all_that_the_code_depends_on(monkeypatch):
         key_of(COUNT, HOPPER, "a"), key_of(COUNT, TURING, "a"), key_of(COUNT, HOPPER, "b"),
         key_of(replace(COUNT, signature="void(i4[::1])"), HOPPER, "a"),
         key_of(replace(COUNT, max_registers=32), HOPPER, "a"),
+        key_of(replace(COUNT, specific=True), HOPPER, "a"),
     }  # fmt: skip
     monkeypatch.setattr(cubins, "sources", lambda: "other sources")
     keys.add(key_of(COUNT, HOPPER, "a"))
-    assert len(keys) == 6
+    assert len(keys) == 7
 
 
 @kernel("void(u4[::1])", threads=32)
@@ -86,6 +90,22 @@ def test_most_registers_reach_the_linker(tmp_path):
     few = replace(COUNT, max_registers=24)
     made = cubins.make_cubin(few, HOPPER)
     assert made.image != cubins.make_cubin(COUNT, HOPPER).image
+
+
+@needs_ptx
+def test_code_for_one_capability_is_made_and_loaded_by_launches_of_our_own_only():
+    if shim.cuda.implementation != "NVIDIA":
+        pytest.skip("Numba's own target knows no sm_90a")
+    hopper_only = replace(COUNT, specific=True)
+    assert ".target sm_90a" in shim.compile_ptx(hopper_only, HOPPER)
+    made = cubins.make_cubin(hopper_only, HOPPER)
+    assert made.image.startswith(b"\x7fELF") or b".target sm_90a" in made.image
+    with pytest.raises(ConfigError, match="OOCTRAIN_LAUNCHER=driver"):
+        shim.compiled(hopper_only)
+    if not why_no_stub():
+        assert Stub(version=13050).open().function(made.image, made.entry)
+        with pytest.raises(DriverError, match="NO_BINARY"):
+            Stub(version=13050, capability=80).open().function(made.image, made.entry)
 
 
 @needs_ptx

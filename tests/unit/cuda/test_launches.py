@@ -16,19 +16,26 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.op_samples import SAMPLES
 
+from ooctrain.devices.cuda import launches
 from ooctrain.devices.cuda.device_array import DeviceArray
+from ooctrain.devices.cuda.launch_form import LaunchRecorder
 from ooctrain.devices.cuda.launches import DriverKernels
 from ooctrain.errors import ConfigError
+from ooctrain.layers.conv_algorithms import CUDA_ALGORITHMS
 from ooctrain.layers.kernels.cuda.conv import conv_tf32
 from ooctrain.layers.kernels.cuda.losses import _cross_entropy
-from ooctrain.layers.kernels.cuda.runtime.cubins import Cubin, make_cubin
+from ooctrain.layers.kernels.cuda.runtime.cubins import make_cubin
 from ooctrain.layers.kernels.cuda.runtime.packing import layout_of, pack_arguments
 from ooctrain.layers.kernels.cuda.runtime.shim import Kernel, why_no_ptx
+from ooctrain.layers.kernels.cuda.table import CUDA
 from ooctrain.layers.relu import ReLU
 from ooctrain.layers.update import SGDUpdate
-from ooctrain.testing.check_op import SCALARS
+from ooctrain.step.op import physical_shape
+from ooctrain.testing.check_op import SCALARS, as_input, spec_of
 from ooctrain.testing.driver.stub.build import environment, why_no_stub
+from ooctrain.testing.driver.stub.hollow import HollowStore
 from ooctrain.testing.driver.stub.stub import Stub
 from ooctrain.testing.emulator.ptx import assemble, read_ptx, why_no_assembler
 
@@ -49,6 +56,7 @@ from ooctrain.layers.conv_algorithms import CUDA_ALGORITHMS
 from ooctrain.layers.kernels.cuda.table import CUDA
 from ooctrain.step.op import physical_shape
 from ooctrain.testing.check_op import SCALARS, as_input, spec_of
+from ooctrain.testing.driver.stub.hollow import HollowStore
 from ooctrain.testing.driver.stub.stub import Stub
 
 wanted, seen, told = set(sys.argv[1:]), set(), {}
@@ -139,9 +147,10 @@ def test_numbers_lie_as_in_a_struct_of_c(kinds, data):
     fields = [(f"p{i}", NUMBERS[kind]) for i, kind in enumerate(kinds)]
     struct = type("Arguments", (ctypes.Structure,), {"_fields_": fields})
     expected = struct(*(v % 2**64 if k == "u8" else v for k, v in zip(kinds, values, strict=True)))
-    found = pack_arguments(Kernel(len, signature, 32), values)
+    kernel = Kernel(len, signature, 32)
+    found = pack_arguments(kernel, values)
     last = getattr(struct, f"p{len(kinds) - 1}")
-    assert len(found) == layout_of(signature).size == last.offset + last.size
+    assert len(found) == layout_of(kernel).size == last.offset + last.size
     for name, kind in fields:
         at, size = getattr(struct, name).offset, ctypes.sizeof(kind)
         assert found[at : at + size] == bytes(expected)[at : at + size]
@@ -165,28 +174,107 @@ def test_the_stub_reads_of_a_cubin_what_the_assembler_says(kernel):
     assert abs(asked["registers"] - said.registers) <= 8
 
 
-# A call's launches are worked out once.
+# A call's launches are worked out once: kernels, grids and shapes for all calls that are alike,
+# addresses for each place, numbers for each step.
 
 
-class Counting:
-    """A store whose kernels are of PTX that does nothing, and counts what is asked of it."""
+class Plain:
+    """A launcher that packs what it is given, each time anew."""
 
     def __init__(self):
-        self.asked = 0
+        self.packed = []
 
-    def get(self, kernel, capability):
-        self.asked += 1
-        parameters = layout_of(kernel.signature).size
-        head = ".version 8.0\n.target sm_75\n.address_size 64\n"
-        entry = f".visible .entry k(.param .align 8 .b8 k_param_0[{parameters}])\n{{\n ret;\n}}\n"
-        return Cubin("k", f"{head}{entry}// {kernel.name}\n\0".encode())
+    def launch(self, kernel, blocks, *args):
+        self.packed.append(pack_arguments(kernel, args))
+
+    def part(self, workspace, offset_bytes, count, dtype):
+        return LaunchRecorder().part(workspace, offset_bytes, count, dtype)
+
+
+def scalars_of(step):
+    return {"lr": 0.5 / (step + 1), "seed": 3, "step": step}
+
+
+def check_every_call(stub, driver, made, op, arrays):
+    """A call in four places, once in place, in four steps: launched as if it were worked out."""
+    specs = [spec_of(as_input(array)) for array in arrays]
+    outs = op.infer(*specs)
+    space = CUDA.workspace_bytes(op, specs, outs, 1)
+    memory, expected = driver.allocate(1 << 22), []
+    before = stub.number("launches")
+
+    def place(shift):
+        at = [memory + 65536 * n + 256 * shift for n in range(len(specs) + len(outs) + 1)]
+        if shift == 3:  # an output takes over an input's storage
+            for out, source in op.reusable().items():
+                at[len(specs) + out] = at[source]
+        found = [
+            made.array(address, physical_shape(spec.shape), spec.dtype)
+            for address, spec in zip(at, [*specs, *outs], strict=False)
+        ]
+        return found[: len(specs)], found[len(specs) :], made.array(at[-1], (space,), "uint8")
+
+    places = [place(shift) for shift in range(4)]
+    for step in (0, 1, 4, 0):
+        for call in places:
+            made.launch(op, *call, scalars_of(step))
+            plain = Plain()
+            CUDA.run(op, plain, *call, scalars_of(step))
+            expected += plain.packed
+    stub.library.cuCtxSynchronize()
+    found = stub.launches()[-(stub.number("launches") - before) :] if expected else []
+    assert [launch.arguments for launch in found] == expected, op
+    driver.free(memory)
+
+
+def alike(wanted):
+    """Samples that launches of our own take as they are."""
+    seen = set()
+    for op, arrays in SAMPLES:
+        algorithm = getattr(op, "algorithm", CUDA_ALGORITHMS[0])
+        if not CUDA.runs(op) or algorithm not in CUDA_ALGORITHMS or (wanted and op.name in seen):
+            continue
+        if not wanted or op.name in wanted:
+            seen.add(op.name)
+            yield op, arrays
+
+
+QUICK = frozenset({"insert", "sgd", "adam", "rmsprop", "dropout", "batch_norm_update", "relu"})
+
+
+@needs_stub
+@pytest.mark.parametrize("names", [QUICK, pytest.param(frozenset(), marks=pytest.mark.slow)])
+def test_what_is_filled_in_is_what_would_be_packed(kernels, names):
+    count = 0
+    for op, arrays in alike(names):
+        check_every_call(*kernels, op, arrays)
+        count += 1
+    assert count >= len(names)
+
+
+@needs_stub
+def test_a_step_works_each_operation_out_once(kernels, monkeypatch):
+    """Ten parameters, three steps: SGD is asked once in each step for its numbers."""
+    stub, driver, made = kernels
+    address, asked, update = driver.allocate(1 << 20), [], SGDUpdate(0.9, 0.5, 1e-4)
+    work_out = launches.form_of
+    monkeypatch.setattr(
+        launches, "form_of", lambda op, *rest: asked.append(op) or work_out(op, *rest)
+    )
+    parameters = [arrays_of(made, address + 40960 * n, 5) for n in range(10)]
+    empty = made.array(0, (0,), "uint8")
+    for step in range(3):
+        for arrays in parameters:
+            made.launch(update, arrays[:3], arrays[3:], empty, scalars_of(step))
+    assert len(asked) == 3
+    assert stub.number("launches") == 30
 
 
 @pytest.fixture
 def kernels():
     stub = Stub(total_bytes=64 << 20)
     driver = stub.open()
-    made = DriverKernels(driver, driver.create_stream(), Counting())
+    made = DriverKernels(driver, driver.create_stream(), HollowStore())
     yield stub, driver, made
     assert stub.number("sticky") == 0
 
@@ -208,7 +296,7 @@ def test_a_call_that_comes_again_asks_nobody_and_launches_the_same(kernels):
     stub.library.cuCtxSynchronize()
     first, second, third, other = stub.launches()
     assert first == second == third != other
-    assert made._recorder._store.asked == 1
+    assert made._store.asked == 1
     assert stub.calls("cuModuleLoadData") == 1
 
 
@@ -242,13 +330,7 @@ def test_what_is_launched_on_one_address_is_not_launched_on_another(kernels):
 
 
 def test_a_workspace_is_not_left():
-    from ooctrain.devices.cuda.launches import LaunchRecorder
-
-    class Driver:
-        def capability(self):
-            return (9, 0)
-
-    recorder = LaunchRecorder(Driver(), Counting())
+    recorder = LaunchRecorder()
     workspace = DeviceArray(256, (64,), "uint8")
     assert recorder.part(workspace, 32, 8, "float32").address == 288
     with pytest.raises(ConfigError, match="more workspace"):

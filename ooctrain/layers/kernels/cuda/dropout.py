@@ -20,8 +20,8 @@ F0 = np.float32(0)
 
 @kernel(
     "void(f4[::1], f4[::1], u8, u8, f4, UniTuple(u4, 3), UniTuple(u8, 4), UniTuple(u8, 3))",
-    threads=THREADS,
-)
+    threads=THREADS, changing=(2,),
+)  # fmt: skip
 def _dropout(x, y, key, threshold, scale, sizes, offset, full):
     """A thread: an element (n, c, h, w), whose counter is ((n * C + c) * H + h) * W + w."""
     height, width, channels = sizes

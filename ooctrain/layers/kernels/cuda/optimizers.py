@@ -45,7 +45,7 @@ def moved_along(w, g, velocity, lr, momentum, decay, nesterov):
     return fma(-lr, ahead, w)
 
 
-@kernel("void(f4[::1], f4[::1], f4[::1], f4, f4)", threads=THREADS)
+@kernel("void(f4[::1], f4[::1], f4[::1], f4, f4)", threads=THREADS, changing=(3,))
 def _sgd_plain(w, g, w_out, lr, decay):
     first, _ = first_quads(cuda.blockIdx.x, cuda.threadIdx.x)
     for half in range(2):
@@ -57,7 +57,10 @@ def _sgd_plain(w, g, w_out, lr, decay):
         ))  # fmt: skip
 
 
-@kernel("void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4, f4, f4, f4, b1)", threads=THREADS)
+@kernel(
+    "void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4, f4, f4, f4, b1)",
+    threads=THREADS, changing=(5, 6, 7),
+)  # fmt: skip
 def _sgd(w, g, m, w_out, m_out, lr, momentum, undamped, decay, nesterov):
     first, _ = first_quads(cuda.blockIdx.x, cuda.threadIdx.x)
     for half in range(2):
@@ -94,8 +97,8 @@ def adapted(w, m, v, step_size, eps, root_correction, shrink):
 
 @kernel(
     "void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], UniTuple(f4, 7))",
-    threads=THREADS,
-)
+    threads=THREADS, changing=(7,),
+)  # fmt: skip
 def _adam(w, g, m, v, w_out, m_out, v_out, factors):
     step_size, beta1, beta2, eps, root_correction, decay, shrink = factors
     first, _ = first_quads(cuda.blockIdx.x, cuda.threadIdx.x)
@@ -138,8 +141,8 @@ def over_root(d, spread, eps):
 @kernel(
     "void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], "
     "UniTuple(f4, 6), b1, b1)",
-    threads=THREADS,
-)
+    threads=THREADS, changing=(9,),
+)  # fmt: skip
 def _rmsprop(w, g, v, a, b, w_out, v_out, a_out, b_out, factors, centered, moving):
     lr, alpha, rest, eps, decay, momentum = factors
     first, _ = first_quads(cuda.blockIdx.x, cuda.threadIdx.x)

@@ -19,6 +19,8 @@ static CUresult reachable(CUdeviceptr address, size_t size, const char *what)
 /* Between the device and memory that is not pinned CUDA copies while the host waits. */
 static CUresult copy_now(struct stream *stream, const struct work *work)
 {
+    if (stream->captures)
+        return spoil(stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "a copy that the host waits for");
     if (stream == &legacy) finish_blocking();
     CUresult status = finish(stream);
     if (status == CUDA_SUCCESS)

@@ -15,6 +15,12 @@ static struct slots events;
 
 static struct event *event_of(CUevent handle) { return item_of(&events, handle, FIRST_EVENT); }
 
+/* Nobody may ask for an event that was recorded last while its stream captured. */
+static CUresult was_captured(void)
+{
+    return refuse(CUDA_ERROR_CAPTURED_EVENT, "the event was recorded in a capture");
+}
+
 static CUresult no_event(CUevent handle)
 {
     return refuse(CUDA_ERROR_INVALID_HANDLE, "%p is no event", (void *)handle);
@@ -22,7 +28,9 @@ static CUresult no_event(CUevent handle)
 
 void forget_event(struct event *event)
 {
-    if (!event->used && !event->queued) free(event);
+    if (event->used || event->queued) return;
+    clear_nodes(&event->after);
+    free(event);
 }
 
 EXPORT CUresult cuEventCreate(CUevent *handle, unsigned int flags)
@@ -57,6 +65,11 @@ EXPORT CUresult cuEventRecord(CUevent handle, CUstream where)
     struct stream *stream = stream_of(where);
     if (!event) return no_event(handle);
     if (!stream) return no_stream(where);
+    if (stream->captures) {
+        capture_record(stream, event);
+        return CUDA_SUCCESS;
+    }
+    event->captured = 0;
     event->stream = stream;
     put(stream, (struct work){.kind = RECORD, .event = event, .number = ++event->records});
     return queued(stream);
@@ -67,6 +80,7 @@ EXPORT CUresult cuEventQuery(CUevent handle)
     ENTER(CONTEXT);
     struct event *event = event_of(handle);
     if (!event) return no_event(handle);
+    if (event->captured) return was_captured();
     if (event->reached >= event->records) return CUDA_SUCCESS;
     if (event->stream->first) run_one(event->stream);
     return numbers.sticky ? (CUresult)numbers.sticky : CUDA_ERROR_NOT_READY;
@@ -77,6 +91,7 @@ EXPORT CUresult cuEventSynchronize(CUevent handle)
     ENTER(CONTEXT);
     struct event *event = event_of(handle);
     if (!event) return no_event(handle);
+    if (event->captured) return was_captured();
     run_until(event, event->records, event->stream);
     return (CUresult)numbers.sticky;
 }
@@ -86,6 +101,7 @@ EXPORT CUresult cuEventElapsedTime_v2(float *time_ms, CUevent start, CUevent end
     ENTER(CONTEXT);
     struct event *first = event_of(start), *last = event_of(end);
     if (!first || !last) return no_event(first ? end : start);
+    if (first->captured || last->captured) return was_captured();
     if (!first->timing || !last->timing || !first->records || !last->records)
         return refuse(CUDA_ERROR_INVALID_HANDLE, "an event without timing, or never recorded");
     if (first->reached < first->records || last->reached < last->records)
@@ -109,6 +125,7 @@ EXPORT CUresult cuStreamWaitEvent(CUstream handle, CUevent wanted, unsigned int 
     if (!stream) return no_stream(handle);
     if (!event) return no_event(wanted);
     if (flags) return refuse(CUDA_ERROR_INVALID_VALUE, "a wait with flags %u", flags);
+    if (stream->captures || event->captured) return capture_wait(stream, event);
     if (!event->records) return CUDA_SUCCESS;
     put(stream, (struct work){.kind = WAIT, .event = event, .number = event->records,
                               .source = event->stream});

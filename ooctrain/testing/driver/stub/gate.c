@@ -7,7 +7,7 @@
  * `testing/driver/fake_gate.py`. Read next: device.c, memory.c.
  */
 #define _GNU_SOURCE
-#include "stub.h"
+#include "streams.h"
 
 #include <pthread.h>
 #include <stdarg.h>
@@ -132,7 +132,8 @@ CUresult stub_enter(struct stub_call *call, enum needs needs)
         return refuse(CUDA_ERROR_INVALID_CONTEXT, "%s: this thread has no context", name);
     if (needs == CONTEXT && !numbers.retained)
         return refuse(CUDA_ERROR_CONTEXT_IS_DESTROYED, "%s: the context was released", name);
-    return ordered_failure(name);
+    CUresult status = needs == CONTEXT ? capture_forbids(name) : CUDA_SUCCESS;
+    return status ? status : ordered_failure(name);
 }
 
 void stub_leave(int *unused)
@@ -224,6 +225,7 @@ static const struct {
     {"allocations", &numbers.allocations},     {"host", &numbers.host},
     {"host_bytes", &numbers.host_bytes},       {"streams", &numbers.streams},
     {"events", &numbers.events},               {"modules", &numbers.modules},
+    {"graphs", &numbers.graphs},               {"execs", &numbers.execs},
     {"sticky", &numbers.sticky},
 };
 
@@ -391,5 +393,7 @@ EXPORT CUresult cuCtxGetDevice(CUdevice *device)
 EXPORT CUresult cuCtxSynchronize(void)
 {
     ENTER(CONTEXT);
+    if (anybody_captures())
+        return refuse(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "the host waits while a stream captures");
     return finish_everything();
 }

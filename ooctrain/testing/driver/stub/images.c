@@ -250,12 +250,13 @@ static CUresult read_ptx(const char *text, struct image *image)
         return refuse(CUDA_ERROR_INVALID_PTX, "PTX without a version");
     image->ptx_version = 10 * major + minor;
     image->arch = atoi(target);
+    int specific = target[strspn(target, "0123456789")] == 'a'; /* sm_90a: no later one */
     if (image->ptx_version > newest_ptx())
         return refuse(CUDA_ERROR_UNSUPPORTED_PTX_VERSION,
                       "PTX %d.%d, and a driver of CUDA %lld.%lld takes %d.%d", major, minor,
                       options.version / 1000, options.version % 1000 / 10, newest_ptx() / 10,
                       newest_ptx() % 10);
-    if (image->arch > device_arch())
+    if (image->arch > device_arch() || (specific && image->arch != device_arch()))
         return refuse(CUDA_ERROR_NO_BINARY_FOR_GPU, "PTX for sm_%d, and the device is sm_%d",
                       image->arch, device_arch());
     image->size = strlen(text) + 1;

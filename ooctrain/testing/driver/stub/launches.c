@@ -85,7 +85,7 @@ static CUresult launch(CUfunction handle, const unsigned *grid, const unsigned *
         free(made);
         return status;
     }
-    numbers.launches++;
+    numbers.launches += !takes_part_in_capture(stream);
     return queue_launch(stream, made);
 }
 
@@ -116,6 +116,15 @@ CUresult run_launch(const struct launch *launch)
                              launch->block, launch->shared_bytes, launch->parameters);
     if (status) break_context((CUresult)status, "%s ended in error %d", launch->name, status);
     return (CUresult)status;
+}
+
+struct launch *copy_launch(const struct launch *launch)
+{
+    struct launch *made = malloc(sizeof *made + launch->parameter_bytes);
+    *made = *launch;
+    made->parameters = (unsigned char *)(made + 1);
+    memcpy(made->parameters, launch->parameters, launch->parameter_bytes);
+    return made;
 }
 
 void keep_launch(struct launch *launch)

@@ -58,6 +58,18 @@ struct stream *stream_of(CUstream handle)
     return (uintptr_t)handle <= 2 ? &legacy : item_of(&streams, handle, FIRST_STREAM);
 }
 
+int takes_part_in_capture(CUstream handle) { return stream_of(handle)->captures != 0; }
+
+void forget_capture(unsigned long id)
+{
+    for (size_t i = 0; i < streams.count; i++) {
+        struct stream *stream = streams.items[i];
+        if (!stream || stream->captures != id) continue;
+        stream->captures = 0;
+        clear_nodes(&stream->after);
+    }
+}
+
 int known_stream(CUstream handle) { return stream_of(handle) != NULL; }
 
 CUresult no_stream(CUstream handle)
@@ -102,6 +114,19 @@ static void recycle(struct work *work)
     spare = work;
 }
 
+/* A node of a graph. Its arguments stay with the graph; who looks at launches gets a copy. */
+void run_node(const struct work *work)
+{
+    if (numbers.sticky) return;
+    if (work->kind != LAUNCH) {
+        do_copy(work);
+        return;
+    }
+    numbers.launches++;
+    run_launch(work->launch);
+    if (options.kept > 0) keep_launch(copy_launch(work->launch));
+}
+
 /* Does the oldest piece of a stream. After an error that lasts nothing is done any more. */
 void run_one(struct stream *stream)
 {
@@ -121,6 +146,9 @@ void run_one(struct stream *stream)
     } else if (work->kind == LAUNCH) {
         if (!numbers.sticky) run_launch(work->launch);
         keep_launch(work->launch);
+    } else if (work->kind == GRAPH) {
+        run_graph(work->graph);
+        let_go(work->graph);
     } else if (work->kind != WAIT && !numbers.sticky) {
         do_copy(work);
     }
@@ -160,6 +188,10 @@ void finish_blocking(void)
 
 struct work *put(struct stream *stream, struct work given)
 {
+    if (stream->captures) {
+        capture_work(stream, given);
+        return NULL;
+    }
     struct work *work = spare;
     if (work)
         spare = work->next;
@@ -180,6 +212,7 @@ struct work *put(struct stream *stream, struct work given)
 /* After something was queued. The default stream and streams that wait for it take turns. */
 CUresult queued(struct stream *stream)
 {
+    if (stream->captures) return CUDA_SUCCESS;
     if (stream == &legacy) finish_blocking();
     if (!options.late || stream == &legacy) return finish(stream);
     while (stream->queued > MOST_QUEUED) run_one(stream);
@@ -200,6 +233,7 @@ static int launch_uses(const struct launch *launch, CUdeviceptr address, size_t 
 static int work_uses(const struct work *work, CUdeviceptr address, size_t size)
 {
     if (work->kind == LAUNCH) return launch_uses(work->launch, address, size);
+    if (work->kind == GRAPH) return graph_uses(work->graph, work_uses, address, size);
     if (work->kind != COPY && work->kind != FILL) return 0;
     int to = work->to < address + size && address < work->to + work->size;
     int from = work->kind == COPY && work->from < address + size && address < work->from + work->size;
@@ -227,6 +261,7 @@ int used_by_work(CUdeviceptr address, size_t size)
 static int is_of_image(const struct work *work, CUdeviceptr image, size_t unused)
 {
     (void)unused;
+    if (work->kind == GRAPH) return graph_uses(work->graph, is_of_image, image, 0);
     return work->kind == LAUNCH && (CUdeviceptr)(uintptr_t)work->launch->image == image;
 }
 
@@ -277,6 +312,8 @@ EXPORT CUresult cuStreamDestroy_v2(CUstream handle)
     ENTER(CONTEXT);
     struct stream *stream = stream_of(handle);
     if (!stream || stream == &legacy) return no_stream(handle);
+    if (stream->captures)
+        return spoil(stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "a stream is destroyed");
     give_slot(&streams, stream->slot);
     left_over = realloc(left_over, (left_over_count + 1) * sizeof *left_over);
     left_over[left_over_count++] = stream;
@@ -289,6 +326,8 @@ EXPORT CUresult cuStreamSynchronize(CUstream handle)
     ENTER(CONTEXT);
     struct stream *stream = stream_of(handle);
     if (!stream) return no_stream(handle);
+    if (stream->captures)
+        return spoil(stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "the host waits for a stream");
     if (stream == &legacy) finish_blocking();
     return finish(stream);
 }
@@ -299,6 +338,8 @@ EXPORT CUresult cuStreamQuery(CUstream handle)
     ENTER(CONTEXT);
     struct stream *stream = stream_of(handle);
     if (!stream) return no_stream(handle);
+    if (stream->captures)
+        return spoil(stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "the host asks for a stream");
     if (!stream->first) return CUDA_SUCCESS;
     run_one(stream);
     return numbers.sticky ? (CUresult)numbers.sticky : CUDA_ERROR_NOT_READY;
@@ -314,6 +355,7 @@ EXPORT CUresult cuStreamGetCtx(CUstream handle, CUcontext *context)
 void forget_streams(void)
 {
     long long before = numbers.sticky;
+    forget_graphs();
     numbers.sticky = before ? before : CUDA_ERROR_UNKNOWN; /* so that nothing is done any more */
     finish_everything();
     numbers.sticky = before;

@@ -69,7 +69,7 @@ extern struct stub_options options;
 struct stub_numbers { /* what tests count, apart from calls */
     long long contexts_made, retained, hidden_waits, pageable_copies, launches, used_bytes;
     long long handles, references, reservations, mappings, allocations, host, host_bytes;
-    long long streams, events, modules, sticky;
+    long long streams, events, modules, graphs, execs, sticky;
 };
 extern struct stub_numbers numbers;
 
@@ -85,6 +85,8 @@ void forget_allocations(void);
 struct launch;
 int used_by_work(CUdeviceptr address, size_t size); /* whether queued work is still to use it */
 int used_image(const void *image);
+int takes_part_in_capture(CUstream stream);
+CUresult capture_forbids(const char *name);
 CUresult finish_everything(void);
 CUresult queue_launch(CUstream stream, struct launch *launch);
 int known_stream(CUstream stream);
@@ -102,6 +104,7 @@ struct launch {
 };
 CUresult run_launch(const struct launch *launch); /* hands it to the interpreter, if there is one */
 void keep_launch(struct launch *launch);          /* takes it over */
+struct launch *copy_launch(const struct launch *launch);
 void forget_launches(void);
 
 /* images.c: loaded code */

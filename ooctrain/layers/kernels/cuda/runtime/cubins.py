@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from ooctrain.layers.kernels.cuda.runtime import shim
+from ooctrain.layers.kernels.cuda.runtime.moved import moved, with_numbers_in_memory
 from ooctrain.layers.kernels.cuda.runtime.shim import Capability, Kernel
 from ooctrain.step.presets import cache_base
 
@@ -95,7 +96,8 @@ def fill(folder: Path, kernels: Iterable[Kernel], capabilities: Iterable[Capabil
     folder.mkdir(parents=True, exist_ok=True)
     (folder / TOOLKIT_FILE).write_text(toolkit(), encoding="utf-8")
     store, wanted = CubinStore(folder), list(capabilities)
-    for kernel in kernels:
+    asked = list(kernels)
+    for kernel in [*asked, *(moved(kernel) for kernel in asked if kernel.changing)]:
         for capability in wanted:
             if capability >= kernel.capability:
                 store.get(kernel, capability)
@@ -105,12 +107,19 @@ def fill(folder: Path, kernels: Iterable[Kernel], capabilities: Iterable[Capabil
 def make_cubin(kernel: Kernel, capability: Capability) -> Cubin:
     """Compiles and links a kernel; no driver is needed."""
     ptx = shim.compile_ptx(kernel, capability)
+    if kernel.moved:
+        ptx = with_numbers_in_memory(ptx, kernel)
     if kernel.max_registers is not None:  # for whoever links it, the driver included
         ptx = re.sub(r"(\.entry[^{]*)\{", rf"\1.maxnreg {kernel.max_registers}\n{{", ptx, count=1)
     entry = re.search(r"\.entry\s+([\w$]+)", ptx)
     assert entry is not None, "PTX of a kernel has an entry"
-    image = _link(ptx.encode("ascii"), capability)
+    image = _link(ptx.encode("ascii"), target_of(kernel, capability))
     return Cubin(entry.group(1), image or ptx.encode("ascii") + b"\0")
+
+
+def target_of(kernel: Kernel, capability: Capability) -> str:
+    """What NVIDIA's tools call the GPUs that a kernel's code is for: "sm_90"."""
+    return f"sm_{capability[0]}{capability[1]}{'a' * kernel.specific}"
 
 
 def key_of(kernel: Kernel, capability: Capability, made_by: str) -> str:
@@ -123,7 +132,8 @@ def key_of(kernel: Kernel, capability: Capability, made_by: str) -> str:
         return ""  # what a kernel of the user's own calls may lie anywhere
     try:
         parts = [
-            sources(), made_by, kernel.signature, kernel.max_registers, capability,
+            sources(), made_by, kernel.signature, kernel.max_registers,
+            target_of(kernel, capability), kernel.moved and kernel.changing,
             *_of_function(kernel.function),
         ]  # fmt: skip
     except TypeError:
@@ -183,14 +193,14 @@ def _stable(value: Any) -> Any:
     return list(_of_function(inner))
 
 
-def _link(ptx: bytes, capability: Capability) -> bytes:
+def _link(ptx: bytes, target: str) -> bytes:
     """Machine code; empty: nvJitLink is not there."""
     try:
         linker: Any = importlib.import_module("cuda.bindings.nvjitlink")
         linker.version()
     except (ImportError, RuntimeError, OSError):  # the package, or the library behind it
         return b""
-    handle = linker.create(1, [f"-arch=sm_{capability[0]}{capability[1]}"])
+    handle = linker.create(1, [f"-arch={target}"])
     try:
         linker.add_data(handle, linker.InputType.PTX, ptx, len(ptx), "kernel")
         linker.complete(handle)

@@ -22,6 +22,8 @@ from ooctrain.layers.kernels.cuda.runtime.shim import Kernel
 #: How Numba passes a one-dimensional array: two pointers of its own, number and size of elements,
 #: the address, extent, stride; and a number, by its type.
 _ARRAY = "QQqqQqq"
+#: Bytes of an array's parameters before its address.
+ADDRESS_AT = 4 * 8
 _NUMBERS = {
     types.boolean: "B", types.uint8: "B", types.int32: "i", types.uint32: "I", types.int64: "q",
     types.uint64: "Q", types.float32: "f", types.float64: "d",
@@ -30,7 +32,7 @@ _NUMBERS = {
 
 def pack_arguments(kernel: Kernel, args: Sequence[Any]) -> bytes:
     """Arguments as the kernel reads them. Raises ConfigError: not so many as the signature has."""
-    kinds, layout = shim.argument_types(kernel.signature), layout_of(kernel.signature)
+    kinds, layout = shim.argument_types(kernel.signature), layout_of(kernel)
     if len(kinds) != len(args):
         raise ConfigError(f"{kernel.name} takes {len(kinds)} arguments, got {len(args)}")
     words: list[Any] = []
@@ -45,18 +47,37 @@ def pack_arguments(kernel: Kernel, args: Sequence[Any]) -> bytes:
 
 
 @cache
-def layout_of(signature: str) -> struct.Struct:
-    """How the arguments of a signature lie: one after the other, each aligned to its size, as the
-    members of a struct in C."""
-    letters = []
-    for kind in shim.argument_types(signature):
-        if isinstance(kind, types.Array):
-            letters.append(_ARRAY)
-        elif isinstance(kind, types.BaseTuple):
-            letters += [_NUMBERS[k] for k in kind]  # type: ignore[attr-defined]
-        else:
-            letters.append(_NUMBERS[kind])
-    return struct.Struct(f"@{''.join(letters)}")
+def layout_of(kernel: Kernel) -> struct.Struct:
+    """How a kernel's arguments lie: one after the other, each aligned to its size, as the members
+    of a struct in C."""
+    return struct.Struct(f"@{''.join(letters_by_argument(kernel))}")
+
+
+@cache
+def places_of(kernel: Kernel) -> tuple[tuple[int, int], ...]:
+    """For each argument where it lies in the packed ones, as (first byte, behind the last)."""
+    places, before = [], "@"
+    for letters in letters_by_argument(kernel):
+        start = struct.calcsize(f"{before}0{letters[:1]}")
+        before += letters
+        places.append((start, struct.calcsize(before)))
+    return tuple(places)
+
+
+def letters_by_argument(kernel: Kernel) -> list[str]:
+    """What `struct` calls the parameters that each argument becomes; addresses, of moved ones."""
+    letters = [_letters(kind) for kind in shim.argument_types(kernel.signature)]
+    for moved in kernel.changing if kernel.moved else ():
+        letters[moved] = "Q" * len(letters[moved])
+    return letters
+
+
+def _letters(kind: Any) -> str:
+    if isinstance(kind, types.Array):
+        return _ARRAY
+    if isinstance(kind, types.BaseTuple):
+        return "".join(_NUMBERS[k] for k in kind)  # type: ignore[attr-defined]
+    return _NUMBERS[kind]
 
 
 def _number(kind: Any, value: Any) -> Any:

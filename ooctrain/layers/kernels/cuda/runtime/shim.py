@@ -22,6 +22,7 @@ from typing import Any
 from numba import float32, int32, int64, uint8, uint32, uint64
 from numba.core import sigutils
 
+from ooctrain.errors import ConfigError
 from ooctrain.layers.kernels.cuda.runtime.target import load_target
 
 __all__ = [
@@ -48,6 +49,12 @@ class Kernel:
         capability: lowest compute capability that it runs on.
         max_registers: most registers of a thread, where several blocks must share a processor;
             None: as many as the compiler likes.
+        changing: positions of the arguments that may differ from step to step. They follow from the
+            operation and the step scalars alone, and are numbers, or tuples of them; no other
+            argument of the kernel depends on a step scalar.
+        specific: uses instructions that only its own capability has, and no later one ("sm_90a");
+            launches of our own can start it, Numba's cannot.
+        moved: takes the addresses of its changing arguments in their place (`moved.py`).
     """
 
     function: Callable
@@ -55,6 +62,9 @@ class Kernel:
     threads: int
     capability: Capability = LOWEST_CAPABILITY
     max_registers: int | None = None
+    changing: tuple[int, ...] = ()
+    specific: bool = False
+    moved: bool = False
 
     @property
     def name(self) -> str:
@@ -64,10 +74,12 @@ class Kernel:
 
 def kernel(
     signature: str, *, threads: int = 256, capability: Capability = LOWEST_CAPABILITY,
-    max_registers: int | None = None,
+    max_registers: int | None = None, changing: tuple[int, ...] = (), specific: bool = False,
 ) -> Callable[[Callable], Kernel]:  # fmt: skip
     """Decorator that makes a function a `Kernel`; nothing is compiled yet."""
-    return lambda function: Kernel(function, signature, threads, capability, max_registers)
+    return lambda function: Kernel(
+        function, signature, threads, capability, max_registers, changing, specific
+    )
 
 
 def device(function: Callable) -> Callable:
@@ -95,7 +107,16 @@ def argument_types(signature: str) -> tuple:
 
 @cache
 def compiled(kernel: Kernel) -> Any:
-    """The kernel for the current GPU, as Numba's dispatcher; compiled by its first call here."""
+    """The kernel for the current GPU, as Numba's dispatcher; compiled by its first call here.
+
+    Raises:
+        ConfigError: Numba compiles for a capability and all later ones, and the kernel is for one.
+    """
+    if kernel.specific:
+        raise ConfigError(
+            f"{kernel.name} is code for one capability only, which Numba's launcher cannot start",
+            fix="OOCTRAIN_LAUNCHER=driver",
+        )
     return cuda.jit(kernel.signature, max_registers=kernel.max_registers)(kernel.function)
 
 
@@ -103,7 +124,8 @@ def compile_ptx(kernel: Kernel, capability: Capability) -> str:
     """PTX of a kernel for a compute capability. Needs Numba's NVVM library, no driver."""
     with _pretend_device(capability):
         types_of_arguments = sigutils.normalize_signature(kernel.signature)[0]
-        ptx, _ = cuda.compile_ptx(kernel.function, types_of_arguments, cc=capability)
+        target = (*capability, "a") if kernel.specific else capability
+        ptx, _ = cuda.compile_ptx(kernel.function, types_of_arguments, cc=target)
     return ptx
 
 

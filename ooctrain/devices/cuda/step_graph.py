@@ -1,0 +1,125 @@
+"""A whole step as graphs of CUDA: recorded once, and launched by one call from then on.
+
+In: pieces of work, as the executor queues them. Out: a `StepGraph` of one part, or of more where
+the host must look at a value in between. The one idea: while streams capture, queueing records; so
+the pieces of a step that has just run are queued once more, on streams that capture, and all that a
+kernel must find otherwise in the next step lies in memory: numbers in a block that is copied first,
+wanted values in pinned blocks that stay. Source: cuda.h, stream capture. Read next:
+`step_numbers.py`, `execution/replay.py` (which steps can be recorded).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from typing import Any
+
+from ooctrain.devices.cuda.staging import Staging
+from ooctrain.devices.cuda.step_numbers import StepNumbers
+from ooctrain.devices.cuda.streams import CudaStreams
+from ooctrain.devices.driver_calls import GraphDriver, give_back
+from ooctrain.devices.streams import COMPUTE
+from ooctrain.errors import DriverError
+from ooctrain.step.op import Scalars
+
+
+class StepGraph:
+    """A recorded step.
+
+    Args:
+        driver: of the graphs.
+        stream: that they are launched on.
+        parts: the graphs, in their order.
+        numbers: what changes from step to step.
+        held: gives everything back.
+    """
+
+    def __init__(
+        self, driver: GraphDriver, stream: int, parts: Sequence[int], numbers: StepNumbers,
+        held: ExitStack,
+    ):  # fmt: skip
+        self._driver, self._stream, self._parts = driver, stream, parts
+        self._numbers, self._held = numbers, held
+        self._events = [driver.create_event(timing=True) for _ in range(2)]
+        for event in self._events:
+            held.callback(give_back, driver.destroy_event, event)
+
+    @property
+    def scalars(self) -> list[Scalars]:
+        """The step scalars that were recorded; `begin` is given those in their place."""
+        return self._numbers.scalars
+
+    def begin(self, scalars: Sequence[Scalars]) -> None:
+        """Writes a step's numbers, and launches the first part; the last step must be done."""
+        self._numbers.write(scalars)
+        self._driver.record_event(self._events[0], self._stream)
+        self._driver.launch_graph(self._parts[0], self._stream)
+
+    def go_on(self) -> None:
+        """Launches the other parts."""
+        for part in self._parts[1:]:
+            self._driver.launch_graph(part, self._stream)
+        self._driver.record_event(self._events[1], self._stream)
+
+    def elapsed_us(self) -> float:
+        """From the first part's begin to the last one's end, once all is done."""
+        return self._driver.elapsed_us(*self._events)
+
+    def close(self) -> None:
+        """Gives all back; views of its values must not be used any more."""
+        self._held.close()
+
+
+class GraphMaker:
+    """Records what is queued on a device's streams.
+
+    Args:
+        driver: that captures.
+        streams, staging: of the device.
+        kernels: `launches.DriverKernels`, with `numbers`.
+    """
+
+    def __init__(self, driver: GraphDriver, streams: CudaStreams, staging: Staging, kernels: Any):
+        self._driver, self._streams = driver, streams
+        self._staging, self._kernels = staging, kernels
+        self._held = ExitStack()
+        self._parts: list[int] = []
+        self._numbers: StepNumbers | None = None
+
+    def record(self, queue: Callable[[], None]) -> StepGraph:
+        """The graph of what a function queues on the streams by `submit`; it calls `cut` where the
+        host is to look.
+
+        Raises: what the function raised, CaptureRefused and DriverError among them; nothing is kept
+        and nothing was done on the device.
+        """
+        self._held, self._parts = ExitStack(), []
+        stream = self._streams.handles[COMPUTE]
+        try:
+            numbers = StepNumbers(self._driver)
+            self._held.callback(numbers.close)
+            self._kernels.numbers = numbers
+            self._staging.keep(self._held)
+            self._streams.begin_capture()
+            numbers.queue_copy(stream)
+            queue()
+            self._keep(self._streams.end_capture())
+            return StepGraph(self._driver, stream, self._parts, numbers, self._held)
+        except BaseException:
+            with suppress(DriverError):
+                self._streams.give_capture_up()
+            self._held.close()
+            raise
+        finally:
+            self._kernels.numbers = None
+            self._staging.keep(None)
+            self._streams.forget()
+
+    def cut(self) -> None:
+        """What is queued from now on belongs to the next part."""
+        self._keep(self._streams.end_capture())
+        self._streams.begin_capture()
+
+    def _keep(self, graph: int) -> None:
+        self._parts.append(graph)
+        self._held.callback(give_back, self._driver.destroy_graph, graph)
