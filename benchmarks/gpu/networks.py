@@ -23,7 +23,7 @@ from benchmarks.gpu.bench import Bench, NotRunError
 from benchmarks.gpu.float64 import hash_of, read_answers
 from ooctrain import nn
 from ooctrain.alloc.registry import allocators
-from ooctrain.engine.incore import initial_values, run_trace
+from ooctrain.engine.incore import Mode, initial_values, run_trace
 from ooctrain.errors import DoesNotFit, Infeasible, ShapeError
 from ooctrain.execution.prepare import Settings, prepare
 from ooctrain.sched.planners.registry import planners
@@ -112,13 +112,20 @@ def _accuracy(network: Network) -> dict[str, float]:
     return numbers
 
 
-def exact_and_ours(network: Network) -> tuple[Values, Values, Values]:
-    """(what a step begins with, what it gives in float64, what it gives on the cpu device)."""
+def on_cpu(network: Network, device: Mode) -> tuple[Values, Values]:
+    """(what a step begins with, what it gives), by the cpu device or in float64: "reference"."""
     threads = threads_here()
     cpu = oc.trace(network.build(), network.shape, device="cpu", threads=threads, optimizer=None)
     begin = _begin(initial_values(cpu, network.build()), network.batch(1))
-    exact = run_trace(cpu, begin, SCALARS, "reference")
-    return begin, exact, run_trace(cpu, begin, SCALARS, threads=threads)
+    return begin, run_trace(cpu, begin, SCALARS, device, threads=threads)
+
+
+def error_of(found: Values, exact: Values) -> float:
+    """|all gradients - exact ones| / |exact ones|."""
+    names = [name for name in exact if name.startswith("grad:")]
+    wrong = sum(float(((found[n] - exact[n]) ** 2).sum()) for n in names)
+    size = sum(float((exact[n] ** 2).sum()) for n in names)
+    return (wrong / size) ** 0.5
 
 
 def _begin(start: Values, batch: tuple[np.ndarray, np.ndarray]) -> Values:

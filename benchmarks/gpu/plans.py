@@ -78,7 +78,10 @@ def planned_in(folder: str | Path, room_bytes: float) -> Planned | None:
     index = Path(folder) / INDEX
     if not folder or not index.is_file():
         return None
-    found = [_read(Path(folder), data) for data in json.loads(index.read_text("utf-8"))["planned"]]
+    found = [
+        _read(Path(folder), data)
+        for data in json.loads(index.read_text(encoding="utf-8"))["planned"]
+    ]
     fits = [p for p in found if OVERSUBSCRIPTION * p.sizes.budget_bytes <= room_bytes]
     return max(fits, key=lambda planned: planned.sizes.budget_bytes, default=None)
 
@@ -107,9 +110,13 @@ def main(arguments: Sequence[str] | None = None, workload: Workload | None = Non
         for text in asked.budgets.split(","):
             sizes = sizes_for(workload or Workload(), parse_bytes(text))
             made.append(_plan(asked.folder, sizes, asked.limit))
-            data = {"version": 1, "planned": [asdict(planned) for planned in made]}
-            (asked.folder / INDEX).write_text(json.dumps(data, indent=1) + "\n", "utf-8")
+            _write(asked.folder, made)
     return 0
+
+
+def _write(folder: Path, made: Sequence[Planned]) -> None:
+    data = {"version": 1, "planned": [asdict(planned) for planned in made]}
+    (folder / INDEX).write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
 
 
 @contextmanager
