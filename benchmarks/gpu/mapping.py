@@ -19,7 +19,7 @@ from ooctrain.devices.cuda.driver_memory import DriverMemory
 from ooctrain.execution.prepare import Settings
 
 PIECES, REHEARSED_PIECES = 512, 8
-REHEARSED = Planned(Sizes(Workload("lenet", 32, 10), 4 << 20, 4, 8))
+REHEARSED = Planned(Sizes(Workload("plain", 8, 10), 800 << 10, 4, 8))
 
 
 def run(bench: Bench) -> None:

@@ -37,7 +37,7 @@ SCALARS = {"lr": 0.01, "seed": 0}
 #: The first step compiles and maps.
 STEPS = 3
 STEP_LIMIT_S = 120.0
-REHEARSED = Planned(Sizes(Workload("lenet", 32, 10), 4 << 20, 4, 24))
+REHEARSED = Planned(Sizes(Workload("plain", 8, 10), 800 << 10, 4, 48))
 
 
 def run(bench: Bench) -> None:

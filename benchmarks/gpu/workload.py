@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import ooctrain as oc
+from benchmarks.gpu.networks import PLAIN
 from ooctrain.errors import DoesNotFit, Infeasible
 from ooctrain.execution.prepare import PreparedStep, Settings, prepare
 from ooctrain.models import stem_for
@@ -35,7 +36,7 @@ class Workload:
     """A network whose batch is to be found.
 
     Args:
-        name: in the zoo.
+        name: in the zoo, or "plain", for rehearsals.
         side: of its images, in pixels.
         classes: of its labels.
     """
@@ -47,7 +48,10 @@ class Workload:
     def trace(self, batch: int) -> tuple[Trace, Any]:
         """One training step with SGD, and the model."""
         oc.manual_seed(0)
-        model = oc.models.build(self.name, self.classes, stem_for(self.side, self.side))
+        if self.name == PLAIN.name:
+            model = PLAIN.build()
+        else:
+            model = oc.models.build(self.name, self.classes, stem_for(self.side, self.side))
         return oc.trace(model, (batch, 3, self.side, self.side), device="cuda"), model
 
     def batch_for(self, peak_bytes: float) -> int:

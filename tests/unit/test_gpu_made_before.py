@@ -204,7 +204,7 @@ def test_the_target_of_steps_follows_what_it_is_judged_by(tmp_path, monkeypatch)
                                       lambda *_: None)]  # fmt: skip
     first = next(place for place, name in enumerate(found) if name.startswith("auto"))
     assert all(name.startswith("in-core") for name in found[:first])
-    assert not any(name.startswith("in-core") and "24" in name for name in found[:first])
+    assert not any(name.startswith("in-core") and "48" in name for name in found[:first])
 
 
 def test_each_run_is_over_in_ten_minutes_and_together_they_are_everything():
