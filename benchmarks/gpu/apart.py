@@ -43,6 +43,8 @@ TIME_UP = "its time was up, and it was ended"
 _PR_SET_PDEATHSIG = 1
 _ROOT = Path(__file__).resolve().parents[2]
 _LAST_LINES, _LAST_WORDS = 4, 300
+#: As Python's faulthandler begins.
+_HUNG = "Timeout ("
 
 Seen = Callable[[list[Check]], None]
 
@@ -144,8 +146,14 @@ def _one_process(
         if ended is None:
             return TIME_UP
         errors.seek(0)
-        last = " ".join(errors.read().split("\n")[-_LAST_LINES:])[-_LAST_WORDS:]
-    return f"the process ended with status {ended}: {last}" if ended else ""
+        said = errors.read()
+    if not ended:
+        return ""
+    if _HUNG in said:  # the latest calls stand first
+        said = " ".join(said[said.index(_HUNG) :].split())[:_LAST_WORDS]
+        return f"it took too long, and was ended: {said}"
+    last = " ".join(said.split("\n")[-_LAST_LINES:])[-_LAST_WORDS:]
+    return f"the process ended with status {ended}: {last}"
 
 
 def _close_begun(part: str, log: Path, problem: str) -> None:

@@ -6,6 +6,8 @@ The answers' laws: the file is that of today's networks, and an estimated error 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from dataclasses import replace
 
@@ -19,7 +21,7 @@ from benchmarks.gpu import apart, counters, kernel_speed, link, networks, plans,
 from benchmarks.gpu import float64 as answers
 from benchmarks.gpu.bench import NOT_JUDGED, Asked, Bench, NotRunError
 from benchmarks.gpu.parts import AGAIN, MOST_S, RUNS, all_parts, wanted
-from benchmarks.gpu.plans import Planned, planned_in
+from benchmarks.gpu.plans import Planned
 from benchmarks.gpu.records import TARGETS, Check, Report, continued
 from benchmarks.gpu.workload import Sizes, Workload, settings
 from ooctrain.execution.prepare import placed
@@ -118,7 +120,7 @@ def made(tmp_path_factory):
 
 @pytest.mark.slow
 def test_plans_made_beforehand_are_those_that_run(made, monkeypatch):
-    planned = planned_in(made, 1e18)
+    planned = plans.planned_in(made, 1e18)
     assert planned.sizes == TINY
     assert set(planned.files) == {"auto", "window"}
     trace = TINY.workload.trace(TINY.large)[0]
@@ -136,7 +138,9 @@ def test_a_plan_of_another_step_is_made_anew(made):
     trace = TINY.workload.trace(TINY.large - 8)[0]
     with plans.supposed_gpu():
         prepared = steps._prepared(
-            trace, settings(TINY.budget_bytes, "window"), planned_in(made, 1e18).files["window"]
+            trace,
+            settings(TINY.budget_bytes, "window"),
+            plans.planned_in(made, 1e18).files["window"],
         )
     assert prepared.original == trace
 
@@ -145,10 +149,10 @@ def test_the_largest_budget_that_has_room_is_chosen(tmp_path):
     sizes = [replace(TINY, budget_bytes=budget) for budget in (10, 40, 20)]
     plans._write(tmp_path, [Planned(each) for each in sizes])
     for room, budget in ((74, None), (75, 10), (150, 20), (299, 20), (300, 40)):
-        found = planned_in(tmp_path, room)
+        found = plans.planned_in(tmp_path, room)
         assert (found.sizes.budget_bytes if found else None) == budget
-    assert planned_in("", 1e18) is None
-    assert planned_in(tmp_path / "nowhere", 1e18) is None
+    assert plans.planned_in("", 1e18) is None
+    assert plans.planned_in(tmp_path / "nowhere", 1e18) is None
 
 
 def test_host_memory_given_by_hand_is_the_room(tmp_path, monkeypatch):
@@ -297,6 +301,16 @@ def test_what_a_part_had_no_time_for_is_named(monkeypatch):
     monkeypatch.setattr(apart, "_one_process", process)
     found = apart.run_part("kernels", time.time() + 60, Asked())
     assert [(c.name, c.status) for c in found] == [("first", "ok"), ("second", "not run")]
+
+
+def test_where_a_check_hung_is_told(tmp_path, monkeypatch):
+    code = "import faulthandler, time; faulthandler.dump_traceback_later(0.1, exit=True)"
+    hanging = [sys.executable, "-c", f"{code}\ndef waits(): time.sleep(60)\nwaits()"]
+    popen = subprocess.Popen
+    monkeypatch.setattr(apart.subprocess, "Popen", lambda _, **how: popen(hanging, **how))
+    problem = apart._one_process("a part", tmp_path, time.time() + 60, Asked(), lambda: None)
+    assert problem.startswith("it took too long, and was ended: Timeout (")
+    assert "in waits" in problem
 
 
 # Where nobody runs the kernels.
