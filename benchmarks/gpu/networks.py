@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,12 +22,14 @@ import ooctrain as oc
 from benchmarks.common import threads_here
 from benchmarks.gpu.bench import Bench, NotRunError
 from benchmarks.gpu.float64 import hash_of, read_answers
+from benchmarks.gpu.plan_file import by_file
 from ooctrain import nn
 from ooctrain.alloc.registry import allocators
 from ooctrain.engine.incore import Mode, initial_values, run_trace
 from ooctrain.errors import DoesNotFit, Infeasible, ShapeError
-from ooctrain.execution.prepare import Settings, prepare
+from ooctrain.execution.prepare import PreparedStep, Settings, prepare
 from ooctrain.sched.planners.registry import planners
+from ooctrain.step.trace import Trace
 
 SCALARS = {"lr": 0.05, "seed": 3, "step": 0}
 #: Tried one after the other, until one is feasible.
@@ -81,10 +84,11 @@ def run(bench: Bench) -> None:
     swapped = PLAIN if small else SWAPPED
     found: dict[str, Any] = {}
     bench.check(f"{swapped.name} in-core", in_core, swapped, found)
+    plans = "" if small else bench.asked.plans
     for planner in planners():
-        bench.check(f"planner {planner}", same_bits, swapped, planner, "va", found)
+        bench.check(f"planner {planner}", same_bits, swapped, planner, "va", found, plans)
     for allocator in allocators():
-        bench.check(f"allocator {allocator}", same_bits, swapped, "window", allocator, found)
+        bench.check(f"allocator {allocator}", same_bits, swapped, "window", allocator, found, plans)
 
 
 def _settings(budget: str | None, planner: str, allocator: str) -> Settings:
@@ -145,23 +149,43 @@ def in_core(network: Network, found: dict[str, Any]) -> dict[str, float]:
 
 
 def same_bits(
-    network: Network, planner: str, allocator: str, found: dict[str, Any]
+    network: Network, planner: str, allocator: str, found: dict[str, Any], plans: str = ""
 ) -> dict[str, Any]:
-    """The same two steps within the first budget that the planner can do with."""
+    """The same two steps within the first budget that the planner can do with.
+
+    Args:
+        found: what `in_core` has left; filled if it is empty.
+        plans: folder of plans made beforehand; "": none.
+    """
     if "steps" not in found:
         in_core(network, found)
+    how = _settings(None, planner, allocator)
+    file = Path(plans) / plan_name(network, planner, allocator) if plans else ""
+    prepared = by_file(found["trace"], how, file)
+    prepared = prepared or first_that_fits(found["trace"], planner, allocator)
+    check_same_bits(_train(prepared, how, found), found["steps"])
+    return {"share_of_in_core_peak": prepared.plan.peak_bytes / prepared.in_core_peak_bytes}
+
+
+def plan_name(network: Network, planner: str, allocator: str) -> str:
+    """Of the file with a plan."""
+    return f"{network.name}-{planner}-{allocator}.json"
+
+
+def first_that_fits(trace: Trace, planner: str, allocator: str) -> PreparedStep:
+    """Planned within the first budget that will do. Raises NotRunError: none will."""
     reasons = []
     for budget in BUDGETS:
-        how = _settings(budget, planner, allocator)
         try:
-            prepared = prepare(found["trace"], how)
+            return prepare(trace, _settings(budget, planner, allocator))
         except (Infeasible, DoesNotFit, ShapeError) as error:
             reasons.append(f"{budget}: {error.what}")
-            continue
-        check_same_bits(_train(prepared, how, found), found["steps"])
-        share = prepared.plan.peak_bytes / prepared.in_core_peak_bytes
-        return {"budget": budget, "share_of_in_core_peak": share}
     raise NotRunError("; ".join(reasons))
+
+
+def pairs() -> list[tuple[str, str]]:
+    """(planner, allocator): each planner, each allocator."""
+    return [*((name, "va") for name in planners()), *(("window", name) for name in allocators())]
 
 
 def _train(prepared: Any, how: Settings, found: Mapping[str, Any]) -> list[dict[str, np.ndarray]]:

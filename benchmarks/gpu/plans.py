@@ -1,11 +1,11 @@
-"""`make gpu-plans OUT=folder`: the plans of `steps` and `mapping`, made where no GPU is.
+"""`make gpu-plans OUT=folder`: the plans of `networks`, `steps`, `mapping`, made where no GPU is.
 
 In: a folder. Out: in it a plan for each planner and budget, and an index of the batches that they
 are for, which `make gpu PLANS=folder` takes on the GPU's machine, so that its minutes are not spent
 on searching. The one idea: the step is known before the GPU is, so its plan can be searched for as
 long as the planner likes; only how much room there is shows there, and for that there are several
-budgets to choose from. A plan that does not fit the code any more is refused (OOC-107) and made
-anew on the spot. Read next: `steps.py`, `mapping.py`; `ooctrain/execution/prepare.py`, `placed`.
+budgets to choose from. A plan that does not fit the code any more is made anew on the spot. Read
+next: `plan_file.py`, `steps.py`, `mapping.py`.
 
     python -m benchmarks.gpu.plans FOLDER [--budgets 6GiB,1GiB] [--limit SECONDS]
 """
@@ -17,12 +17,15 @@ import json
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import ooctrain as oc
+from benchmarks.gpu.bench import NotRunError
+from benchmarks.gpu.networks import SWAPPED, Network, first_that_fits, pairs, plan_name
 from benchmarks.gpu.workload import (
     ALLOCATORS,
     OVERSUBSCRIPTION,
@@ -95,7 +98,10 @@ def _read(folder: Path, data: Mapping[str, Any]) -> Planned:
     return Planned(Sizes(**sizes), files, data["largest"], others)
 
 
-def main(arguments: Sequence[str] | None = None, workload: Workload | None = None) -> int:
+def main(
+    arguments: Sequence[str] | None = None, workload: Workload | None = None,
+    network: Network = SWAPPED,
+) -> int:  # fmt: skip
     """Fills the folder; each budget's line of the index is written when its plans are."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.gpu.plans", description=__doc__.splitlines()[0]
@@ -111,6 +117,7 @@ def main(arguments: Sequence[str] | None = None, workload: Workload | None = Non
             sizes = sizes_for(workload or Workload(), parse_bytes(text))
             made.append(_plan(asked.folder, sizes, asked.limit))
             _write(asked.folder, made)
+        plan_networks(asked.folder, network)
     return 0
 
 
@@ -152,6 +159,18 @@ def _plan(folder: Path, sizes: Sizes, limit_s: float | None) -> Planned:
             fitting.plan.save(str(folder / largest_files[name]))
         _tell(sizes, f"largest batch with {name}: {largest[name]}", time.monotonic() - began)
     return Planned(sizes, files, largest, largest_files)
+
+
+def plan_networks(folder: Path, network: Network) -> None:
+    """A plan by each planner and for each allocator, where there is one."""
+    began, trace = time.monotonic(), oc.trace(network.build(), network.shape, device="cuda")
+    for planner, allocator in pairs():
+        with suppress(NotRunError):
+            made = first_that_fits(trace, planner, allocator)
+            made.plan.save(str(folder / plan_name(network, planner, allocator)))
+    print(
+        f"{network.name}: every planner and allocator, {time.monotonic() - began:.0f} s", flush=True
+    )
 
 
 def _tell(sizes: Sizes, what: str, seconds: float) -> None:

@@ -13,20 +13,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
-import ooctrain as oc
 from benchmarks.gpu.bench import Bench, NotRunError
+from benchmarks.gpu.plan_file import by_file
 from benchmarks.gpu.plans import PLANNERS, Planned, planned_in
 from benchmarks.gpu.workload import OVERSUBSCRIPTION, Sizes, Workload, settings, sizes_for
 from ooctrain.devices.cpu.host_vm import available_memory_bytes
 from ooctrain.devices.cuda import open as cuda_open
 from ooctrain.engine.incore import initial_values
-from ooctrain.errors import PlanMismatch
-from ooctrain.execution.prepare import PreparedStep, Settings, placed, prepare
+from ooctrain.execution.prepare import PreparedStep, Settings, prepare
 from ooctrain.execution.sessions import input_values, open_session
 from ooctrain.sched.timeline import Event, Timeline
 from ooctrain.step.trace import Trace
@@ -117,10 +115,7 @@ def measure(workload: Workload, batch: int, how: Settings, plan_file: str = "") 
 
 def _prepared(trace: Trace, how: Settings, plan_file: str) -> PreparedStep:
     """By the plan of a file, else planned here."""
-    if plan_file:
-        with suppress(PlanMismatch):
-            return placed(oc.load_plan(plan_file, trace), how)
-    return prepare(trace, how)
+    return by_file(trace, how, plan_file) or prepare(trace, how)
 
 
 def hidden_share(timeline: Timeline) -> float:

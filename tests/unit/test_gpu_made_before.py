@@ -16,6 +16,7 @@ import pytest
 from support.fake_gpu import fake_gpu
 from support.quick import quick
 
+import ooctrain as oc
 from benchmarks.gpu import __main__ as command
 from benchmarks.gpu import apart, counters, kernel_speed, link, networks, plans, steps
 from benchmarks.gpu import float64 as answers
@@ -130,7 +131,23 @@ def test_plans_made_beforehand_are_those_that_run(made, monkeypatch):
         prepared = steps._prepared(trace, how, planned.files["auto"])
         again = placed(prepared.plan, how)
     assert prepared.reserved_bytes == again.reserved_bytes <= TINY.budget_bytes
-    assert prepared.plan.schedule == steps.oc.load_plan(planned.files["auto"], trace).schedule
+    assert prepared.plan.schedule == oc.load_plan(planned.files["auto"], trace).schedule
+
+
+@pytest.mark.slow
+def test_a_network_runs_by_the_plan_made_beforehand(tmp_path, monkeypatch):
+    pairs = [("window", "va"), ("keep-all", "va")]  # the last finds none within less
+    monkeypatch.setattr(plans, "pairs", lambda: pairs)
+    monkeypatch.setattr(plans, "SUPPOSED", replace(plans.SUPPOSED, granularity_bytes=4096))
+    with plans.supposed_gpu():
+        plans.plan_networks(tmp_path, networks.PLAIN)
+    (file,) = tmp_path.glob("*.json")
+    assert file.name == networks.plan_name(networks.PLAIN, *pairs[0])
+    found = {}
+    with fake_gpu():
+        networks.in_core(networks.PLAIN, found)
+        monkeypatch.setattr(networks, "first_that_fits", lambda *_: pytest.fail("planned anew"))
+        networks.same_bits(networks.PLAIN, *pairs[0], found, str(tmp_path))
 
 
 @pytest.mark.slow
