@@ -12,7 +12,7 @@ ADD_NVVM = -m pip install --quiet --editable ".[cu13]" || echo "numba-cuda canno
 STAMP := $(shell $(PYTHON) -c "import hashlib; print(hashlib.sha256(open('pyproject.toml', 'rb').read()).hexdigest()[:12])")
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all bench gpu cubins lint docs clean
+.PHONY: help demo test test-all bench gpu gpu-plans cubins lint docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -20,8 +20,10 @@ help:
 	@echo "make test      the quick tests (under 6 minutes on 2 cores, compilation included)"
 	@echo "make test-all  every test, comparison with torch included where it can be installed"
 	@echo "make bench     benchmarks, against torch where it can be installed"
-	@echo "make gpu OUT=folder  everything that only a GPU can show, in 8 minutes; installs nothing"
+	@echo "make gpu RUN=1  what only a GPU can show, in three runs of at most ten minutes; installs nothing"
+	@echo "make gpu REHEARSE=values  the same without a GPU, over a stub of its driver"
 	@echo "make cubins OUT=folder  the kernels' machine code, for make gpu CUBINS=folder; needs no GPU"
+	@echo "make gpu-plans OUT=folder  plans of its steps, for make gpu PLANS=folder; needs no GPU"
 	@echo "make lint      ruff and mypy"
 	@echo "make docs      the documentation as HTML"
 	@echo "make clean     removes the virtual environments and caches of this folder"
@@ -39,9 +41,19 @@ bench: .venv-peers/$(STAMP).stamp
 	$(PEERS_BIN)/python -m benchmarks
 
 # The machine's own Python as it is: numpy, numba, llvmlite and numba-cuda are all that it needs.
+# RUN=1, 2 or 3 is one of three runs of at most ten minutes; REHEARSE=values or time needs no GPU.
+GPU_OPTIONS = $(if $(RUN),--run $(RUN)) $(if $(PARTS),--parts "$(PARTS)") \
+  $(if $(MINUTES),--minutes $(MINUTES)) $(if $(PLANS),--plans "$(PLANS)") \
+  $(if $(HOST_MEMORY),--host-memory "$(HOST_MEMORY)") $(if $(COMMIT),--commit "$(COMMIT)") \
+  $(if $(REHEARSE),--rehearse $(REHEARSE)) $(if $(CAPABILITY),--capability $(CAPABILITY))
 gpu:
-	@test -n "$(OUT)" || { echo "make gpu OUT=folder: the folder for gpu.json and gpu.md" >&2; exit 2; }
-	$(if $(CUBINS),OOCTRAIN_CUBINS="$(CUBINS)" OOCTRAIN_LAUNCHER=driver) $(PYTHON) -m benchmarks.gpu "$(OUT)"
+	$(if $(CUBINS),OOCTRAIN_CUBINS="$(CUBINS)" OOCTRAIN_LAUNCHER=driver) \
+	  $(PYTHON) -m benchmarks.gpu "$(or $(OUT),benchmarks/results)" $(GPU_OPTIONS)
+
+# Plans of what `make gpu` runs, searched for on any machine as long as they take (minutes).
+gpu-plans:
+	@test -n "$(OUT)" || { echo "make gpu-plans OUT=folder" >&2; exit 2; }
+	$(PYTHON) -m benchmarks.gpu.plans "$(OUT)" $(if $(BUDGETS),--budgets "$(BUDGETS)")
 
 # Machine code for GPUs of compute capability 7.5, 8.0 and 9.0, made on any machine with the compiler.
 cubins:

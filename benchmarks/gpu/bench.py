@@ -14,10 +14,12 @@ import faulthandler
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from support.same_bits import OtherBits
 
 from benchmarks.gpu.records import Check
 from ooctrain.devices.cuda import driver_abi as abi
@@ -35,6 +37,10 @@ _WORDS_COMPARED = 80
 _LOST_NAMES = tuple(abi.ERRORS[status][0] for status in sorted(abi.LOST))
 #: How a process ends that has lost its GPU and wants to be started again.
 LOST = 3
+#: Parts whose values come from kernels: nobody judges them where nobody runs these.
+KERNEL_PARTS = ("smoke", "kernels", "networks", "steps", "mapping")
+WRONG_VALUES = (AssertionError, OtherBits)
+NOT_JUDGED = "nobody runs the kernels here, so that its values are not judged"
 
 
 class NotRunError(Exception):
@@ -50,6 +56,26 @@ class PartEndedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """What a whole run was asked for.
+
+    Args:
+        rehearse: "": on a GPU; "values": tiny sizes over the stub driver, the kernels run by the
+            PTX interpreter; "time": all sizes over the stub driver, the kernels run by nobody.
+        capability: of the rehearsal's GPU; 90 is 9.0.
+        host_bytes: host memory for what is swapped out; 0: a share of what is free.
+        plans: folder of plans made beforehand; "": none.
+        folder: where the results go.
+    """
+
+    rehearse: Literal["", "values", "time"] = ""
+    capability: int = 90
+    host_bytes: int = 0
+    plans: str = ""
+    folder: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Bench:
     """What a part gets.
 
@@ -57,24 +83,28 @@ class Bench:
         part: its name.
         log: the file of its checks.
         until: when it has to be done, by `time.time`.
-        rehearsing: over the strict fake driver.
+        asked: of the whole run.
         few: only some small cases, for a memory checker that is slow.
+        only: names of the checks that are wanted; empty: all.
         done: names of checks that an earlier process of this part has made.
         failed: how often a check of this part has failed with the same words.
+        faults: what the PTX interpreter has refused; it tells more than the driver's numbers.
     """
 
     part: str
     log: Path
     until: float
-    rehearsing: bool = False
+    asked: Asked = field(default_factory=Asked)
     few: bool = False
+    only: frozenset[str] = frozenset()
     done: frozenset[str] = frozenset()
     failed: Counter[str] = field(default_factory=Counter)
+    faults: Sequence[Exception] = ()
 
     @property
     def small(self) -> bool:
         """Whether sizes are tiny."""
-        return self.rehearsing or self.few
+        return self.asked.rehearse == "values" or self.few
 
     def check(
         self, name: str, function: Callable[..., Numbers | None], *arguments: Any,
@@ -91,13 +121,13 @@ class Bench:
             LostError: the check has cost this process its GPU.
             PartEndedError: it is the third to fail alike.
         """
-        if name in self.done:
+        if name in self.done or (self.only and name not in self.only):
             return None
         if time.time() > self.until:
             return self._note(Check(self.part, name, "not run", note="no time left"))
         self._write({"began": name})
         began = time.time()
-        limit_s = REHEARSED_LIMIT_S if self.rehearsing else limit_s
+        limit_s = REHEARSED_LIMIT_S if self.asked.rehearse else limit_s  # machines may be busy
         faulthandler.dump_traceback_later(limit_s, exit=True)
         lost = False
         try:
@@ -105,7 +135,7 @@ class Bench:
         except NotRunError as reason:
             found = Check(self.part, name, "not run", note=str(reason))
         except Exception as error:  # whatever it raised is what the check has found
-            found = Check(self.part, name, "failed", note=_words(error))
+            found = self._wrong(name, error)
             lost = _can_lose(error)
         finally:
             faulthandler.cancel_dump_traceback_later()
@@ -116,6 +146,14 @@ class Bench:
         if found.status == "failed":
             self._count_failure(found.note)
         return found
+
+    def _wrong(self, name: str, error: Exception) -> Check:
+        """The check that ended so."""
+        unjudged = self.asked.rehearse == "time" and self.part in KERNEL_PARTS
+        if unjudged and isinstance(error, WRONG_VALUES):
+            return Check(self.part, name, "not run", note=f"{NOT_JUDGED}: {_words(error)}")
+        fault = f"; the interpreter: {self.faults[-1]}" if self.faults else ""
+        return Check(self.part, name, "failed", note=_words(error) + fault)
 
     def _count_failure(self, note: str) -> None:
         self.failed[words_of(note)] += 1

@@ -14,13 +14,11 @@ from typing import Any
 
 from benchmarks.common import processor_name, threads_here
 from benchmarks.gpu.bench import Bench
-from benchmarks.gpu.rehearsal import Kernels
 from ooctrain.devices.cpu.host_vm import available_memory_bytes
 from ooctrain.devices.cuda import open as cuda_open
 from ooctrain.machine import doctor
 from ooctrain.units import format_bytes
 
-REHEARSED_BY: Kernels = "cpu kernels"
 DISTRIBUTIONS = (
     "numpy", "numba", "llvmlite", "numba-cuda", *cuda_open.TOOLKIT_WHEELS.values(), "torch",
     "hypothesis",
@@ -36,12 +34,16 @@ def run(bench: Bench) -> None:
         bench.check(name, _examine, name)
 
 
-def facts() -> dict[str, Any]:
-    """For the head of the report; needs no GPU."""
+def facts(commit: str = "") -> dict[str, Any]:
+    """For the head of the report; needs no GPU.
+
+    Args:
+        commit: where there is no git to ask.
+    """
     available = available_memory_bytes()
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "commit": _said_by("git", "rev-parse", "HEAD"),
+        "commit": commit or _said_by("git", "rev-parse", "HEAD") or "unknown",
         "uncommitted files": len(_said_by("git", "status", "--short").splitlines()),
         "GPU": _said_by("nvidia-smi", "--query-gpu=name,driver_version,memory.total,clocks.max.sm",
                         "--format=csv,noheader"),
@@ -65,7 +67,8 @@ def _describe() -> dict[str, Any]:
 
 def _examine(name: str) -> dict[str, str]:
     finding = doctor.CHECKS[name]()
-    assert finding.level == "ok", f"{finding.text}; {finding.fix}"
+    if finding.level != "ok":
+        raise RuntimeError(f"{finding.text}; {finding.fix}")
     return {"says": finding.text}
 
 

@@ -10,7 +10,7 @@ bits twice and in place, change no input, and write nothing beside its arrays. R
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,7 +19,6 @@ import numpy as np
 from support.op_samples import SAMPLES, normal
 
 from benchmarks.gpu.bench import Bench, NotRunError
-from benchmarks.gpu.rehearsal import Kernels
 from benchmarks.gpu.workbench import Workbench
 from ooctrain.devices.cuda.open import TF32_CAPABILITY
 from ooctrain.engine.incore import run_reference
@@ -43,7 +42,6 @@ from ooctrain.testing.check_op import (
     spec_of,
 )
 
-REHEARSED_BY: Kernels = "emulator"
 #: Sums of products: the definition on |inputs| bounds its error.
 PRODUCTS = (
     Conv2d, Conv2dGradInput, Conv2dGradWeight, ConvTranspose2d, Linear, LinearGradInput,
@@ -68,26 +66,37 @@ Case = tuple[Op, tuple[Any, ...]]
 def run(bench: Bench) -> None:
     """One check for each operation, algorithm and size."""
     size_bytes = FEW_BYTES if bench.small else ARENA_BYTES
-    definition = _Definition()
     with Workbench(size_bytes, size_bytes) as workbench:
-        for number, (op, arrays) in enumerate(_few() if bench.small else _all()):
-            inputs = [as_input(array) for array in arrays]
-            shapes = " ".join("x".join(map(str, a.shape)) or "scalar" for a in inputs)
-            algorithm = getattr(op, "algorithm", "")
-            name = " ".join(filter(None, (f"{number}.", op.name, algorithm, shapes)))
-            bench.check(name, _check, workbench, definition, op, inputs)
+        cases = few() if bench.few else samples() if bench.small else _all()
+        check_all(bench, workbench, cases)
 
 
-def _few() -> Iterator[Case]:
+def check_all(bench: Bench, workbench: Workbench, cases: Iterable[Case]) -> None:
+    """A check for each case."""
+    definition = _Definition()
+    for number, (op, arrays) in enumerate(cases):
+        inputs = [as_input(array) for array in arrays]
+        shapes = " ".join("x".join(map(str, a.shape)) or "scalar" for a in inputs)
+        algorithm = getattr(op, "algorithm", "")
+        name = " ".join(filter(None, (f"{number}.", op.name, algorithm, shapes)))
+        bench.check(name, _check, workbench, definition, op, inputs)
+
+
+def few() -> Iterator[Case]:
     """The first sample of some operations; of convolution, by the algorithm that is usual."""
     for kind in FEW:
         op, arrays = next(case for case in SAMPLES if isinstance(case[0], kind))
         yield replace(op, algorithm=FAST[0]) if kind is Conv2d else op, arrays
 
 
-def _all() -> Iterator[Case]:
+def samples() -> Iterator[Case]:
+    """Every sample of every operation, which are small."""
     for op, arrays in SAMPLES:
         yield from _by_algorithms(op, arrays)
+
+
+def _all() -> Iterator[Case]:
+    yield from samples()
     for x, filters, kernel, stride, groups in REAL_CONVS:
         yield from _conv_cases(x, filters, kernel, stride, groups)
     yield BatchNormStats(1e-5), (normal(16, 64, 28, 28),)

@@ -11,33 +11,31 @@ from __future__ import annotations
 import time
 
 from benchmarks.gpu.bench import Bench
-from benchmarks.gpu.rehearsal import Kernels
-from benchmarks.gpu.steps import STEP_LIMIT_S, Sizes, Workload, find_sizes, measure
+from benchmarks.gpu.plans import Planned
+from benchmarks.gpu.steps import STEP_LIMIT_S, find_planned, measure
+from benchmarks.gpu.workload import ALLOCATORS, Sizes, Workload, largest_batch, settings
 from ooctrain.devices.cuda import open as cuda_open
 from ooctrain.devices.cuda.driver_memory import DriverMemory
-from ooctrain.errors import DoesNotFit, Infeasible
-from ooctrain.execution.prepare import Settings, prepare
+from ooctrain.execution.prepare import Settings
 
-REHEARSED_BY: Kernels = "cpu kernels"
 PIECES, REHEARSED_PIECES = 512, 8
-ALLOCATORS = ("va", "best-fit")
-#: The search ends when it knows the batch to within this share.
-CLOSE = 0.06
+REHEARSED = Planned(Sizes(Workload("plain", 8, 10), 800 << 10, 4, 8))
 
 
 def run(bench: Bench) -> None:
     """Mapping first; then the batches, and a step at the largest."""
     bench.check("mapping", _map, REHEARSED_PIECES if bench.small else PIECES)
-    sizes = Sizes(Workload("lenet", 32, 10), 4 << 20, 4, 8) if bench.small else find_sizes()
-    found: dict[str, int] = {}
+    planned = REHEARSED if bench.small else find_planned(bench)
+    found = dict(planned.largest)
     for name in ALLOCATORS:
-        bench.check(f"{name}: largest batch", _largest, sizes, name, found, limit_s=STEP_LIMIT_S)
+        what = f"{name}: largest batch"
+        bench.check(what, _largest, planned, name, found, limit_s=STEP_LIMIT_S)
     if found:
-        name = max(found, key=lambda name: found[name])
-        how = _settings(sizes, name)
+        name, sizes = max(found, key=lambda name: found[name]), planned.sizes
+        how, file = _settings(sizes, name), planned.largest_files.get(name, "")
         bench.check(
             f"{name}: a step at batch {found[name]}", measure, sizes.workload, found[name], how,
-            limit_s=STEP_LIMIT_S,
+            file, limit_s=STEP_LIMIT_S,
         )  # fmt: skip
 
 
@@ -62,29 +60,13 @@ def _map(pieces: int) -> dict[str, float]:
         driver.close()
 
 
-def _largest(sizes: Sizes, allocator: str, found: dict[str, int]) -> dict[str, float]:
-    """Halves the gap between a batch that fits and one that does not."""
-    how = _settings(sizes, allocator)
-    fits, too_large = 0, sizes.large
-    while _fits(sizes.workload, too_large, how):
-        fits, too_large = too_large, 2 * too_large
-    while too_large - fits > max(1, int(CLOSE * too_large)):
-        middle = (fits + too_large) // 2
-        if _fits(sizes.workload, middle, how):
-            fits = middle
-        else:
-            too_large = middle
-    found[allocator] = fits
-    return {"batch": fits, "budget_mb": sizes.budget_bytes / 1e6}
-
-
-def _fits(workload: Workload, batch: int, how: Settings) -> bool:
-    try:
-        prepare(workload.trace(batch)[0], how)
-    except (Infeasible, DoesNotFit):
-        return False
-    return True
+def _largest(planned: Planned, allocator: str, found: dict[str, int]) -> dict[str, float]:
+    """As it was found beforehand, else found here."""
+    sizes = planned.sizes
+    if allocator not in found:
+        found[allocator] = largest_batch(sizes, _settings(sizes, allocator))[0]
+    return {"batch": found[allocator], "budget_mb": sizes.budget_bytes / 1e6}
 
 
 def _settings(sizes: Sizes, allocator: str) -> Settings:
-    return Settings(sizes.budget_bytes, "window", allocator, "cuda")
+    return settings(sizes.budget_bytes, "window", allocator)

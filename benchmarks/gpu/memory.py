@@ -14,34 +14,32 @@ from importlib.util import find_spec
 from typing import Any
 
 from benchmarks.gpu.bench import Bench, NotRunError
-from benchmarks.gpu.rehearsal import PAGE_BYTES, Kernels
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.devices.cuda import open as cuda_open
 from ooctrain.testing.allocator_requests import Ask, DrawnProgram
 from ooctrain.testing.check_allocator import UNITS, check_allocator, run_requests, sweep_refusals
 from ooctrain.units import Granule
 
-REHEARSED_BY: Kernels = "cpu kernels"
 NAMES = ("va", "va-paper", "passthrough")
 EXAMPLES, WALKS, WALK_LENGTH = 8, 12, 40
+#: Of the strict fake.
+PAGE_BYTES = 4096
 #: Free memory wanders a little by what CUDA itself keeps.
 LEAK_BYTES = 64 << 20
 
 
 def run(bench: Bench) -> None:
     """Laws, refusals, leaks."""
-    backend = "strict" if bench.rehearsing else "cuda"
-    before = _free_bytes()
+    before, page_bytes = _free_bytes(), cuda_open.look_at_gpu().granularity_bytes
     for name in NAMES[:1] if bench.small else NAMES:
-        make = _allocator(f"{name}:chunk={PAGE_BYTES if bench.rehearsing else 2 << 20}")
-        bench.check(f"{name}: laws, by Hypothesis", _laws, make, backend)
-        bench.check(f"{name}: laws, a seeded walk", _walks, make, backend)
-        bench.check(f"{name}: every refusal once", _refusals, make, backend)
+        make = _allocator(f"{name}:chunk={page_bytes}", page_bytes)
+        bench.check(f"{name}: laws, by Hypothesis", _laws, make, "cuda")
+        bench.check(f"{name}: laws, a seeded walk", _walks, make, "cuda")
+        bench.check(f"{name}: every refusal once", _refusals, make, "cuda")
     bench.check("all memory is given back", _given_back, before)
 
 
-def _allocator(name: str) -> Any:
-    page_bytes = cuda_open.look_at_gpu().granularity_bytes
+def _allocator(name: str, page_bytes: int) -> Any:
     budget = 2 * UNITS * page_bytes
     return choose_allocator(name, budget, binding=False, page_bytes=page_bytes).make
 

@@ -2,15 +2,17 @@
 
 In: networks of the zoo with random batches. Out: a check of accuracy for each, a check of bits for
 each planner and each allocator. The one idea: the error of all gradients together against the NumPy
-definitions in float64 may be at most twice the cpu device's own; and what swaps or recomputes may
-not differ from what stays in memory in a single bit. Source: docs/architecture.md, "Laws that hold
-everywhere". Read next: `tests/support/same_bits.py`, `memory.py`.
+definitions in float64, worked out beforehand (`float64.py`), may be at most twice the cpu device's
+own; and what swaps or recomputes may not differ from what stays in memory in a single bit. Source:
+docs/architecture.md, "Laws that hold everywhere". Read next: `tests/support/same_bits.py`,
+`memory.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,15 +21,16 @@ from support.same_bits import Values, check_same_bits, out_of_core
 import ooctrain as oc
 from benchmarks.common import threads_here
 from benchmarks.gpu.bench import Bench, NotRunError
-from benchmarks.gpu.rehearsal import Kernels
+from benchmarks.gpu.float64 import hash_of, read_answers
+from benchmarks.gpu.plan_file import by_file
 from ooctrain import nn
 from ooctrain.alloc.registry import allocators
-from ooctrain.engine.incore import initial_values, run_trace
+from ooctrain.engine.incore import Mode, initial_values, run_trace
 from ooctrain.errors import DoesNotFit, Infeasible, ShapeError
-from ooctrain.execution.prepare import Settings, prepare
+from ooctrain.execution.prepare import PreparedStep, Settings, prepare
 from ooctrain.sched.planners.registry import planners
+from ooctrain.step.trace import Trace
 
-REHEARSED_BY: Kernels = "cpu kernels"
 SCALARS = {"lr": 0.05, "seed": 3, "step": 0}
 #: Tried one after the other, until one is feasible.
 BUDGETS = ("30%", "50%", "75%")
@@ -69,22 +72,23 @@ class Network:
 
 
 PLAIN = Network("plain", (4, 3, 8, 8))
-TRUE_TO_FLOAT64 = (Network("lenet", (16, 3, 32, 32)), Network("resnet18", (4, 3, 32, 32)))
+TRUE_TO_FLOAT64 = (PLAIN, Network("lenet", (16, 3, 32, 32)), Network("resnet18", (4, 3, 32, 32)))
 SWAPPED = Network("resnet18", (64, 3, 32, 32))
 
 
 def run(bench: Bench) -> None:
     """Accuracy first; then every planner, every allocator."""
     small = bench.small
-    for network in (PLAIN,) if small else TRUE_TO_FLOAT64:
+    for network in TRUE_TO_FLOAT64[:1] if small else TRUE_TO_FLOAT64:
         bench.check(f"{network.name}: error against float64", _accuracy, network)
     swapped = PLAIN if small else SWAPPED
     found: dict[str, Any] = {}
-    bench.check(f"{swapped.name} in-core", _in_core, swapped, found)
+    bench.check(f"{swapped.name} in-core", in_core, swapped, found)
+    plans = "" if small else bench.asked.plans
     for planner in planners():
-        bench.check(f"planner {planner}", _same_bits, swapped, planner, "va", found)
+        bench.check(f"planner {planner}", same_bits, swapped, planner, "va", found, plans)
     for allocator in allocators():
-        bench.check(f"allocator {allocator}", _same_bits, swapped, "window", allocator, found)
+        bench.check(f"allocator {allocator}", same_bits, swapped, "window", allocator, found, plans)
 
 
 def _settings(budget: str | None, planner: str, allocator: str) -> Settings:
@@ -92,28 +96,35 @@ def _settings(budget: str | None, planner: str, allocator: str) -> Settings:
 
 
 def _accuracy(network: Network) -> dict[str, float]:
-    """Error of the gradients of one step, here and on the cpu device, relative to their size."""
-    threads = threads_here()
-    options: dict[str, Any] = {"optimizer": None}
-    cpu = oc.trace(network.build(), network.shape, device="cpu", threads=threads, **options)
-    gpu = oc.trace(network.build(), network.shape, device="cuda", **options)
-    start = initial_values(cpu, network.build())
-    images, labels = network.batch(1)
-    values = {**start, "input": images, "target": labels}
-    exact = run_trace(cpu, values, SCALARS, "reference")
-    ours = run_trace(cpu, values, SCALARS, threads=threads)
+    """Error of the gradients of one step, beside the cpu device's, relative to their size."""
+    gpu = oc.trace(network.build(), network.shape, device="cuda", optimizer=None)
+    start, batch = initial_values(gpu, network.build()), network.batch(1)
+    answer = read_answers()[network.name]
+    if answer.inputs != hash_of(_begin(start, batch)):
+        raise NotRunError(
+            "weights or images are others here than those of the answers in float64: "
+            "python -m benchmarks.gpu.float64 makes these anew"
+        )
     how = _settings(None, "keep-all", "best-fit")
-    (theirs,) = out_of_core(prepare(gpu, how), how, start, [(images, labels)], SCALARS)
+    (found,) = out_of_core(prepare(gpu, how), how, start, [batch], SCALARS)
     numbers = {
-        "gpu_error": _error(theirs, exact), "cpu_error": _error(ours, exact),
-        "gpu_loss": float(theirs["loss"]), "float64_loss": float(exact["loss"]),
+        "gpu_error": answer.error(found), "cpu_error": answer.cpu_error,
+        "gpu_loss": float(found["loss"]), "float64_loss": answer.loss,
     }  # fmt: skip
-    limit = MOST_TIMES_CPU * max(numbers["cpu_error"], LEAST_ERROR)
+    limit = MOST_TIMES_CPU * max(answer.cpu_error, LEAST_ERROR)
     assert numbers["gpu_error"] <= limit, f"more than twice the cpu device's error: {numbers}"
     return numbers
 
 
-def _error(found: Values, exact: Values) -> float:
+def on_cpu(network: Network, device: Mode) -> tuple[Values, Values]:
+    """(what a step begins with, what it gives), by the cpu device or in float64: "reference"."""
+    threads = threads_here()
+    cpu = oc.trace(network.build(), network.shape, device="cpu", threads=threads, optimizer=None)
+    begin = _begin(initial_values(cpu, network.build()), network.batch(1))
+    return begin, run_trace(cpu, begin, SCALARS, device, threads=threads)
+
+
+def error_of(found: Values, exact: Values) -> float:
     """|all gradients - exact ones| / |exact ones|."""
     names = [name for name in exact if name.startswith("grad:")]
     wrong = sum(float(((found[n] - exact[n]) ** 2).sum()) for n in names)
@@ -121,7 +132,11 @@ def _error(found: Values, exact: Values) -> float:
     return (wrong / size) ** 0.5
 
 
-def _in_core(network: Network, found: dict[str, Any]) -> dict[str, float]:
+def _begin(start: Values, batch: tuple[np.ndarray, np.ndarray]) -> Values:
+    return {**start, "input": batch[0], "target": batch[1]}
+
+
+def in_core(network: Network, found: dict[str, Any]) -> dict[str, float]:
     """Two steps with everything in memory; kept in `found` for the others."""
     how = _settings(None, "keep-all", "best-fit")
     found["trace"] = oc.trace(network.build(), network.shape, device="cuda")
@@ -133,24 +148,44 @@ def _in_core(network: Network, found: dict[str, Any]) -> dict[str, float]:
     return {"peak_mb": prepared.in_core_peak_bytes / 1e6, "loss": found["steps"][-1]["loss"]}
 
 
-def _same_bits(
-    network: Network, planner: str, allocator: str, found: dict[str, Any]
+def same_bits(
+    network: Network, planner: str, allocator: str, found: dict[str, Any], plans: str = ""
 ) -> dict[str, Any]:
-    """The same two steps within the first budget that the planner can do with."""
+    """The same two steps within the first budget that the planner can do with.
+
+    Args:
+        found: what `in_core` has left; filled if it is empty.
+        plans: folder of plans made beforehand; "": none.
+    """
     if "steps" not in found:
-        _in_core(network, found)
+        in_core(network, found)
+    how = _settings(None, planner, allocator)
+    file = Path(plans) / plan_name(network, planner, allocator) if plans else ""
+    prepared = by_file(found["trace"], how, file)
+    prepared = prepared or first_that_fits(found["trace"], planner, allocator)
+    check_same_bits(_train(prepared, how, found), found["steps"])
+    return {"share_of_in_core_peak": prepared.plan.peak_bytes / prepared.in_core_peak_bytes}
+
+
+def plan_name(network: Network, planner: str, allocator: str) -> str:
+    """Of the file with a plan."""
+    return f"{network.name}-{planner}-{allocator}.json"
+
+
+def first_that_fits(trace: Trace, planner: str, allocator: str) -> PreparedStep:
+    """Planned within the first budget that will do. Raises NotRunError: none will."""
     reasons = []
     for budget in BUDGETS:
-        how = _settings(budget, planner, allocator)
         try:
-            prepared = prepare(found["trace"], how)
+            return prepare(trace, _settings(budget, planner, allocator))
         except (Infeasible, DoesNotFit, ShapeError) as error:
             reasons.append(f"{budget}: {error.what}")
-            continue
-        check_same_bits(_train(prepared, how, found), found["steps"])
-        share = prepared.plan.peak_bytes / prepared.in_core_peak_bytes
-        return {"budget": budget, "share_of_in_core_peak": share}
     raise NotRunError("; ".join(reasons))
+
+
+def pairs() -> list[tuple[str, str]]:
+    """(planner, allocator): each planner, each allocator."""
+    return [*((name, "va") for name in planners()), *(("window", name) for name in allocators())]
 
 
 def _train(prepared: Any, how: Settings, found: Mapping[str, Any]) -> list[dict[str, np.ndarray]]:

@@ -3,24 +3,30 @@
 In: checks as the parts make them. Out: one JSON and one Markdown file, written anew after each part
 so that a run that is killed keeps what was done. The one idea: a check is "ok", "failed" or "not
 run", with its numbers and a note, and nothing else; a target of the project is the least that all
-checks with its number reached, so that one slow shape is not hidden behind the others. Read next:
-`__main__.py`.
+checks with its number reached, so that one slow shape is not hidden behind the others; what was not
+reached is listed as what failed is. Read next: `__main__.py`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from benchmarks.gpu.parts import AGAIN
+
 Status = Literal["ok", "failed", "not run"]
 NAMES = {False: "gpu", True: "rehearsal"}
 _REHEARSED = (
-    "**A rehearsal over the strict fake driver, without a GPU: it shows that the program runs. No "
-    "figure below is a result.**"
+    "**A rehearsal over the stub driver, without a GPU: it shows that kernels compile, link and "
+    "launch, and at small sizes that their values are right. No figure below is a result.**"
 )
+_A_DAY_S = 86_400.0
+#: From this compute capability on a GPU is of the class that the targets are for.
+CLASS = 9.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +71,8 @@ class Target:
         if rehearsed or not found:
             return {**asdict(self), "measured": None, "verdict": "not run"}
         verdict = "met" if min(found) >= self.wanted else "missed"
+        if any(float(c.numbers.get("capability", CLASS)) < CLASS for c in checks):
+            verdict = "of another class of GPU"
         return {**asdict(self), "measured": min(found), "verdict": verdict}
 
 
@@ -79,46 +87,110 @@ TARGETS = (
 
 @dataclass
 class Report:
-    """All that a run has found so far.
+    """All that the runs of a GPU have found so far.
 
     Args:
         folder: where it is written.
         rehearsed: whether it ran without a GPU.
-        facts: date, device, versions.
+        facts: date, device, versions; "runs": what has been run, and when.
         checks: in the order in which they were made.
+        name: of both files, without their endings.
+        parts: that are to be run; one without any check has not begun.
     """
 
     folder: Path
     rehearsed: bool
     facts: dict[str, Any]
     checks: list[Check] = field(default_factory=list)
+    name: str = ""
+    parts: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.name = self.name or NAMES[self.rehearsed]
 
     def write(self) -> None:
         """Writes both files, whole or not at all."""
-        name = NAMES[self.rehearsed]
-        _replace(self.folder / f"{name}.json", json.dumps(self.to_json(), indent=1) + "\n")
-        _replace(self.folder / f"{name}.md", self.to_markdown())
+        _replace(self.folder / f"{self.name}.json", json.dumps(self.to_json(), indent=1) + "\n")
+        _replace(self.folder / f"{self.name}.md", self.to_markdown())
+
+    def replaced(
+        self, part: str, found: Sequence[Check], only: Collection[str] = ()
+    ) -> list[Check]:
+        """The checks with new ones of a part in the place of those that it had.
+
+        Args:
+            only: names of the checks that were made again; empty: all of the part.
+        """
+        kept = [c for c in self.checks if c.part != part or (only and c.name not in only)]
+        return [*kept, *found]
 
     def to_json(self) -> dict[str, Any]:
         """Everything, as plain data."""
         return {
             "version": 1, "rehearsal": self.rehearsed, "facts": self.facts,
-            "targets": [target.judge(self.checks, self.rehearsed) for target in TARGETS],
-            "checks": [asdict(check) for check in self.checks],
+            "targets": [t.judge(self.checks, self.rehearsed) for t in TARGETS],
+            "not_begun": self.not_begun(), "checks": [asdict(check) for check in self.checks],
         }  # fmt: skip
 
+    def not_begun(self) -> list[str]:
+        """Parts of which there is nothing."""
+        begun = {AGAIN, *(check.part for check in self.checks)}
+        return [part for part in self.parts if part not in begun]
+
     def to_markdown(self) -> str:
-        """The same for reading: facts, targets, failures first, then every number."""
+        """The same for reading: facts, targets, what failed, what was not reached, every number."""
         lines = ["# What the GPU showed", "", *([_REHEARSED, ""] if self.rehearsed else [])]
-        lines += [f"- {name}: {value}" for name, value in self.facts.items()]
+        lines += [f"- {name}: {_fact(value)}" for name, value in self.facts.items()]
         lines += ["", "## Targets", "", *_targets(self.to_json()["targets"])]
         failed = [c for c in self.checks if c.status == "failed"]
         if failed:
             lines += ["", "## Failed", ""]
             lines += [f"- {c.part}, {c.name}: {_one_line(c.note)}" for c in failed]
+        lines += self._not_reached()
         for part in dict.fromkeys(check.part for check in self.checks):
             lines += ["", *_section(part, [c for c in self.checks if c.part == part])]
         return "\n".join(lines) + "\n"
+
+    def _not_reached(self) -> list[str]:
+        """What was not run, by reasons, and what was not even begun."""
+        reasons: dict[tuple[str, str], list[str]] = {}
+        for check in self.checks:
+            if check.status == "not run":
+                reasons.setdefault((check.part, _one_line(check.note)), []).append(check.name)
+        told = [f"- {part}, {', '.join(names)}: {why}" for (part, why), names in reasons.items()]
+        told += [f"- {part}: not begun" for part in self.not_begun()]
+        return ["", "## Not reached", "", *told] if told else []
+
+
+def continued(folder: Path, facts: dict[str, Any], run: int) -> Report:
+    """The report of a run on a GPU: that of an earlier run on the same GPU goes on for a day.
+
+    Args:
+        run: its number, for the list of runs; 0: all.
+    """
+    this = {"run": run or "all", "date": facts["date"], "commit": facts["commit"]}
+    day = facts["date"][:10]
+    for path in sorted(folder.glob("gpu-*.json"), key=_written, reverse=True):
+        data = json.loads(path.read_text(encoding="utf-8"))
+        same = data["facts"].get("GPU") == facts["GPU"] and not data["rehearsal"]
+        if same and time.time() - _written(path) < _A_DAY_S:
+            checks = [Check(**check) for check in data["checks"]]
+            runs = [*data["facts"].get("runs", []), this]
+            return Report(folder, False, {**facts, "runs": runs}, checks, path.stem)
+    taken = len(list(folder.glob(f"gpu-{day}*.json")))
+    name = f"gpu-{day}" + (f"-{taken + 1}" if taken else "")
+    return Report(folder, False, {**facts, "runs": [this]}, name=name)
+
+
+def _written(path: Path) -> float:
+    return path.stat().st_mtime
+
+
+def _fact(value: Any) -> str:
+    """A fact on one line; of the runs, one after the other."""
+    if not isinstance(value, list):
+        return str(value)
+    return "; ".join(", ".join(f"{k} {v}" for k, v in each.items()) for each in value)
 
 
 def _targets(judged: Sequence[Mapping[str, Any]]) -> list[str]:

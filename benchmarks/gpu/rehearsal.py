@@ -1,44 +1,99 @@
-"""The same program without a GPU: the strict fake driver and what runs kernels on its bytes.
+"""The same program without a GPU: compiled, linked, loaded and launched over the stub driver.
 
-In: how kernels are to run. Out: while the context lasts, whoever opens a GPU gets the fake. The one
-idea: everything in this package opens its GPU through `ooctrain.devices.cuda.open`, so that is the
-one place to put the fake. Read next: `ooctrain/testing/driver/fake_cuda.py`.
+In: what kind of rehearsal. Out: a process's environment, in which CUDA's driver is the stub; and
+while the context lasts, who runs its launches: the PTX interpreter, on what Numba made of the
+kernels ("values"), or nobody ("time"), since large sizes would take it days. The one idea: nothing
+of the real way is replaced; the texts are taken where they are compiled, as a cubin says nothing to
+an interpreter. With "time" only the kernel that tries the compiler is run, and large copies move
+nothing, so that steps of many GB fit a small machine. Read next:
+`ooctrain/testing/emulator/ptx_driver.py`, `ooctrain/testing/driver/stub/stub.py`; docs/gpu.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import ctypes
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal
+from functools import cache
+from typing import Any
 from unittest import mock
 
-from ooctrain.devices.cuda import open as cuda_open
-from ooctrain.testing.driver.fake_driver import FakeDriver
+from benchmarks.gpu.bench import Asked
+from ooctrain.errors import DeviceUnavailable
+from ooctrain.layers.kernels.cuda.runtime import cubins, shim
+from ooctrain.layers.kernels.cuda.runtime.runner import count_up
+from ooctrain.testing.driver.stub.build import environment
+from ooctrain.testing.driver.stub.stub import Stub
+from ooctrain.testing.emulator.ptx_driver import LaunchRunner, Texts
 
-Kernels = Literal["emulator", "cpu kernels"]
-PAGE_BYTES = 4096
-FAKE_BYTES = 256 << 20
+#: Newer than any toolkit, so that no PTX is too new.
+DRIVER_VERSION = 13990
+#: The stub's options. "values": strict, with pages as small as tiny steps want them. "time": a GPU
+#: that takes no time, of an H100's memory.
+OPTIONS: Mapping[str, Mapping[str, int]] = {
+    "values": {"total_bytes": 1 << 29, "granularity": 4096},
+    "time": {"total_bytes": 80 << 30, "late": 0, "fresh": 0, "kept": 0, "most_moved": 32 << 20},
+}
+
+
+def surroundings(asked: Asked) -> dict[str, str] | None:
+    """Variables of a process that rehearses; None: it does not, and has this one's."""
+    if not asked.rehearse:
+        return None
+    return environment(**_options(asked))
 
 
 @contextmanager
-def rehearsing(kernels: Kernels) -> Iterator[None]:
-    """Whoever opens a GPU gets the fake.
+def rehearsing(asked: Asked) -> Iterator[LaunchRunner]:
+    """Runs what this process launches over the stub.
 
-    Args:
-        kernels: "emulator": the real device code, slowly; "cpu kernels": those of the cpu device.
+    Raises:
+        DeviceUnavailable: its driver is not the stub (`surroundings`).
     """
-    with mock.patch.multiple(
-        cuda_open, open_cuda_driver=lambda: FakeDriver(FAKE_BYTES, PAGE_BYTES),
-        make_kernels=_make_kernels(kernels), require_compiler=lambda gpu: None,
-    ):  # fmt: skip
+    stub, texts = Stub(**_options(asked)), Texts()
+    if not hasattr(ctypes.CDLL("libcuda.so.1"), "stub_number"):
+        raise DeviceUnavailable("a rehearsal wants the stub driver", call="dlopen")
+    runner = LaunchRunner(texts, stub.hole)
+    stub.on_launch(runner if asked.rehearse == "values" else _only_the_trial(runner))
+    with _keeping(texts):
+        yield runner
+    stub.on_launch(None)
+
+
+def _options(asked: Asked) -> dict[str, int]:
+    given = OPTIONS[asked.rehearse]
+    return {**given, "version": DRIVER_VERSION, "capability": asked.capability}
+
+
+def _only_the_trial(runner: LaunchRunner) -> Any:
+    """Runs the kernel by which the compiler is tried, and no other."""
+    wanted = count_up.function.__name__.encode()
+
+    def run(name: bytes, *rest: Any) -> int:
+        return runner(name, *rest) if wanted in name else 0
+
+    return run
+
+
+@contextmanager
+def _keeping(texts: Texts) -> Iterator[None]:
+    """Keeps the text of each kernel that is compiled, or found as a cubin."""
+    compiled, get = shim.compiled, cubins.CubinStore.get
+    compile_ptx = cache(shim.compile_ptx)
+
+    def keep_compiled(kernel: shim.Kernel) -> Any:
+        made = compiled(kernel)
+        texts.keep_compiled(made)
+        return made
+
+    def keep_found(store: Any, kernel: shim.Kernel, capability: shim.Capability) -> cubins.Cubin:
+        found = get(store, kernel, capability)
+        texts.keep_for(found.image, found.entry, compile_ptx(kernel, capability))
+        return found
+
+    with (
+        mock.patch.object(shim, "compiled", cache(keep_compiled)),
+        mock.patch.object(shim, "compile_ptx", compile_ptx),
+        mock.patch.object(cubins.CubinStore, "get", keep_found),
+    ):
         yield
-
-
-def _make_kernels(kernels: Kernels) -> Any:
-    from ooctrain.testing.driver.fake_cuda import CpuKernels, EmulatedKernels
-
-    if kernels == "cpu kernels":
-        return CpuKernels
-    from ooctrain.testing.emulator.emulator import EmulatedLauncher
-
-    return lambda driver, stream: EmulatedKernels(driver, stream, EmulatedLauncher())

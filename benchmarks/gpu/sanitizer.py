@@ -1,7 +1,9 @@
-"""NVIDIA's memory checker over some kernels, where it is installed.
+"""NVIDIA's checkers of memory and of races over some kernels, where they are installed.
 
-In: the few small cases of the part "kernels". Out: one check: compute-sanitizer found nothing. The
-one idea: the checker sees stray reads too, which guard bytes cannot show. Read next: `kernels.py`.
+In: the few small cases of the part "kernels". Out: a check for each of
+compute-sanitizer's tools: it found nothing. The one idea: memcheck sees stray reads too, which
+guard bytes cannot show; racecheck sees two threads at one word of shared memory without a barrier
+between them, whatever order they ran in. Read next: `kernels.py`.
 """
 
 from __future__ import annotations
@@ -15,32 +17,32 @@ from pathlib import Path
 
 from benchmarks.gpu.apart import read_log
 from benchmarks.gpu.bench import Bench, NotRunError
-from benchmarks.gpu.rehearsal import Kernels
 
-REHEARSED_BY: Kernels = "cpu kernels"
 TOOL = "compute-sanitizer"
+TOOLS = ("memcheck", "racecheck")
 USUAL_FOLDER = "/usr/local/cuda/bin"
 FOUND_STATUS = 86
 _LAST_WORDS = 1500
 
 
 def run(bench: Bench) -> None:
-    """One run of the checker over all of them."""
-    left_s = max(5.0, bench.until - time.time())
-    bench.check("memcheck", _memcheck, bench, left_s, limit_s=left_s + 10)
+    """One run of each tool over all of them; the first may take half of the time."""
+    for share, tool in zip((0.5, 1.0), TOOLS, strict=True):
+        left_s = max(5.0, share * (bench.until - time.time()))
+        bench.check(tool, _run_tool, bench, tool, left_s, limit_s=left_s + 10)
 
 
-def _memcheck(bench: Bench, left_s: float) -> dict[str, int]:
-    if bench.rehearsing:
+def _run_tool(bench: Bench, checker: str, left_s: float) -> dict[str, int]:
+    if bench.asked.rehearse:
         raise NotRunError("there is no GPU to check")
     tool = shutil.which(TOOL) or shutil.which(TOOL, path=USUAL_FOLDER)
     if tool is None:
         raise NotRunError(f"{TOOL} is missing")
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
-        child = ("-m", "benchmarks.gpu.apart", "kernels", str(log))
-        command = [tool, "--tool", "memcheck", "--error-exitcode", str(FOUND_STATUS)]
-        command += [sys.executable, *child, str(bench.until), "--few"]
+        child = ("-m", "benchmarks.gpu.apart", "kernels", str(log), "{}", str(bench.until))
+        command = [tool, "--tool", checker, "--error-exitcode", str(FOUND_STATUS)]
+        command += [sys.executable, *child, "--few"]
         try:
             done = subprocess.run(
                 command, capture_output=True, text=True, timeout=left_s, check=False,

@@ -5,126 +5,75 @@ it, of 7.5 times as large a step within it by `auto` and by `window`, and of the
 in-core where this GPU has room. The one idea: the budget is taken from free memory, of the GPU and
 of the host, so that the large step also fits in-core here and both can be compared. Times are from
 the first instruction's begin to the last one's end, by the GPU's clock. Source: paper 000, figure 7
-and section 5 (55 % at 7.5 times). Read next: `networks.py`, `mapping.py`.
+and section 5 (55 % at 7.5 times). Read next: `plans.py`,
+`mapping.py`.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-import ooctrain as oc
 from benchmarks.gpu.bench import Bench, NotRunError
-from benchmarks.gpu.rehearsal import Kernels
+from benchmarks.gpu.plan_file import by_file
+from benchmarks.gpu.plans import PLANNERS, Planned, planned_in
+from benchmarks.gpu.workload import OVERSUBSCRIPTION, Sizes, Workload, settings, sizes_for
 from ooctrain.devices.cpu.host_vm import available_memory_bytes
 from ooctrain.devices.cuda import open as cuda_open
 from ooctrain.engine.incore import initial_values
 from ooctrain.execution.prepare import PreparedStep, Settings, prepare
 from ooctrain.execution.sessions import input_values, open_session
-from ooctrain.models import stem_for
-from ooctrain.sched.budget import trace_peak_bytes
 from ooctrain.sched.timeline import Event, Timeline
 from ooctrain.step.trace import Trace
 
-REHEARSED_BY: Kernels = "cpu kernels"
-OVERSUBSCRIPTION = 7.5
 #: Most of the budget, and the shares of free memory that the large step may take.
 MOST_BUDGET_BYTES, GPU_SHARE, HOST_SHARE = 6 << 30, 0.7, 0.4
-VALUES_SHARE = 0.92
 SCALARS = {"lr": 0.01, "seed": 0}
 #: The first step compiles and maps.
 STEPS = 3
 STEP_LIMIT_S = 120.0
-#: `auto` wants 20 s or so for this step; cut off after 2 it falls back to a plan a third as fast.
-PLANNING_LIMIT_S = 20.0
-
-
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """A network whose batch is to be found.
-
-    Args:
-        name: in the zoo.
-        side: of its images, in pixels.
-        classes: of its labels.
-    """
-
-    name: str = "resnet50"
-    side: int = 224
-    classes: int = 1000
-
-    def trace(self, batch: int) -> tuple[Trace, Any]:
-        """One training step with SGD, and the model."""
-        oc.manual_seed(0)
-        model = oc.models.build(self.name, self.classes, stem_for(self.side, self.side))
-        return oc.trace(model, (batch, 3, self.side, self.side), device="cuda"), model
-
-    def batch_for(self, peak_bytes: float) -> int:
-        """The largest batch whose step needs at most so much in-core; memory grows evenly."""
-        small, large = (trace_peak_bytes(self.trace(batch)[0]) for batch in (8, 16))
-        return int(8 + (peak_bytes - small) * 8 / (large - small))
-
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """What is compared.
-
-    Args:
-        workload: the network.
-        budget_bytes: of the small GPU that is stood for.
-        small, large: batches: the largest that fits in-core, and the one that is 7.5 times too big.
-    """
-
-    workload: Workload
-    budget_bytes: int
-    small: int
-    large: int
+REHEARSED = Planned(Sizes(Workload("plain", 8, 10), 800 << 10, 4, 48))
 
 
 def run(bench: Bench) -> None:
-    """In-core first, since the others are judged by it."""
+    """In-core first, since the others are judged by it; then the target, then the rest."""
     best: dict[str, float] = {}
-    sizes = _rehearsed() if bench.small else find_sizes()
+    planned = find_planned(bench)
+    sizes, large = planned.sizes, planned.sizes.large
     for batch in sorted({sizes.small, sizes.small * 7 // 8}):
         bench.check(f"in-core, batch {batch}", _in_core, sizes, batch, best, limit_s=STEP_LIMIT_S)
-    for planner in ("auto", "window"):
-        name = f"{planner} within the budget, batch {sizes.large}"
-        bench.check(name, _within, sizes, planner, best, limit_s=STEP_LIMIT_S)
-    bench.check(f"in-core, batch {sizes.large}", _same_batch, sizes, best, limit_s=STEP_LIMIT_S)
+    for planner in PLANNERS:
+        name = f"{planner} within the budget, batch {large}"
+        bench.check(name, _within, planned, planner, best, limit_s=STEP_LIMIT_S)
+    bench.check(f"in-core, batch {large}", _same_batch, sizes, best, limit_s=STEP_LIMIT_S)
 
 
-def find_sizes() -> Sizes:
-    """A budget whose 7.5-fold fits this GPU and what is free of the host's memory."""
-    workload, host = Workload(), available_memory_bytes() or 0
-    room = min(cuda_open.look_at_gpu().free_bytes * GPU_SHARE, host * HOST_SHARE or 1e18)
+def find_planned(bench: Bench) -> Planned:
+    """A budget whose 7.5-fold fits this GPU and the host's memory, with its plans if they were made
+    beforehand."""
+    if bench.small:
+        return REHEARSED
+    host = bench.asked.host_bytes or (available_memory_bytes() or 0) * HOST_SHARE or 1e18
+    room = min(cuda_open.look_at_gpu().free_bytes * GPU_SHARE, host)
+    made = planned_in(bench.asked.plans, room)
     budget = min(MOST_BUDGET_BYTES, int(room / OVERSUBSCRIPTION))
-    # Rounding to whole pieces of 2 MiB comes on top of the values.
-    small = workload.batch_for(VALUES_SHARE * budget)
-    return Sizes(workload, budget, small, workload.batch_for(OVERSUBSCRIPTION * budget))
-
-
-def _rehearsed() -> Sizes:
-    return Sizes(Workload("lenet", 32, 10), 2 << 20, 4, 24)
-
-
-def _settings(budget: int | None, planner: str, allocator: str = "va") -> Settings:
-    return Settings(budget, planner, allocator, "cuda", time_limit_s=PLANNING_LIMIT_S)
+    return made or Planned(sizes_for(Workload(), budget))
 
 
 def _in_core(sizes: Sizes, batch: int, best: dict[str, float]) -> dict[str, float]:
-    numbers = measure(sizes.workload, batch, _settings(None, "keep-all"))
+    numbers = measure(sizes.workload, batch, settings(None, "keep-all"))
     if numbers["budget_mb"] > sizes.budget_bytes / 1e6:
         raise NotRunError(f"needs {numbers['budget_mb']:.0f} MB, more than the budget")
     best["in-core"] = max(numbers["images_per_s"], best.get("in-core", 0.0))
     return numbers
 
 
-def _within(sizes: Sizes, planner: str, best: dict[str, float]) -> dict[str, float]:
-    how = _settings(sizes.budget_bytes, planner)
-    numbers = measure(sizes.workload, sizes.large, how)
+def _within(planned: Planned, planner: str, best: dict[str, float]) -> dict[str, float]:
+    sizes, how = planned.sizes, settings(planned.sizes.budget_bytes, planner)
+    numbers = measure(sizes.workload, sizes.large, how, planned.files.get(planner, ""))
     best[planner] = numbers["images_per_s"]
     if "in-core" in best:
         kept = "kept_of_best" if planner == "auto" else "kept_of_best_by_window"
@@ -133,31 +82,40 @@ def _within(sizes: Sizes, planner: str, best: dict[str, float]) -> dict[str, flo
 
 
 def _same_batch(sizes: Sizes, best: dict[str, float]) -> dict[str, float]:
-    numbers = measure(sizes.workload, sizes.large, _settings(None, "keep-all"))
+    numbers = measure(sizes.workload, sizes.large, settings(None, "keep-all"))
     if "auto" in best:
         numbers["auto_keeps"] = best["auto"] / numbers["images_per_s"]
     return numbers
 
 
-def measure(workload: Workload, batch: int, how: Settings) -> dict[str, float]:
+def measure(workload: Workload, batch: int, how: Settings, plan_file: str = "") -> dict[str, float]:
     """Some steps on random images; the numbers of the fastest but the first.
+
+    Args:
+        plan_file: of a plan made beforehand; "", or one that does not fit this code: plans here.
 
     Raises:
         Infeasible, DoesNotFit: the planner finds nothing within the budget.
     """
     trace, model = workload.trace(batch)
-    prepared = prepare(trace, how)
+    began, prepared = time.perf_counter(), _prepared(trace, how, plan_file)
+    prepared_s = time.perf_counter() - began
     timelines = _run_steps(prepared, how, trace, model, batch, workload)
     best = min(timelines[1:], key=lambda timeline: timeline.makespan_us)
     return {
         "images_per_s": batch / best.makespan_us * 1e6, "step_ms": best.makespan_us / 1e3,
-        "predicted_ms": prepared.predict().makespan_us / 1e3,
+        "prepared_s": prepared_s, "predicted_ms": prepared.predict().makespan_us / 1e3,
         "budget_mb": prepared.budget_bytes / 1e6,
         "oversubscription": prepared.in_core_peak_bytes / prepared.budget_bytes,
         "copied_mb": (best.bytes_in + best.bytes_out) / 1e6,
         "recomputed_ms": best.recompute_us / 1e3, "stalled_ms": best.stall_us / 1e3,
         "copies_hidden": hidden_share(best),
     }  # fmt: skip
+
+
+def _prepared(trace: Trace, how: Settings, plan_file: str) -> PreparedStep:
+    """By the plan of a file, else planned here."""
+    return by_file(trace, how, plan_file) or prepare(trace, how)
 
 
 def hidden_share(timeline: Timeline) -> float:

@@ -20,6 +20,11 @@ from ooctrain.step.op import Scalars
 from ooctrain.step.trace import Trace
 from ooctrain.testing.byte_list import LawBroken
 
+
+class OtherBits(LawBroken):
+    """A step left other values than it did in memory."""
+
+
 Batch = tuple[np.ndarray, np.ndarray]
 Values = Mapping[str, np.ndarray]
 
@@ -68,15 +73,15 @@ def in_core(
 
 
 def check_same_bits(found: Sequence[Values], expected: Sequence[Values]) -> None:
-    """Raises LawBroken with the names of all values that differ after the first wrong step."""
+    """Raises OtherBits with the names of all values that differ after the first wrong step."""
     for number, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
         if ours.keys() != theirs.keys():
-            raise LawBroken(f"step {number} left other values: {ours.keys() ^ theirs.keys()}")
+            raise OtherBits(f"step {number} left other values: {ours.keys() ^ theirs.keys()}")
         different = [
             name for name in ours if ours[name].tobytes() != np.asarray(theirs[name]).tobytes()
         ]
         if different:
-            raise LawBroken(f"step {number} left other bits in {different}")
+            raise OtherBits(f"step {number} left other bits in {different}")
 
 
 def _check_memory(prepared: PreparedStep, peak_bytes: int, held_bytes: int) -> None:

@@ -15,14 +15,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.fake_gpu import fake_gpu
 from support.quick import quick
 
 from benchmarks.gpu import __main__ as command
 from benchmarks.gpu import apart, kernels, link, memory, networks
 from benchmarks.gpu import bench as bench_of_gpu
-from benchmarks.gpu.bench import Bench, LostError, NotRunError, PartEndedError
+from benchmarks.gpu.bench import Asked, Bench, LostError, NotRunError, PartEndedError
+from benchmarks.gpu.parts import all_parts
 from benchmarks.gpu.records import TARGETS, Check, Report
-from benchmarks.gpu.rehearsal import rehearsing
 from benchmarks.gpu.steps import hidden_share
 from benchmarks.gpu.workbench import GAP_BYTES, Workbench
 from ooctrain.alloc.best_fit import BestFit
@@ -44,8 +45,8 @@ MIB = 1 << 20
 def bench(tmp_path):
     log = tmp_path / "log"
     log.touch()
-    with rehearsing("cpu kernels"):
-        yield Bench("a part", log, time.time() + 600, rehearsing=True)
+    with fake_gpu():
+        yield Bench("a part", log, time.time() + 600, Asked("values"))
 
 
 def checks_of(bench):
@@ -73,6 +74,11 @@ def test_without_time_nothing_is_begun(bench):
     late = Bench("a part", bench.log, time.time() - 1)
     late.check("late", lambda: pytest.fail("it was begun"))
     assert checks_of(bench)["late"].status == "not run"
+
+
+def result_in(folder):
+    (file,) = folder.glob("gpu-*.json")
+    return json.loads(file.read_text(encoding="utf-8"))
 
 
 def stray(status=700):
@@ -139,27 +145,27 @@ def test_a_process_that_is_started_again_remembers_the_failures(bench):
 def test_without_a_driver_and_a_compiler_nothing_else_is_begun(tmp_path, monkeypatch, name):
     parts = []
 
-    def run_part(part, until, **_):
+    def run_part(part, *_, **__):
         parts.append(part)
         return [Check(part, name, "failed", note="why"), Check(part, "kernel cache", "ok")]
 
     monkeypatch.setattr(command, "run_part", run_part)
     assert command.main([str(tmp_path)]) == 1
     assert parts == ["environment"]
-    found = json.loads((tmp_path / "gpu.json").read_text(encoding="utf-8"))
+    found = result_in(tmp_path)
     assert found["facts"]["ended early"] == f"{name}: why"
 
 
 def test_a_cache_that_is_full_ends_nothing(tmp_path, monkeypatch):
     parts = []
 
-    def run_part(part, until, **_):
+    def run_part(part, *_, **__):
         parts.append(part)
         return [Check(part, "kernel cache", "failed", note="full")]
 
     monkeypatch.setattr(command, "run_part", run_part)
     command.main([str(tmp_path)])
-    assert parts == list(command.PARTS)
+    assert parts == list(all_parts())
 
 
 @needs_stub
@@ -171,7 +177,7 @@ def test_a_broken_driver_or_compiler_ends_the_real_run_with_its_reason(tmp_path,
         env=environment(**broken) | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"},
     )  # fmt: skip
     assert done.returncode == 1, done.stderr
-    found = json.loads((tmp_path / "gpu.json").read_text(encoding="utf-8"))
+    found = result_in(tmp_path)
     assert {check["part"] for check in found["checks"]} == {"environment"}
     assert found["facts"]["ended early"]
 
@@ -179,7 +185,7 @@ def test_a_broken_driver_or_compiler_ends_the_real_run_with_its_reason(tmp_path,
 def test_a_process_that_dies_fails_its_check_and_the_rest_is_run_by_the_next(monkeypatch):
     processes = []
 
-    def process(part, log, until, rehearse):
+    def process(part, log, until, asked, tell):
         done = frozenset(check.name for check in apart.read_log(log)[0])
         bench = Bench(part, log, until, done=done)
         processes.append(done)
@@ -193,7 +199,7 @@ def test_a_process_that_dies_fails_its_check_and_the_rest_is_run_by_the_next(mon
         return ""
 
     monkeypatch.setattr(apart, "_one_process", process)
-    found = apart.run_part("kernels", time.time() + 60)
+    found = apart.run_part("kernels", time.time() + 60, Asked())
     assert [(c.name, c.status) for c in found] == [
         ("first", "ok"), ("deadly", "failed"), ("last", "ok")
     ]  # fmt: skip
@@ -208,7 +214,7 @@ def test_a_part_that_cannot_even_begin_is_given_up(monkeypatch):
         return "the process ended with status 1: no module"
 
     monkeypatch.setattr(apart, "_one_process", process)
-    (check,) = apart.run_part("kernels", time.time() + 60)
+    (check,) = apart.run_part("kernels", time.time() + 60, Asked())
     assert (check.status, len(calls)) == ("failed", 1)
 
 
@@ -239,7 +245,7 @@ def test_a_rehearsal_judges_nothing_and_says_so_in_both_files(tmp_path):
     assert found["rehearsal"] is True
     assert {target["verdict"] for target in found["targets"]} == {"not run"}
     assert "No figure below is a result" in (tmp_path / "rehearsal.md").read_text(encoding="utf-8")
-    assert not (tmp_path / "gpu.json").exists()
+    assert not list(tmp_path.glob("gpu*"))
 
 
 def test_failures_stand_before_the_numbers(tmp_path):
@@ -264,7 +270,7 @@ def test_copies_are_hidden_as_far_as_calls_run_beside_them():
 def test_the_workbench_runs_what_the_cpu_runs_and_sees_what_is_written_beside():
     x = np.linspace(-1, 1, 1000, dtype=np.float32)
     y, nothing = np.empty_like(x), np.empty(0, np.uint8)
-    with rehearsing("cpu kernels"), Workbench(MIB, MIB) as workbench:
+    with fake_gpu(), Workbench(MIB, MIB) as workbench:
         workbench.run(ReLU(), [x], [y], nothing, SCALARS)
         assert (y == np.maximum(x, 0)).all()
 
@@ -281,7 +287,7 @@ def test_the_emulator_runs_what_compares_addresses_before_it_launches():
     op, arrays = next(case for case in kernels.SAMPLES if case[0].name == "batch_norm_update")
     inputs = [as_input(array) for array in arrays]
     outputs = [np.empty(s.shape, s.dtype) for s in op.infer(*map(spec_of, inputs))]
-    with rehearsing("emulator"), Workbench(MIB, MIB) as workbench:
+    with fake_gpu("emulator"), Workbench(MIB, MIB) as workbench:
         workbench.run(op, inputs, outputs, np.empty(0, np.uint8), SCALARS)
     check_agreement(op, inputs, outputs, SCALARS, kernels.OTHERS_TOLERANCE)
 
@@ -291,7 +297,7 @@ def test_the_table_of_kernels_has_every_operation_and_every_algorithm():
     assert {type(op) for op, _ in cases} == {type(op) for op, _ in kernels.SAMPLES}
     algorithms = {op.algorithm for op, _ in cases if hasattr(op, "algorithm")}
     assert algorithms == set(kernels.CUDA_ALGORITHMS)
-    assert [type(op) for op, _ in kernels._few()] == list(kernels.FEW)
+    assert [type(op) for op, _ in kernels.few()] == list(kernels.FEW)
 
 
 def test_a_product_that_is_wrong_by_more_than_rounding_is_beyond_its_bound():
@@ -330,11 +336,11 @@ def test_the_seeded_walk_finds_a_planted_bug_and_passes_what_is_right():
 
 def test_other_bits_are_found(bench, monkeypatch):
     found = {}
-    networks._in_core(networks.PLAIN, found)
-    assert networks._same_bits(networks.PLAIN, "window", "va", found)["share_of_in_core_peak"] < 1
+    networks.in_core(networks.PLAIN, found)
+    assert networks.same_bits(networks.PLAIN, "window", "va", found)["share_of_in_core_peak"] < 1
     found["steps"][1]["loss"] = np.nextafter(found["steps"][1]["loss"], np.float32(9))
     with pytest.raises(Exception, match="left other bits"):
-        networks._same_bits(networks.PLAIN, "window", "va", found)
+        networks.same_bits(networks.PLAIN, "window", "va", found)
 
 
 def test_the_link_is_measured_beside_kernels(bench):
@@ -344,10 +350,11 @@ def test_the_link_is_measured_beside_kernels(bench):
     assert found["copies beside kernels"].numbers["share_of_link"] > 0
 
 
+@needs_stub
 def test_the_command_in_processes_of_its_own(tmp_path):
     assert command.main([str(tmp_path), "--rehearse", "--parts", "sanitizer"]) == 0
     found = json.loads((tmp_path / "rehearsal.json").read_text(encoding="utf-8"))
-    assert [(c["part"], c["status"]) for c in found["checks"]] == [("sanitizer", "not run")]
+    assert [(c["part"], c["status"]) for c in found["checks"]] == 2 * [("sanitizer", "not run")]
 
 
 @pytest.mark.slow

@@ -11,11 +11,14 @@ import pytest
 from unit import test_cuda_device as DEVICE
 from unit import test_gpu_clock as CLOCK
 from unit import test_gpu_command as COMMAND
+from unit import test_gpu_made_before as MADE
 from unit.cuda import test_launches as LAUNCHES
 from zoo.planting import plant, with_bug
 
 from benchmarks.gpu import bench as bench_of_gpu
+from benchmarks.gpu import float64, kernel_speed, plans
 from benchmarks.gpu.bench import Bench
+from benchmarks.gpu.records import Report
 from benchmarks.gpu.workbench import Workbench
 from ooctrain.devices.cuda import driver, launch_form
 from ooctrain.devices.cuda.driver import failure
@@ -167,3 +170,44 @@ def test_failures_that_are_not_counted_are_found(monkeypatch, tmp_path):
         COMMAND.test_three_equal_failures_end_a_part_and_others_do_not(
             Bench("a part", log, time.time() + 600)
         )
+
+
+def again(tmp_path, monkeypatch):
+    MADE.test_failed_checks_are_made_again_and_take_the_place_of_the_old_ones(tmp_path, monkeypatch)
+
+
+def judged(tmp_path, monkeypatch):
+    MADE.test_values_are_not_judged_where_nobody_runs_kernels(
+        tmp_path, "kernels", ValueError("a bug"), "failed"
+    )
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "piece", "wrong", "law"),
+    [
+        (
+            float64, "project", "2 * (bits @ piece) - piece.sum()", "piece.sum()",
+            lambda *_: MADE.test_a_gradient_that_is_wrong_is_seen("swapped"),
+        ),
+        (
+            plans, "planned_in", "max(fits", "min(fits",
+            lambda tmp_path, _: MADE.test_the_largest_budget_that_has_room_is_chosen(tmp_path),
+        ),
+        (Report, "replaced", " or (only and c.name not in only)", "", again),
+        (Bench, "_wrong", "unjudged and isinstance(error, WRONG_VALUES)", "unjudged", judged),
+        (
+            kernel_speed, "run", "if _key(*case)", "if not _key(*case)",
+            lambda tmp_path, monkeypatch: MADE.test_rows_with_targets_come_first(
+                tmp_path, monkeypatch, kernel_speed
+            ),
+        ),
+    ],
+    ids=["signs that are all one", "the smallest budget", "what is not made again is lost",
+         "bugs are excused", "targets last"],
+)  # fmt: skip
+def test_what_goes_wrong_before_and_around_a_run_is_found(
+    monkeypatch, tmp_path, owner, name, piece, wrong, law
+):
+    plant(monkeypatch, owner, name, piece, wrong)
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        law(tmp_path, monkeypatch)

@@ -33,10 +33,11 @@ _ELF = b"\x7fELF"
 
 
 class Texts:
-    """PTX by the names of its entries, as it is compiled."""
+    """PTX by the names of its entries, as it is compiled, or by the machine code made of it."""
 
     def __init__(self) -> None:
         self._texts: dict[str, str] = {}
+        self._images: dict[bytes, str] = {}
 
     def keep(self, text: str) -> str:
         """Keeps a module's text for its entries; returns it."""
@@ -48,13 +49,19 @@ class Texts:
         for text in dispatcher.inspect_asm().values():
             self.keep(text)
 
+    def keep_for(self, image: bytes, entry: str, text: str) -> None:
+        """Keeps the text of machine code whose kernel has a name of its own: what another process
+        has made may have equal names for other kernels."""
+        (named,) = entries(text)
+        self._images[image] = re.sub(rf"{re.escape(named)}\b", entry, text)
+
     def of(self, name: str, image: bytes) -> str | None:
         """The text with an entry: the image itself if it is PTX, else what was kept."""
         if not image.startswith(_ELF):
             text = image.split(b"\0")[0].decode()
             if re.search(rf"\.entry\s+{re.escape(name)}\b", text):
                 return text
-        return self._texts.get(name)
+        return self._images.get(image) or self._texts.get(name)
 
 
 class LaunchRunner:

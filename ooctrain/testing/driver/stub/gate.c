@@ -168,6 +168,7 @@ static long long *place_of(const char *name)
         {"late", &options.late},
         {"fresh", &options.fresh},
         {"kept", &options.kept},
+        {"most_moved", &options.most_moved},
     };
     for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++)
         if (!strcmp(NAMES[i].name, name)) return NAMES[i].place;

@@ -98,6 +98,8 @@ static void do_copy(const struct work *work)
         break_context(CUDA_ERROR_ILLEGAL_ADDRESS, "%s reaches %#llx, which has no access", what, hole);
     else if (host_gone)
         break_context(CUDA_ERROR_ILLEGAL_ADDRESS, "%s reaches host memory that was given back", what);
+    else if (options.most_moved && work->size > (size_t)options.most_moved)
+        return; /* steps of many GB on a machine that has not so much memory */
     else if (work->kind == FILL)
         memset((void *)work->to, work->byte, work->size);
     else

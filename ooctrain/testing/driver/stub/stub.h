@@ -63,6 +63,7 @@ struct stub_options {
     long long late;          /* 1: work is done when somebody waits; 0: at once */
     long long fresh;         /* 1: fresh memory is NaN; 0: zero, untouched, for large memories */
     long long kept;          /* how many launches are remembered */
+    long long most_moved;    /* larger copies are looked at and move nothing; 0: all are done */
 };
 extern struct stub_options options;
 

@@ -1,0 +1,42 @@
+"""A GPU for tests of what uses one: the strict fake driver, kernels of the cpu device or emulated.
+
+In: how kernels are to run. Out: while the context lasts, whoever opens a GPU gets the fake. The one
+idea: everything opens its GPU through `ooctrain.devices.cuda.open`, so that is the one place to put
+the fake. Tests of `make gpu`'s own bookkeeping use it, since it costs no compilation; what a GPU
+would compile and launch is rehearsed over the stub driver (`benchmarks/gpu/rehearsal.py`). Read
+next: `ooctrain/testing/driver/fake_cuda.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+from unittest import mock
+
+from ooctrain.devices.cuda import open as cuda_open
+from ooctrain.testing.driver.fake_cuda import CpuKernels, EmulatedKernels
+from ooctrain.testing.driver.fake_driver import FakeDriver
+from ooctrain.testing.emulator.emulator import EmulatedLauncher
+
+PAGE_BYTES = 4096
+FAKE_BYTES = 256 << 20
+
+
+@contextmanager
+def fake_gpu(kernels: Literal["emulator", "cpu kernels"] = "cpu kernels") -> Iterator[None]:
+    """Whoever opens a GPU gets the fake.
+
+    Args:
+        kernels: "emulator": the real device code, slowly; "cpu kernels": those of the cpu device.
+    """
+
+    def emulated(driver: Any, stream: int) -> EmulatedKernels:
+        return EmulatedKernels(driver, stream, EmulatedLauncher())
+
+    with mock.patch.multiple(
+        cuda_open, open_cuda_driver=lambda: FakeDriver(FAKE_BYTES, PAGE_BYTES),
+        make_kernels=CpuKernels if kernels == "cpu kernels" else emulated,
+        require_compiler=lambda gpu: None,
+    ):  # fmt: skip
+        yield
