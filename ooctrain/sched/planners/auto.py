@@ -3,17 +3,19 @@
 In: a trace and a budget. Out: the plan with the smallest simulated makespan. The one idea: planning
 costs milliseconds and a step seconds, so ask several and take the best; where that is far from what
 no list beats, computing again may pay: `dtr` and `superneurons` know how in their ways, and
-`combined` searches for as long as it may. No single window is best everywhere: over ResNet-18,
-ResNet-50 and VGG-11, two links and five budgets, the default loses up to 10 % against the best of
-twelve windows (six sizes, two places for parameters), a window of size 1 up to 15 %; those asked
-here lose nothing. Read next: `registry.py`.
+`combined` searches for as long as it may, in other forms of the step too if the caller offers some
+(`execution/compose.py` does; planners know no rewrites). No single window is best everywhere: over
+ResNet-18, ResNet-50 and VGG-11, two links and five budgets, the default loses up to 10 % against
+the best of twelve windows (six sizes, two places for parameters), a window of size 1 up to 15 %;
+those asked here lose nothing. Read next: `registry.py`.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from ooctrain.errors import Infeasible
@@ -55,20 +57,29 @@ def makespan_us(plan: Plan) -> float:
 class Auto:
     """The best plan of `keep-all`, `window` with several windows, `belady` and `naive`; of `dtr`,
     `superneurons` and `combined` too, where the best so far is more than `NEAR` from the bound or
-    there is none (they need less host memory). Cost: theirs together.
+    there is none (they need less host memory). `combined` searches forms of the step, too, that
+    were offered: all of them if it has all the time it likes, else the one that promises most.
+    Cost: theirs together.
     """
 
     name = "auto"
 
     def __init__(self) -> None:
         self._step_us: Callable[[Plan], float] = makespan_us
+        self._offered: Mapping[str, Trace] = {}
 
     def weighing_by(self, step_us: Callable[[Plan], float]) -> Auto:
         """See `WeighingPlanner`. What claims leave out is the cost of moving parts of variables
         (mapping), so planners that move parts are then asked for whole variables too.
         """
-        auto = Auto()
+        auto = copy.copy(self)
         auto._step_us = step_us
+        return auto
+
+    def offered(self, steps: Mapping[str, Trace]) -> Auto:
+        """See `OfferedPlanner`."""
+        auto = copy.copy(self)
+        auto._offered = steps
         return auto
 
     def plan(
@@ -87,12 +98,30 @@ class Auto:
             poll.ask(SlidingWindow())
             if poll.best_us > near_us:
                 poll.ask(Dtr(), SuperNeurons())
-            poll.ask(Belady(), *other_windows(), Naive())
+            poll.ask(Belady())
+            if poll.best_us > near_us:
+                self._search(poll, near_us)
+            poll.ask(*other_windows(), Naive())
+        return poll.outcome()
+
+    def _search(self, poll: _Poll, near_us: float) -> None:
+        """Asks `combined` for the step, or for that form of it that promises most."""
+        question, granule = poll.question, poll.question.granule
+        forms = {"": question.trace, **self._offered}
+        if question.time_limit_s is not None:
+            # By evaluations, not by the clock, so that it does not depend on what else runs.
+            promises = {
+                name: Combined().promise(replace(question, trace=trace))
+                for name, trace in forms.items()
+            }
+            best = min(promises, key=lambda name: promises[name])
+            forms = {best: forms[best]}
+        for form, trace in forms.items():
             if poll.best_us > near_us:
                 if self._step_us is not makespan_us and granule.ranges:
-                    poll.ask(Combined(), granule=replace(granule, ranges=False), time_share=0.5)
-                poll.ask(Combined())
-        return poll.outcome()
+                    whole = replace(granule, ranges=False)
+                    poll.ask(Combined(), of=(form, trace), granule=whole, time_share=0.5)
+                poll.ask(Combined(), of=(form, trace))
 
 
 @dataclass
@@ -115,29 +144,33 @@ class _Poll:
     started_s: float = field(default_factory=time.monotonic)
 
     def ask(
-        self, *planners: Planner, granule: Granule | None = None, time_share: float = 1.0
-    ) -> None:
+        self, *planners: Planner, of: tuple[str, Trace] | None = None,
+        granule: Granule | None = None, time_share: float = 1.0,
+    ) -> None:  # fmt: skip
         """Asks them in turn; as soon as there is a plan, only while there is time.
 
         Args:
+            of: a form of the step and the rewrite that made it, "" if none; None: the question's.
             granule: None: that of the question.
             time_share: of the time left that each may take.
         """
-        granule = granule or self.question.granule
+        rewrite, trace = of or ("", self.question.trace)
+        asked = replace(self.question, trace=trace, granule=granule or self.question.granule)
         for planner in planners:
             if self.best is not None and self._left_s() == 0:
                 self.cut_short = True
                 return
             try:
-                plan = self._answer(planner, granule, time_share)
+                plan = self._answer(planner, asked, time_share)
             except Infeasible as refusal:
                 # The least budget in chunks says nothing about the least budget in bytes.
-                if not _in_chunks(planner, granule):
+                if not _in_chunks(planner, asked.granule):
                     self.refusals.append(refusal)
                 continue
             step_us = self.step_us(plan)
             if step_us < self.best_us:
-                self.best = replace(plan, notes={**plan.notes, "chosen": planner.name})
+                notes = {**plan.notes, "chosen": planner.name}
+                self.best = replace(plan, rewrites=(rewrite,) if rewrite else (), notes=notes)
                 self.best_us = step_us
 
     def outcome(self) -> Plan:
@@ -151,18 +184,18 @@ class _Poll:
         notes = {**self.best.notes, **({"cut_short": True} if self.cut_short else {})}
         return replace(self.best, notes=notes)
 
-    def _answer(self, planner: Planner, granule: Granule, time_share: float) -> Plan:
+    def _answer(self, planner: Planner, asked: Question, time_share: float) -> Plan:
         """Its plan. One that moves parts moves whole chunks, and its ledger is counted in the
-        granule that was asked for.
+        granule of the question.
         """
-        asked, in_chunks, left_s = self.question, _in_chunks(planner, granule), self._left_s()
-        if in_chunks:
+        granule, left_s = asked.granule, self._left_s()
+        if _in_chunks(planner, granule):
             granule = replace(granule, size_bytes=granule.granted(CHUNK_BYTES))
         limit_s = None if left_s is None else time_share * left_s
         plan = replace(asked, granule=granule, time_limit_s=limit_s).put_to(planner)
-        if plan.schedule.granule == asked.granule:
+        if plan.schedule.granule == self.question.granule:
             return plan
-        schedule = replace(plan.schedule, granule=asked.granule)
+        schedule = replace(plan.schedule, granule=self.question.granule)
         return make_plan(schedule, asked.trace, asked.machine, plan.notes)
 
     def _left_s(self) -> float | None:
