@@ -19,16 +19,20 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from ooctrain.errors import ConfigError
-from ooctrain.layers.batch_norm import BatchNormGradApply, BatchNormGradReduce
+from ooctrain.layers.batch_norm import BatchNormApply, BatchNormGradApply, BatchNormGradReduce
 from ooctrain.layers.combine import Add, AddMasked
-from ooctrain.layers.instance_norm import InstanceNormGradApply, InstanceNormGradReduce
+from ooctrain.layers.instance_norm import (
+    InstanceNormApply,
+    InstanceNormGradApply,
+    InstanceNormGradReduce,
+)
 from ooctrain.layers.kernels.tables import TABLES
 from ooctrain.layers.relu import ReLUGrad
 from ooctrain.rewrite.edit import with_calls
 from ooctrain.sched.planning.planner import call_need_bytes
 from ooctrain.sched.schedule import BYTES
-from ooctrain.step.machine import specs_of
-from ooctrain.step.trace import Call, Trace, Variable
+from ooctrain.step.op import Op, Spec
+from ooctrain.step.trace import Call, Trace
 
 NAME = "narrow"
 #: A call that holds more than one part in so many of the budget is too wide: little of what the
@@ -37,28 +41,18 @@ PARTS = 4
 
 
 def narrow(trace: Trace, most_bytes: int) -> Trace:
-    """Takes masks out of the calls that hold more than `most_bytes`, and of all that share them.
+    """Splits the calls that hold more than `most_bytes` into some that each hold less, in place.
 
     Cost: O(calls).
     """
-    before: dict[int, Call] = {}  # {call: the one that masks for it and for others}
-    unmasked: dict[int, Call] = {}
-    variables = list(trace.variables)
-    for (dy, y), readers in _masking(trace).items():
-        wide = any(call_need_bytes(call, trace, BYTES) > most_bytes for call in readers)
-        if wide and _can_be_overwritten(trace, dy, readers):
-            dz = replace(variables[dy], id=len(variables), name=f"{variables[dy].name}.masked")
-            variables.append(dz)
-            number = len(trace.calls) + len(before)
-            before[readers[0].id] = _mask(trace, number, (dy, y), dz, readers[0])
-            unmasked |= {call.id: _without_mask(call, dz.id) for call in readers}
-    if not before:
-        return trace
-    calls = list[Call]()
+    edit = _Edit(trace, most_bytes)
     for call in trace.calls:
-        calls += [before[call.id]] if call.id in before else []
-        calls.append(unmasked.get(call.id, call))
-    return with_calls(replace(trace, variables=tuple(variables)), calls)
+        if _adds(call) and edit.too_wide(call):
+            edit.split_sum(call)
+    for (dy, y), readers in _masking(trace).items():
+        if any(map(edit.too_wide, readers)) and _can_be_overwritten(trace, dy, readers):
+            edit.split_mask(dy, y, readers)
+    return edit.result()
 
 
 def narrow_by_name(trace: Trace, name: str) -> Trace:
@@ -79,6 +73,71 @@ def narrower(trace: Trace, budget_bytes: int) -> dict[str, Trace]:
     name = f"{NAME}:{max(1, budget_bytes // PARTS)}"
     found = narrow_by_name(trace, name)
     return {} if found is trace else {name: found}
+
+
+class _Edit:
+    """The calls as they stand: {call of the trace: those in its place}."""
+
+    def __init__(self, trace: Trace, most_bytes: int) -> None:
+        self.trace, self.most_bytes = trace, most_bytes
+        self._instead: dict[int, list[Call]] = {}
+        self._variables = list(trace.variables)
+        self._calls = len(trace.calls)
+
+    def too_wide(self, call: Call) -> bool:
+        """Whether a call holds more than it may."""
+        return call_need_bytes(call, self.trace, BYTES) > self.most_bytes
+
+    def split_sum(self, call: Call) -> None:
+        """y = max(norm + residual, 0): the norm first, then the sum, over it."""
+        (y,), residual = call.outs, call.ins[-1]
+        norm = self._variable(y, "norm")
+        alone = replace(call.op, relu=False, residual=False)
+        add = self._call(Add(relu=call.op.relu), "add", (norm, residual), y, call)
+        self._instead[call.id] = [replace(call, op=alone, ins=call.ins[:-1], outs=(norm,)), add]
+
+    def split_mask(self, dy: int, y: int, readers: Sequence[Call]) -> None:
+        """dz = dy where y > 0, over dy, before the first of those that read both."""
+        dz = self._variable(dy, "masked")
+        mask = self._call(ReLUGrad(), "mask", (dy, y), dz, readers[0])
+        mask = replace(mask, forward_of=self.trace.producer[y])
+        for call in readers:
+            self._instead[call.id] = [_without_mask(call, dz)]
+        self._instead[readers[0].id].insert(0, mask)
+
+    def result(self) -> Trace:
+        """The new trace; the old one where nothing was split."""
+        if not self._instead:
+            return self.trace
+        calls = [new for call in self.trace.calls for new in self._instead.get(call.id, [call])]
+        return with_calls(replace(self.trace, variables=tuple(self._variables)), calls)
+
+    def _variable(self, like: int, mark: str) -> int:
+        old = self._variables[like]
+        self._variables.append(replace(old, id=len(self._variables), name=f"{old.name}.{mark}"))
+        return len(self._variables) - 1
+
+    def _call(self, op: Op, mark: str, ins: tuple[int, int], out: int, at: Call) -> Call:
+        """A call that writes over its first input, where `at` stands."""
+        name = self._variables[out].name.removesuffix(f".{mark}ed")
+        specs = [Spec(self._variables[v].shape, self._variables[v].dtype) for v in ins]
+        space_bytes = TABLES[self.trace.device].workspace_bytes(
+            op, specs, specs[:1], self.trace.threads or 1
+        )
+        self._calls += 1
+        reuse = MappingProxyType({out: ins[0]})
+        return Call(
+            self._calls, f"{name}.{mark}", op, ins, (out,), space_bytes, reuse, phase=at.phase
+        )
+
+
+def _adds(call: Call) -> bool:
+    """Whether a norm adds a residual, and has to keep it and what it reads besides."""
+    return (
+        isinstance(call.op, BatchNormApply | InstanceNormApply)
+        and call.op.residual
+        and not call.reuse
+    )
 
 
 def _masking(trace: Trace) -> dict[tuple[int, int], list[Call]]:
@@ -108,17 +167,6 @@ def _can_be_overwritten(trace: Trace, dy: int, readers: Sequence[Call]) -> bool:
         and all(reader < readers[0].id for reader in others)
         and all(call.ins.count(dy) == 1 for call in readers)
     )
-
-
-def _mask(trace: Trace, number: int, ins: tuple[int, int], dz: Variable, reader: Call) -> Call:
-    """dz = dy where y > 0, over dy."""
-    op, (dy, y) = ReLUGrad(), ins
-    specs = specs_of(trace, ins)
-    workspace = TABLES[trace.device].workspace_bytes(op, specs, specs[:1], trace.threads or 1)
-    return Call(
-        number, f"{trace.variables[dy].name}.mask", op, ins, (dz.id,), workspace,
-        MappingProxyType({dz.id: dy}), phase=reader.phase, forward_of=trace.producer[y],
-    )  # fmt: skip
 
 
 def _without_mask(call: Call, dz: int) -> Call:

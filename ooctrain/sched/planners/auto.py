@@ -38,6 +38,10 @@ NEAR = 1.05
 #: Whoever moves parts of variables is asked for multiples of this (`alloc/virtual.py`'s chunk), so
 #: that a plan made to the byte can be executed too.
 CHUNK_BYTES = 64 << 10
+#: Share of a time limit that the search gets at least, however long the others took.
+SEARCH_SHARE = 0.25
+#: A rewrite of the step, "" for none, and the step after it.
+Form = tuple[str, Trace]
 
 
 def other_windows() -> tuple[Planner, ...]:
@@ -102,26 +106,24 @@ class Auto:
             if poll.best_us > near_us:
                 self._search(poll, near_us)
             poll.ask(*other_windows(), Naive())
+            for form in self._offered.items():
+                if poll.best is None:
+                    poll.ask(SlidingWindow(), form=form)
         return poll.outcome()
 
     def _search(self, poll: _Poll, near_us: float) -> None:
-        """Asks `combined` for the step, or for that form of it that promises most."""
+        """Asks `combined` for the step and its other forms."""
         question, granule = poll.question, poll.question.granule
-        forms = {"": question.trace, **self._offered}
-        if question.time_limit_s is not None:
+        forms: list[Form] = [("", question.trace), *self._offered.items()]
+        if question.time_limit_s is not None and len(forms) > 1:
             # By evaluations, not by the clock, so that it does not depend on what else runs.
-            promises = {
-                name: Combined().promise(replace(question, trace=trace))
-                for name, trace in forms.items()
-            }
-            best = min(promises, key=lambda name: promises[name])
-            forms = {best: forms[best]}
-        for form, trace in forms.items():
+            promises = [Combined().promise(replace(question, trace=trace)) for _, trace in forms]
+            forms = [forms[promises.index(min(promises))]]
+        for form in forms:
             if poll.best_us > near_us:
                 if self._step_us is not makespan_us and granule.ranges:
-                    whole = replace(granule, ranges=False)
-                    poll.ask(Combined(), of=(form, trace), granule=whole, time_share=0.5)
-                poll.ask(Combined(), of=(form, trace))
+                    poll.search(form, replace(granule, ranges=False), time_share=0.5)
+                poll.search(form, granule)
 
 
 @dataclass
@@ -143,35 +145,43 @@ class _Poll:
     cut_short: bool = False
     started_s: float = field(default_factory=time.monotonic)
 
-    def ask(
-        self, *planners: Planner, of: tuple[str, Trace] | None = None,
-        granule: Granule | None = None, time_share: float = 1.0,
-    ) -> None:  # fmt: skip
-        """Asks them in turn; as soon as there is a plan, only while there is time.
-
-        Args:
-            of: a form of the step and the rewrite that made it, "" if none; None: the question's.
-            granule: None: that of the question.
-            time_share: of the time left that each may take.
-        """
-        rewrite, trace = of or ("", self.question.trace)
-        asked = replace(self.question, trace=trace, granule=granule or self.question.granule)
+    def ask(self, *planners: Planner, form: Form | None = None) -> None:
+        """Asks them in turn; as soon as there is a plan, only while there is time."""
         for planner in planners:
-            if self.best is not None and self._left_s() == 0:
+            left_s = self._left_s()
+            if self.best is not None and left_s == 0:
                 self.cut_short = True
                 return
-            try:
-                plan = self._answer(planner, asked, time_share)
-            except Infeasible as refusal:
-                # The least budget in chunks says nothing about the least budget in bytes.
-                if not _in_chunks(planner, asked.granule):
-                    self.refusals.append(refusal)
-                continue
-            step_us = self.step_us(plan)
-            if step_us < self.best_us:
-                notes = {**plan.notes, "chosen": planner.name}
-                self.best = replace(plan, rewrites=(rewrite,) if rewrite else (), notes=notes)
-                self.best_us = step_us
+            self._put(planner, replace(self.question, time_limit_s=left_s), form)
+
+    def search(self, form: Form, granule: Granule, time_share: float = 1.0) -> None:
+        """Asks `combined`, even if there is little time.
+
+        Args:
+            form: of the step.
+            granule: in place of the question's.
+            time_share: of the time left that it may take.
+        """
+        limit_s, left_s = self.question.time_limit_s, self._left_s()
+        if limit_s is not None and left_s is not None:
+            left_s = max(time_share * left_s, SEARCH_SHARE * limit_s)
+        self._put(Combined(), replace(self.question, granule=granule, time_limit_s=left_s), form)
+
+    def _put(self, planner: Planner, asked: Question, form: Form | None) -> None:
+        """Puts a question to a planner, and notes what came of it."""
+        rewrite, trace = form or ("", asked.trace)
+        asked = replace(asked, trace=trace)
+        try:
+            plan = self._answer(planner, asked)
+        except Infeasible as refusal:
+            # The least budget in chunks says nothing about the least budget in bytes.
+            if not _in_chunks(planner, asked.granule):
+                self.refusals.append(refusal)
+            return
+        step_us = self.step_us(plan)
+        if step_us < self.best_us:
+            rewrites, notes = (rewrite,) * bool(rewrite), {**plan.notes, "chosen": planner.name}
+            self.best, self.best_us = replace(plan, rewrites=rewrites, notes=notes), step_us
 
     def outcome(self) -> Plan:
         """The best plan.
@@ -184,15 +194,14 @@ class _Poll:
         notes = {**self.best.notes, **({"cut_short": True} if self.cut_short else {})}
         return replace(self.best, notes=notes)
 
-    def _answer(self, planner: Planner, asked: Question, time_share: float) -> Plan:
+    def _answer(self, planner: Planner, asked: Question) -> Plan:
         """Its plan. One that moves parts moves whole chunks, and its ledger is counted in the
         granule of the question.
         """
-        granule, left_s = asked.granule, self._left_s()
+        granule = asked.granule
         if _in_chunks(planner, granule):
             granule = replace(granule, size_bytes=granule.granted(CHUNK_BYTES))
-        limit_s = None if left_s is None else time_share * left_s
-        plan = replace(asked, granule=granule, time_limit_s=limit_s).put_to(planner)
+        plan = replace(asked, granule=granule).put_to(planner)
         if plan.schedule.granule == self.question.granule:
             return plan
         schedule = replace(plan.schedule, granule=self.question.granule)
