@@ -1,15 +1,16 @@
-"""Narrow: where a mask makes calls too wide, the masked gradient is written once, in place.
+"""Narrow: calls that fill the device by themselves are split into calls that work in place.
 
 In: a trace after `fuse`, and how many bytes a call may hold by itself. Out: a trace with the same
-bits, in which a ReLU's gradient of such calls is a call again. The one idea: `fuse` saves a pass
-through memory, and pays with width. The two gradient calls of a batch norm, and the sum behind a
-shortcut, read dy, the mask y and one array more, and in 7.5 times too little memory three such
-arrays hold five sixths of it: beside such a call nothing can be fetched, and the GPU waits. dz = dy
-where y > 0 can be written over dy, since nobody else reads dy; then each of these calls holds two
-arrays, and y may leave before them. So the pass that `fuse` saved is paid for again, but only where
-it buys time to copy. Where dy cannot be overwritten nothing would be gained, and nothing is done.
-Source: ours; in place as paper 004, section 4.2. Read next: `fuse.py`, whose backward half this
-undoes; `execution/compose.py`, which offers such steps to planners that choose.
+bits. The one idea: `fuse` saves a pass through memory, and pays with width. The two gradient calls
+of a batch norm, and the sum behind a shortcut, read dy, the mask y and one array more; in 7.5 times
+too little memory three such arrays hold five sixths of it, nothing can be fetched beside such a
+call, and the GPU waits. dz = dy where y > 0 can be written over dy, if nobody else reads dy; then
+each of these calls holds two arrays, and y may leave before them. Likewise a norm that adds a
+residual and may overwrite neither of them writes a third array: the norm alone writes it, and the
+sum is written over that. So the pass that `fuse` saved is paid for again, but only where it buys
+room to copy. Where nothing can be overwritten nothing would be gained, and nothing is done. Source:
+ours; in place as paper 004, section 4.2. Read next: `fuse.py`, which this undoes in part;
+`execution/compose.py`, which offers such steps to planners that choose.
 """
 
 from __future__ import annotations
@@ -38,16 +39,19 @@ NAME = "narrow"
 #: A call that holds more than one part in so many of the budget is too wide: little of what the
 #: calls around it need finds room beside it. Measured: docs/planners.md.
 PARTS = 4
+#: A sum is split only where it is so many times too wide: that frees nothing before its time, as
+#: taking a mask out does, and leaves the search one value more.
+SUMS = 2
 
 
 def narrow(trace: Trace, most_bytes: int) -> Trace:
-    """Splits the calls that hold more than `most_bytes` into some that each hold less, in place.
+    """Splits calls that hold more than `most_bytes` into some that each hold less, in place.
 
     Cost: O(calls).
     """
     edit = _Edit(trace, most_bytes)
     for call in trace.calls:
-        if _adds(call) and edit.too_wide(call):
+        if _adds(call) and edit.too_wide(call, SUMS):
             edit.split_sum(call)
     for (dy, y), readers in _masking(trace).items():
         if any(map(edit.too_wide, readers)) and _can_be_overwritten(trace, dy, readers):
@@ -84,9 +88,9 @@ class _Edit:
         self._variables = list(trace.variables)
         self._calls = len(trace.calls)
 
-    def too_wide(self, call: Call) -> bool:
-        """Whether a call holds more than it may."""
-        return call_need_bytes(call, self.trace, BYTES) > self.most_bytes
+    def too_wide(self, call: Call, times: int = 1) -> bool:
+        """Whether a call holds more than so many times what it may."""
+        return call_need_bytes(call, self.trace, BYTES) > times * self.most_bytes
 
     def split_sum(self, call: Call) -> None:
         """y = max(norm + residual, 0): the norm first, then the sum, over it."""

@@ -36,7 +36,7 @@ BUGS = {
         narrow, "narrow", "any(map(edit.too_wide, readers))", "all(map(edit.too_wide, readers))",
     ),
     "a call that just fits is too wide": (
-        narrow._Edit, "too_wide", "> self.most_bytes", ">= self.most_bytes",
+        narrow._Edit, "too_wide", "> times *", ">= times *",
     ),
     "a place of its own": (
         narrow._Edit, "_call", "MappingProxyType({out: ins[0]})", "MappingProxyType({})",
