@@ -2,9 +2,10 @@
 
 In: a trace, names of rewrites, how an allocator rounds; a planner and a budget. Out: a `Plan`,
 proved. The one idea: planners see a step rewritten, its small objects pinned in a region of which
-they know nothing; their answer gets all that belongs to a plan besides the list, and none leaves
-here unverified. Read next: `sched/planning/beside_region.py`; `prepare.py`, which asks again until
-what the allocator wastes fits too.
+they know nothing, and those that choose are offered the step made narrow as well; their answer gets
+all that belongs to a plan besides the list, and none leaves here unverified. Read next:
+`sched/planning/beside_region.py`; `prepare.py`, which asks again until what the allocator wastes
+fits too.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ooctrain.rewrite import REWRITES, apply_rewrites
+from ooctrain.rewrite.narrow import narrower
 from ooctrain.rewrite.pin_small import pinning_for
 from ooctrain.sched.bounds.closed import lower_bound
 from ooctrain.sched.budget import resolve_budget, with_region
 from ooctrain.sched.planning.beside_region import plan_beside
-from ooctrain.sched.planning.planner import Planner
+from ooctrain.sched.planning.planner import OfferedPlanner, Planner
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Plan
 from ooctrain.sched.verify import verify
@@ -73,6 +75,8 @@ def plan_step(step: RewrittenStep, planner: Planner, question: Question) -> Plan
         ConfigError: what it returned is no plan.
     """
     budget_bytes, machine = question.budget_bytes, question.machine
+    if isinstance(planner, OfferedPlanner):
+        planner = planner.offered(narrower(step.trace, budget_bytes))
     found = plan_beside(planner, question)
     plan = replace(
         found,

@@ -31,10 +31,17 @@ LABEL_WIDTH = 10
 
 
 def search_rows(plan: Plan) -> list[tuple[str, str]]:
-    """What to do about a search that ran out of time, if it did."""
-    if not plan.notes.get("cut_short"):
-        return []
-    return [("search", "cut short; --time-limit SECONDS gives it more time")]
+    """In which form of the step a search found the plan, if it was not the step itself; and what to
+    do about it if it ran out of time.
+    """
+    rows = [
+        ("split", f"calls of more than {format_bytes(int(name.partition(':')[2]))}, by {name}")
+        for name in plan.rewrites
+        if name.startswith("narrow:")
+    ]
+    if plan.notes.get("cut_short"):
+        rows.append(("search", "cut short; --time-limit SECONDS gives it more time"))
+    return rows
 
 
 def timeline_rows(timeline: Timeline) -> list[tuple[str, str]]:

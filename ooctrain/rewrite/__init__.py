@@ -2,9 +2,9 @@
 
 In: a trace and names. Out: the trace after those rewrites, in their order. The one idea: a rewrite
 is a pure function, so whoever has the original trace and the names can check the plan's trace (rule
-R602). A name may carry parameters after a colon: "tile:4x4:conv1", "bands:16". All keep the bits;
-tiling does on whole numbers, and adds floats in another order. Read next: `fuse.py`,
-`share_storage.py`, then `tile/`.
+R602). A name may carry parameters after a colon: "tile:4x4:conv1", "bands:16", "narrow:1048576".
+All keep the bits; tiling does on whole numbers, and adds floats in another order. Read next:
+`fuse.py`, `share_storage.py`, `narrow.py`, then `tile/`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ooctrain.errors import ConfigError
 from ooctrain.rewrite.fuse import fuse
+from ooctrain.rewrite.narrow import NAME as NARROW
+from ooctrain.rewrite.narrow import narrow_by_name
 from ooctrain.rewrite.pin_small import NAME as PIN_SMALL
 from ooctrain.rewrite.pin_small import pin_again, pin_by_name
 from ooctrain.rewrite.share_storage import share_storage
@@ -26,9 +28,11 @@ class Rewrites(Mapping[str, Rewrite]):
     """{name: rewrite}; "tile:4x4" is looked up as "tile" and gets its parameters."""
 
     plain: Mapping[str, Rewrite] = {"fuse": fuse, "share_storage": share_storage}
-    with_parameters = ("tile", "bands", "bands_again", PIN_SMALL)
+    with_parameters = ("tile", "bands", "bands_again", PIN_SMALL, NARROW)
 
     def __getitem__(self, name: str) -> Rewrite:
+        if name.partition(":")[0] == NARROW:
+            return lambda trace: narrow_by_name(trace, name)
         if name.partition(":")[0] == PIN_SMALL:
             return lambda trace: pin_by_name(trace, name)
         if name.partition(":")[0] in self.with_parameters:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
@@ -121,6 +121,13 @@ class Op:
         """Step scalars that it reads ("lr", "step", "seed"); never attributes of a call."""
         return ()
 
+    @property
+    def computes(self) -> Op:
+        """What it is to whoever tells operations apart: itself, unless it runs another one on parts
+        of its inputs.
+        """
+        return self
+
     def infer(self, *ins: Spec) -> tuple[Spec, ...]:
         """Shapes of the outputs. Raises ShapeError in words that name the op and the shapes."""
         raise TypeError(f"{type(self).__name__} lacks infer()")
@@ -156,6 +163,11 @@ class Op:
         exact.
         """
         return None
+
+
+def computed_by(op: Any) -> Any:
+    """What an operation of a call computes; of a trace without kernels its operation as it is."""
+    return op.computes if isinstance(op, Op) else op
 
 
 def whole_lines(size_bytes: int) -> int:

@@ -48,6 +48,11 @@ class OnRows(Op):
         return f"{self.op.name}_on_rows"
 
     @property
+    def computes(self) -> Op:
+        """The operation: on some rows it is to planners what it is on all."""
+        return self.op.computes
+
+    @property
     def algorithm(self) -> str:
         """Of the convolution that it is, "" if it is none."""
         return getattr(self.op, "algorithm", "")

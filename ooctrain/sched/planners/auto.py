@@ -3,17 +3,19 @@
 In: a trace and a budget. Out: the plan with the smallest simulated makespan. The one idea: planning
 costs milliseconds and a step seconds, so ask several and take the best; where that is far from what
 no list beats, computing again may pay: `dtr` and `superneurons` know how in their ways, and
-`combined` searches for as long as it may. No single window is best everywhere: over ResNet-18,
-ResNet-50 and VGG-11, two links and five budgets, the default loses up to 10 % against the best of
-twelve windows (six sizes, two places for parameters), a window of size 1 up to 15 %; those asked
-here lose nothing. Read next: `registry.py`.
+`combined` searches for as long as it may, in other forms of the step too if the caller offers some
+(`execution/compose.py` does; planners know no rewrites). No single window is best everywhere: over
+ResNet-18, ResNet-50 and VGG-11, two links and five budgets, the default loses up to 10 % against
+the best of twelve windows (six sizes, two places for parameters), a window of size 1 up to 15 %;
+those asked here lose nothing. Read next: `registry.py`.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ooctrain.errors import Infeasible
@@ -39,6 +41,10 @@ NEAR = 1.05
 #: Whoever moves parts of variables is asked for multiples of this (`alloc/virtual.py`'s chunk), so
 #: that a plan made to the byte can be executed too.
 CHUNK_BYTES = 64 << 10
+#: Share of a time limit that the search gets at least, however long the others took.
+SEARCH_SHARE = 0.25
+#: A rewrite of the step, "" for none, and the step after it.
+Form = tuple[str, Trace]
 
 
 def other_windows() -> tuple[Planner, ...]:
@@ -63,7 +69,9 @@ def nobody_else(question: Question, best: Plan | None) -> Sequence[Planner]:
 class Auto:
     """The best plan of `keep-all`, `window` with several windows, `belady` and `naive`; of `dtr`,
     `superneurons` and `combined` too, where the best so far is more than `NEAR` from the bound or
-    there is none (they need less host memory). Cost: theirs together.
+    there is none (they need less host memory). `combined` searches forms of the step, too, that
+    were offered: all of them if it has all the time it likes, else the one that promises most.
+    Cost: theirs together.
 
     Args:
         others: whom to ask besides; `execution/planners.py` hands in those that rewrite the step.
@@ -74,13 +82,20 @@ class Auto:
     def __init__(self, others: Others = nobody_else) -> None:
         self._others = others
         self._step_us: Callable[[Plan], float] = makespan_us
+        self._offered: Mapping[str, Trace] = {}
 
     def weighing_by(self, step_us: Callable[[Plan], float]) -> Auto:
         """See `WeighingPlanner`. What claims leave out is the cost of moving parts of variables
         (mapping), so planners that move parts are then asked for whole variables too.
         """
-        auto = Auto(self._others)
+        auto = copy.copy(self)
         auto._step_us = step_us
+        return auto
+
+    def offered(self, steps: Mapping[str, Trace]) -> Auto:
+        """See `OfferedPlanner`."""
+        auto = copy.copy(self)
+        auto._offered = steps
         return auto
 
     def plan(
@@ -99,16 +114,32 @@ class Auto:
             poll.ask(SlidingWindow())
             if poll.best_us > near_us:
                 poll.ask(Dtr(), SuperNeurons())
-            poll.ask(Belady(), *other_windows(), Naive())
+            poll.ask(Belady())
             if poll.best is not None:
                 poll.ask(*self._others(question, poll.best))
             if poll.best_us > near_us:
-                if self._step_us is not makespan_us and granule.ranges:
-                    poll.ask(Combined(), granule=replace(granule, ranges=False), time_share=0.5)
-                poll.ask(Combined())
+                self._search(poll, near_us)
+            poll.ask(*other_windows(), Naive())
+            for form in self._offered.items():
+                if poll.best is None:
+                    poll.ask(SlidingWindow(), form=form)
             if poll.best is None:
                 poll.ask(*self._others(question, None))
         return poll.outcome()
+
+    def _search(self, poll: _Poll, near_us: float) -> None:
+        """Asks `combined` for the step and its other forms."""
+        question, granule = poll.question, poll.question.granule
+        forms: list[Form] = [("", question.trace), *self._offered.items()]
+        if question.time_limit_s is not None and len(forms) > 1:
+            # By evaluations, not by the clock, so that it does not depend on what else runs.
+            promises = [Combined().promise(replace(question, trace=trace)) for _, trace in forms]
+            forms = [forms[promises.index(min(promises))]]
+        for form in forms:
+            if poll.best_us > near_us:
+                if self._step_us is not makespan_us and granule.ranges:
+                    poll.search(form, replace(granule, ranges=False), time_share=0.5)
+                poll.search(form, granule)
 
 
 @dataclass
@@ -130,31 +161,44 @@ class _Poll:
     cut_short: bool = False
     started_s: float = field(default_factory=time.monotonic)
 
-    def ask(
-        self, *planners: Planner, granule: Granule | None = None, time_share: float = 1.0
-    ) -> None:
-        """Asks them in turn; as soon as there is a plan, only while there is time.
-
-        Args:
-            granule: None: that of the question.
-            time_share: of the time left that each may take.
-        """
-        granule = granule or self.question.granule
+    def ask(self, *planners: Planner, form: Form | None = None) -> None:
+        """Asks them in turn; as soon as there is a plan, only while there is time."""
         for planner in planners:
-            if self.best is not None and self._left_s() == 0:
+            left_s = self._left_s()
+            if self.best is not None and left_s == 0:
                 self.cut_short = True
                 return
-            try:
-                plan = self._answer(planner, granule, time_share)
-            except Infeasible as refusal:
-                # The least budget in chunks says nothing about the least budget in bytes.
-                if not _in_chunks(planner, granule):
-                    self.refusals.append(refusal)
-                continue
-            step_us = self.step_us(plan)
-            if step_us < self.best_us:
-                self.best = replace(plan, notes={**plan.notes, "chosen": planner.name})
-                self.best_us = step_us
+            self._put(planner, replace(self.question, time_limit_s=left_s), form)
+
+    def search(self, form: Form, granule: Granule, time_share: float = 1.0) -> None:
+        """Asks `combined`, even if there is little time.
+
+        Args:
+            form: of the step.
+            granule: in place of the question's.
+            time_share: of the time left that it may take.
+        """
+        limit_s, left_s = self.question.time_limit_s, self._left_s()
+        if limit_s is not None and left_s is not None:
+            left_s = max(time_share * left_s, SEARCH_SHARE * limit_s)
+        self._put(Combined(), replace(self.question, granule=granule, time_limit_s=left_s), form)
+
+    def _put(self, planner: Planner, asked: Question, form: Form | None) -> None:
+        """Puts a question to a planner, and notes what came of it."""
+        rewrite, trace = form or ("", asked.trace)
+        asked = replace(asked, trace=trace)
+        try:
+            plan = self._answer(planner, asked)
+        except Infeasible as refusal:
+            # The least budget in chunks says nothing about the least budget in bytes.
+            if not _in_chunks(planner, asked.granule):
+                self.refusals.append(refusal)
+            return
+        step_us = self.step_us(plan)
+        if step_us < self.best_us:
+            rewrites = (*(name for name in (rewrite,) if name), *plan.rewrites)
+            notes = {**plan.notes, "chosen": planner.name}
+            self.best, self.best_us = replace(plan, rewrites=rewrites, notes=notes), step_us
 
     def outcome(self) -> Plan:
         """The best plan.
@@ -167,18 +211,17 @@ class _Poll:
         notes = {**self.best.notes, **({"cut_short": True} if self.cut_short else {})}
         return replace(self.best, notes=notes)
 
-    def _answer(self, planner: Planner, granule: Granule, time_share: float) -> Plan:
+    def _answer(self, planner: Planner, asked: Question) -> Plan:
         """Its plan. One that moves parts moves whole chunks, and its ledger is counted in the
-        granule that was asked for.
+        granule of the question.
         """
-        asked, in_chunks, left_s = self.question, _in_chunks(planner, granule), self._left_s()
-        if in_chunks:
+        granule = asked.granule
+        if _in_chunks(planner, granule):
             granule = replace(granule, size_bytes=granule.granted(CHUNK_BYTES))
-        limit_s = None if left_s is None else time_share * left_s
-        plan = replace(asked, granule=granule, time_limit_s=limit_s).put_to(planner)
-        if plan.schedule.granule == asked.granule:
+        plan = replace(asked, granule=granule).put_to(planner)
+        if plan.schedule.granule == self.question.granule:
             return plan
-        schedule = replace(plan.schedule, granule=asked.granule)
+        schedule = replace(plan.schedule, granule=self.question.granule)
         made = make_plan(schedule, plan.trace, asked.machine, plan.notes)
         return replace(made, rewrites=plan.rewrites)
 

@@ -32,6 +32,7 @@ from ooctrain.sched.planning.rematerialise import droppable, rematerialise
 from ooctrain.sched.planning.unroll import plan_runs
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine, call_durations_ns
+from ooctrain.step.op import computed_by
 from ooctrain.step.trace import Call, Trace
 
 #: Who may plan the rest: planners that list each call once.
@@ -77,9 +78,10 @@ def outputs_of_norms(trace: Trace) -> tuple[int, ...]:
     """The outputs of batch norms without a shortcut, and of ReLUs right after them."""
 
     def comes_from_norm(call: Call) -> bool:
-        if isinstance(call.op, BatchNormApply):
-            return not call.op.residual
-        before = trace.producer[call.ins[0]] if isinstance(call.op, ReLU) else None
+        op = computed_by(call.op)
+        if isinstance(op, BatchNormApply):
+            return not op.residual
+        before = trace.producer[call.ins[0]] if isinstance(op, ReLU) else None
         return before is not None and comes_from_norm(trace.calls[before])
 
     return tuple(

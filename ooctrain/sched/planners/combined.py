@@ -30,7 +30,7 @@ from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
 
 if TYPE_CHECKING:
-    from ooctrain.sched.search.choice import Choice
+    from ooctrain.sched.search.choice import Choice, Search
 
 
 #: Steps up to this length get all evaluations; longer ones fewer, as each takes more time, and more
@@ -38,6 +38,10 @@ if TYPE_CHECKING:
 CALLS, GROWTH = 600, 1.5
 #: Of a time limit: for each of the starts that can be cut short.
 STARTS_SHARE = 0.1
+#: The search gets this share of a time limit at least, however long the starts took.
+SEARCH_SHARE = 0.5
+#: Evaluations that tell which of several forms of a step is worth a search.
+PROMISE = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,8 @@ class Combined:
                 return best  # everything fits: nothing is faster
         if best is None:
             raise least_refusal("combined", refusals, budget_bytes)
+        if time_limit_s is not None and deadline is not None:
+            deadline = max(deadline, time.monotonic() + SEARCH_SHARE * time_limit_s)
         found = self._searched(question, deadline)
         if found is not None and found.makespan_us < best.makespan_us:
             best = found
@@ -95,26 +101,27 @@ class Combined:
             best = replace(best, notes={**best.notes, "cut_short": True})
         return best
 
+    def promise(self, question: Question) -> float:
+        """How long a step takes, in ns, by the best choice of a search that has barely begun;
+        beyond all durations where none fits. Cost: `PROMISE` evaluations, whatever the time.
+        """
+        search, first = _begun(question)
+        number = _evaluations(PROMISE, question)
+        return search.cost(search.improve(first[0], number, seed=question.seed, deadline=None))
+
     def _searched(self, question: Question, deadline: float | None) -> Plan | None:
         """The plan of the best choice: half of the search goes to the starts, half to what came of
         the best of them.
         """
-        # Late: it loads Numba, which planning otherwise does without.
-        from ooctrain.sched.search.choice import LESS_HEAT, Search
-
-        trace, machine, seed = question.trace, question.machine, question.seed
-        search = Search(trace, question.budget_bytes, machine, question.granule)
-        # What annealing begins with: values to drop.
-        first = search.best_first(Prefix(steps=8).choices(trace, machine))
-        longer = max(1.0, len(trace.calls) / CALLS)
-        half = int(self.evaluations / longer**GROWTH / 2)
+        seed, (search, first) = question.seed, _begun(question)
+        half = _evaluations(self.evaluations / 2, question)
         found = [
             search.improve(choice, half // len(first), seed=seed + place, deadline=deadline)
             for place, choice in enumerate(first)
         ]
         nearest = min(found, key=search.cost)
         last = seed + len(first)
-        found.append(search.improve(nearest, half, seed=last, deadline=deadline, heat=LESS_HEAT))
+        found.append(search.improve(nearest, half, seed=last, deadline=deadline, further=True))
         for choice in sorted(found, key=search.cost):
             plan = _plan_of(choice, question, search.evaluations)
             if plan is not None:
@@ -125,6 +132,22 @@ class Combined:
 def starts() -> tuple[Planner, ...]:
     """Whose plans take part as they are."""
     return (KeepAll(), Belady(), Prefix(), WindowCyclic())
+
+
+def _evaluations(number: float, question: Question) -> int:
+    """So many of a step of `CALLS` calls, in a step that may be longer."""
+    longer = max(1.0, len(question.trace.calls) / CALLS)
+    return int(number / longer**GROWTH)
+
+
+def _begun(question: Question) -> tuple[Search, list[Choice]]:
+    """A search, and what annealing begins with: values to drop."""
+    # Late: it loads Numba, which planning otherwise does without.
+    from ooctrain.sched.search.choice import Search
+
+    trace, machine = question.trace, question.machine
+    search = Search(trace, question.budget_bytes, machine, question.granule)
+    return search, search.best_first(Prefix(steps=8).choices(trace, machine))
 
 
 def _plan_of(choice: Choice, question: Question, evaluations: int) -> Plan | None:

@@ -37,6 +37,7 @@ from ooctrain.sched.planning.segments import segments
 from ooctrain.sched.planning.swap import movable_gaps
 from ooctrain.sched.schedule import BYTES, Granule, Plan, Run
 from ooctrain.step.machine import Machine
+from ooctrain.step.op import computed_by
 from ooctrain.step.trace import Call, Trace
 
 CHECKPOINT_LAYERS = (Conv2d, ConvTranspose2d, Linear, Concat, Add)
@@ -114,14 +115,15 @@ def checkpoint_outputs(trace: Trace) -> tuple[int, ...]:
 
 
 def _is_dear(call: Call) -> bool:
-    joins = isinstance(call.op, BatchNormApply) and call.op.residual
-    return joins or isinstance(call.op, CHECKPOINT_LAYERS)
+    op = computed_by(call.op)
+    return isinstance(op, CHECKPOINT_LAYERS) or (isinstance(op, BatchNormApply) and op.residual)
 
 
 def _is_fork(trace: Trace, var: int) -> bool:
     """Whether several layers read a value on their way forward."""
     readers = [trace.calls[reader] for reader in trace.readers[var]]
-    layers = [c for c in readers if c.phase == "forward" and not isinstance(c.op, STATISTICS)]
+    ops = [computed_by(call.op) for call in readers if call.phase == "forward"]
+    layers = [op for op in ops if not isinstance(op, STATISTICS)]
     return len(layers) > 1
 
 

@@ -85,6 +85,23 @@ class WeighingPlanner(Planner, Protocol):
         ...
 
 
+@runtime_checkable
+class OfferedPlanner(Planner, Protocol):
+    """A planner that chooses among forms of one step, too.
+
+    Whoever composes a plan knows rewrites that keep the bits; a planner knows whether one pays.
+    """
+
+    def offered(self, steps: Mapping[str, Trace]) -> Planner:
+        """The same planner, which may answer for one of these steps instead.
+
+        Args:
+            steps: {name of a rewrite: the step after it}. A plan for one of them has this step as
+                its `trace`, and the name in its `rewrites`.
+        """
+        ...
+
+
 def as_plan(found: object, planner: Planner) -> Plan:
     """What a planner returned, if it is a plan at all; ConfigError otherwise."""
     if not isinstance(found, Plan):

@@ -90,7 +90,7 @@ class Search:
 
     def improve(
         self, start: Choice, evaluations: int, *, seed: int, deadline: float | None,
-        heat: float = HEAT,
+        further: bool = False,
     ) -> Choice:  # fmt: skip
         """The best choice met while annealing.
 
@@ -99,7 +99,7 @@ class Search:
             evaluations: how many choices are tried at most.
             seed: of the random numbers.
             deadline: of `time.monotonic()`; the search ends there.
-            heat: the first temperature, as a share of the makespan.
+            further: it begins with what other searches found, so at a lower temperature.
         """
         walk = annealing_from(self._tables, self._array(start), self._limits, seed)
         if not self._field.values.size:
@@ -109,7 +109,7 @@ class Search:
             if deadline is not None and time.monotonic() >= deadline:
                 break
             stop = min(first + BLOCK, evaluations)
-            cooling = Cooling(first, stop, evaluations, heat)
+            cooling = Cooling(first, stop, evaluations, LESS_HEAT if further else HEAT)
             walk = anneal(self._tables, walk, self._field, self._limits, cooling)
             self.evaluations += stop - first
         return start if walk.best_cost >= IMPOSSIBLE else _choice(walk.best)

@@ -30,6 +30,7 @@ from ooctrain.sched.planning.planner import (
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine
+from ooctrain.step.op import computed_by
 from ooctrain.step.trace import Trace
 
 
@@ -86,7 +87,7 @@ def _layer_inputs(trace: Trace) -> Iterator[Offloadable]:
 def _feeds_convolution(trace: Trace, storage: Offloadable) -> bool:
     """Whether one of its forward readers is a convolution."""
     forward = (call for call in trace.readers[storage.var] if call <= storage.leaves_with)
-    return any(isinstance(trace.calls[call].op, Conv2d) for call in forward)
+    return any(isinstance(computed_by(trace.calls[call].op), Conv2d) for call in forward)
 
 
 def _plan(name: str, question: Question, trips: list[Offloadable]) -> Plan:
