@@ -7,9 +7,9 @@ cut out at once so that the rest may go, and the next band's own rows are writte
 Backward all comes in descending order: a gradient row is gathered from all rows that it went to,
 which are there by then, so no halo is added up and each row is written once. Weight gradients sum
 each band's own rows. What reads a sum over all rows, a norm, waits for all bands: such calls are a
-level of their own (`barriers.py`). With `again`, a band's forward calls run once more in backward, from the kept
-rows; without, backward reads what forward made, and the planner decides what to keep, to swap, to
-run again. Source: ours; docs/tiling.md. Read next: `tests/properties/test_bands.py`.
+level of their own (`barriers.py`). With `again`, a band's forward calls run once more in backward,
+from the kept rows; without, backward reads what forward made, and the planner decides what to keep,
+to swap, to run again. Source: ours; docs/tiling.md. Read next: `tests/properties/test_bands.py`.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ order. Since kernels add whole blocks of rows, a band's rows are rounded to such
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -150,12 +151,16 @@ def state_bytes(op: Op, ins: Sequence[Spec], outs: Sequence[Spec], device: str) 
     """Size of the state: the workspace of the untiled call, of each image where they are summed by
     themselves.
 
+    A trace for a GPU can be run by the cpu's kernels too, as tests do: there is room for both.
+
     Args:
         ins, outs: of the untiled call.
     """
     n, c = ins[0].shape[:2]
     images = n if isinstance(op, OF_IMAGES) else 1
-    needed = max(TABLES[device].workspace_bytes(op, ins, outs, 1), DEFINITION_BYTES * c)
+    devices = {"cpu", device}
+    needed = max(TABLES[name].workspace_bytes(op, ins, outs, 1) for name in devices)
+    needed = max(needed, DEFINITION_BYTES * c)
     return images * whole_lines(needed)
 
 
@@ -167,10 +172,12 @@ def rows_together(op: Op, shape: Sequence[int], device: Literal["cpu", "cuda"]) 
         shape: (N, C, H, W) of what is summed.
     """
     n, c, h, w = shape
+    on_cpu = rows_of_block(h, w, BLOCK_ROWS)
     if device == "cpu":
-        return rows_of_block(h, w, BLOCK_ROWS)
+        return on_cpu
     images = n if isinstance(op, OF_IMAGES) else 1
-    return rows_of_block(h, w, columns(n * h * w // images, c, images).rows_per_chunk)
+    limit = columns(n * h * w // images, c, images).rows_per_chunk
+    return min(h, math.lcm(on_cpu, rows_of_block(h, w, limit)))
 
 
 def _sums_of(op: Op, arrays: Sequence[np.ndarray], scalars: Any) -> np.ndarray:
