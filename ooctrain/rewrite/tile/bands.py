@@ -71,9 +71,8 @@ class _BandWeaver:
             v for v in self.inner if not ids.issuperset(trace.readers[v])
         }
         self.levels = levels_of(calls.forward, calls.rules)
-        sums = (call for call in calls.forward if calls.rules[call.id].reduces)
-        #: forward tensors that are there as a whole, or in all bands, before backward
-        self.waiting = crossing(self.levels).union(*(call.outs for call in sums))
+        #: sums, and forward tensors that exist in all bands before backward
+        self.waiting = crossing(self.levels)
         images = trace.variables[calls.forward[0].ins[0]].shape[0]
         self.numbers = range(images * calls.bands)
         self.rows = BandRows(trace, writer, self.inner, images)
