@@ -23,6 +23,7 @@ from ooctrain.rewrite.tile import (
     barriers,
     carried_sums,
     carried_totals,
+    loss_rules,
     norm_rules,
     writer,
 )
@@ -37,6 +38,18 @@ def _slip(owner: Any, name: str, piece: str, wrong: str) -> Plant:
 
 def _slip_everywhere(owner: Any, name: str, piece: str, wrong: str) -> Plant:
     return lambda patch: plant_everywhere(patch, owner, name, piece, wrong) and None
+
+
+def _slip_of_loss(name: str, piece: str, wrong: str) -> Plant:
+    """Changes the row rule of a loss in its table."""
+
+    def planted(patch: pytest.MonkeyPatch) -> None:
+        right = getattr(loss_rules, name)
+        changed, rules = with_bug(right, piece, wrong), loss_rules.LOSS_RULES.items()
+        table = {op: changed if rule is right else rule for op, rule in rules}
+        patch.setattr(loss_rules, "LOSS_RULES", table)
+
+    return planted
 
 
 def _slip_of_rule(name: str, piece: str, wrong: str) -> Plant:
@@ -103,7 +116,7 @@ NORM_BAND_BUGS: dict[str, Plant] = {
         norm_rules, "_over_the_image", "over=h * w", "over=place.full[0] * h * w"
     ),
     "statistics of the first image": _slip(
-        band_rows.BandRows, "of_image", "(image, 0), (1, c)", "(0, 0), (1, c)"
+        band_rows.BandRows, "of_image", "(image, *(0", "(0, *(0"
     ),
     "sums of the first image": _slip(
         carried_sums.CarriedSum, "reference",
@@ -143,6 +156,33 @@ NORM_BAND_BUGS: dict[str, Plant] = {
         kernels, "add", "_of_image(state, shape[0], image)", "_of_image(state, shape[0], 0)"
     ),
     "a sum that forgets what was summed": _slip(kernels, "add", "if old is None:", "if True:"),
+}  # fmt: skip
+
+#: Of losses and means; `test_bands_of_losses.py` kills them.
+LOSS_BAND_BUGS: dict[str, Plant] = {
+    "the mean of a loss over the band": _slip_of_loss("_mean_error", "over=size", "over=0"),
+    "the gradient of a mean over the band": _slip_of_loss(
+        "_mean_error_grad", "over=size", "over=0"
+    ),
+    "a loss of the last band": _slip_everywhere(
+        carried_totals, "add_part", "add_up(v, part, run.steps, run.totals, run.phase)",
+        "run.totals[v] = part",
+    ),
+    "a pooling that means over the band": _slip_of_loss(
+        "_global_pool", "lambda op, place: mean", "lambda op, place: Sum((2, 3), 1 / 32)"
+    ),
+    "the gradient of a pooling without its share": _slip_of_loss(
+        "_global_pool_grad", "1 / math.prod(op.size)", "1.0"
+    ),
+    "the pooled gradient of the first image": _slip(
+        band_rows.BandRows, "of_image", "(image, *(0", "(0, *(0"
+    ),
+    "pooled into the first image": _slip_everywhere(
+        carried_totals, "add_part", "start = (image, ", "start = (0, "
+    ),
+    "all images pooled together": _slip_of_loss(
+        "_global_pool", "adds_images=False", "adds_images=True"
+    ),
 }  # fmt: skip
 
 #: Those of the kernels; in the definition there are none.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from properties.test_bands_of_losses import check_global_pooling, check_loss
 from properties.test_bands_of_norms import all_named_graphs
-from zoo.norm_band_bugs import NORM_BAND_BUGS, OF_KERNELS
+from zoo.norm_band_bugs import LOSS_BAND_BUGS, NORM_BAND_BUGS, OF_KERNELS
 
 from ooctrain.errors import OoctrainError
 
@@ -26,3 +27,17 @@ def test_bug(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     NORM_BAND_BUGS[bug](monkeypatch)
     with pytest.raises(KILLED):
         all_named_graphs("cpu" if bug in OF_KERNELS else "reference")
+
+
+def laws_of_losses() -> None:
+    check_loss("mse", again=False)
+    check_global_pooling()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bug", LOSS_BAND_BUGS)
+def test_bug_of_losses(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    laws_of_losses()
+    LOSS_BAND_BUGS[bug](monkeypatch)
+    with pytest.raises(KILLED):
+        laws_of_losses()

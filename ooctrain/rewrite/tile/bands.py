@@ -23,12 +23,12 @@ from ooctrain.rewrite.tile.band_rows import BandPass, BandRows, Part
 from ooctrain.rewrite.tile.banded_calls import BandedCalls
 from ooctrain.rewrite.tile.barriers import Level, crossing, leading_to, levels_of
 from ooctrain.rewrite.tile.carried_sums import CARRIED, CarriedSum
-from ooctrain.rewrite.tile.carried_totals import carried_sum, finish_level
+from ooctrain.rewrite.tile.carried_totals import add_part, carried_sum, finish_level
 from ooctrain.rewrite.tile.frontier import Frontier
 from ooctrain.rewrite.tile.halo import Span
 from ooctrain.rewrite.tile.on_rows import OnRows, View
 from ooctrain.rewrite.tile.row_rules import RowPlace, RowsRead
-from ooctrain.rewrite.tile.steps import TileCall, Value, add_up, zeros
+from ooctrain.rewrite.tile.steps import TileCall, Value, zeros
 from ooctrain.rewrite.tile.writer import TraceWriter, positions
 from ooctrain.step.op import Op, Spec
 from ooctrain.step.trace import Call, Trace
@@ -226,7 +226,8 @@ class _BandWeaver:
             run.parts[call.outs[0]].remove(part)
         for v, span, value in zip(call.outs, held, outs, strict=True):
             if reduces:
-                add_up(v, value, run.steps, run.totals)
+                added = self.calls.rules[call.id].adds_images
+                add_part(run, self.writer, v, value, None if added else image)
             else:
                 self._made(run, v, image, Part(span, value))
         return step
