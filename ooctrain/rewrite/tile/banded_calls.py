@@ -102,8 +102,8 @@ def _forward_calls(trace: Trace, first: str | None, last: str | None) -> list[Ca
     if first is None or last is None:
         return choose_chain(trace, first, last)
     start = named_calls(trace, first)[0]
-    end = named_calls(trace, last, ("forward", "loss"))
-    end = [call for call in end if call.pure and call.ins][-1]
+    ends = named_calls(trace, last, ("forward", "loss"))
+    end = [call for call in ends if call.pure and call.ins][-1]
     between = trace.calls[start.id : end.id + 1]
     reached = {start.ins[0]}
     for call in between:

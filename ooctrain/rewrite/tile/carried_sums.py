@@ -15,7 +15,7 @@ import importlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -117,8 +117,8 @@ class CarriedTotal(Op):
     def infer(self, *ins: Spec) -> tuple[Spec, ...]:
         return tuple(map(Spec, self.outs))
 
-    def reference(self, state, *vectors, scalars):
-        sums = _numbers(state, self.op, self.shape)
+    def reference(self, *arrays, scalars):
+        sums = _numbers(arrays[0], self.op, self.shape)
         if not isinstance(self.op, OF_IMAGES):
             sums = sums[:, 0]
         if not isinstance(self.op, BatchNormStats | InstanceNormStats):
@@ -164,7 +164,7 @@ def state_bytes(op: Op, ins: Sequence[Spec], outs: Sequence[Spec], device: str) 
     return images * whole_lines(needed)
 
 
-def rows_together(op: Op, shape: Sequence[int], device: Literal["cpu", "cuda"]) -> int:
+def rows_together(op: Op, shape: Sequence[int], device: str) -> int:
     """So many rows of an image the device's kernel adds at once: borders of bands are rounded to
     these.
 
@@ -175,6 +175,7 @@ def rows_together(op: Op, shape: Sequence[int], device: Literal["cpu", "cuda"]) 
     on_cpu = rows_of_block(h, w, BLOCK_ROWS)
     if device == "cpu":
         return on_cpu
+    # Multiples of the cpu's too, whose kernels can run a trace for a GPU.
     images = n if isinstance(op, OF_IMAGES) else 1
     limit = columns(n * h * w // images, c, images).rows_per_chunk
     return min(h, math.lcm(on_cpu, rows_of_block(h, w, limit)))
