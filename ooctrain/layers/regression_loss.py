@@ -23,10 +23,14 @@ class MeanError(Op):
     """loss = mean or sum of (x - target)^2, or of |x - target| with `absolute`.
 
     Reads (x, target).
+
+    Args:
+        over: what a mean divides by, where x is a part of what it is over; 0: x is all.
     """
 
     absolute: bool = False
     reduction: MeanOrSum = "mean"
+    over: int = 0
     name: ClassVar[str] = "mean_error"
     out_kinds: ClassVar[tuple[Kind, ...]] = ("aux",)
 
@@ -37,7 +41,9 @@ class MeanError(Op):
 
     def reference(self, x, target, scalars):
         error = np.abs(x - target) if self.absolute else (x - target) ** 2
-        total = error.mean() if self.reduction == "mean" else error.sum()
+        total = error.sum()
+        if self.reduction == "mean":
+            total = total / self.over if self.over else error.mean()
         return (np.asarray(total, x.dtype),)
 
     def vjp(self, tape, ins, outs, grads):
@@ -56,10 +62,14 @@ class MeanErrorGrad(Op):
     """dx = 2 (x - target) dloss, or sign(x - target) dloss, / size for a mean.
 
     Reads (x, target, dloss).
+
+    Args:
+        over: as in `MeanError`.
     """
 
     absolute: bool = False
     reduction: MeanOrSum = "mean"
+    over: int = 0
     name: ClassVar[str] = "mean_error_grad"
     verb: ClassVar[str] = "grad"
 
@@ -69,7 +79,7 @@ class MeanErrorGrad(Op):
 
     def reference(self, x, target, dloss, scalars):
         error = np.sign(x - target) if self.absolute else 2 * (x - target)
-        return (error * dloss / (x.size if self.reduction == "mean" else 1),)
+        return (error * dloss / ((self.over or x.size) if self.reduction == "mean" else 1),)
 
     def flops(self, ins, outs):
         return 3 * ins[0].size

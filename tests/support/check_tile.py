@@ -69,8 +69,8 @@ def random_values(
         drawn = rng.standard_normal(variable.shape)
         if integers is not None:
             drawn = rng.integers(-integers, integers + 1, variable.shape).astype("float64")
-        counted = variable.dtype.startswith("int")
-        values[variable.name] = (abs(drawn) if counted else drawn).astype(variable.dtype)
+        drawn = abs(drawn) if variable.kind == "state" else drawn  # variances, counts
+        values[variable.name] = drawn.astype(variable.dtype)
     return values
 
 

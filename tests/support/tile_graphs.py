@@ -32,6 +32,15 @@ CONVS = {
 TRANSPOSED = {"up 2x2": (2, 2, 0, 0), "up 3x3": (3, 2, 1, 1), "up 4x4": (4, 2, 1, 0)}
 
 
+#: Norms of two channels; the last one is one of evaluation.
+NORMS: dict[str, Callable[[], nn.Module]] = {
+    "batch norm": lambda: nn.BatchNorm2d(2),
+    "instance norm": lambda: nn.InstanceNorm2d(2, affine=True),
+    "plain instance norm": lambda: nn.InstanceNorm2d(2),
+    "frozen norm": lambda: nn.BatchNorm2d(2).eval(),
+}
+
+
 class Graph(nn.Module):
     """Runs its steps one after the other; "last" reads the newest tensor.
 
@@ -52,6 +61,8 @@ class Graph(nn.Module):
                 self.add_module(f"conv{number}", nn.ConvTranspose2d(2, 2, *TRANSPOSED[what]))
             if what == "concat":
                 self.add_module(f"conv{number}", nn.Conv2d(4, 2, 1))
+            if what in NORMS:
+                self.add_module(f"norm{number}", NORMS[what]())
         self.last = nn.Conv2d(2, 2, 3, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -71,6 +82,8 @@ class Graph(nn.Module):
     ) -> Tensor:
         if what in CONVS:
             return getattr(self, f"conv{number}")(x)
+        if what in NORMS:
+            return getattr(self, f"norm{number}")(x)
         if what in ("add", "concat"):
             partners = [t for t in tensors if t.shape == x.shape]
             partner = partners[-1 - other % len(partners)]
@@ -90,11 +103,22 @@ class Graph(nn.Module):
 
 WHAT = (*CONVS, *TRANSPOSED, "add", "add", "add", "concat", "concat", "pool", "up", "relu")
 newest = st.sampled_from([0, 0, 0, 0, 1, 2])
-steps = st.lists(st.tuples(st.sampled_from(WHAT), newest, st.integers(0, 3)), max_size=9)
+
+
+def steps(what: Sequence[str]) -> st.SearchStrategy[list[Step]]:
+    """Lists of such steps."""
+    return st.lists(st.tuples(st.sampled_from(what), newest, st.integers(0, 3)), max_size=9)
 
 
 @st.composite
-def graphs(draw: Callable[[Any], Any]) -> tuple[Graph, tuple[int, int, int, int]]:
-    """A graph and the shape of its image."""
+def graphs(
+    draw: Callable[[Any], Any], *, norms: bool = False
+) -> tuple[Graph, tuple[int, int, int, int]]:
+    """A graph and the shape of its image.
+
+    Args:
+        norms: normalisation among the steps.
+    """
     image = draw(st.integers(1, 2)), 2, draw(st.integers(6, 24)), draw(st.integers(6, 12))
-    return Graph(draw(steps), draw(st.none() | st.integers(0, 5))), image
+    what = (*WHAT, *NORMS, "batch norm", "batch norm") if norms else WHAT
+    return Graph(draw(steps(what)), draw(st.none() | st.integers(0, 5))), image

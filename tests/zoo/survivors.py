@@ -73,8 +73,8 @@ SURVIVORS: dict[str, Survivor] = {
                 "range(lo, max(lo + VL, hi - VL + 1), VL)",
             ),
             "a bias has no gradient from the last partial block of rows": (
-                elementwise, "_channel_sums", "range(lo, hi, BLOCK_ROWS)",
-                "range(lo, max(lo + 1, hi - BLOCK_ROWS + 1), BLOCK_ROWS)",
+                elementwise, "_channel_sums", "range(min(end, behind) - 1,",
+                "range(max(min(end, behind) - 2, 0),",
             ),
         },
     ),

@@ -96,7 +96,7 @@ def mean_error(
     op: MeanError | MeanErrorGrad, ins: Arrays, outs: Arrays, scalars: Scalars
 ) -> Arrays:
     """(inputs, output, what the summed errors are multiplied by, whether they are absolute)."""
-    factor = 1.0 if op.reduction == "sum" else mean_factor(ins[0].size)
+    factor = 1.0 if op.reduction == "sum" else mean_factor(op.over or ins[0].size)
     return *ins, *outs, factor, op.absolute
 
 

@@ -129,15 +129,15 @@ class BandRows:
         return joined.value, None
 
     def of_image(self, run: BandPass, v: int, image: int) -> Value:
-        """What belongs to one image of vectors (N, C)."""
+        """What belongs to one image of vectors (N, C) or (N, C, 1, 1)."""
         whole = self.writer.value_of(v)
-        n, c = whole.spec.shape
+        n, *rest = whole.spec.shape
         if n == 1:
             return whole
         if (v, image) not in run.vectors:
             place = f"{run.cut_mark}[n {image}]"
-            out = Value(f"{whole.name}{place}", Spec((1, c), whole.spec.dtype), whole.kind)
-            op = Slice((n, c), (image, 0), (1, c))
+            out = Value(f"{whole.name}{place}", Spec((1, *rest), whole.spec.dtype), whole.kind)
+            op = Slice((n, *rest), (image, *(0 for _ in rest)), (1, *rest))
             run.vectors[v, image] = run.write(f"{whole.name}.slice{place}", op, (whole,), out)
         return run.vectors[v, image]
 

@@ -102,7 +102,8 @@ def _forward_calls(trace: Trace, first: str | None, last: str | None) -> list[Ca
     if first is None or last is None:
         return choose_chain(trace, first, last)
     start = named_calls(trace, first)[0]
-    end = [call for call in named_calls(trace, last) if call.pure][-1]
+    ends = named_calls(trace, last, ("forward", "loss"))
+    end = [call for call in ends if call.pure and call.ins][-1]
     between = trace.calls[start.id : end.id + 1]
     reached = {start.ins[0]}
     for call in between:
@@ -189,6 +190,8 @@ def _backward_rows(
     if forward is not None and rule.reduces:
         over_input = call.ins[-1] == forward.ins[0]
         return frontiers[forward.ins[0] if over_input else forward.outs[0]]
+    if forward is not None and rule.reads[0] is None:
+        return frontiers[forward.ins[0]]
     if forward is not None and rule.reads[0] != SAME:
         v = forward.ins[0]
         read = rules[forward.id].reads[0]
@@ -196,7 +199,8 @@ def _backward_rows(
         after = frontiers[forward.outs[0]]
         return frontiers.get(v) or frontier_before(read, after, trace.variables[v].shape[2])
     near = [frontiers[v] for v in call.ins if v in frontiers]
-    near += [] if forward is None else [frontiers[forward.outs[0]]]
+    if forward is not None and forward.outs[0] in frontiers:
+        near.append(frontiers[forward.outs[0]])
     return tuple(map(max, zip(*near, strict=True)))
 
 

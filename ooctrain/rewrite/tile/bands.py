@@ -23,12 +23,12 @@ from ooctrain.rewrite.tile.band_rows import BandPass, BandRows, Part
 from ooctrain.rewrite.tile.banded_calls import BandedCalls
 from ooctrain.rewrite.tile.barriers import Level, crossing, leading_to, levels_of
 from ooctrain.rewrite.tile.carried_sums import CARRIED, CarriedSum
-from ooctrain.rewrite.tile.carried_totals import carried_sum, finish_level
+from ooctrain.rewrite.tile.carried_totals import add_part, carried_sum, finish_level
 from ooctrain.rewrite.tile.frontier import Frontier
 from ooctrain.rewrite.tile.halo import Span
 from ooctrain.rewrite.tile.on_rows import OnRows, View
 from ooctrain.rewrite.tile.row_rules import RowPlace, RowsRead
-from ooctrain.rewrite.tile.steps import TileCall, Value, add_up, zeros
+from ooctrain.rewrite.tile.steps import TileCall, Value, zeros
 from ooctrain.rewrite.tile.writer import TraceWriter, positions
 from ooctrain.step.op import Op, Spec
 from ooctrain.step.trace import Call, Trace
@@ -71,9 +71,8 @@ class _BandWeaver:
             v for v in self.inner if not ids.issuperset(trace.readers[v])
         }
         self.levels = levels_of(calls.forward, calls.rules)
-        sums = (call for call in calls.forward if calls.rules[call.id].reduces)
-        #: forward tensors that are there as a whole, or in all bands, before backward
-        self.waiting = crossing(self.levels).union(*(call.outs for call in sums))
+        #: sums, and forward tensors that exist in all bands before backward
+        self.waiting = crossing(self.levels)
         images = trace.variables[calls.forward[0].ins[0]].shape[0]
         self.numbers = range(images * calls.bands)
         self.rows = BandRows(trace, writer, self.inner, images)
@@ -227,7 +226,8 @@ class _BandWeaver:
             run.parts[call.outs[0]].remove(part)
         for v, span, value in zip(call.outs, held, outs, strict=True):
             if reduces:
-                add_up(v, value, run.steps, run.totals)
+                added = self.calls.rules[call.id].adds_images
+                add_part(run, self.writer, v, value, None if added else image)
             else:
                 self._made(run, v, image, Part(span, value))
         return step

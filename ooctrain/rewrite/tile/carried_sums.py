@@ -12,9 +12,10 @@ order. Since kernels add whole blocks of rows, a band's rows are rounded to such
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -116,8 +117,8 @@ class CarriedTotal(Op):
     def infer(self, *ins: Spec) -> tuple[Spec, ...]:
         return tuple(map(Spec, self.outs))
 
-    def reference(self, state, *vectors, scalars):
-        sums = _numbers(state, self.op, self.shape)
+    def reference(self, *arrays, scalars):
+        sums = _numbers(arrays[0], self.op, self.shape)
         if not isinstance(self.op, OF_IMAGES):
             sums = sums[:, 0]
         if not isinstance(self.op, BatchNormStats | InstanceNormStats):
@@ -150,16 +151,20 @@ def state_bytes(op: Op, ins: Sequence[Spec], outs: Sequence[Spec], device: str) 
     """Size of the state: the workspace of the untiled call, of each image where they are summed by
     themselves.
 
+    A trace for a GPU can be run by the cpu's kernels too, as tests do: there is room for both.
+
     Args:
         ins, outs: of the untiled call.
     """
     n, c = ins[0].shape[:2]
     images = n if isinstance(op, OF_IMAGES) else 1
-    needed = max(TABLES[device].workspace_bytes(op, ins, outs, 1), DEFINITION_BYTES * c)
+    devices = {"cpu", device}
+    needed = max(TABLES[name].workspace_bytes(op, ins, outs, 1) for name in devices)
+    needed = max(needed, DEFINITION_BYTES * c)
     return images * whole_lines(needed)
 
 
-def rows_together(op: Op, shape: Sequence[int], device: Literal["cpu", "cuda"]) -> int:
+def rows_together(op: Op, shape: Sequence[int], device: str) -> int:
     """So many rows of an image the device's kernel adds at once: borders of bands are rounded to
     these.
 
@@ -167,10 +172,13 @@ def rows_together(op: Op, shape: Sequence[int], device: Literal["cpu", "cuda"]) 
         shape: (N, C, H, W) of what is summed.
     """
     n, c, h, w = shape
+    on_cpu = rows_of_block(h, w, BLOCK_ROWS)
     if device == "cpu":
-        return rows_of_block(h, w, BLOCK_ROWS)
+        return on_cpu
+    # Multiples of the cpu's too, whose kernels can run a trace for a GPU.
     images = n if isinstance(op, OF_IMAGES) else 1
-    return rows_of_block(h, w, columns(n * h * w // images, c, images).rows_per_chunk)
+    limit = columns(n * h * w // images, c, images).rows_per_chunk
+    return min(h, math.lcm(on_cpu, rows_of_block(h, w, limit)))
 
 
 def _sums_of(op: Op, arrays: Sequence[np.ndarray], scalars: Any) -> np.ndarray:

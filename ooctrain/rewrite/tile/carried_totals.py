@@ -7,10 +7,11 @@ they stand for what the untiled call has written. Read next: `bands.py`.
 
 from __future__ import annotations
 
+from ooctrain.layers.regions import InsertAdd
 from ooctrain.rewrite.tile.band_rows import BandPass
 from ooctrain.rewrite.tile.barriers import Level
 from ooctrain.rewrite.tile.carried_sums import CarriedSum, CarriedTotal, state_bytes
-from ooctrain.rewrite.tile.steps import TileCall, Value
+from ooctrain.rewrite.tile.steps import TileCall, Value, add_up, zeros
 from ooctrain.rewrite.tile.writer import TraceWriter
 from ooctrain.step.machine import specs_of
 from ooctrain.step.op import Spec
@@ -24,11 +25,35 @@ def carried_sum(trace: Trace, call: Call, place: tuple[int, int], goes_on: bool)
     return CarriedSum(call.op, ins[0].shape, place, size_bytes, goes_on)
 
 
+def add_part(run: BandPass, writer: TraceWriter, v: int, part: Value, image: int | None) -> None:
+    """Adds a band's part of a sum over rows to the sum over all bands.
+
+    Args:
+        image: to which the sum belongs; None: to all.
+    """
+    if image is None or writer.trace.variables[v].shape[0] == 1:
+        add_up(v, part, run.steps, run.totals, run.phase)
+        return
+    if v not in run.totals:
+        run.totals[v], steps = zeros(writer.value_of(v))
+        run.steps += steps
+    total = run.totals[v]
+    run.totals[v] = Value(part.name.replace("[", "[to ", 1), total.spec, total.kind)
+    start = (image, *(0 for _ in total.spec.shape[1:]))
+    ins, outs = (total, part), (run.totals[v],)
+    run.steps.append(
+        TileCall(f"{part.name}.sum", InsertAdd(start), ins, outs, run.phase, reuse={0: 0})
+    )
+
+
 def finish_level(run: BandPass, level: Level, writer: TraceWriter) -> None:
     """Ends a level: its sums become totals, its tensors exist in all bands."""
     for call in level:
         if call.id in run.states:
             _write_total(run, call, writer)
+        for v in call.outs:
+            if v in run.totals:
+                writer.becomes(v, run.totals[v])
     run.finished.update(v for call in level for v in call.outs)
     run.level += 1
 
@@ -42,6 +67,4 @@ def _write_total(run: BandPass, call: Call, writer: TraceWriter) -> None:
     outs = tuple(Value(one.name, Spec(one.shape, one.dtype), one.kind) for one in old)
     ins = run.states.pop(call.id), *vectors
     run.steps.append(TileCall(call.name, op, ins, outs, run.phase))
-    for v, value in zip(call.outs, outs, strict=True):
-        run.totals[v] = value
-        writer.becomes(v, value)
+    run.totals |= zip(call.outs, outs, strict=True)

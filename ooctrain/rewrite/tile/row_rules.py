@@ -99,13 +99,15 @@ class RowRule:
         cut: the operation of a band.
         reduces: its outputs have no rows: each is a sum over all rows that the operation runs over,
             which are those of the last input that it reads.
-        of_image: of these inputs, (N, C), a band reads what belongs to its image.
+        of_image: of these inputs, (N, C) or (N, C, 1, 1), a band reads what belongs to its image.
+        adds_images: whether a sum over rows is also one over images.
     """
 
     reads: tuple[RowsRead | None, ...]
     cut: Callable[[Any, RowPlace], Op]
     reduces: bool = False
     of_image: tuple[int, ...] = ()
+    adds_images: bool = True
 
 
 SAME = RowsRead()

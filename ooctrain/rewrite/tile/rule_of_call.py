@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ooctrain.rewrite.tile import norm_rules, row_rules
+from ooctrain.rewrite.tile import loss_rules, norm_rules, row_rules
 from ooctrain.rewrite.tile.row_rules import RowRule
 from ooctrain.step.op import Op, Spec
 
@@ -20,7 +20,7 @@ def row_rule_of(op: Op, ins: Sequence[Spec]) -> RowRule | None:
     """
     if not ins or len(ins[0].shape) != 4:
         return None
-    for table in (row_rules.ROW_RULES, norm_rules.NORM_RULES):
+    for table in (row_rules.ROW_RULES, norm_rules.NORM_RULES, loss_rules.LOSS_RULES):
         if type(op) in table:
             return table[type(op)](op, ins)
     return row_rules.own_rule_of(op, ins)

@@ -16,7 +16,7 @@ from ooctrain.errors import ConfigError
 from ooctrain.rewrite.tile.adjoint import match_backward
 from ooctrain.rewrite.tile.rules import TileRule, obstacle, rule_of
 from ooctrain.step.op import Window
-from ooctrain.step.trace import Call, Trace
+from ooctrain.step.trace import Call, Phase, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +100,9 @@ def choose_chain(trace: Trace, first: str | None, last: str | None) -> list[Call
     return max(chains, key=len)
 
 
-def named_calls(trace: Trace, name: str) -> list[Call]:
+def named_calls(trace: Trace, name: str, phases: Sequence[Phase] = ("forward",)) -> list[Call]:
     """The forward calls of a layer, or one by its own name. Raises ConfigError: there is none."""
-    found = [call for call in trace.calls if call.phase == "forward" and _is_named(call, name)]
+    found = [call for call in trace.calls if call.phase in phases and _is_named(call, name)]
     if not found:
         raise ConfigError(
             f"no forward call is named {name!r}",

@@ -109,7 +109,10 @@ def insertion(
     return TileCall(name, op(start), (whole, part), (new,), phase, reuse={0: 0})
 
 
-def add_up(gradient: int, part: Value, steps: list[TileCall], totals: dict[int, Value]) -> None:
+def add_up(
+    gradient: int, part: Value, steps: list[TileCall], totals: dict[int, Value],
+    phase: Phase = "backward",
+) -> None:  # fmt: skip
     """Adds a tile's part of a parameter gradient to the sum over tiles, on the sum's storage."""
     if gradient not in totals:
         totals[gradient] = part
@@ -117,15 +120,15 @@ def add_up(gradient: int, part: Value, steps: list[TileCall], totals: dict[int, 
     total = totals[gradient]
     new = Value(part.name.replace("[", "[to ", 1), total.spec, total.kind)
     name = f"{part.name}.sum"
-    steps.append(TileCall(name, Add(), (total, part), (new,), "backward", reuse={0: 0}))
+    steps.append(TileCall(name, Add(), (total, part), (new,), phase, reuse={0: 0}))
     totals[gradient] = new
 
 
 def alive(steps: Sequence[TileCall], wanted: set[Value]) -> list[TileCall]:
-    """All forward steps, and those of backward that lead to what is wanted."""
+    """All steps before backward, and those of backward that lead to what is wanted."""
     kept: list[TileCall] = []
     for step in reversed(steps):
-        if step.phase == "forward" or wanted.intersection(step.outs):
+        if step.phase != "backward" or wanted.intersection(step.outs):
             kept.append(step)
             wanted.update(step.ins)
     return kept[::-1]

@@ -9,6 +9,7 @@ to call. Source: ours, docs/tiling.md. Read next: `ooctrain/rewrite/tile/carried
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.step.op import Op
 
 Array = np.ndarray
-Arrays = Sequence[Array]
+Arrays = Sequence[Any]
 Shape = tuple[int, ...]
 
 

@@ -1,0 +1,192 @@
+"""Planted bugs of bands through norms: sums over too little, too much, or the wrong pixels.
+
+In: nothing. Out: `NORM_BAND_BUGS`, {name: a function that plants the bug with pytest's
+monkeypatch}. The one idea: a norm of a band looks like a norm of the image, so most of these give
+plausible numbers. Read next: `test_norm_band_bugs.py`; `band_bugs.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from zoo.planting import plant, plant_everywhere, with_bug
+
+from ooctrain.layers.kernels.cpu import carried_sums as kernels
+from ooctrain.layers.running_statistics import BatchNormUpdate
+from ooctrain.rewrite.tile import (
+    band_rows,
+    banded_calls,
+    bands,
+    barriers,
+    carried_sums,
+    carried_totals,
+    loss_rules,
+    norm_rules,
+    writer,
+)
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def _slip(owner: Any, name: str, piece: str, wrong: str) -> Plant:
+    """Changes a piece of a function's text."""
+    return lambda patch: plant(patch, owner, name, piece, wrong) and None
+
+
+def _slip_everywhere(owner: Any, name: str, piece: str, wrong: str) -> Plant:
+    return lambda patch: plant_everywhere(patch, owner, name, piece, wrong) and None
+
+
+def _slip_of_loss(name: str, piece: str, wrong: str) -> Plant:
+    """Changes the row rule of a loss in its table."""
+
+    def planted(patch: pytest.MonkeyPatch) -> None:
+        right = getattr(loss_rules, name)
+        changed, rules = with_bug(right, piece, wrong), loss_rules.LOSS_RULES.items()
+        table = {op: changed if rule is right else rule for op, rule in rules}
+        patch.setattr(loss_rules, "LOSS_RULES", table)
+
+    return planted
+
+
+def _slip_of_rule(name: str, piece: str, wrong: str) -> Plant:
+    """Changes a row rule in its table."""
+
+    def planted(patch: pytest.MonkeyPatch) -> None:
+        right = getattr(norm_rules, name)
+        changed = with_bug(right, piece, wrong)
+        table = {
+            op: changed if rule is right else rule for op, rule in norm_rules.NORM_RULES.items()
+        }
+        patch.setattr(norm_rules, "NORM_RULES", table)
+
+    return planted
+
+
+def _means_of_band_means(patch: pytest.MonkeyPatch) -> None:
+    """Each band's mean counts alike, however many rows it has."""
+    right = carried_sums._sums_of
+
+    def wrong(op: Any, arrays: Any, scalars: Any) -> Any:
+        return right(op, arrays, scalars) / arrays[0].shape[2] * 26 / 4
+
+    patch.setattr(carried_sums, "_sums_of", wrong)
+
+
+def _statistics_that_move_with_each_band(patch: pytest.MonkeyPatch) -> None:
+    """The update runs once for each of three bands."""
+    right = writer.TraceWriter.copy
+
+    def copy(self: Any, calls: Any) -> None:
+        moved = [
+            replace(call, op=replace(call.op, momentum=1 - (1 - call.op.momentum) ** 3))
+            if isinstance(call.op, BatchNormUpdate)
+            else call
+            for call in calls
+        ]
+        right(self, moved)
+
+    patch.setattr(writer.TraceWriter, "copy", copy)
+
+
+NORM_BAND_BUGS: dict[str, Plant] = {
+    "statistics per band": _slip(
+        bands._BandWeaver, "_run_call", "(image, rows.lo), call.id in run.states",
+        "(image, rows.lo), False",
+    ),
+    "mean of band means": _means_of_band_means,
+    "float32 sums of squares": _slip(
+        carried_sums, "_sums_of", "arrays[0].astype(np.float64)", "arrays[0].astype(np.float32)"
+    ),
+    "running statistics moved three times": _statistics_that_move_with_each_band,
+    "halo rows counted": _slip(
+        bands._BandWeaver, "_run_call", "rows = Span(frontier[t], frontier[t + 1])",
+        "rows = Span(max(frontier[t] - isinstance(call.op, CARRIED), 0), frontier[t + 1])",
+    ),
+    "means of the two sums over the band": _slip(
+        norm_rules, "_over_the_batch", "over=n * h * w", "over=0"
+    ),
+    "means of the two sums over one image": _slip(
+        norm_rules, "_over_the_batch", "over=n * h * w", "over=h * w"
+    ),
+    "instance norm over the batch": _slip(
+        norm_rules, "_over_the_image", "over=h * w", "over=place.full[0] * h * w"
+    ),
+    "statistics of the first image": _slip(
+        band_rows.BandRows, "of_image", "(image, *(0", "(0, *(0"
+    ),
+    "sums of the first image": _slip(
+        carried_sums.CarriedSum, "reference",
+        "self.place[0] if isinstance(self.op, OF_IMAGES) else 0", "0",
+    ),
+    "the variance around zero": _slip(
+        carried_sums.CarriedTotal, "reference", "square - mean * mean", "square"
+    ),
+    "instance norm divides by all images": _slip(
+        carried_sums.CarriedTotal, "reference", "(h * w if", "(n * h * w if"
+    ),
+    "a barrier is missing": _slip_everywhere(
+        barriers, "levels_of", "level + rules[call.id].reduces", "level"
+    ),
+    "sums going forward begin with rows that are not there": _slip(
+        banded_calls, "_forward_rows", "upwards=False", "upwards=True"
+    ),
+    "sums going backward begin with rows that are not there": _slip_everywhere(
+        banded_calls, "banded_calls", "upwards=True", "upwards=False"
+    ),
+    "the mask of a fused gradient is not cut": _slip_of_rule(
+        "_batch_grad_reduce", "(SAME,) * op.mask", "(None,) * op.mask"
+    ),
+    "totals before the last image": _slip_everywhere(
+        carried_totals, "finish_level", "run.states:", "run.states and not run.level:"
+    ),
+    "bands of earlier levels are forgotten": _slip(
+        band_rows.BandPass, "begin", "if n == image and v in self.finished", "if n == image < 0"
+    ),
+    "bands of another image": _slip(
+        band_rows.BandPass, "begin", "if n == image and", "if"
+    ),
+    "pixels of the first image": _slip(
+        kernels, "add", "pixel + image * height * width, state", "pixel, state"
+    ),
+    "the state of the first image": _slip(
+        kernels, "add", "_of_image(state, shape[0], image)", "_of_image(state, shape[0], 0)"
+    ),
+    "a sum that forgets what was summed": _slip(kernels, "add", "if old is None:", "if True:"),
+}  # fmt: skip
+
+#: Of losses and means; `test_bands_of_losses.py` kills them.
+LOSS_BAND_BUGS: dict[str, Plant] = {
+    "the mean of a loss over the band": _slip_of_loss("_mean_error", "over=size", "over=0"),
+    "the gradient of a mean over the band": _slip_of_loss(
+        "_mean_error_grad", "over=size", "over=0"
+    ),
+    "a loss of the last band": _slip_everywhere(
+        carried_totals, "add_part", "add_up(v, part, run.steps, run.totals, run.phase)",
+        "run.totals[v] = part",
+    ),
+    "a pooling that means over the band": _slip_of_loss(
+        "_global_pool", "lambda op, place: mean", "lambda op, place: Sum((2, 3), 1 / 32)"
+    ),
+    "the gradient of a pooling without its share": _slip_of_loss(
+        "_global_pool_grad", "1 / math.prod(op.size)", "1.0"
+    ),
+    "the pooled gradient of the first image": _slip(
+        band_rows.BandRows, "of_image", "(image, *(0", "(0, *(0"
+    ),
+    "pooled into the first image": _slip_everywhere(
+        carried_totals, "add_part", "start = (image, ", "start = (0, "
+    ),
+    "all images pooled together": _slip_of_loss(
+        "_global_pool", "adds_images=False", "adds_images=True"
+    ),
+}  # fmt: skip
+
+#: Those of the kernels; in the definition there are none.
+OF_KERNELS = (
+    "pixels of the first image", "the state of the first image",
+    "a sum that forgets what was summed",
+)  # fmt: skip
