@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from ooctrain.errors import Infeasible
 from ooctrain.rewrite.tile.choose import tilings_of, without_rule
-from ooctrain.rewrite.tile.offers import Offer, OperatorTimes, nothing_fits, tiled_by
+from ooctrain.rewrite.tile.offers import Offer, OperatorTimes, nothing_fits, tiled_as_offered
 from ooctrain.rewrite.tile.operators import operators_of
 from ooctrain.rewrite.tile.rules import obstacle
 from ooctrain.rewrite.tile.sft_planner import with_tiling
@@ -144,7 +144,9 @@ class _Attempts:
         """
         if self.best and offer.work * self.untiled_us >= self.best.makespan_us:
             return
-        tiled = tiled_by(self.question.trace, offer.rewrites)
+        tiled = tiled_as_offered(self.question.trace, offer)
+        if tiled is None:
+            return
         needs = trace_minimum_bytes(tiled, self.question.granule)
         if needs > self.question.budget_bytes and needs >= self.least:
             return

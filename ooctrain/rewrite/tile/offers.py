@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ooctrain.errors import Infeasible
+from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.rewrite.pin_small import pin_again
 from ooctrain.rewrite.tile import tile_by_name
 from ooctrain.rewrite.tile.operators import Operators
@@ -54,6 +54,16 @@ def tiled_by(trace: Trace, names: tuple[str, ...]) -> Trace:
     for name in names:
         trace = pin_again(tile_by_name(trace, name), trace)
     return trace
+
+
+def tiled_as_offered(trace: Trace, offer: Offer) -> Trace | None:
+    """The step as tiled by an offer; None where the rewrite refuses: an offer looks at forward
+    calls, and somebody may have joined backward ones, or read what lies inside.
+    """
+    try:
+        return tiled_by(trace, offer.rewrites)
+    except ConfigError:
+        return None
 
 
 @dataclass(frozen=True, slots=True)

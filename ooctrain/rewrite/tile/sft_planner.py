@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from ooctrain.errors import Infeasible
 from ooctrain.rewrite.tile.halo import split_evenly
-from ooctrain.rewrite.tile.offers import Offer, OperatorTimes, nothing_fits, tiled_by
+from ooctrain.rewrite.tile.offers import Offer, OperatorTimes, nothing_fits, tiled_as_offered
 from ooctrain.rewrite.tile.operators import Operators, operators_of
 from ooctrain.rewrite.tile.rules import obstacle, rule_of
 from ooctrain.rewrite.tile.sft import (
@@ -50,6 +50,7 @@ class Sft:
 
     Args:
         tiles: in H and in W; 0: the best of `GRIDS`.
+        untiled: whether the step as it is is preferred where it fits; else it comes last.
 
     Cost: that of tiling the step once for each offer that is tried; O(tiles * calls) each.
     """
@@ -57,6 +58,7 @@ class Sft:
     name = "sft"
 
     tiles: int = 0
+    untiled: bool = True
 
     def __post_init__(self) -> None:
         check_whole_numbers(self.name, {"tiles": self.tiles}, least=0)
@@ -74,9 +76,12 @@ class Sft:
         for offer in sorted(offers, key=lambda offer: max(needs[offer] - budget_bytes, 0)):
             if needs[offer] > budget_bytes and needs[offer] >= least:
                 continue
+            tiled = tiled_as_offered(trace, offer)
+            if tiled is None:
+                continue
             try:
                 plan = KeepAll().plan(
-                    tiled_by(trace, offer.rewrites), budget_bytes, machine, granule=granule,
+                    tiled, budget_bytes, machine, granule=granule,
                     host_budget_bytes=host_budget_bytes,
                 )  # fmt: skip
             except Infeasible as refusal:
@@ -99,7 +104,8 @@ class Sft:
                 offer = _offer(operators, segments, tiles, times)
                 if offer is not None and offer.work <= MOST_WORK:
                     found.setdefault(offer.rewrites, offer)
-        return sorted(found.values(), key=lambda offer: offer.work)
+        in_order = sorted(found.values(), key=lambda offer: (not offer.rewrites, offer.work))
+        return in_order if not self.untiled else sorted(in_order, key=lambda offer: offer.work)
 
 
 def with_tiling(plan: Plan, offer: Offer) -> Plan:
