@@ -26,7 +26,7 @@ from ooctrain.cli.advice import (
     describe_change,
     need_of,
 )
-from ooctrain.cli.limits import limits
+from ooctrain.cli.limits import all_rewrites, limits
 from ooctrain.cli.options import (
     POSITIVE,
     MemoryOptions,
@@ -170,7 +170,7 @@ def _answer(workload: Workload, memory: MemoryOptions) -> Answer:
         made = make_plan(
             original, question.budget_bytes, memory.planner, machine, step.granule,
             memory.time_limit or TIME_LIMIT_S, host_budget=question.host_budget_bytes,
-            seed=workload.seed,
+            seed=workload.seed, rewrites=all_rewrites(memory),
         )  # fmt: skip
     except Infeasible as refusal:
         changes = _changes(question, refusal, memory)

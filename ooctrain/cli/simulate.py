@@ -11,7 +11,7 @@ import click
 from ooctrain.api import load_plan
 from ooctrain.api import plan as make_plan
 from ooctrain.cli import DONE
-from ooctrain.cli.limits import Limits, limits
+from ooctrain.cli.limits import Limits, all_rewrites, limits
 from ooctrain.cli.options import (
     MemoryOptions,
     Workload,
@@ -54,7 +54,7 @@ def simulate(
     trace = make_trace(make_task(workload), workload)
     budget_bytes = None
     if plan_path is not None:
-        made = load_plan(plan_path, trace)
+        made = load_plan(plan_path, trace, memory.rewrites)
         # No budget: such a file says what it needs, not what it may.
         verify(made, trace, None, rewrites=REWRITES)
     else:
@@ -82,4 +82,5 @@ def _plan(
     return make_plan(
         trace, found.budget_bytes, memory.planner, machine, found.step.granule,
         memory.time_limit or TIME_LIMIT_S, host_budget=found.host_budget_bytes, seed=workload.seed,
+        rewrites=all_rewrites(memory),
     )  # fmt: skip

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from ooctrain.cli.limits import all_rewrites
 from ooctrain.cli.options import Extent, MemoryOptions, Workload
 from ooctrain.cli.workload import Task, link_rate, make_task, threads_of
 from ooctrain.data import DataLoader
@@ -116,6 +117,7 @@ def make_trainer(
         seed=workload.seed,
         allow_tf32=workload.allow_tf32,
         time_limit_s=memory.time_limit or TIME_LIMIT_S,
+        rewrites=all_rewrites(memory),
     )
 
 
