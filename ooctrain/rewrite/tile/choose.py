@@ -14,7 +14,7 @@ docs/tiling.md for bands that keep it. Read next: `banded.py`, which plans what 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ooctrain.rewrite.tile.dimensions import DIMENSIONS
 from ooctrain.rewrite.tile.halo import reach
@@ -102,8 +102,9 @@ class _Way:
 def tilings_of(operators: Operators, times: OperatorTimes, machine: Machine) -> list[Offer]:
     """The least work under ever lower limits of memory, each way once; the most memory first.
 
-    For each limit there are up to two offers. One needs no more without swapping: its bands run
-    again in backward. The other needs no more if all that backward reads is swapped or run again,
+    For each limit there are up to three offers. One needs no more without swapping: its bands run
+    again in backward. One needs no more if what it stores between the passes, borders of segments
+    and kept rows, is swapped. One needs no more if all that backward reads is swapped or run again,
     as its planner likes: its bands are written once.
     """
     costs = Costs.of(machine)
@@ -119,12 +120,20 @@ def tilings_of(operators: Operators, times: OperatorTimes, machine: Machine) -> 
         ends: [moved for choice in choices if (moved := _moved(choice))]
         for ends, choices in table.items()
     }
+    lean = {
+        ends: [replace(choice, stored_bytes=0) for choice in choices]
+        for ends, choices in table.items()
+    }
+    kinds = (
+        (table, "without swapping"), (lean, "if what lies between the passes is moved"),
+        (movable, "if the rest is moved"),
+    )  # fmt: skip
     lasting = sum(v.nbytes for v in operators.trace.variables if v.persistent)
     limit = lasting + sum(_stored_bytes(operators, i) for i in range(len(operators.calls)))
     found: dict[tuple[str, ...], Offer] = {}
     for _ in range(STEPS):
         limit = int(limit * STEP)
-        for kind, how in ((table, "without swapping"), (movable, "if the rest is moved")):
+        for kind, how in kinds:
             way = _best_way(len(cuts), kind, limit - lasting)
             names = tuple(choice.name for choice in way.choices if choice.name) if way else ()
             if way and names:
