@@ -10,6 +10,7 @@ from ooctrain.execution.planners import get_planner, planners
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.rewrite.tile.banded import Banded, can_be_banded, offers_for
 from ooctrain.rewrite.tile.choose import cuts_of
+from ooctrain.rewrite.tile.offers import MOVES
 from ooctrain.rewrite.tile.operators import operators_of
 from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planners import registry
@@ -46,8 +47,8 @@ def test_offers_go_down_in_memory_and_do_not_know_the_budget() -> None:
     needs = [offer.need_bytes for offer in offers[1:]]
     assert len(needs) > 4
     assert needs == sorted(needs, reverse=True)
-    for how in {offer.why.split(" ", 9)[-1] for offer in offers[1:]}:
-        works = [offer.work for offer in offers[1:] if offer.why.endswith(how)]
+    for moves in MOVES:
+        works = [offer.work for offer in offers[1:] if offer.moves == moves]
         assert works == sorted(works)  # less memory is never less work
         assert all(work >= 1 for work in works)
 
@@ -58,13 +59,13 @@ def test_what_it_promises_of_its_tilings_is_so() -> None:
     _, trace = step(128)
     for offer in offers_for(trace, v100_pcie())[1:]:
         tiled = apply_rewrites(trace, offer.rewrites)
-        resident = offer.why.endswith("without swapping")
+        resident = offer.moves == "nothing"
         peak = trace_peak_bytes(tiled) if resident else trace_minimum_bytes(tiled)
         assert peak < 1.5 * offer.need_bytes
 
 
 def test_it_plans_below_the_least_budget_of_the_untiled_step() -> None:
-    original, trace = step()
+    original, trace = step(24)
     budget = trace_minimum_bytes(trace) * 2 // 3
     plan = oc.plan(original, budget, planner="banded", machine="v100-pcie")
     assert plan.peak_bytes <= budget
@@ -102,7 +103,7 @@ def test_lists_by_another_planner() -> None:
 
 
 def test_auto_asks_for_tilings_only_where_no_list_of_the_untiled_step_is_as_good() -> None:
-    original, trace = step()
+    original, trace = step(24)
     roomy = oc.plan(original, trace_peak_bytes(trace), machine="v100-pcie")
     assert not any(name.startswith(("bands", "tile")) for name in roomy.rewrites)
     budget = trace_minimum_bytes(trace) * 3 // 4

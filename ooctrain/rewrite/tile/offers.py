@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Literal, get_args
 
 from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.rewrite.pin_small import pin_again
@@ -19,6 +20,9 @@ from ooctrain.rewrite.tile.operators import Operators
 from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.trace import Trace
 from ooctrain.units import format_bytes
+
+Moves = Literal["nothing", "borders", "all"]
+MOVES: tuple[Moves, ...] = get_args(Moves)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,8 @@ class Offer:
         work: predicted computing time, that of the untiled step being 1.
         kept_bytes: rows that bands keep for each other, all together.
         need_bytes: for which it is estimated; 0: nobody has estimated it.
+        moves: what has to leave the device between the passes for that to suffice: "nothing",
+            "borders" of segments and kept rows, or "all" that backward reads.
         why: what speaks for it.
     """
 
@@ -37,6 +43,7 @@ class Offer:
     work: float
     kept_bytes: int = 0
     need_bytes: int = 0
+    moves: Moves = "nothing"
     why: str = ""
 
     def notes(self) -> dict[str, object]:
