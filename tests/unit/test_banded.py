@@ -103,7 +103,7 @@ def test_lists_by_another_planner() -> None:
 
 
 def test_auto_asks_for_tilings_only_where_no_list_of_the_untiled_step_is_as_good() -> None:
-    original, trace = step(24)
+    original, trace = step()
     roomy = oc.plan(original, trace_peak_bytes(trace), machine="v100-pcie")
     assert not any(name.startswith(("bands", "tile")) for name in roomy.rewrites)
     budget = trace_minimum_bytes(trace) * 3 // 4
