@@ -23,7 +23,7 @@ from ooctrain.cli.terminal import bar_blocks, make_console
 from ooctrain.cli.workload import as_on, find_machine, make_task, make_trace
 from ooctrain.report.numbers_file import write_numbers
 from ooctrain.report.record import drawing
-from ooctrain.report.text import facts, lanes, search_rows, timeline_rows
+from ooctrain.report.text import facts, lanes, search_rows, tiling_rows, timeline_rows
 from ooctrain.rewrite import REWRITES
 from ooctrain.sched.planning.planner import TIME_LIMIT_S
 from ooctrain.sched.schedule import Plan
@@ -64,7 +64,7 @@ def simulate(
     console.print(lanes(timeline, min(console.width, 120), bar_blocks(console)))
     console.print()
     rows = [("machine", machine.name), *timeline_rows(timeline)]
-    rows += [("instructions", str(len(made.schedule))), *search_rows(made)]
+    rows += [("instructions", str(len(made.schedule))), *tiling_rows(made), *search_rows(made)]
     console.print(facts(rows))
     if json_path:
         content = {

@@ -161,7 +161,8 @@ class _Attempts:
                 self.least = min(self.least, refusal.minimum_bytes)
             return False
         if self.best is None or plan.makespan_us < self.best.makespan_us:
-            tiled = with_tiling(plan, replace(offer, kept_bytes=_kept_bytes(plan.trace)))
+            least = trace_minimum_bytes(plan.trace, asked.granule)
+            tiled = with_tiling(plan, replace(offer, kept_bytes=_kept_bytes(plan.trace)), least)
             self.best = replace(tiled, notes={**tiled.notes, "lists_by": planner.name})
         return True
 

@@ -46,12 +46,15 @@ class Offer:
     moves: Moves = "nothing"
     why: str = ""
 
-    def notes(self) -> dict[str, object]:
-        """As a plan says it."""
-        tiling = ", ".join(self.rewrites) or "none"
+    def notes(self, least_bytes: int) -> dict[str, object]:
+        """As a plan says it.
+
+        Args:
+            least_bytes: below which the tiled step cannot be planned.
+        """
         return {
-            "tiling": tiling, "work_over_untiled": round(self.work, 4),
-            "kept_bytes": self.kept_bytes, "why": self.why,
+            "tiling": ", ".join(self.rewrites), "work_over_untiled": round(self.work, 4),
+            "kept_bytes": self.kept_bytes, "least_bytes": least_bytes, "why": self.why,
         }  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ooctrain.errors import Infeasible
 from ooctrain.rewrite.tile.halo import split_evenly
@@ -29,6 +29,7 @@ from ooctrain.rewrite.tile.sft import (
     need_bytes,
     tile_spans_of,
 )
+from ooctrain.sched.budget import trace_peak_bytes
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planning.planner import HOST_LACKS, check_whole_numbers
 from ooctrain.sched.schedule import BYTES, Granule, Plan
@@ -90,7 +91,7 @@ class Sft:
                 refusals.append(refusal)
                 least = min(least, refusal.minimum_bytes)
                 continue
-            return with_tiling(plan, offer)
+            return with_tiling(plan, offer, trace_peak_bytes(tiled, granule))
         raise nothing_fits(self.name, budget_bytes, refusals, obstacles(operators))
 
     def offers(self, operators: Operators, machine: Machine) -> list[Offer]:
@@ -108,12 +109,10 @@ class Sft:
         return in_order if not self.untiled else sorted(in_order, key=lambda offer: offer.work)
 
 
-def with_tiling(plan: Plan, offer: Offer) -> Plan:
+def with_tiling(plan: Plan, offer: Offer, least_bytes: int) -> Plan:
     """A plan of a tiled step as one of the step before."""
-    return Plan(
-        plan.trace, (*offer.rewrites, *plan.rewrites), plan.schedule, plan.makespan_us,
-        plan.peak_bytes, plan.host_peak_bytes, plan.lower_bound, {**plan.notes, **offer.notes()},
-    )  # fmt: skip
+    notes = {**plan.notes, **offer.notes(least_bytes)}
+    return replace(plan, rewrites=(*offer.rewrites, *plan.rewrites), notes=notes)
 
 
 def partitions(operators: Operators) -> Iterator[tuple[FtSegment, ...]]:
