@@ -31,6 +31,7 @@ _NAMES = {
     "engine.autograd": ("Tensor", "manual_seed", "no_grad", "tensor"),
     "engine.own_op": ("Op",),
     "errors": ("Infeasible", "OoctrainError", "ScheduleError"),
+    "rewrite": ("rewrites",),
     "rewrite.tile": ("tile",),
     "execution.planners": ("planners",),
     "sched.planning.chain_view": ("chain_view",),
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from ooctrain.engine.tensor import Tensor
     from ooctrain.errors import Infeasible, OoctrainError, ScheduleError
     from ooctrain.execution.planners import planners
+    from ooctrain.rewrite import rewrites
     from ooctrain.rewrite.tile import tile
     from ooctrain.sched.planning.chain_view import chain_view
     from ooctrain.sched.schedule import Granule, LowerBound, Plan, Schedule

@@ -186,12 +186,15 @@ def lower_bound(
     )
 
 
-def load_plan(path: str, trace: Trace) -> Plan:
+def load_plan(path: str, trace: Trace, rewrites: Sequence[str] = ()) -> Plan:
     """Reads a plan file for the trace that it was made for (before rewriting).
+
+    Args:
+        rewrites: those of files ("file.py:name") that the plan may name: their code is run.
 
     Raises:
         PlanMismatch: it belongs to another trace.
-        ConfigError: not there, or not a plan file.
+        ConfigError: not there, not a plan file, or it names other files.
     """
     try:
         with open(path, encoding="utf-8") as file:
@@ -201,7 +204,14 @@ def load_plan(path: str, trace: Trace) -> Plan:
     of_a_plan = isinstance(data, dict) and "trace_fingerprint" in data
     if not of_a_plan or not isinstance(data.get("rewrites", []), list):
         raise _no_plan_file(f"{path} is not a plan file")
-    return Plan.from_json(data, apply_rewrites(trace, data.get("rewrites", ())))
+    names = data.get("rewrites", [])
+    for name in names:
+        if isinstance(name, str) and ".py:" in name and name not in rewrites:
+            raise ConfigError(
+                f"{path} would run the file of rewrite {name!r}", code="OOC-104",
+                fix=f"look at it, then load_plan(..., rewrites=[{name!r}]), or --rewrite {name}",
+            )  # fmt: skip
+    return Plan.from_json(data, apply_rewrites(trace, names))
 
 
 def _no_plan_file(what: str) -> ConfigError:

@@ -26,9 +26,11 @@ from ooctrain.engine.tensor import Tape, Tensor, use_tape
 from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.layers.conv_algorithms import CUDA_ALGORITHMS
 from ooctrain.layers.kernels.tables import TABLES
+from ooctrain.nn.containers import Sequential
 from ooctrain.nn.named_losses import Loss, named_loss, target_of
 from ooctrain.optim import Optimizer
 from ooctrain.optim.named import get_optimizer
+from ooctrain.rewrite.tile import tile_by_name
 from ooctrain.step.builder import TraceBuilder
 from ooctrain.step.op import Op, Scalars, Spec
 from ooctrain.step.presets import usable_cores
@@ -179,7 +181,31 @@ def trace(
             evaluated = named_loss(loss, model) if loss else None
             with _evaluating(model):
                 step.evaluate(model, shape, evaluated, target_shape)
-    return runner.builder.build()
+    return _tiled(runner.builder.build(), model, accumulate)
+
+
+def _tiled(step: Trace, model: Module, accumulate: int) -> Trace:
+    """The step with those parts of the model in tiles that want to be (`nn.Sequential.tiled`).
+
+    Raises:
+        ConfigError: one of their operations has no row rule, or parts of a batch are accumulated.
+    """
+    for name, part in model.named_modules():
+        if not isinstance(part, Sequential) or not part.tiling:
+            continue
+        prefix = f"{name}." if name else ""
+        inside = [
+            call.name for call in step.calls
+            if call.phase == "forward" and call.pure and call.name.startswith(prefix)
+        ]  # fmt: skip
+        if accumulate > 1:
+            raise ConfigError(
+                f"{name or 'the model'} is tiled, and a step accumulates {accumulate} parts",
+                code="OOC-113", fix="accumulate=1: bands take images one after the other anyway",
+            )  # fmt: skip
+        if inside:
+            step = tile_by_name(step, f"{part.tiling}:{inside[0]}:{inside[-1]}")
+    return step
 
 
 def _conv_algorithm(device: str, requested: str, allow_tf32: bool) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from weakref import WeakSet
@@ -27,7 +27,7 @@ from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ConfigError, TrainingStopped
 from ooctrain.execution import checkpoint as files
 from ooctrain.execution.evaluation import Averages, Evaluation, pair_of
-from ooctrain.execution.prepare import PreparedStep, Settings
+from ooctrain.execution.prepare import DEFAULT_REWRITES, PreparedStep, Settings
 from ooctrain.execution.residence import Residence, one_at_a_time
 from ooctrain.execution.result import StepResult
 from ooctrain.execution.seen import Seen, StepCache, StepShape, Training, warn_of_strangers
@@ -70,7 +70,7 @@ class Trainer:
         budget: of everything on the device: bytes, "512MiB", "25%"; None: train in-core.
         planner, allocator, device: by name, with parameters.
         accumulate: parts that a batch goes through in; loss and gradients are those of the batch.
-        threads, machine, link_bandwidth, host_budget, seed, debug, time_limit_s: see
+        threads, machine, link_bandwidth, host_budget, seed, debug, time_limit_s, rewrites: see
             `prepare.Settings`; link_bandwidth in bytes per microsecond.
         conv_algorithm: "auto", or see `oc.trace`.
         allow_tf32: see `oc.trace`.
@@ -93,14 +93,14 @@ class Trainer:
         machine: str | Machine | None = None, link_bandwidth: float | None = None,
         host_budget: int | str | None = None, conv_algorithm: str = "auto", seed: int = 0,
         clip: Clip | float | None = None, debug: Debug | None = None, allow_tf32: bool = False,
-        time_limit_s: float | None = TIME_LIMIT_S,
+        time_limit_s: float | None = TIME_LIMIT_S, rewrites: Sequence[str] = DEFAULT_REWRITES,
     ):  # fmt: skip
         self.model, self.loss = model, loss
         self.optimizer = named_optimizer(optimizer or "sgd", model)
         self.settings = Settings(
             budget=budget, planner=planner, allocator=allocator, device=device, threads=threads,
             machine=machine, link_bytes_per_us=link_bandwidth, host_budget=host_budget, seed=seed,
-            debug=debug or Debug(), time_limit_s=time_limit_s,
+            debug=debug or Debug(), time_limit_s=time_limit_s, rewrites=tuple(rewrites),
         )  # fmt: skip
         self.accumulate, self.conv_algorithm, self.clip = accumulate, conv_algorithm, clip
         self.allow_tf32 = allow_tf32

@@ -35,7 +35,7 @@ from ooctrain.units import MIB, format_us
 JSON_VERSION = 1
 IN_CORE = MemoryOptions(
     budget=None, host_budget=None, planner="auto", allocator="va", machine="cpu-generic",
-    link_bandwidth=None, time_limit=None,
+    link_bandwidth=None, time_limit=None, rewrites=[],
 )  # fmt: skip
 
 

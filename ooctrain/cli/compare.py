@@ -27,6 +27,7 @@ from ooctrain.cli.options import (
     link_bandwidth_option,
     list_option,
     optimizer_option,
+    rewrite_option,
     seed_option,
     time_limit_option,
 )
@@ -77,6 +78,7 @@ DEFAULT_MACHINES = "v100-pcie,v100-32gb-nvlink"
 @link_bandwidth_option
 @time_limit_option("as long as its evaluations take")
 @seed_option("Of planners that draw random numbers.")
+@rewrite_option
 @click.option("--jobs", type=POSITIVE, help="Processes; default: one for each core.")
 @click.option("--keep", metavar="FOLDER", type=click.Path(file_okay=False),
               help="Where rows, plans and bounds are kept; default: the user's cache.")  # fmt: skip
@@ -93,9 +95,9 @@ def compare(
     models: tuple[str, ...], planners: list[str], budgets: list[str], machines: list[str],
     batches: list[str], image_sizes: list[str], granule: str, bound: str, optimizer: str,
     accumulate: int, host_budget: str | None, link_bandwidth: str | None,
-    time_limit: float | None, seed: int, jobs: int | None, keep: str | None, fresh: bool,
-    csv_path: str | None, markdown_path: str | None, figure_path: str | None,
-    json_path: str | None,
+    time_limit: float | None, seed: int, rewrites: list[str], jobs: int | None,
+    keep: str | None, fresh: bool, csv_path: str | None, markdown_path: str | None,
+    figure_path: str | None, json_path: str | None,
 ) -> int:  # fmt: skip
     """Compare planners on MODEL..., simulated, with a bound for each cell."""
     _require_known(models, machines, budgets)
@@ -106,7 +108,7 @@ def compare(
         replace(
             case, granule_bytes=granule_bytes, bound=bound, time_limit_s=time_limit, seed=seed,
             host_budget=host_budget, link_bytes_per_us=link_rate, optimizer=optimizer,
-            accumulate=accumulate,
+            accumulate=accumulate, rewrites=tuple(rewrites),
         )
         for case in cases(
             models, _numbers(batches, "batch"), machines, budgets, _planners(planners), sizes

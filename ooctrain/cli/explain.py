@@ -1,8 +1,8 @@
 """`ooctrain explain CODE`: what an error code or a rule of the verifier means, with the smallest
 example.
 
-In: a code such as OOC-120 or R203. Out: text. Read next: `ooctrain/explain/`, which holds the
-texts.
+In: a code such as OOC-120 or R203, or names of rewrites. Out: text. Read next:
+`ooctrain/explain/`, which holds the texts.
 """
 
 from __future__ import annotations
@@ -11,19 +11,26 @@ from dataclasses import asdict
 
 import click
 
-from ooctrain.cli.options import json_option
+from ooctrain.cli.options import json_option, rewrite_option
 from ooctrain.explain import all_codes, explain_code, find_code
 from ooctrain.report.numbers_file import write_numbers
+from ooctrain.rewrite import keeps_of
+from ooctrain.rewrite.plugged import KEPT
 
 JSON_VERSION = 1
 
 
 @click.command()
 @click.argument("code", required=False)
+@rewrite_option
 @json_option
-def explain(code: str | None, json_path: str | None) -> None:
-    """Explain an error code (OOC-120), a rule of the verifier (R203) or a law of allocators (P8);
-    without a code, list them."""
+def explain(code: str | None, rewrites: list[str], json_path: str | None) -> None:
+    """Explain an error code (OOC-120), a rule of the verifier (R203), a law of allocators (P8), or
+    what a rewrite keeps; without any, list the codes."""
+    for name in rewrites:
+        click.echo(f"{name} keeps: {KEPT[keeps_of(name)]}")
+    if rewrites and code is None:
+        return
     if code is None:
         for known, title in all_codes().items():
             click.echo(f"{known:8} {title}")

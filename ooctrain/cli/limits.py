@@ -38,10 +38,18 @@ class Limits:
 def limits(memory: MemoryOptions, machine: Machine, original: Trace) -> Limits:
     """The limits of a step as traced; without a budget, the memory of the machine."""
     plain = rewritten(original, DEFAULT_REWRITES)
-    step = plain.pinned_for(_rounding(memory, machine, plain.trace))
+    rounding = _rounding(memory, machine, plain.trace)
+    # Percentages are of the step before it is tiled, so that they mean the same for every tiling.
+    before = plain.pinned_for(rounding)
     budget = machine.device_bytes if memory.budget is None else memory.budget
-    host_bytes = resolve_host_budget(step.trace, memory.host_budget, machine)
-    return Limits(step, step.bytes_of(budget), host_bytes)
+    host_bytes = resolve_host_budget(before.trace, memory.host_budget, machine)
+    step = rewritten(original, all_rewrites(memory)).pinned_for(rounding)
+    return Limits(step, before.bytes_of(budget), host_bytes)
+
+
+def all_rewrites(memory: MemoryOptions) -> tuple[str, ...]:
+    """Those that every step gets, and those that were asked for."""
+    return (*DEFAULT_REWRITES, *memory.rewrites)
 
 
 def _rounding(memory: MemoryOptions, machine: Machine, trace: Trace) -> Granule:

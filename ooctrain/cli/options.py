@@ -69,6 +69,7 @@ class MemoryOptions:
         machine: a preset or a calibration file; None: the saved calibration.
         link_bandwidth: a second, in each direction; None: the machine's own.
         time_limit: seconds, for planners that search; None: the command's own.
+        rewrites: names of rewrites, after those that every step gets.
     """
 
     budget: str | None
@@ -78,6 +79,7 @@ class MemoryOptions:
     machine: str | None
     link_bandwidth: str | None
     time_limit: float | None
+    rewrites: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +163,10 @@ host_budget_option = click.option(
 link_bandwidth_option = click.option(
     "--link-bandwidth", metavar="SIZE", help='Per second and direction: "2GB".'
 )
+rewrite_option = list_option(
+    "--rewrite", "rewrites",
+    text='Rewrites of the step, in order: "bands:16:features.0:features.16", or file.py:name.',
+)  # fmt: skip
 MOST_THREADS = 1024
 WORKLOAD_OPTIONS = (
     click.option(
@@ -224,6 +230,7 @@ MEMORY_OPTIONS = (
     ),
     link_bandwidth_option,
     time_limit_option("2, for `plan` 0.7"),
+    rewrite_option,
 )
 EXTENT_OPTIONS = (
     click.option("--epochs", type=POSITIVE, default=1, show_default=True),

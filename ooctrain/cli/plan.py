@@ -26,7 +26,7 @@ from ooctrain.cli.advice import (
     describe_change,
     need_of,
 )
-from ooctrain.cli.limits import limits
+from ooctrain.cli.limits import all_rewrites, limits
 from ooctrain.cli.options import (
     POSITIVE,
     MemoryOptions,
@@ -45,7 +45,7 @@ from ooctrain.execution.planners import get_planner, planners
 from ooctrain.report.layers import layer_rows
 from ooctrain.report.numbers_file import write_numbers
 from ooctrain.report.record import NOT_DRAWN, drawing
-from ooctrain.report.text import facts, layer_table, placement, search_rows, share
+from ooctrain.report.text import facts, layer_table, placement, search_rows, share, tiling_rows
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.planners.tflms_hybrid import TflmsHybrid
 from ooctrain.sched.schedule import Plan
@@ -170,7 +170,7 @@ def _answer(workload: Workload, memory: MemoryOptions) -> Answer:
         made = make_plan(
             original, question.budget_bytes, memory.planner, machine, step.granule,
             memory.time_limit or TIME_LIMIT_S, host_budget=question.host_budget_bytes,
-            seed=workload.seed,
+            seed=workload.seed, rewrites=all_rewrites(memory),
         )  # fmt: skip
     except Infeasible as refusal:
         changes = _changes(question, refusal, memory)
@@ -229,6 +229,7 @@ def _plan_rows(need: Need, made: Plan, timeline: Timeline) -> Rows:
         ("predicted", f"{format_us(timeline.makespan_us)} a step, {slower:.2f} x in-core"),
         ("moved", f"{format_bytes(timeline.bytes_out)} out, {format_bytes(timeline.bytes_in)} in"),
         ("host peak", format_bytes(made.host_peak_bytes)),
+        *tiling_rows(made),
         *search_rows(made),
     ]
     if made.lower_bound is not None:

@@ -22,6 +22,7 @@ from ooctrain.experiments.paper_000.fragmentation_shown import fragmentation
 from ooctrain.experiments.paper_000.table1_shown import table1
 from ooctrain.experiments.paper_001.hybrid_shown import hybrid
 from ooctrain.experiments.paper_002.offload_ratios_shown import offload_ratios
+from ooctrain.experiments.paper_003.sft_shown import sft
 from ooctrain.experiments.paper_004.hmms_shown import hmms
 from ooctrain.experiments.reproducing import Experiment, Wanted
 from ooctrain.report.numbers_file import write_numbers
@@ -38,6 +39,7 @@ EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
         "hmms": hmms,
         "hybrid": hybrid,
         "offload-ratios": offload_ratios,
+        "sft": sft,
         "table1": table1,
     }
 )

@@ -11,7 +11,7 @@ import click
 from ooctrain.api import load_plan
 from ooctrain.api import plan as make_plan
 from ooctrain.cli import DONE
-from ooctrain.cli.limits import Limits, limits
+from ooctrain.cli.limits import Limits, all_rewrites, limits
 from ooctrain.cli.options import (
     MemoryOptions,
     Workload,
@@ -23,7 +23,7 @@ from ooctrain.cli.terminal import bar_blocks, make_console
 from ooctrain.cli.workload import as_on, find_machine, make_task, make_trace
 from ooctrain.report.numbers_file import write_numbers
 from ooctrain.report.record import drawing
-from ooctrain.report.text import facts, lanes, search_rows, timeline_rows
+from ooctrain.report.text import facts, lanes, search_rows, tiling_rows, timeline_rows
 from ooctrain.rewrite import REWRITES
 from ooctrain.sched.planning.planner import TIME_LIMIT_S
 from ooctrain.sched.schedule import Plan
@@ -54,7 +54,7 @@ def simulate(
     trace = make_trace(make_task(workload), workload)
     budget_bytes = None
     if plan_path is not None:
-        made = load_plan(plan_path, trace)
+        made = load_plan(plan_path, trace, memory.rewrites)
         # No budget: such a file says what it needs, not what it may.
         verify(made, trace, None, rewrites=REWRITES)
     else:
@@ -64,7 +64,7 @@ def simulate(
     console.print(lanes(timeline, min(console.width, 120), bar_blocks(console)))
     console.print()
     rows = [("machine", machine.name), *timeline_rows(timeline)]
-    rows += [("instructions", str(len(made.schedule))), *search_rows(made)]
+    rows += [("instructions", str(len(made.schedule))), *tiling_rows(made), *search_rows(made)]
     console.print(facts(rows))
     if json_path:
         content = {
@@ -82,4 +82,5 @@ def _plan(
     return make_plan(
         trace, found.budget_bytes, memory.planner, machine, found.step.granule,
         memory.time_limit or TIME_LIMIT_S, host_budget=found.host_budget_bytes, seed=workload.seed,
+        rewrites=all_rewrites(memory),
     )  # fmt: skip

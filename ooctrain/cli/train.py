@@ -34,7 +34,7 @@ from ooctrain.machine.measured import profile_of_steps
 from ooctrain.models import MODELS, stem_for
 from ooctrain.report.numbers_file import write_numbers
 from ooctrain.report.record import NOT_DRAWN, drawing
-from ooctrain.report.text import facts, placement, search_rows, share
+from ooctrain.report.text import facts, placement, search_rows, share, tiling_rows
 from ooctrain.sched.bounds.closed import lower_bound
 from ooctrain.train import Trainer
 from ooctrain.units import format_bytes, format_percent, format_us
@@ -131,6 +131,7 @@ def _plan_rows(prepared: PreparedStep, workload: Workload, shape: Shape) -> list
         ("in-core peak", format_bytes(peak)),
         ("budget", f"{format_bytes(budget)}, {share(budget, peak)} of the in-core peak"),
         ("plan", f"{name}, {len(plan.schedule)} instructions"),
+        *tiling_rows(plan),
         *search_rows(plan),
         ("placement", placement(prepared.allocator.name, prepared.reserved_bytes, plan.peak_bytes)),
     ]

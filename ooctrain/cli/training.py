@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from ooctrain.cli.limits import all_rewrites
 from ooctrain.cli.options import Extent, MemoryOptions, Workload
 from ooctrain.cli.schedules import RunLength, depends_on_the_end, find_schedule
 from ooctrain.cli.workload import Task, link_rate, make_task, threads_of
@@ -118,6 +119,7 @@ def make_trainer(
         seed=workload.seed,
         allow_tf32=workload.allow_tf32,
         time_limit_s=memory.time_limit or TIME_LIMIT_S,
+        rewrites=all_rewrites(memory),
     )
 
 

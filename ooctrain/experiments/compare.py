@@ -20,7 +20,7 @@ from pathlib import Path
 from ooctrain.api import step_trace
 from ooctrain.experiments.kept import ResultStore, digest, package_sources, planner_sources
 from ooctrain.experiments.planned import PlanQuestion, least_bytes, planned
-from ooctrain.rewrite import REWRITES
+from ooctrain.rewrite import REWRITES, apply_rewrites
 from ooctrain.sched.bounds import closed as bounds
 from ooctrain.sched.bounds import lp as fluid
 from ooctrain.sched.budget import (
@@ -59,6 +59,8 @@ class CompareCase:
         host_budget: as typed; None: the machine's host memory.
         link_bytes_per_us: in both directions; None: the machine's own.
         optimizer, accumulate: of the step: "sgd" or "adam", micro-batches.
+        rewrites: of the step, after those that every step gets; budgets and bound are of the step
+            before them.
     """
 
     model: str
@@ -75,6 +77,7 @@ class CompareCase:
     link_bytes_per_us: float | None = None
     optimizer: str = "sgd"
     accumulate: int = 1
+    rewrites: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +191,8 @@ def row_of(case: CompareCase, keep: Path | None = None) -> CompareRow:
     )  # fmt: skip
     where, store = _machine(case), ResultStore(keep)
     sources = planner_sources(case.planner)
-    name = f"row-{digest(astuple(case), step.fingerprint, repr(where), sources)}.json"
+    planned_for = apply_rewrites(step, case.rewrites).fingerprint
+    name = f"row-{digest(astuple(case), planned_for, repr(where), sources)}.json"
     kept = store.read(name)
     if kept is not None:
         return CompareRow(**kept)
@@ -209,8 +213,9 @@ def _compute(case: CompareCase, step: Trace, where: Machine, store: ResultStore)
     least, most = trace_minimum_bytes(step, granule), trace_peak_bytes(step, granule)
     budget = _budget_bytes(case.budget, least, most)
     host_budget = resolve_host_budget(step, case.host_budget, where)
+    tiled = apply_rewrites(step, case.rewrites)
     question = PlanQuestion(
-        step, budget, where, case.planner, case.granule_bytes, case.seed, case.time_limit_s,
+        tiled, budget, where, case.planner, case.granule_bytes, case.seed, case.time_limit_s,
         host_budget,
     )  # fmt: skip
     answer = planned(question, store)
@@ -219,7 +224,7 @@ def _compute(case: CompareCase, step: Trace, where: Machine, store: ResultStore)
         minimum = least_bytes(question, store)
     timeline = None
     if plan is not None:
-        verify(plan, step, budget, where, host_budget_bytes=host_budget, rewrites=REWRITES)
+        verify(plan, tiled, budget, where, host_budget_bytes=host_budget, rewrites=REWRITES)
         timeline = simulate(plan.schedule, plan.trace, where)
     makespan_us = None if timeline is None else timeline.makespan_us
     bound = _bound(case, step, budget, where, store)

@@ -19,6 +19,9 @@ class Sequential(Module):
 
     A slice of it is a Sequential of the same modules under the same names, as in PyTorch.
 
+    Attributes:
+        tiling: how a step runs it, "bands:16" for example (see `tiled`); "": as it is.
+
     Raises:
         ConfigError: one of them is no module (a function such as `functional.relu`, say).
     """
@@ -30,6 +33,33 @@ class Sequential(Module):
             named = modules[0]
         for name, module in named.items():
             self.add_module(name, _checked_module(name, module))
+        self.tiling = ""
+
+    def tiled(self, bands: int | tuple[int, int] = 8, *, again: bool = True) -> Sequential:
+        """The same module, which steps run in bands of rows or in tiles, with the same gradients.
+
+        Only the trace of a step changes: `model.features.tiled(16)` is all that there is to do. Not
+        for steps that accumulate: bands take the images of a batch one after the other anyway.
+
+        Args:
+            bands: of the rows of its input, which keep their halos; or (tiles in H, tiles in W) of
+                its output, which compute their halos again.
+            again: bands run their forward calls once more in backward; False: what they make is
+                kept, swapped or made again as a planner likes. Tiles always run again.
+
+        Raises:
+            ConfigError: no number of bands; when a step is traced: an operation without a row rule.
+        """
+        in_tiles = isinstance(bands, tuple)
+        grid = bands if isinstance(bands, tuple) else (bands, 1)
+        if len(grid) != 2 or not all(type(n) is int and n >= 1 for n in grid):
+            raise ConfigError(
+                f"{bands!r} is neither a number of bands nor two numbers of tiles", code="OOC-113",
+                fix="tiled(16) or tiled((4, 4))",
+            )  # fmt: skip
+        kind = "bands_again" if again else "bands"
+        self.tiling = f"tile:{grid[0]}x{grid[1]}" if in_tiles else f"{kind}:{bands}"
+        return self
 
     def forward(self, input: Tensor) -> Tensor:
         for module in self.children():

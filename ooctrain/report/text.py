@@ -44,6 +44,19 @@ def search_rows(plan: Plan) -> list[tuple[str, str]]:
     return rows
 
 
+def tiling_rows(plan: Plan) -> list[tuple[str, str]]:
+    """How a planner has tiled the step, and why so, if it has."""
+    notes = plan.notes
+    if not notes.get("tiling"):
+        return []
+    kept, least = (format_bytes(notes[name]) for name in ("kept_bytes", "least_bytes"))
+    return [
+        ("tiling", notes["tiling"]),
+        ("", f"{notes['work_over_untiled']:.2f} times the untiled computing, {kept} of kept rows"),
+        ("", f"least budget of this tiling {least}; {notes['why']}"),
+    ]
+
+
 def timeline_rows(timeline: Timeline) -> list[tuple[str, str]]:
     """The sums of a step, each beside the share of the time that it takes."""
     whole = timeline.makespan_us

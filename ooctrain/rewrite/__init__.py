@@ -3,7 +3,8 @@
 In: a trace and names. Out: the trace after those rewrites, in their order. The one idea: a rewrite
 is a pure function, so whoever has the original trace and the names can check the plan's trace (rule
 R602). A name may carry parameters after a colon: "tile:4x4:conv1", "bands:16", "narrow:1048576".
-All keep the bits; tiling does on whole numbers, and adds floats in another order. Read next:
+All keep the bits; tiling does on whole numbers, and adds floats in another order. Others are
+"my_file.py:mine", or entry points of group "ooctrain.rewrites" (`plugged.py`). Read next:
 `fuse.py`, `share_storage.py`, `narrow.py`, then `tile/`.
 """
 
@@ -11,12 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from ooctrain import plugins as specs
 from ooctrain.errors import ConfigError
 from ooctrain.rewrite.fuse import fuse
 from ooctrain.rewrite.narrow import NAME as NARROW
 from ooctrain.rewrite.narrow import narrow_by_name
 from ooctrain.rewrite.pin_small import NAME as PIN_SMALL
 from ooctrain.rewrite.pin_small import pin_again, pin_by_name
+from ooctrain.rewrite.plugged import ENTRY_POINTS, Keeps, NamedRewrite, plugged
 from ooctrain.rewrite.share_storage import share_storage
 from ooctrain.rewrite.tile import tile_by_name
 from ooctrain.step.trace import Trace
@@ -37,7 +40,11 @@ class Rewrites(Mapping[str, Rewrite]):
             return lambda trace: pin_by_name(trace, name)
         if name.partition(":")[0] in self.with_parameters:
             return lambda trace: pin_again(tile_by_name(trace, name), trace)
-        return self.plain[name]
+        if name in self.plain:
+            return self.plain[name]
+        if (found := plugged(name)) is not None:
+            return found
+        raise KeyError(name)
 
     def __iter__(self) -> Iterator[str]:
         yield from (*self.plain, *self.with_parameters)
@@ -47,6 +54,8 @@ class Rewrites(Mapping[str, Rewrite]):
 
 
 REWRITES = Rewrites()
+#: These add floats in another order.
+SUMS_ANEW = ("tile", "bands", "bands_again")
 
 
 def apply_rewrites(trace: Trace, names: Sequence[str]) -> Trace:
@@ -56,9 +65,27 @@ def apply_rewrites(trace: Trace, names: Sequence[str]) -> Trace:
         ConfigError: a name that no rewrite has.
     """
     for name in names:
-        if not isinstance(name, str) or name not in REWRITES:
-            raise ConfigError(
-                f"no rewrite {name!r}", code="OOC-106", fix=f"one of {', '.join(REWRITES)}"
-            )
-        trace = REWRITES[name](trace)
+        trace = _known(name)(trace)
     return trace
+
+
+def rewrites() -> tuple[str, ...]:
+    """Names of all rewrites, those of other packages included; some want parameters."""
+    return specs.names(REWRITES, ENTRY_POINTS)
+
+
+def keeps_of(name: str) -> Keeps:
+    """What of a step's results a rewrite keeps. Raises ConfigError: no rewrite has this name."""
+    found = _known(name)
+    if isinstance(found, NamedRewrite):
+        return found.keeps
+    return "bound" if name.partition(":")[0] in SUMS_ANEW else "bits"
+
+
+def _known(name: object) -> Rewrite:
+    if not isinstance(name, str) or not name or name not in REWRITES:
+        raise ConfigError(
+            f"no rewrite {name!r}", code="OOC-106",
+            fix=f"one of {', '.join(REWRITES)}, or file.py:name for your own",
+        )  # fmt: skip
+    return REWRITES[name]

@@ -1,15 +1,19 @@
 """The laws that everything pluggable is held to, for the library's own parts and for a user's.
 
-In: an operation, a planner, an allocator. Out: nothing, or an error with the smallest example
-found. The one idea: what a plug-in promises is written down as code that tries to break it;
-`check_op`, `check_planner` and `check_allocator` are that code. The other modules are what it is
-made of: random traces and lists, an interpreter that runs a list on bytes in random orders, memory
-that checks every access, a shrinker. Read next: `check_planner.py`, `random_traces.py`,
-`interpreter.py`.
+In: an operation, a planner, an allocator, a rewrite. Out: nothing, or an error with the smallest
+example found. The one idea: what a plug-in promises is written down as code that tries to break it;
+`check_op`, `check_planner`, `check_allocator` and `check_rewrite` are that code. The other modules
+are what it is made of: random traces and lists, an interpreter that runs a list on bytes in random
+orders, memory that checks every access, a shrinker. Read next: `check_planner.py`,
+`random_traces.py`, `interpreter.py`.
 """
 
 from ooctrain.testing.check_allocator import AllocatorFailure, check_allocator
 from ooctrain.testing.check_op import check_op
 from ooctrain.testing.check_planner import PlannerFailure, check_planner
+from ooctrain.testing.check_rewrite import RewriteFailure, check_rewrite
 
-__all__ = ["AllocatorFailure", "PlannerFailure", "check_allocator", "check_op", "check_planner"]
+__all__ = [
+    "AllocatorFailure", "PlannerFailure", "RewriteFailure", "check_allocator", "check_op",
+    "check_planner", "check_rewrite",
+]  # fmt: skip

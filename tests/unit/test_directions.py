@@ -44,6 +44,7 @@ from ooctrain.experiments.paper_002.offload_ratios import (
     wins,
     worst,
 )
+from ooctrain.experiments.paper_003 import sft
 from ooctrain.experiments.paper_004 import hmms
 from ooctrain.experiments.paper_004.hmms import HMMS, LAYER_WISE
 from ooctrain.sched.planners.dynprog import dynprog_search
@@ -447,3 +448,28 @@ def test_layer_by_layer_resnet_50_loses_more_than_in_print(machines, losses):
     _, fitted = machines
     printed = hmms.PRINTED_LOSS["vgg19", LAYER_WISE]
     assert losses[fitted.name, "vgg19", LAYER_WISE] == pytest.approx(printed, abs=0.03)
+
+
+# ooctrain reproduce sft
+
+
+def vgg16_cells(side: int) -> dict[str, sft.Cell]:
+    """{way: its cell} on the paper's smaller GPU."""
+    return {cell.way: cell for cell in sft.cells("vgg16", side, sft.machines()[0])}
+
+
+@slow
+def test_tiles_go_on_where_keeping_all_and_checkpoints_end() -> None:
+    cells = vgg16_cells(4096)
+    assert cells[sft.BASE].seconds is None
+    assert cells[sft.CHECKPOINT].seconds is None
+    assert cells[sft.SFT].seconds is not None
+    assert cells[sft.OURS].seconds is not None
+    assert cells[sft.SFT].over_untiled is not None
+    assert cells[sft.SFT].over_untiled < 1.1
+
+
+@slow
+def test_bands_that_keep_their_halos_take_less_time_than_tiles() -> None:
+    cells = vgg16_cells(4096)
+    assert cells[sft.OURS].seconds < cells[sft.SFT].seconds

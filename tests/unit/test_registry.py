@@ -9,8 +9,8 @@ import pytest
 import ooctrain as oc
 from ooctrain import plugins as specs
 from ooctrain.errors import ConfigError
+from ooctrain.execution.planners import get_planner, planners
 from ooctrain.sched.planners.keep_all import KeepAll
-from ooctrain.sched.planners.registry import get_planner, planners
 from ooctrain.sched.planners.window.window import SlidingWindow
 
 

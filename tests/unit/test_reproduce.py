@@ -19,9 +19,11 @@ from ooctrain.experiments.paper_001 import hybrid, hybrid_printed
 from ooctrain.experiments.paper_001.hybrid_printed import Tuned
 from ooctrain.experiments.paper_002 import offload_ratios
 from ooctrain.experiments.paper_002 import offload_ratios_shown as report_of_ratios
+from ooctrain.experiments.paper_003 import sft
 from ooctrain.experiments.paper_004 import hmms
 from ooctrain.sched.planners.bn_recompute import offloadable_share
 from ooctrain.sched.planners.lms.lms import LevelGraph
+from ooctrain.step.presets import rtx2080ti
 from ooctrain.units import GIB, MIB
 
 ROOT = Path(__file__).parents[2]
@@ -192,6 +194,38 @@ def test_hmms_prints_draws_and_writes_and_loses_less_than_layer_by_layer(tmp_pat
     assert printed["resnet50", "HMMS"] == 0.051
     rows = (found["speeds"][0], found["shares"][0], found["calls"]["vgg19"][0])
     assert {key for row in rows for key in row} <= documented("hmms")
+
+
+def test_activations_of_the_three_networks_are_those_of_paper_003():
+    """Printed are 118, 129 and 43 GiB at 10240 pixels."""
+    found = {
+        network: round(sft.activation_bytes(sft.convolutional_step(network, 10240)) / GIB, 1)
+        for network in sft.PRINTED_GIB
+    }
+    assert found == {"vgg16": 118.6, "vgg19": 128.7, "darknet19": 42.8}
+
+
+@pytest.mark.slow
+def test_each_way_of_figure_8_goes_as_far_as_it_fits():
+    small = replace(rtx2080ti(), device_bytes=48 * MIB)
+    rows = [row for side in (32, 256, 384) for row in sft.cells("vgg16", side, small)]
+    assert [row.way for row in rows] == [*sft.ways()] * 3
+    found = sft.largest(rows)
+    sides = [found[small.name, "vgg16", way] for way in (sft.BASE, sft.CHECKPOINT, sft.OURS)]
+    assert sides == sorted(sides)
+    for row in rows:
+        assert (row.seconds is None) == (row.peak_bytes > small.device_bytes)
+        if row.way == sft.SFT and row.seconds is not None:
+            assert "tile:" in row.tiling
+            assert row.over_untiled > 1
+    assert sft.ARTIFACT_S["rtx2080ti", "vgg16", 10240] == 43.8
+
+
+@pytest.mark.slow
+def test_sft_prints_draws_and_writes(tmp_path, capsys):
+    shown, found = reproduced("sft", tmp_path, capsys)
+    assert "118 GiB" in shown
+    assert {*found, *found["cells"][0]} <= documented("sft")
 
 
 def test_batches_are_those_at_which_a_method_ends():

@@ -262,3 +262,24 @@ def test_its_least_budget_is_its_least_budget() -> None:
     assert again.value.minimum_bytes == least
     assert refused.value.witness_call
     assert "avgpool" in str(refused.value) or "windows have no fixed stride" in str(refused.value)
+
+
+@pytest.mark.slow
+def test_gradients_through_tiles_with_standing_statistics() -> None:
+    """As DarkNet's with frozen batch norm: those of the untiled step, sums over tiles up to
+    rounding.
+    """
+    oc.manual_seed(0)
+    body = [nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.LeakyReLU(0.1), nn.MaxPool2d(2)]
+    model = nn.Sequential(*body, nn.Conv2d(8, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    body[1].eval()
+    rng = np.random.default_rng(0)
+    batch = rng.standard_normal((1, 3, 32, 32)).astype("float32"), rng.integers(0, 4, 1)
+    trace = oc.trace(model, (1, 3, 32, 32), threads=1, conv_algorithm="direct")
+    plain = oc.plan(trace, "1GiB", planner="keep-all")
+    tiled = oc.plan(trace, "1GiB", planner=Sft(tiles=4, untiled=False))
+    assert tiled.rewrites[-1].startswith("tile:4x4:0.fwd")
+    assert any(call.name.startswith("1.fwd") and "[h" in call.name for call in tiled.trace.calls)
+    runs = [oc.execute(plan, model, batch) for plan in (plain, tiled)]
+    for name, gradient in runs[0].gradients.items():
+        assert runs[1].gradients[name] == pytest.approx(gradient, rel=1e-4, abs=1e-6), name

@@ -3,7 +3,8 @@
 In: a step, a budget. Out: a plan of the tiled step. The one idea: which segments are cut and how
 high their bands are is chosen from estimates, for a row of limits of memory (`choose.py`); what
 these leave open, which rows to keep, to swap, to run again, is decided by a planner of lists, for
-the few choices around the budget. There are two kinds: bands whose forward calls are written into
+the few choices around the budget. There are three kinds: tilings that fit without any swapping,
+those that fit if what lies between segments is swapped, both with their forward calls written into
 the backward pass once more, and bands that are written once, so that the planner decides.
 
 Source: ours; docs/tiling.md. Read next: `choose.py`; `execution/planners.py`, where `auto` asks.
@@ -18,7 +19,7 @@ from dataclasses import dataclass, replace
 
 from ooctrain.errors import Infeasible
 from ooctrain.rewrite.tile.choose import tilings_of, without_rule
-from ooctrain.rewrite.tile.offers import Offer, OperatorTimes, nothing_fits, tiled_by
+from ooctrain.rewrite.tile.offers import MOVES, Offer, OperatorTimes, nothing_fits, tiled_as_offered
 from ooctrain.rewrite.tile.operators import operators_of
 from ooctrain.rewrite.tile.rules import obstacle
 from ooctrain.rewrite.tile.sft_planner import with_tiling
@@ -101,13 +102,11 @@ def offers_for(trace: Trace, machine: Machine, *, untiled: bool = True) -> list[
 
 
 def _in_turn(offers: Sequence[Offer], budget_bytes: int) -> Iterator[Offer]:
-    """The offers in the order in which they are tried: of both kinds in turns, first the one that
+    """The offers in the order in which they are tried: of all kinds in turns, first the one that
     is estimated to fit just not, then those that do, which leave a planner more room to move
     things, and last those that need still more.
     """
-    kinds = [
-        [offer for offer in offers if is_once(offer) == once] for once in (True, False)
-    ]  # fmt: skip
+    kinds = [[offer for offer in offers if offer.moves == moves] for moves in reversed(MOVES)]
     ordered = []
     for kind in kinds:
         above = [offer for offer in kind if offer.need_bytes > budget_bytes]
@@ -115,11 +114,6 @@ def _in_turn(offers: Sequence[Offer], budget_bytes: int) -> Iterator[Offer]:
         ordered.append([*above[-1:], *below, *above[-2::-1]])
     for pair in itertools.zip_longest(*ordered):
         yield from (offer for offer in pair if offer is not None)
-
-
-def is_once(offer: Offer) -> bool:
-    """Whether its bands are written once, so that a planner decides what runs again."""
-    return any(name.startswith("bands:") for name in offer.rewrites)
 
 
 class _Attempts:
@@ -144,16 +138,18 @@ class _Attempts:
         """
         if self.best and offer.work * self.untiled_us >= self.best.makespan_us:
             return
-        tiled = tiled_by(self.question.trace, offer.rewrites)
+        tiled = tiled_as_offered(self.question.trace, offer)
+        if tiled is None:
+            return
         needs = trace_minimum_bytes(tiled, self.question.granule)
         if needs > self.question.budget_bytes and needs >= self.least:
             return
         asked = replace(self.question, trace=tiled)
         fits = self._ask(asked, offer, self.planner or Belady())
-        if fits and self.planner is None and is_once(offer):
+        if fits and self.planner is None and offer.moves == "all":
             self._ask(asked, offer, Prefix(FINE if len(tiled.calls) < LONG_CALLS else COARSE))
         self.made += fits
-        self.calls += len(tiled.calls)
+        self.calls += fits * len(tiled.calls)
 
     def _ask(self, asked: Question, offer: Offer, planner: Planner) -> bool:
         """Whether a planner has a plan; the best is kept."""
@@ -165,7 +161,8 @@ class _Attempts:
                 self.least = min(self.least, refusal.minimum_bytes)
             return False
         if self.best is None or plan.makespan_us < self.best.makespan_us:
-            tiled = with_tiling(plan, replace(offer, kept_bytes=_kept_bytes(plan.trace)))
+            least = trace_minimum_bytes(plan.trace, asked.granule)
+            tiled = with_tiling(plan, replace(offer, kept_bytes=_kept_bytes(plan.trace)), least)
             self.best = replace(tiled, notes={**tiled.notes, "lists_by": planner.name})
         return True
 

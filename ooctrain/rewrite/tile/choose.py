@@ -13,12 +13,13 @@ docs/tiling.md for bands that keep it. Read next: `banded.py`, which plans what 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from ooctrain.rewrite.tile.dimensions import DIMENSIONS
 from ooctrain.rewrite.tile.halo import reach
-from ooctrain.rewrite.tile.offers import Offer, OperatorTimes
+from ooctrain.rewrite.tile.offers import Moves, Offer, OperatorTimes
 from ooctrain.rewrite.tile.operators import Operators
 from ooctrain.rewrite.tile.rule_of_call import row_rule_of
 from ooctrain.rewrite.tile.rules import rule_of
@@ -41,7 +42,7 @@ MOST_CUTS = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class SegmentChoice:
     """A way to run the operators from one cut to the next.
 
     Args:
@@ -90,20 +91,31 @@ class _Way:
 
     extra_ns: float = 0.0
     stored_bytes: int = 0
-    choices: tuple[Choice, ...] = ()
+    choices: tuple[SegmentChoice, ...] = ()
 
-    def and_then(self, choice: Choice) -> _Way:
+    def and_then(self, choice: SegmentChoice) -> _Way:
         return _Way(
             self.extra_ns + choice.extra_ns, self.stored_bytes + choice.stored_bytes,
             (*self.choices, choice),
         )  # fmt: skip
 
 
+Table = dict[tuple[int, int], list[SegmentChoice]]
+MOVED: Mapping[Moves, str] = MappingProxyType(
+    {
+        "nothing": "without swapping",
+        "borders": "if borders of segments and kept rows are swapped",
+        "all": "if all that backward reads is swapped or run again",
+    }
+)
+
+
 def tilings_of(operators: Operators, times: OperatorTimes, machine: Machine) -> list[Offer]:
     """The least work under ever lower limits of memory, each way once; the most memory first.
 
-    For each limit there are up to two offers. One needs no more without swapping: its bands run
-    again in backward. The other needs no more if all that backward reads is swapped or run again,
+    For each limit there are up to three offers. One needs no more without swapping: its bands run
+    again in backward. One needs no more if what it stores between the passes, borders of segments
+    and kept rows, is swapped. One needs no more if all that backward reads is swapped or run again,
     as its planner likes: its bands are written once.
     """
     costs = Costs.of(machine)
@@ -119,32 +131,40 @@ def tilings_of(operators: Operators, times: OperatorTimes, machine: Machine) -> 
         ends: [moved for choice in choices if (moved := _moved(choice))]
         for ends, choices in table.items()
     }
+    lean = {
+        ends: [replace(choice, stored_bytes=0) for choice in choices]
+        for ends, choices in table.items()
+    }
+    kinds: tuple[tuple[Moves, Table], ...] = (
+        ("nothing", table),
+        ("borders", lean),
+        ("all", movable),
+    )
     lasting = sum(v.nbytes for v in operators.trace.variables if v.persistent)
     limit = lasting + sum(_stored_bytes(operators, i) for i in range(len(operators.calls)))
     found: dict[tuple[str, ...], Offer] = {}
     for _ in range(STEPS):
         limit = int(limit * STEP)
-        for kind, how in ((table, "without swapping"), (movable, "if the rest is moved")):
+        for moves, kind in kinds:
             way = _best_way(len(cuts), kind, limit - lasting)
             names = tuple(choice.name for choice in way.choices if choice.name) if way else ()
             if way and names:
                 kept = sum(choice.kept_bytes for choice in way.choices)
-                why = f"the least work of all that need {format_bytes(limit)} {how}"
-                found.setdefault(names, Offer(names, times.work(way.extra_ns), kept, limit, why))
+                work = times.work(way.extra_ns)
+                why = f"the least work of all that need {format_bytes(limit)} {MOVED[moves]}"
+                found.setdefault(names, Offer(names, work, kept, limit, moves, why))
     return list(found.values())
 
 
-def _moved(choice: Choice) -> Choice | None:
+def _moved(choice: SegmentChoice) -> SegmentChoice | None:
     """The same operators where nothing stays that a planner can move; None of what runs again."""
     if choice.name.startswith("tile:"):
         return None
     name = choice.name.replace("bands_again:", "bands:")
-    return Choice(name, choice.once_ns, 0, choice.room_bytes, choice.kept_bytes)
+    return SegmentChoice(name, choice.once_ns, 0, choice.room_bytes, choice.kept_bytes)
 
 
-def _best_way(
-    cuts: int, table: dict[tuple[int, int], list[Choice]], limit_bytes: int
-) -> _Way | None:
+def _best_way(cuts: int, table: Table, limit_bytes: int) -> _Way | None:
     """The way through all operators with the least extra work; None where none keeps to the
     limit.
     """
@@ -192,10 +212,10 @@ def cuts_of(operators: Operators) -> list[int]:
 
 def _choices(
     operators: Operators, times: OperatorTimes, ends: tuple[int, int], costs: Costs
-) -> list[Choice]:
+) -> list[SegmentChoice]:
     """All ways to run the operators from the first to the last place fused and tiled."""
     segment = FtSegment(*ends, ())
-    found: list[Choice] = []
+    found: list[SegmentChoice] = []
     if _has_row_rules(operators, ends):
         found += _bands(operators, times, ends, costs)
     tileable = all(_is_tileable(operators, place) for place in range(ends[0], ends[1] + 1))
@@ -204,10 +224,10 @@ def _choices(
     return found
 
 
-def _as_they_are(operators: Operators, ends: tuple[int, int]) -> Choice:
+def _as_they_are(operators: Operators, ends: tuple[int, int]) -> SegmentChoice:
     places = range(ends[0], ends[1] + 1)
     stored = sum(_stored_bytes(operators, place) for place in places)
-    return Choice("", 0.0, stored, max(_room_bytes(operators, place) for place in places))
+    return SegmentChoice("", 0.0, stored, max(_room_bytes(operators, place) for place in places))
 
 
 def _stored_bytes(operators: Operators, place: int) -> int:
@@ -237,7 +257,7 @@ def _borders_bytes(operators: Operators, ends: tuple[int, int]) -> tuple[int, in
 
 def _bands(
     operators: Operators, times: OperatorTimes, ends: tuple[int, int], costs: Costs
-) -> Iterator[Choice]:
+) -> Iterator[SegmentChoice]:
     """Bands of whole rows, image after image; forward runs twice, no halo does."""
     variables = operators.trace.variables
     calls = operators.calls[ends[0] : ends[1] + 1]
@@ -260,7 +280,7 @@ def _bands(
         )
         kept = (bands - 1) * kept_bytes
         name = f"bands_again:{bands}:{calls[0].name}:{calls[-1].name}"
-        yield Choice(
+        yield SegmentChoice(
             name, forward + small, stored + kept, room + band + gradients, kept,
             COPIES * forward + small + costs.moved_ns(stored + room),
         )  # fmt: skip
@@ -280,7 +300,7 @@ def _kept_bytes(operators: Operators, place: int) -> int:
 
 def _tiles(
     operators: Operators, times: OperatorTimes, segment: FtSegment, costs: Costs
-) -> Iterator[Choice]:
+) -> Iterator[SegmentChoice]:
     """Tiles that compute their halos again, in all three passes."""
     variables = operators.trace.variables
     calls = operators.calls[segment.start : segment.end + 1]
@@ -298,7 +318,7 @@ def _tiles(
             extra += sum(more) - forward - backward
         size = tile_bytes(operators, segment, (tiles, tiles))
         name = f"tile:{tiles}x{tiles}:{calls[0].name}:{calls[-1].name}"
-        yield Choice(name, extra, stored, room + size)
+        yield SegmentChoice(name, extra, stored, room + size)
 
 
 def _is_tileable(operators: Operators, place: int) -> bool:

@@ -11,14 +11,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Literal, get_args
 
-from ooctrain.errors import Infeasible
+from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.rewrite.pin_small import pin_again
 from ooctrain.rewrite.tile import tile_by_name
 from ooctrain.rewrite.tile.operators import Operators
 from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.trace import Trace
 from ooctrain.units import format_bytes
+
+Moves = Literal["nothing", "borders", "all"]
+MOVES: tuple[Moves, ...] = get_args(Moves)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,8 @@ class Offer:
         work: predicted computing time, that of the untiled step being 1.
         kept_bytes: rows that bands keep for each other, all together.
         need_bytes: for which it is estimated; 0: nobody has estimated it.
+        moves: what has to leave the device between the passes for that to suffice: "nothing",
+            "borders" of segments and kept rows, or "all" that backward reads.
         why: what speaks for it.
     """
 
@@ -37,14 +43,18 @@ class Offer:
     work: float
     kept_bytes: int = 0
     need_bytes: int = 0
+    moves: Moves = "nothing"
     why: str = ""
 
-    def notes(self) -> dict[str, object]:
-        """As a plan says it."""
-        tiling = ", ".join(self.rewrites) or "none"
+    def notes(self, least_bytes: int) -> dict[str, object]:
+        """As a plan says it.
+
+        Args:
+            least_bytes: below which the tiled step cannot be planned.
+        """
         return {
-            "tiling": tiling, "work_over_untiled": round(self.work, 4),
-            "kept_bytes": self.kept_bytes, "why": self.why,
+            "tiling": ", ".join(self.rewrites), "work_over_untiled": round(self.work, 4),
+            "kept_bytes": self.kept_bytes, "least_bytes": least_bytes, "why": self.why,
         }  # fmt: skip
 
 
@@ -54,6 +64,16 @@ def tiled_by(trace: Trace, names: tuple[str, ...]) -> Trace:
     for name in names:
         trace = pin_again(tile_by_name(trace, name), trace)
     return trace
+
+
+def tiled_as_offered(trace: Trace, offer: Offer) -> Trace | None:
+    """The step as tiled by an offer; None where the rewrite refuses: an offer looks at forward
+    calls, and somebody may have joined backward ones, or read what lies inside.
+    """
+    try:
+        return tiled_by(trace, offer.rewrites)
+    except ConfigError:
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,8 +47,14 @@ class Operators:
 
 
 def operators_of(trace: Trace) -> Operators:
-    """The forward operators of a step; calls that change a state are left out."""
-    calls = tuple(call for call in trace.calls if call.phase == "forward" and call.pure)
+    """The forward operators of a step; left out are calls that change a state, and those that read
+    parameters and running statistics alone: nothing flows through them.
+    """
+    calls = tuple(
+        call for call in trace.calls
+        if call.phase == "forward" and call.pure
+        and not all(trace.variables[v].persistent for v in call.ins)
+    )  # fmt: skip
     place = {call.id: i for i, call in enumerate(calls)}
     before, after = [], []
     leaves = []

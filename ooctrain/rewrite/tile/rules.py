@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ooctrain.layers.average_pooling import AvgPool2d
+from ooctrain.layers.batch_norm import BatchNormApply
 from ooctrain.layers.conv2d import Conv2d
 from ooctrain.layers.dropout import Dropout
 from ooctrain.layers.layout import ConstantPad, Pad
@@ -74,6 +75,8 @@ WINDOWED = TileRule(
     _own_windows,
     lambda op, place: replace(op, geometry=replace(op.geometry, padding=place.padding)),
 )
+#: with running statistics, which stand still
+STANDING = TileRule(lambda op: (Window(), Window()), lambda op, place: op)
 #: an operation of a user's own, which has a method `with_padding((top, bottom, left, right))`
 OWN_PADDING = TileRule(_own_windows, lambda op, place: op.with_padding(place.padding))
 RULES: Mapping[type[Op], TileRule] = {
@@ -108,6 +111,8 @@ def rule_of(op: Any) -> TileRule | None:
     """The rule of an operation; None where it cannot be tiled exactly."""
     if type(op) in RULES:
         return RULES[type(op)]
+    if isinstance(op, BatchNormApply):
+        return None if op.batch_stats or op.residual or op.relu else STANDING
     windows = op.window() if isinstance(op, Op) else None
     if windows is None:
         return None

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ooctrain.errors import Infeasible
 from ooctrain.rewrite.tile.halo import split_evenly
-from ooctrain.rewrite.tile.offers import Offer, OperatorTimes, nothing_fits, tiled_by
+from ooctrain.rewrite.tile.offers import Offer, OperatorTimes, nothing_fits, tiled_as_offered
 from ooctrain.rewrite.tile.operators import Operators, operators_of
 from ooctrain.rewrite.tile.rules import obstacle, rule_of
 from ooctrain.rewrite.tile.sft import (
@@ -29,6 +29,7 @@ from ooctrain.rewrite.tile.sft import (
     need_bytes,
     tile_spans_of,
 )
+from ooctrain.sched.budget import trace_peak_bytes
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planning.planner import HOST_LACKS, check_whole_numbers
 from ooctrain.sched.schedule import BYTES, Granule, Plan
@@ -50,6 +51,7 @@ class Sft:
 
     Args:
         tiles: in H and in W; 0: the best of `GRIDS`.
+        untiled: whether the step as it is is preferred where it fits; else it comes last.
 
     Cost: that of tiling the step once for each offer that is tried; O(tiles * calls) each.
     """
@@ -57,6 +59,7 @@ class Sft:
     name = "sft"
 
     tiles: int = 0
+    untiled: bool = True
 
     def __post_init__(self) -> None:
         check_whole_numbers(self.name, {"tiles": self.tiles}, least=0)
@@ -74,9 +77,12 @@ class Sft:
         for offer in sorted(offers, key=lambda offer: max(needs[offer] - budget_bytes, 0)):
             if needs[offer] > budget_bytes and needs[offer] >= least:
                 continue
+            tiled = tiled_as_offered(trace, offer)
+            if tiled is None:
+                continue
             try:
                 plan = KeepAll().plan(
-                    tiled_by(trace, offer.rewrites), budget_bytes, machine, granule=granule,
+                    tiled, budget_bytes, machine, granule=granule,
                     host_budget_bytes=host_budget_bytes,
                 )  # fmt: skip
             except Infeasible as refusal:
@@ -85,7 +91,7 @@ class Sft:
                 refusals.append(refusal)
                 least = min(least, refusal.minimum_bytes)
                 continue
-            return with_tiling(plan, offer)
+            return with_tiling(plan, offer, trace_peak_bytes(tiled, granule))
         raise nothing_fits(self.name, budget_bytes, refusals, obstacles(operators))
 
     def offers(self, operators: Operators, machine: Machine) -> list[Offer]:
@@ -99,15 +105,14 @@ class Sft:
                 offer = _offer(operators, segments, tiles, times)
                 if offer is not None and offer.work <= MOST_WORK:
                     found.setdefault(offer.rewrites, offer)
-        return sorted(found.values(), key=lambda offer: offer.work)
+        in_order = sorted(found.values(), key=lambda offer: (not offer.rewrites, offer.work))
+        return in_order if not self.untiled else sorted(in_order, key=lambda offer: offer.work)
 
 
-def with_tiling(plan: Plan, offer: Offer) -> Plan:
+def with_tiling(plan: Plan, offer: Offer, least_bytes: int) -> Plan:
     """A plan of a tiled step as one of the step before."""
-    return Plan(
-        plan.trace, (*offer.rewrites, *plan.rewrites), plan.schedule, plan.makespan_us,
-        plan.peak_bytes, plan.host_peak_bytes, plan.lower_bound, {**plan.notes, **offer.notes()},
-    )  # fmt: skip
+    notes = {**plan.notes, **offer.notes(least_bytes)}
+    return replace(plan, rewrites=(*offer.rewrites, *plan.rewrites), notes=notes)
 
 
 def partitions(operators: Operators) -> Iterator[tuple[FtSegment, ...]]:
