@@ -18,13 +18,13 @@ from collections.abc import Iterable, Sequence
 from ooctrain.errors import ConfigError
 from ooctrain.layers.combine import Constant
 from ooctrain.layers.regions import Insert
-from ooctrain.rewrite.tile.band_rows import BandPass, BandRows, Part
+from ooctrain.rewrite.tile.band_rows import BandPass, BandRows, Part, Source
 from ooctrain.rewrite.tile.banded_calls import BandedCalls
 from ooctrain.rewrite.tile.frontier import Frontier
 from ooctrain.rewrite.tile.halo import Span
-from ooctrain.rewrite.tile.on_rows import OnRows, View
+from ooctrain.rewrite.tile.on_rows import OnRows
 from ooctrain.rewrite.tile.row_rules import RowPlace, RowsRead
-from ooctrain.rewrite.tile.steps import TileCall, Value, add_up, zeros
+from ooctrain.rewrite.tile.steps import TileCall, add_up, zeros
 from ooctrain.rewrite.tile.writer import TraceWriter, positions
 from ooctrain.step.op import Op
 from ooctrain.step.trace import Call, Trace
@@ -100,8 +100,7 @@ class _BandWeaver:
             if self.again:
                 self._run_again(run, forward, band)
             else:
-                image = band // self.calls.bands
-                run.parts |= {v: parts for (v, n), parts in forward.made.items() if n == image}
+                self._read_forward(run, forward, band)
             for call in self.calls.backward:
                 of = call.forward_of
                 self._run_call(
@@ -111,6 +110,13 @@ class _BandWeaver:
                     self._keep_for_band_before(run, call.outs[0], band)
         self._hand_over(run)
         return run
+
+    def _read_forward(self, run: BandPass, forward: BandPass, band: int) -> None:
+        """What forward made, and what it kept for this band."""
+        image = band // self.calls.bands
+        run.parts |= {v: list(parts) for (v, n), parts in forward.made.items() if n == image}
+        for v, part in forward.kept.get(band, {}).items():
+            run.parts[v] = [*run.parts.get(v, []), part]
 
     def _run_again(self, run: BandPass, forward: BandPass, band: int) -> None:
         """The forward calls of a band once more, from the rows that were kept for it."""
@@ -141,8 +147,12 @@ class _BandWeaver:
         above, below = (0, 0) if reads[0] is None else (reads[0].pad_lo, reads[0].pad_hi)
         full = self.trace.variables[call.outs[0]].shape
         op = rule.cut(call.op, RowPlace(image, rows, above, below, full))
+        images = [v for v, read in zip(call.ins, reads, strict=True) if read is not None]
+        in_pieces = self.rows.in_whole_groups([*images, *(() if rule.reduces else call.outs)])
         sources = [
-            None if read is None else self.rows.source(run, v, image, read.inside)
+            [(self.writer.value_of(v), None)]
+            if read is None
+            else self.rows.source(run, v, image, read.inside, in_pieces)
             for v, read in zip(call.ins, reads, strict=True)
         ]
         step = self._step(run, call, op, image, rows, sources)
@@ -156,21 +166,19 @@ class _BandWeaver:
         op: Op,
         image: int,
         rows: Span,
-        sources: Sequence[tuple[Value, View | None] | None],
+        sources: Sequence[Sequence[Source]],
     ) -> TileCall:
         """The call of a band, on views of what it reads, its result beside rows that were kept."""
         reduces = self.calls.rules[call.id].reduces
         beside = [] if reduces else self._beside(run, call.outs[0], rows)
         above = [part for part in beside if part.rows.hi == rows.lo]
         below = [part for part in beside if part.rows.lo == rows.hi]
-        values = [
-            self.writer.value_of(v) if source is None else source[0]
-            for v, source in zip(call.ins, sources, strict=True)
-        ]
-        views = tuple(None if source is None else source[1] for source in sources)
+        values = [value for source in sources for value, _ in source]
+        views = tuple(view for source in sources for _, view in source)
+        counts = tuple(map(len, sources)) if len(values) > len(sources) else ()
         reuse = positions(call)
-        if beside or any(views):
-            op, reuse = OnRows(op, views, bool(above), bool(below)), {}
+        if beside or any(views) or counts:
+            op, reuse = OnRows(op, views, bool(above), bool(below), counts), {}
             values += [part.value for part in (*above, *below)]
         specs = op.infer(*(value.spec for value in values))
         held = [rows] * len(specs)
