@@ -34,7 +34,7 @@ from ooctrain.execution.program import (
     Waits,
     make_program,
 )  # fmt: skip
-from ooctrain.execution.result import StepResult, from_bytes, to_bytes
+from ooctrain.execution.result import StepResult, check_value, from_bytes, to_bytes
 from ooctrain.sched.host import host_slots
 from ooctrain.sched.ledger import start_bytes
 from ooctrain.sched.schedule import Schedule
@@ -106,7 +106,8 @@ class Session:
         """Runs the list once.
 
         Args:
-            inputs: {input variable id: its value, logical layout}.
+            inputs: {input variable id: its value, logical layout, or what `np.asarray` makes one
+                of, with shape and dtype}.
             scalars: the step scalars by name ("lr", "step", "seed").
             own: {call id: the step scalars of this call, in place of those of all}.
             guarded: a variable, the loss; where its value is no finite number, all that persists
@@ -118,7 +119,7 @@ class Session:
         """
         self._expect_sound()
         data = {
-            v: self._bytes_given(inputs, v)
+            v: self._given(inputs, v)
             for v in self.program.trace.initial
             if not self.program.trace.variables[v].persistent
         }
@@ -180,11 +181,11 @@ class Session:
 
     # The loop.
 
-    def _walk(self, data: Mapping[int, np.ndarray]) -> StepResult:
+    def _walk(self, data: Mapping[int, Any]) -> StepResult:
         program, streams, debug = self.program, self._streams, self.device.debug
         self.placement.claim_start()
-        for variable, value in data.items():
-            self._put(variable, value)
+        for variable, value in data.items():  # read one by one: together they may be large
+            self._put(variable, to_bytes(value, program.trace.variables[variable]))
         self._host_peak = start_bytes(program.schedule)[1]
         for position, step in enumerate(program.steps):
             self._issue[type(step)](step)
@@ -348,10 +349,15 @@ class Session:
             self.device.write(self.placement.address(variable) + lo, data[lo:hi])
 
     def _bytes_given(self, values: Mapping[int, np.ndarray], variable: int) -> np.ndarray:
+        return to_bytes(self._given(values, variable), self.program.trace.variables[variable])
+
+    def _given(self, values: Mapping[int, Any], variable: int) -> Any:
+        """A value of the right shape and element type; it may still have to be read."""
         described = self.program.trace.variables[variable]
         if variable not in values:
             raise ConfigError(f"no value is given for {described.name!r}", code="OOC-111")
-        return to_bytes(values[variable], described)
+        check_value(values[variable], described)
+        return values[variable]
 
     def _expect_sound(self) -> None:
         self.expect_idle()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -53,20 +54,28 @@ class StepResult:
         return replace(timeline, peak_bytes=self.peak_bytes, host_peak_bytes=self.host_peak_bytes)
 
 
-def to_bytes(value: np.ndarray, described: Variable) -> np.ndarray:
+def to_bytes(value: Any, described: Variable) -> np.ndarray:
     """A value as it lies on the device: uint8, physical layout.
 
     Raises:
         ShapeError: not the variable's shape or element type.
     """
     array = np.asarray(value)
+    check_value(array, described)
+    return to_physical(array).reshape(-1).view(np.uint8)
+
+
+def check_value(value: Any, described: Variable) -> None:
+    """Raises ShapeError unless it has the variable's shape and element type; reads nothing that is
+    not there yet.
+    """
+    array = value if hasattr(value, "shape") and hasattr(value, "dtype") else np.asarray(value)
     if array.shape != described.shape or array.dtype != described.dtype:
         raise ShapeError(
             f"{described.name!r} is given another shape or element type",
             numbers=f"wanted {described.shape} {described.dtype}, "
             f"given {array.shape} {array.dtype}",
         )
-    return to_physical(array).reshape(-1).view(np.uint8)
 
 
 def from_bytes(data: np.ndarray, described: Variable) -> np.ndarray:

@@ -20,6 +20,7 @@ from ooctrain.layers.combine import Constant
 from ooctrain.layers.regions import Insert
 from ooctrain.rewrite.tile.band_rows import BandPass, BandRows, Part, Source
 from ooctrain.rewrite.tile.banded_calls import BandedCalls
+from ooctrain.rewrite.tile.blocks import read_blocks
 from ooctrain.rewrite.tile.frontier import Frontier
 from ooctrain.rewrite.tile.halo import Span
 from ooctrain.rewrite.tile.on_rows import OnRows
@@ -47,7 +48,7 @@ def weave_bands(trace: Trace, calls: BandedCalls, again: bool) -> Trace:
     backward = weaver.backward(forward)
     writer.write(backward.steps, wanted=backward.results.values())
     writer.copy(calls.after)
-    return writer.finish()
+    return read_blocks(writer.finish())
 
 
 class _BandWeaver:
