@@ -44,7 +44,8 @@ class TiffRows:
             raise self._broken("is a volume, not an image")
         self._expect_all_there()
         self._mapped: np.ndarray | None = None
-        native = self._page.parent.isnative or self.dtype.itemsize == 1
+        order = self._page.parent.byteorder
+        native = self.dtype.itemsize == 1 or np.dtype(order + "f4").isnative
         if self._page.is_memmappable and native and self._page.planarconfig == 1:
             self._mapped = np.memmap(
                 path, self.dtype, "r", offset=self._page.dataoffsets[0], shape=self.shape

@@ -21,7 +21,7 @@ from ooctrain.layers.kernels.tables import TABLES
 from ooctrain.layers.regions import Insert
 from ooctrain.rewrite.edit import with_calls
 from ooctrain.rewrite.tile.on_rows import OnRows, View
-from ooctrain.step.blocks import block_name
+from ooctrain.step.blocks import block_name, block_of
 from ooctrain.step.machine import specs_of
 from ooctrain.step.op import Op, Spec
 from ooctrain.step.trace import ITEM_BYTES, Call, Trace, Variable
@@ -122,6 +122,8 @@ def _cut_inputs(trace: Trace) -> tuple[Trace, list[Whole]]:
     for v in trace.initial:
         old = trace.variables[v]
         if old.kind != "input" or len(old.shape) != 4 or not trace.readers[v]:
+            continue
+        if block_of(old.name) is not None:  # cut by the segment before
             continue
         first = trace.calls[trace.readers[v][0]]
         views = [
