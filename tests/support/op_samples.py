@@ -36,6 +36,7 @@ from ooctrain.layers.conv2d import Conv2d, Conv2dGradInput, Conv2dGradWeight, Ge
 from ooctrain.layers.conv_transpose import ConvTranspose2d
 from ooctrain.layers.cross_entropy import SoftmaxCrossEntropy, SoftmaxCrossEntropyGrad
 from ooctrain.layers.dropout import Dropout
+from ooctrain.layers.from_bytes import FromBytes
 from ooctrain.layers.instance_norm import (
     InstanceNormApply,
     InstanceNormGradApply,
@@ -291,6 +292,7 @@ def plain_samples() -> Samples:
     for two in (ReLUGrad(), LeakyReLUGrad(0.2), TanhGrad(), SigmoidGrad(), Add(), Add(relu=True)):
         yield two, (a, b)
     yield AddMasked(), (a, b, y)
+    yield FromBytes(127.5, 60.0), (np.arange(210, dtype=np.uint8).reshape(X),)
     yield Constant(2.5, (3, 2)), ()
     yield Concat(1), (a, normal(2, 1, 7, 5), b)
     yield Concat(0), (normal(2, 5), normal(3, 5))

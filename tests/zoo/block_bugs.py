@@ -47,14 +47,11 @@ BLOCK_BUGS: dict[str, Plant] = {
     ),
     "pieces from below": _slip(blocks, "_pieces", "for block in whole.blocks:",
                                "for block in whole.blocks[::-1]:"),
-    "an image cut like the first": _slip(
-        blocks, "_cut_inputs", "if at == image", "if at == 0 and row > 1"
-    ),
     "a border stays whole for a reader with a rule": _slip(
         blocks, "_put_together", "if alone and", "if not alone and"
     ),
-    "a window over a border reads one piece": _slip(
-        pieces.Pieces, "_cuts", "span.hi > b)", "span.hi > b + 1)"
+    "a piece to its end": _slip(
+        pieces, "_overlaps", "min(span.hi - (end - height), height)", "height"
     ),
     "rows over a border copied to one place": _slip(
         pieces, "_rows", "start += view.shape[1]", "start += 0"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from properties.test_bands import EVERY_ROW
-from properties.test_blocks import BORDERS, law_of_borders
+from properties.test_blocks import BORDERS, law_of_a_skip, law_of_borders
 from support.quick import quick
 from zoo.block_bugs import BLOCK_BUGS
 
@@ -15,6 +15,7 @@ CUTS = ((5, 11, 19), EVERY_ROW, (2, 3, 18))
 
 
 def all_named_borders() -> None:
+    law_of_a_skip()
     for rows in CUTS:
         for case in BORDERS:
             for again in (False, True):

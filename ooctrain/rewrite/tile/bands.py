@@ -142,6 +142,13 @@ class _BandWeaver:
             for read, v in zip(rule.reads, call.ins, strict=True)
         ]
         if any(read is not None and not read.inside.extent for read in reads):
+            if run.phase == "forward":
+                raise ConfigError(
+                    f"rows {rows} of {call.name!r} read nothing but padding: no kernel runs on "
+                    "zero rows",
+                    code="OOC-113",
+                    fix="end the segment before it",
+                )
             if not rule.reduces:
                 self._write_zeros(run, call, image, rows)
             return
