@@ -16,8 +16,8 @@ SCRIPTS = sorted(FOLDER.glob("[0-9]*.py"))
 #: The last two run kernels of a GPU on a CPU, which takes half a minute each.
 LONG = (
     "06_best_fit_and_fragmentation", "09_swap_planners", "10_the_lower_bound", "11_recompute",
-    "12_together",
-    "13_write_your_own_planner", "16_bigger_than_memory", "18_a_cuda_kernel_step_by_step", "19_real_gpu",
+    "12_together", "13_write_your_own_planner", "16_bigger_than_memory",
+    "18_a_cuda_kernel_step_by_step", "19_real_gpu",
 )  # fmt: skip
 QUICK_ONES = [
     pytest.param(path, marks=pytest.mark.slow if path.stem in LONG else ()) for path in SCRIPTS

@@ -138,6 +138,9 @@ BAND_BUGS: dict[str, Plant] = {
     "what others read is not put together": _slip(
         WEAVER, "__init__", "if not ids.issuperset(trace.readers[v])", "if not trace.readers[v]"
     ),
+    "gradient of a padding by the borders of its output": _slip(
+        banded_calls, "_backward_rows", " or len(extents) > 1", ""
+    ),
     "gradient of a padding from the top": _slip_of_rule(
         "_slice", "Window(pad_lo=-op.start[2])", "Window()"
     ),

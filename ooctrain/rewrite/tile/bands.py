@@ -243,13 +243,11 @@ class _BandWeaver:
             run.steps += steps
         whole, label = run.wholes[v], self.rows.label(image, part.rows)
         run.wholes[v] = self.rows.value(v, label.replace("[", "[with ", 1), whole.spec)
-        run.steps.append(
-            TileCall(
-                f"{self.trace.variables[v].name}.insert{label}",
-                Insert((image, 0, part.rows.lo, 0)), (whole, part.value), (run.wholes[v],),
-                run.phase, reuse={0: 0},
-            )
-        )  # fmt: skip
+        op = Insert((image, 0, part.rows.lo, 0))
+        op.infer(whole.spec, part.value.spec)  # raises ShapeError: rows beyond the whole
+        name = f"{self.trace.variables[v].name}.insert{label}"
+        outs = (run.wholes[v],)
+        run.steps.append(TileCall(name, op, (whole, part.value), outs, run.phase, {0: 0}))
 
     def _hand_over(self, run: BandPass) -> None:
         for v, value in run.results.items():

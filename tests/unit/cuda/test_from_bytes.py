@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.quick import quick
 
 import ooctrain as oc
 from ooctrain.errors import ShapeError
@@ -17,7 +18,7 @@ EVERY_BYTE = np.arange(256, dtype=np.uint8)
 OP = FromBytes(123.675, 58.395)
 
 
-@pytest.mark.parametrize("shape", [(1,), (16, 16), (1, 3, 5, 7), (1, 4, 8, 33)])
+@pytest.mark.parametrize("shape", quick([(1, 3, 5, 7), (1,), (16, 16), (1, 4, 8, 33)], 0))
 def test_the_bits_of_the_definition_on_each_device(shape: tuple[int, ...]) -> None:
     pixels = np.resize(EVERY_BYTE, shape)
     (found,) = check_cuda(OP, pixels, tolerance=0)
@@ -27,6 +28,7 @@ def test_the_bits_of_the_definition_on_each_device(shape: tuple[int, ...]) -> No
     assert found.tobytes() == np.ascontiguousarray(physical).tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(bool(why_no_ptx()), reason=why_no_ptx())
 def test_from_ptx() -> None:
     check_cuda(OP, EVERY_BYTE.reshape(1, 1, 16, 16), tolerance=0, launchers=[PtxLauncher()])
