@@ -3,7 +3,8 @@
 In: a file. Out: rows of its first page, channels last. The one idea: a TIFF lists where each of its
 stripes or tiles lies, so any rows can be had without the others; whether all of them are there, and
 can be unpacked, is looked at when the file is opened and not in the middle of a step. What is not
-packed at all is mapped into memory. Parsing and unpacking are tifffile's, an extra dependency ("data"). Read next: `row_image.py`.
+packed at all is mapped into memory. Parsing and unpacking are tifffile's, an extra dependency
+("data"). Read next: `row_image.py`.
 """
 
 from __future__ import annotations

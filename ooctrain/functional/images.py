@@ -14,8 +14,8 @@ from typing import Literal
 from ooctrain.engine.tensor import Tensor, call
 from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.functional.arguments import IntOrPair, finite, pair, sides
+from ooctrain.layers.arithmetic import FromBytes
 from ooctrain.layers.average_pooling import AdaptiveAvgPool2d, AvgPool2d
-from ooctrain.layers.from_bytes import FromBytes
 from ooctrain.layers.layout import ConstantPad, Pad
 from ooctrain.layers.pooling import MaxPool2d, PoolGeometry
 from ooctrain.layers.reflection import ReflectionPad2d

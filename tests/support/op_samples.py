@@ -17,6 +17,7 @@ from support.draws import distinct, labels, normal, positive
 from support.function_samples import SAMPLES as FUNCTIONS
 
 from ooctrain.layers.activation import Sigmoid, SigmoidGrad, Tanh, TanhGrad
+from ooctrain.layers.arithmetic import FromBytes
 from ooctrain.layers.average_pooling import (
     AdaptiveAvgPool2d,
     AdaptiveAvgPool2dGrad,
@@ -36,7 +37,6 @@ from ooctrain.layers.conv2d import Conv2d, Conv2dGradInput, Conv2dGradWeight, Ge
 from ooctrain.layers.conv_transpose import ConvTranspose2d
 from ooctrain.layers.cross_entropy import SoftmaxCrossEntropy, SoftmaxCrossEntropyGrad
 from ooctrain.layers.dropout import Dropout
-from ooctrain.layers.from_bytes import FromBytes
 from ooctrain.layers.instance_norm import (
     InstanceNormApply,
     InstanceNormGradApply,

@@ -8,7 +8,7 @@ from support.quick import quick
 
 import ooctrain as oc
 from ooctrain.errors import ShapeError
-from ooctrain.layers.from_bytes import FromBytes
+from ooctrain.layers.arithmetic import FromBytes
 from ooctrain.layers.kernels.cuda.runtime.shim import why_no_ptx
 from ooctrain.testing.emulator.check_cuda import check_cuda, cpu_bits
 from ooctrain.testing.emulator.ptx_launcher import PtxLauncher

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ooctrain.layers.activation import Sigmoid, SigmoidGrad, Tanh, TanhGrad
-from ooctrain.layers.arithmetic import Arithmetic
+from ooctrain.layers.arithmetic import Arithmetic, FromBytes
 from ooctrain.layers.average_pooling import (
     AdaptiveAvgPool2d,
     AdaptiveAvgPool2dGrad,
@@ -30,7 +30,6 @@ from ooctrain.layers.conv2d import Conv2d, Conv2dGradInput, Conv2dGradWeight
 from ooctrain.layers.conv_transpose import ConvTranspose2d
 from ooctrain.layers.cross_entropy import SoftmaxCrossEntropy, SoftmaxCrossEntropyGrad
 from ooctrain.layers.dropout import Dropout
-from ooctrain.layers.from_bytes import FromBytes
 from ooctrain.layers.function import Elementwise, ElementwiseGrad
 from ooctrain.layers.instance_norm import (
     InstanceNormApply,
@@ -140,7 +139,7 @@ CUDA = DriverTable("cuda", {
     Scale: Driver("elementwise.scale", "factor"),
     Constant: Driver("elementwise.fill", "value"),
     Dropout: Driver("dropout.dropout", arguments.dropout),
-    FromBytes: Driver("from_bytes.from_bytes", "mean std"),
+    FromBytes: Driver("activations.from_bytes", "mean std"),
     Elementwise: Driver("functions.function", arguments.and_operation),
     ElementwiseGrad: Driver("functions.function_grad", arguments.and_operation),
     Arithmetic: Driver("strided.arithmetic", arguments.whole_call),
