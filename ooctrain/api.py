@@ -20,7 +20,7 @@ from ooctrain.errors import ConfigError, reason
 from ooctrain.execution.compose import plan_step, rewritten
 from ooctrain.execution.planners import as_planner
 from ooctrain.execution.prepare import DEFAULT_REWRITES, Settings, placed, prepare
-from ooctrain.execution.sessions import input_values, open_session, threads_served
+from ooctrain.execution.sessions import Images, input_values, open_session, threads_served
 from ooctrain.models import build, recipe_of, stem_for
 from ooctrain.optim.named import DEFAULT_LR
 from ooctrain.rewrite import REWRITES, apply_rewrites
@@ -32,6 +32,7 @@ from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, LowerBound, Plan, Schedule
 from ooctrain.sched.simulate import simulate as simulated
 from ooctrain.sched.timeline import Timeline
+from ooctrain.step.blocks import put_together
 from ooctrain.step.foreign import parse_json
 from ooctrain.step.machine import Machine
 from ooctrain.step.presets import machine as find_machine
@@ -219,7 +220,7 @@ def _no_plan_file(what: str) -> ConfigError:
 
 
 def execute(
-    plan: Plan, model: Module, batch: tuple[np.ndarray, np.ndarray], device: str = "cpu",
+    plan: Plan, model: Module, batch: tuple[Images, np.ndarray], device: str = "cpu",
     allocator: str = "va", *, scalars: Mapping[str, float] | None = None,
     settings: Settings | None = None,
 ) -> Executed:  # fmt: skip
@@ -228,7 +229,7 @@ def execute(
     Args:
         plan: made for this model and batch shape.
         model: gives parameters and buffers; optimizer slots start at zero.
-        batch: (x, y), logical layout.
+        batch: (x, y), logical layout; x may be a `data.RowImage`.
         device: "cpu" or "cuda": that of the trace.
         allocator: name with parameters, such as "va:chunk=1MiB".
         scalars: step scalars besides {"lr": 0.1, "step": 0, "seed": 0}.
@@ -274,6 +275,6 @@ def execute(
     finally:
         session.close()
         opened.close()
-    found = {name: result.outputs[v] for name, v in trace.outputs.items()}
+    found = put_together({name: result.outputs[v] for name, v in trace.outputs.items()})
     gradients = {n.removeprefix("grad:"): g for n, g in found.items() if n.startswith("grad:")}
     return Executed(timeline, float(found["loss"]), gradients, state)

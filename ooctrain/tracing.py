@@ -28,6 +28,7 @@ from ooctrain.layers.conv_algorithms import CUDA_ALGORITHMS
 from ooctrain.layers.kernels.tables import TABLES
 from ooctrain.nn.containers import Sequential
 from ooctrain.nn.named_losses import Loss, named_loss, target_of
+from ooctrain.nn.plain import FromBytes
 from ooctrain.optim import Optimizer
 from ooctrain.optim.named import get_optimizer
 from ooctrain.rewrite.tile import tile_by_name
@@ -126,7 +127,8 @@ def trace(
     """The training step of a model as a trace, each of its parts in the mode that it is in.
 
     Args:
-        input_shape: of the whole batch, (N, C, H, W).
+        input_shape: of the whole batch, (N, C, H, W), float32; uint8 for a model with
+            `nn.FromBytes`.
         loss: "cross_entropy" (of a model with an `OwnLoss`: that), "mse", "l1", or a function of
             (output, target); None with `training=False`.
         optimizer: by name (`optim/named.py`; "sgd" has momentum 0.9), itself, or None for gradients
@@ -248,7 +250,7 @@ class _Step:
         target_shape: Sequence[int] | None,
     ) -> None:
         with no_grad():
-            output = model(self.runner.input("input", Spec(shape)))
+            output = model(self.runner.input("input", _images(model, shape)))
             self._hand_out("output", output)
             if loss is not None:
                 target = self.runner.input("target", target_of(model, loss, output, target_shape))
@@ -268,7 +270,7 @@ class _Step:
                 f"a batch of {shape[0]} cannot be accumulated from {parts} equal parts",
                 fix="choose a batch that is a multiple of accumulate",
             )
-        batch = self.runner.input("input", Spec(shape))
+        batch = self.runner.input("input", _images(model, shape))
         targets: Tensor | None = None
         total: Tensor | None = None
         for part in range(parts):
@@ -322,6 +324,12 @@ def _batch_shape(input_shape: Sequence[int]) -> tuple[int, ...]:
             f"{input_shape!r} is no shape of a batch", fix="images are (N, C, H, W), each 1 or more"
         )
     return tuple(int(n) for n in shape)
+
+
+def _images(model: Module, shape: tuple[int, ...]) -> Spec:
+    """Bytes, if the model makes numbers of them; else float32."""
+    takes_bytes = any(isinstance(module, FromBytes) for module in model.modules())
+    return Spec(shape, "uint8" if takes_bytes else "float32")
 
 
 def _tensor(value: object) -> Tensor:

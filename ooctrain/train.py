@@ -31,12 +31,13 @@ from ooctrain.execution.prepare import DEFAULT_REWRITES, PreparedStep, Settings
 from ooctrain.execution.residence import Residence, one_at_a_time
 from ooctrain.execution.result import StepResult
 from ooctrain.execution.seen import Seen, StepCache, StepShape, Training, warn_of_strangers
-from ooctrain.execution.sessions import input_values
+from ooctrain.execution.sessions import Images, as_images, input_values
 from ooctrain.nn.named_losses import Loss
 from ooctrain.optim import LRScheduler, Optimizer, ReduceLROnPlateau
 from ooctrain.sched.planning.planner import TIME_LIMIT_S, Planner
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.timeline import Timeline
+from ooctrain.step.blocks import put_together
 from ooctrain.step.foreign import as_numbers
 from ooctrain.step.machine import Machine
 from ooctrain.step.op import Scalars
@@ -116,11 +117,11 @@ class Trainer:
     # Training.
 
     @one_at_a_time
-    def step(self, x: np.ndarray, y: np.ndarray) -> float:
+    def step(self, x: Images, y: np.ndarray) -> float:
         """One training step; returns the loss.
 
         Args:
-            x: (N, C, H, W) float32.
+            x: (N, C, H, W) float32, or a `data.RowImage`; uint8 for a model with `nn.FromBytes`.
             y: (N,) class numbers, or what the loss takes.
 
         Raises:
@@ -128,7 +129,7 @@ class Trainer:
             TrainingStopped: the loss is no finite number. Parameters, buffers, optimizer slots and
                 the number of steps are as they were before, and training may go on.
         """
-        x, y = as_numbers(x, "input"), as_numbers(y, "target")
+        x, y = as_images(x), as_numbers(y, "target")
         prepared = self.prepare(x.shape, y.shape)
         variable = prepared.plan.trace.outputs["loss"]
         own = self._seen.own_scalars(prepared, self._scalars())
@@ -237,7 +238,7 @@ class Trainer:
         return averages.result()
 
     @one_at_a_time
-    def predict(self, x: np.ndarray) -> np.ndarray:
+    def predict(self, x: Images) -> np.ndarray:
         """The model's output for x (N, C, H, W) in evaluation mode, logical layout."""
         return self._forward(x, None)[1]["output"]
 
@@ -365,9 +366,9 @@ class Trainer:
             clip=self.clip if training else None, allow_tf32=self.allow_tf32, looked_at=looked_at,
         )  # fmt: skip
 
-    def _forward(self, x: np.ndarray, y: np.ndarray | None) -> tuple[Trace, dict[str, np.ndarray]]:
+    def _forward(self, x: Images, y: np.ndarray | None) -> tuple[Trace, dict[str, np.ndarray]]:
         """A step of evaluation before it was rewritten, and what it gave."""
-        x = as_numbers(x, "input")
+        x = as_images(x)
         target_shape = None if y is None else as_numbers(y, "target").shape
         if self.prepared is None and self.settings.budget is not None:
             self.prepare(x.shape, target_shape)  # a percentage is that of the training step
@@ -376,10 +377,11 @@ class Trainer:
         )
         trace = prepared.plan.trace
         result = self._run(prepared, tuple(trace.outputs.values()), x, y)
-        return prepared.original, {name: result.outputs[v] for name, v in trace.outputs.items()}
+        found = {name: result.outputs[v] for name, v in trace.outputs.items()}
+        return prepared.original, put_together(found)
 
     def _run(
-        self, prepared: PreparedStep, wanted: tuple[int, ...], x: np.ndarray, y: np.ndarray | None,
+        self, prepared: PreparedStep, wanted: tuple[int, ...], x: Images, y: np.ndarray | None,
         own: Mapping[int, Scalars] | None = None, guarded: int | None = None,
     ) -> StepResult:  # fmt: skip
         inputs = input_values(prepared.plan.trace, x, y)

@@ -2,7 +2,8 @@
 
 In: names, folders, seeds. Out: batches (images, targets): images (N, C, H, W) float32; targets
 class numbers (N,) int64, class numbers of each pixel (N, H, W) int64, or images (N, C, H, W)
-float32. Read next: `dataset.py`, `loader.py`, `registry.py`, `transforms.py`.
+float32; or images that are read from their files by rows (`row_image.py`). Read next: `dataset.py`,
+`loader.py`, `registry.py`, `transforms.py`.
 """
 
 from ooctrain.data import transforms
@@ -13,6 +14,7 @@ from ooctrain.data.folder import image_folder
 from ooctrain.data.loader import DataLoader
 from ooctrain.data.mnist import mnist
 from ooctrain.data.registry import SOURCES, load, shape_of
+from ooctrain.data.row_image import RowImage
 from ooctrain.data.synthetic import synthetic
 from ooctrain.data.synthetic_maps import synthetic_images, synthetic_pixels
 from ooctrain.data.tensors import Subset, TensorDataset, random_split
@@ -22,6 +24,7 @@ __all__ = [
     "DataLoader",
     "Dataset",
     "ImageDataset",
+    "RowImage",
     "Shape",
     "Subset",
     "Target",

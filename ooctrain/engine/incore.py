@@ -19,6 +19,7 @@ from ooctrain.engine.module import Module
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ConfigError
 from ooctrain.layers.kernels.cpu.table import CPU
+from ooctrain.step.blocks import put_together, value_of
 from ooctrain.step.machine import specs_of
 from ooctrain.step.op import Op, Scalars, physical_shape, to_logical, to_physical
 from ooctrain.step.trace import Call, Trace, Variable
@@ -82,7 +83,8 @@ def run_trace(
     with.
 
     Args:
-        values: {name: logical array} of all initial variables; they are not changed.
+        values: {name: logical array} of all initial variables; they are not changed. Of what is
+            cut into blocks the whole will do.
         scalars: the step scalars, {"lr": 0.1, "step": 0, "seed": 0}.
         mode: "cpu": the kernels, in place where the trace says so; "reference": the NumPy
             definitions in float64, never in place.
@@ -116,7 +118,7 @@ def run_trace(
             for v in call.touched():
                 if trace.uses[v][-1] == call.id:
                     del held[v]
-    return found
+    return put_together({n: found[n] for n in handed_out}) | {n: found[n] for n in asked}
 
 
 def run_reference(op: Op, ins: Sequence[np.ndarray], scalars: Scalars) -> list[np.ndarray]:
@@ -146,7 +148,7 @@ def _run_cpu(
 
 
 def _initial(variable: Variable, values: Mapping[str, np.ndarray], mode: Mode) -> np.ndarray:
-    value = np.asarray(values[variable.name])
+    value = np.asarray(value_of(variable.name, values))
     if value.shape != variable.shape:
         raise ConfigError(
             f"{variable.name!r} has shape {variable.shape}, got {value.shape}", code="OOC-110"

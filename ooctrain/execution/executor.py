@@ -5,8 +5,7 @@ each step the wanted values and what was measured. The one idea: the host walks 
 claims and releases memory as it goes, and queues each instruction on its stream behind the waits
 that the table gives; nothing else decides anything. Issue runs ahead of execution, a burst at a
 time, so addresses, and with them fragmentation, depend on the list alone. Source: docs/schedule.md.
-Read next: `program.py` (what is prepared once), `placement.py` (blocks by
-variable).
+Read next: `program.py` (what is prepared once), `placement.py` (blocks by variable).
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ import numpy as np
 from ooctrain.alloc.base import Allocator
 from ooctrain.devices.base import Device
 from ooctrain.devices.streams import COMPUTE, OUT
-from ooctrain.errors import ConfigError, DriverError, InUse, OoctrainError
+from ooctrain.errors import DriverError, InUse, OoctrainError
 from ooctrain.execution.guard import Guard
 from ooctrain.execution.ledger_checks import check_waste, compare_ledger
 from ooctrain.execution.placement import WORKSPACE, Placement
@@ -36,7 +35,7 @@ from ooctrain.execution.program import (
     make_program,
 )  # fmt: skip
 from ooctrain.execution.replay import Around, Replays, addresses
-from ooctrain.execution.result import StepResult, from_bytes, to_bytes
+from ooctrain.execution.result import StepResult, from_bytes, to_bytes, value_given
 from ooctrain.execution.start import check_slab, start_ranges
 from ooctrain.sched.host import host_slots
 from ooctrain.sched.ledger import start_bytes
@@ -111,7 +110,8 @@ class Session:
         """Runs the list once.
 
         Args:
-            inputs: {input variable id: its value, logical layout}.
+            inputs: {input variable id: its value, logical layout, or what `np.asarray` makes one
+                of, with shape and dtype}.
             scalars: the step scalars by name ("lr", "step", "seed").
             own: {call id: the step scalars of this call, in place of those of all}.
             guarded: a variable, the loss; where its value is no finite number, all that persists
@@ -122,7 +122,8 @@ class Session:
             What a kernel or a copy raised; the session cannot be used afterwards.
         """
         self._expect_sound()
-        data = {v: self._bytes_given(inputs, v) for v in self._inputs}
+        variables = self.program.trace.variables
+        data = {v: value_given(inputs, v, variables[v]) for v in self._inputs}
         self._outputs, self._scalars, self._own = {}, dict(scalars), own or {}
         self._guard = Guard(self.device, self.program.trace, guarded)
         self._walking = True
@@ -184,13 +185,13 @@ class Session:
 
     # The loop.
 
-    def _walk(self, data: Mapping[int, np.ndarray]) -> StepResult:
+    def _walk(self, data: Mapping[int, Any]) -> StepResult:
         program, streams, debug = self.program, self._streams, self.device.debug
         before = self._around()
         self._submit = self._replays.submitter()
         self.placement.claim_start()
         places = addresses([v for v in self._on_device() if v in data], self.placement.address)
-        for variable, value in data.items():
+        for variable, value in data.items():  # read one by one: together they may be large
             self._feed(variable, value, places)
         self._host_peak = start_bytes(program.schedule)[1]
         for position, step in enumerate(program.steps):
@@ -213,7 +214,7 @@ class Session:
         self._replays.settle(before, self._around(), places, self._guard.loss, result)
         return result
 
-    def _again(self, data: Mapping[int, np.ndarray]) -> StepResult | None:
+    def _again(self, data: Mapping[int, Any]) -> StepResult | None:
         """The step as it was recorded; None: it has to be walked."""
         replays, guarded = self._replays, self._guard.loss
         if not replays.serves(self._own, guarded):
@@ -369,8 +370,9 @@ class Session:
         place = self.placement.address(variable) if self._is_on_device(variable) else 0
         self._write(variable, data, place, self.device.write)
 
-    def _feed(self, variable: int, data: np.ndarray, places: Mapping[int, int]) -> None:
+    def _feed(self, variable: int, value: Any, places: Mapping[int, int]) -> None:
         """An input; the host does not wait until it is there."""
+        data = to_bytes(value, self.program.trace.variables[variable])
         self._write(variable, data, places.get(variable, 0), self.device.feed)
 
     def _write(
@@ -386,13 +388,7 @@ class Session:
 
     def _bytes_given(self, values: Mapping[int, np.ndarray], variable: int) -> np.ndarray:
         described = self.program.trace.variables[variable]
-        if variable not in values:
-            raise ConfigError(
-                f"no value is given for {described.name!r}",
-                code="OOC-111",
-                fix="a value for each input, parameter and state of the trace",
-            )
-        return to_bytes(values[variable], described)
+        return to_bytes(value_given(values, variable, described), described)
 
     def _expect_sound(self) -> None:
         self.expect_idle()

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from ooctrain.devices.streams import WorkSpan
-from ooctrain.errors import ShapeError
+from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.execution.program import Program
 from ooctrain.sched.timeline import Timeline, timeline_of
 from ooctrain.step.op import physical_shape, to_logical, to_physical
@@ -56,13 +57,22 @@ class StepResult:
         return replace(timeline, peak_bytes=self.peak_bytes, host_peak_bytes=self.host_peak_bytes)
 
 
-def to_bytes(value: np.ndarray, described: Variable) -> np.ndarray:
+def to_bytes(value: Any, described: Variable) -> np.ndarray:
     """A value as it lies on the device: uint8, physical layout.
 
     Raises:
         ShapeError: not the variable's shape or element type.
     """
     array = np.asarray(value)
+    check_value(array, described)
+    return to_physical(array).reshape(-1).view(np.uint8)
+
+
+def check_value(value: Any, described: Variable) -> None:
+    """Raises ShapeError unless it has the variable's shape and element type; reads nothing that is
+    not there yet.
+    """
+    array = value if hasattr(value, "shape") and hasattr(value, "dtype") else np.asarray(value)
     if array.shape != described.shape or array.dtype != described.dtype:
         raise ShapeError(
             f"{described.name!r} is given another shape or element type",
@@ -70,7 +80,22 @@ def to_bytes(value: np.ndarray, described: Variable) -> np.ndarray:
             f"given {array.shape} {array.dtype}",
             fix="the shape and element type wanted",
         )
-    return to_physical(array).reshape(-1).view(np.uint8)
+
+
+def value_given(values: Mapping[int, Any], variable: int, described: Variable) -> Any:
+    """The value that is given for a variable; it may still have to be read.
+
+    Raises:
+        ConfigError, ShapeError: there is none, or one of another shape or element type.
+    """
+    if variable not in values:
+        raise ConfigError(
+            f"no value is given for {described.name!r}",
+            code="OOC-111",
+            fix="a value for each input, parameter and state of the trace",
+        )
+    check_value(values[variable], described)
+    return values[variable]
 
 
 def from_bytes(data: np.ndarray, described: Variable) -> np.ndarray:

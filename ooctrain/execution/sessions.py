@@ -8,6 +8,7 @@ before the first instruction runs. Read next: `executor.py`, which runs the step
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -21,9 +22,13 @@ from ooctrain.layers.cross_entropy import check_labels
 from ooctrain.layers.kernels.tables import TABLES
 from ooctrain.layers.layout import Reshape
 from ooctrain.layers.regions import Slice
+from ooctrain.step.blocks import ReadByRows, block_of, tensor_of, value_of
 from ooctrain.step.foreign import as_numbers
 from ooctrain.step.machine import specs_of
-from ooctrain.step.trace import Call, Trace
+from ooctrain.step.trace import Call, Trace, Variable
+
+#: a batch of images: an array, or read by rows
+Images = np.ndarray | ReadByRows
 
 
 def open_session(
@@ -96,44 +101,83 @@ def _serves(trace: Trace, threads: int) -> bool:
     )
 
 
-def input_values(trace: Trace, x: np.ndarray, y: np.ndarray | None) -> dict[int, np.ndarray]:
+def as_images(value: Any) -> Images:
+    """A batch of images as it is given: read by rows, or an array of numbers.
+
+    Raises:
+        ShapeError: neither.
+    """
+    return value if isinstance(value, ReadByRows) else as_numbers(value, "input")
+
+
+def input_values(trace: Trace, x: Images, y: np.ndarray | None) -> dict[int, Any]:
     """A batch by variable, in the element types that the trace wants.
+
+    Args:
+        x: an array; or images that are read by rows, for a step that takes them in blocks.
+
+    Returns:
+        Arrays; of images that are read by rows what becomes an array when its turn comes.
 
     Raises:
         ShapeError: a batch of another shape or without real numbers, or labels that are no class
             numbers.
         ConfigError: no target where the step takes one, or one where it takes none.
     """
-    given = {"input": x} if y is None else {"input": x, "target": y}
-    wanted = {v.name for v in trace.variables if v.kind == "input"}
+    given: dict[str, Images] = {"input": x} if y is None else {"input": x, "target": y}
+    variables = [v for v in trace.variables if v.kind == "input"]
+    wanted = {tensor_of(v.name) for v in variables}
     if wanted != set(given):
         raise ConfigError(
             f"the step takes {' and '.join(sorted(wanted)) or 'no batch'}, given are "
             f"{' and '.join(given)}", code="OOC-111",
             fix="a target for a step with a loss, none for one without",
         )  # fmt: skip
-    inputs = {}
+    whole: dict[str, Images] = {}
     for name, value in given.items():
-        variable, array = trace.variable_by_name[name], as_numbers(value, name)
-        if array.shape != variable.shape:
+        shape, dtype = _whole_of(name, variables)
+        read = value if isinstance(value, ReadByRows) else as_numbers(value, name)
+        if tuple(read.shape) != shape:
             raise ShapeError(
-                f"{name} has shape {array.shape}, the step was planned for {variable.shape}",
+                f"{name} has shape {tuple(read.shape)}, the step was planned for {shape}",
                 fix="give batches of one shape, or plan again for this one",
             )
-        inputs[variable.id] = _checked(name, array, variable.dtype)
+        whole[name] = _checked(name, read, dtype)
+    inputs = {v.id: value_of(v.name, whole) for v in variables}
+    for v, value in inputs.items():
+        if isinstance(value, ReadByRows):  # the step takes it whole
+            inputs[v] = np.concatenate(
+                [np.asarray(value.rows(n, 0, value.shape[2])) for n in range(value.shape[0])]
+            )
     for call in trace.calls:
         if isinstance(call.op, ClassLoss):
             _check_labels(inputs, call, trace)
     return inputs
 
 
-def _checked(name: str, value: np.ndarray, dtype: str) -> np.ndarray:
+def _whole_of(name: str, variables: Sequence[Variable]) -> tuple[tuple[int, ...], str]:
+    """Shape and element type of an input that may lie in blocks."""
+    parts = [(block_of(v.name), v) for v in variables if tensor_of(v.name) == name]
+    blocks = [block for block, _ in parts if block is not None]
+    shape = parts[0][1].shape
+    if blocks:
+        images, rows = 1 + max(b.image for b in blocks), max(b.hi for b in blocks)
+        shape = (images, shape[1], rows, shape[3])
+    return shape, parts[0][1].dtype
+
+
+def _checked(name: str, value: Images, dtype: str) -> Images:
     if dtype == "int64" and value.dtype.kind not in "iu":
         raise ShapeError(
             f"{name} has element type {value.dtype}, class numbers are integers",
             fix="labels.astype(np.int64)",
         )
-    return np.ascontiguousarray(value, dtype=dtype)
+    if value.dtype != dtype and (dtype == "uint8" or isinstance(value, ReadByRows)):
+        raise ShapeError(
+            f"{name} has element type {value.dtype}, the model takes {dtype}",
+            fix="nn.FromBytes() as the first layer takes uint8, a model without it float32",
+        )
+    return value if isinstance(value, ReadByRows) else np.ascontiguousarray(value, dtype=dtype)
 
 
 def _check_labels(inputs: Mapping[int, np.ndarray], call: Call, trace: Trace) -> None:

@@ -34,6 +34,7 @@ from ooctrain.functional.elementwise import (
 from ooctrain.functional.images import (
     adaptive_avg_pool2d,
     avg_pool2d,
+    from_bytes,
     interpolate,
     max_pool2d,
     pad,
@@ -53,10 +54,11 @@ from ooctrain.functional.refused import FUNCTIONS, refusal
 __all__ = [
     "IntOrPair", "adaptive_avg_pool2d", "avg_pool2d", "batch_norm",
     "binary_cross_entropy_with_logits", "cat", "concat", "conv2d", "conv_transpose2d",
-    "cross_entropy", "dropout", "dropout2d", "flatten", "gelu", "group_norm", "hardsigmoid",
-    "hardswish", "instance_norm", "interpolate", "l1_loss", "layer_norm", "leaky_relu", "linear",
-    "log_softmax", "max_pool2d", "mse_loss", "nll_loss", "pad", "pixel_shuffle", "prelu", "relu",
-    "relu6", "sigmoid", "silu", "smooth_l1_loss", "softmax", "tanh",
+    "cross_entropy", "dropout", "dropout2d", "flatten", "from_bytes", "gelu", "group_norm",
+    "hardsigmoid", "hardswish", "instance_norm", "interpolate", "l1_loss", "layer_norm",
+    "leaky_relu", "linear", "log_softmax", "max_pool2d", "mse_loss", "nll_loss", "pad",
+    "pixel_shuffle", "prelu", "relu", "relu6", "sigmoid", "silu", "smooth_l1_loss", "softmax",
+    "tanh",
 ]  # fmt: skip
 
 

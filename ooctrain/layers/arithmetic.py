@@ -1,22 +1,23 @@
-"""Sums, differences, products and quotients of two tensors, the smaller one repeated.
+"""Sums, differences, products and quotients of two tensors, the smaller one repeated; of bytes.
 
 In: a and b, whose shapes fit as NumPy and PyTorch repeat them: aligned at the last axis, an extent
 of 1 or none stands for any. Out: y of the larger shape. The one idea: nothing is repeated in
 memory; a kernel reads the same element again. The gradient of what was repeated is a sum over the
 places (`reduction.py`). Sums of two equal shapes are `combine.Add`, which fuses with what is before
-it. Read next: `permute.py`.
+it. `FromBytes` makes floats of an image of bytes. Read next: `permute.py`.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from ooctrain.layers.combine import Scale
 from ooctrain.layers.reduction import Index, sum_to
-from ooctrain.step.op import Op, Spec, require, require_float
+from ooctrain.step.op import Op, Spec, Window, require, require_float
 
 Arithmetics = Literal["add", "subtract", "multiply", "divide"]
 
@@ -85,3 +86,36 @@ def _product_sum(tape, function: Arithmetics, dy, other, of):
 def _negative_sum(tape, gradient, of):
     found = sum_to(tape, gradient, of)
     return None if found is None else tape.gradient(Scale(-1.0), (found,), of=of)
+
+
+@dataclass(frozen=True, slots=True)
+class FromBytes(Op):
+    """y = (x - mean) / std of pixels as bytes, uint8, which have no gradient.
+
+    An image is stored, moved and kept as bytes, a quarter of what floats take, and becomes floats
+    on the device, where they are read. One subtraction and one division, so that all devices give
+    the same bits. Such images come from `data/row_image.py`.
+    """
+
+    mean: float = 0.0
+    std: float = 255.0
+    name: ClassVar[str] = "from_bytes"
+
+    def infer(self, x: Spec) -> tuple[Spec, ...]:
+        fits = math.isfinite(self.mean) and math.isfinite(self.std) and self.std > 0
+        require(fits, f"from_bytes: mean {self.mean}, std {self.std}", fix="a positive std")
+        what = f"from_bytes wants uint8, got {x.dtype}"
+        require(x.dtype == "uint8", what, x, fix="leave the operation out for float32 images")
+        return (Spec(x.shape),)
+
+    def reference(self, x, scalars):
+        return ((x.astype(np.float32) - np.float32(self.mean)) / np.float32(self.std),)
+
+    def vjp(self, tape, ins, outs, grads):
+        return [None]
+
+    def flops(self, ins, outs):
+        return 2 * outs[0].size
+
+    def window(self):
+        return Window(), Window()

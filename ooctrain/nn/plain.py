@@ -50,6 +50,17 @@ class Sigmoid(Module):
         return F.sigmoid(input)
 
 
+class FromBytes(Module):
+    """(x - mean) / std of uint8 images; a model with one takes its images as bytes."""
+
+    def __init__(self, mean: float = 0.0, std: float = 255.0):
+        super().__init__()
+        self.mean, self.std = mean, std
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.from_bytes(input, self.mean, self.std)
+
+
 class MaxPool2d(Module):
     """Maximum of each window; arguments as of `functional.max_pool2d`."""
 

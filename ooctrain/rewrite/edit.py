@@ -7,7 +7,7 @@ more vanish by themselves, names stay. Read next: `fuse.py`, `share_storage.py`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -15,19 +15,23 @@ from ooctrain.step.trace import Call, Trace
 
 
 def with_calls(
-    trace: Trace, calls: Sequence[Call], stands_for: Mapping[int, int] | None = None
+    trace: Trace,
+    calls: Sequence[Call],
+    stands_for: Mapping[int, int] | None = None,
+    gone: Collection[int] = (),
 ) -> Trace:
     """`trace` with `calls` in place of its own.
 
     Args:
         calls: in their new order; ids, variables and `forward_of` are those of the old trace.
         stands_for: {call that is gone: call that now does its work}, for `forward_of`.
+        gone: inputs that are no more.
 
     Raises:
         ConfigError: the result is not a trace, for example because a call moved before its input.
     """
     kept = {v for call in calls for v in call.touched()}
-    kept |= {*trace.initial, *trace.outputs.values()}
+    kept |= {*trace.initial, *trace.outputs.values()} - set(gone)
     variables = [v for v in trace.variables if v.id in kept]
     variable_ids = {v.id: new for new, v in enumerate(variables)}
     call_ids = {call.id: new for new, call in enumerate(calls)}

@@ -17,7 +17,7 @@ SCRIPTS = sorted(FOLDER.glob("[0-9]*.py"))
 LONG = (
     "06_best_fit_and_fragmentation", "09_swap_planners", "10_the_lower_bound", "11_recompute",
     "12_together",
-    "13_write_your_own_planner", "15_tiles_and_batch_norm",
+    "13_write_your_own_planner", "15_tiles_and_batch_norm", "16_bigger_than_memory",
     "18_a_cuda_kernel_step_by_step", "19_real_gpu",
 )  # fmt: skip
 QUICK_ONES = [
@@ -48,6 +48,7 @@ ANSWERS = {
     "13_write_your_own_planner": ("plans are legal", 12, "no"),
     "14_bands": (2, 0, 6),
     "15_tiles_and_batch_norm": (6, 7, 1),
+    "16_bigger_than_memory": (256 * 20480 * 3, 4, 2),
     "18_a_cuda_kernel_step_by_step": (1 / 16, 16, 8),
     "19_real_gpu": (6, 2000, False),
 }

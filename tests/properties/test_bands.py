@@ -220,6 +220,7 @@ CASES = {
     "halos larger than bands": (nn.Conv2d(2, 2, 7, padding=3), nn.Conv2d(2, 2, 5, padding=2)),
     "two strides": (nn.Conv2d(2, 3, 3, 2, 1), nn.ReLU(), nn.Conv2d(3, 2, 5, 2, 2), nn.ReLU()),
     "dilation": (nn.Conv2d(2, 3, 3, padding=2, dilation=2), nn.AvgPool2d(4, 2, 1)),
+    "padding below alone": (nn.Conv2d(2, 3, 1), nn.ReLU(), nn.ZeroPad2d((0, 0, 0, 2))),
     "dropout and padding": (nn.ZeroPad2d((0, 1, 2, 1)), nn.Dropout(0.5), nn.Conv2d(2, 3, 3, 2)),
 }  # fmt: skip
 

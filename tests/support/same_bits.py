@@ -16,6 +16,7 @@ from ooctrain.devices.cpu.host_vm import whole_pages
 from ooctrain.engine.incore import run_trace
 from ooctrain.execution.prepare import PreparedStep, Settings
 from ooctrain.execution.sessions import input_values, open_session
+from ooctrain.step.blocks import put_together
 from ooctrain.step.op import Scalars
 from ooctrain.step.trace import Trace
 from ooctrain.testing.byte_list import LawBroken
@@ -50,7 +51,7 @@ def out_of_core(
     try:
         for number, (x, y) in enumerate(batches):
             result = session.run_step(input_values(trace, x, y), {**scalars, "step": number})
-            outputs = {name: result.outputs[v] for name, v in trace.outputs.items()}
+            outputs = put_together({n: result.outputs[v] for n, v in trace.outputs.items()})
             found.append({**outputs, **{name: session.read(v) for name, v in names.items()}})
         _check_memory(prepared, result.timeline.peak_bytes, device.memory.used_bytes())
         return found

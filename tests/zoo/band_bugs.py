@@ -53,8 +53,10 @@ BAND_BUGS: dict[str, Plant] = {
     "kept rows of the band before only": _slip(
         ROWS, "_parts", "sorted(run.parts[v], key=_first_row)", "run.parts[v][-1:]"
     ),
-    "kept and own rows in the order of making": _slip(
-        ROWS, "_parts", "sorted(run.parts[v], key=_first_row)", "run.parts[v]"
+    "kept and own rows in the wrong order": _slip(
+        ROWS, "source",
+        "for part, piece in self._covering(run, v, image, rows)]",
+        "for part, piece in [*self._covering(run, v, image, rows)][::-1]]",
     ),
     "own rows written over the kept ones": _slip(
         on_rows.OnRows, "_run", "whole[:, start:stop], *outs", "whole[:, : stop - start], *outs"
@@ -63,7 +65,7 @@ BAND_BUGS: dict[str, Plant] = {
         on_rows.OnRows, "_run", "if self.below:", "if self.below and self.above:"
     ),
     "rows of the first image": _slip(
-        ROWS, "source", "(part.image, rows.lo", "(0, rows.lo"
+        band_rows, "_view", "(part.image, rows.lo", "(0, rows.lo"
     ),
     "gradient rows dropped one band early": _slip(
         WEAVER, "_keep_for_band_before", "default=made)), band - 1)", "default=made)), band)"
@@ -135,6 +137,9 @@ BAND_BUGS: dict[str, Plant] = {
     ),
     "what others read is not put together": _slip(
         WEAVER, "__init__", "if not ids.issuperset(trace.readers[v])", "if not trace.readers[v]"
+    ),
+    "gradient of a padding by the borders of its output": _slip(
+        banded_calls, "_backward_rows", " or len(extents) > 1", ""
     ),
     "gradient of a padding from the top": _slip_of_rule(
         "_slice", "Window(pad_lo=-op.start[2])", "Window()"

@@ -103,7 +103,7 @@ def sft_figure(rows: Sequence[Cell]) -> str:
         charts.append(
             curves_svg(
                 f"Figure 8, {network}, {machine}", [curve for curve in curves if curve.points],
-                x_axis="side of the image", y_axis="seconds",
+                axes=("side of the image", "seconds"),
             )
         )  # fmt: skip
     return stacked_svg(charts)

@@ -5,7 +5,7 @@ simulator and executor treat like any other. The one idea: what does not outlive
 be kept for the whole image. Two kinds of tiles do that: those that compute their halo again, and
 bands of rows that keep it. Source: paper 003; bands are ours (docs/tiling.md). Read next:
 `rewrite.py`, then `halo.py` (which rows), `rules.py` (which operations), `segment.py` (which
-calls), `weave.py` (the new trace); of bands `row_rules.py`, `frontier.py`, `bands.py`.
+calls), `weave.py` (the new trace); of bands `row_rules.py`, `frontier.py`, `bands.py`, `blocks.py`.
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ def tile(
             to swap, or to run again.
 
     Returns:
-        A trace with the same inputs, parameters, outputs and carries. As a rewrite of a plan its
-        name is "tile:HxW:first:last", the ends optional; of bands "bands:T:first:last", or
+        A trace with the same inputs, parameters, outputs and carries; images among inputs and
+        outputs may lie in blocks, "input[h 0:64]" and so on (`blocks.py`). As a rewrite of a plan
+        its name is "tile:HxW:first:last", the ends optional; of bands "bands:T:first:last", or
         "bands_again:T:first:last" for `again`.
 
     Raises:

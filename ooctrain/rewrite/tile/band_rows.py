@@ -2,13 +2,12 @@
 
 In: a tensor, an image, a span of rows. Out: a value that holds them, and where in it they lie. The
 one idea: rows are held by parts: the band's own, those kept for it, a whole tensor. A call reads a
-view of one part; only rows that lie in several parts are copied beside each other. Read next:
-`bands.py`.
+view of one part, or views of several (`pieces.py`). Read next: `bands.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from ooctrain.errors import ConfigError
@@ -20,6 +19,9 @@ from ooctrain.rewrite.tile.steps import TileCall, Value
 from ooctrain.rewrite.tile.writer import TraceWriter
 from ooctrain.step.op import Op, Spec
 from ooctrain.step.trace import ITEM_BYTES, Phase, Trace
+
+#: a value, and the rows of it; None: all of it
+Source = tuple[Value, View | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,19 +116,21 @@ class BandRows:
             part = Part(rows, self._cut(run, v, image, rows, "kept"))
             run.kept.setdefault(band, {})[v] = part
 
-    def source(self, run: BandPass, v: int, image: int, rows: Span) -> tuple[Value, View | None]:
-        """A value that holds rows of a tensor, and where in it they are; None: they are all of
-        it.
+    def source(
+        self, run: BandPass, v: int, image: int, rows: Span, in_pieces: bool = False
+    ) -> list[Source]:
+        """Values that hold rows of a tensor, one below the other: one value, unless they may lie
+        `in_pieces`.
         """
         for part in self._parts(run, v, image):
-            if part.rows.lo <= rows.lo and rows.hi <= part.rows.hi:
-                if part.rows == rows and part.value.spec.shape[0] == 1:
-                    return part.value, None
-                if self._can_be_viewed(v, rows.lo - part.rows.lo):
-                    return part.value, (part.image, rows.lo - part.rows.lo, rows.hi - part.rows.lo)
+            within = part.rows.lo <= rows.lo and rows.hi <= part.rows.hi
+            if within and self._can_be_viewed(v, part, rows):
+                return [_view(part, rows)]
+        if in_pieces:
+            return [_view(part, piece) for part, piece in self._covering(run, v, image, rows)]
         joined = Part(rows, self._cut(run, v, image, rows, "read"))
         run.parts[v] = [*run.parts.get(v, []), joined]
-        return joined.value, None
+        return [(joined.value, None)]
 
     def of_image(self, run: BandPass, v: int, image: int) -> Value:
         """What belongs to one image of vectors (N, C) or (N, C, 1, 1)."""
@@ -141,10 +145,19 @@ class BandRows:
             run.vectors[v, image] = run.write(f"{whole.name}.slice{place}", op, (whole,), out)
         return run.vectors[v, image]
 
-    def _can_be_viewed(self, v: int, row: int) -> bool:
-        """A GPU's kernels want values to begin at whole groups of four elements."""
-        _, c, _, w = self.trace.variables[v].shape
-        return self.trace.device == "cpu" or row * w * c % 4 == 0
+    def in_whole_groups(self, variables: Iterable[int]) -> bool:
+        """Whether each row of these images begins where a device's kernels can begin: a GPU's want
+        whole groups of four elements.
+        """
+        shapes = [self.trace.variables[v].shape for v in variables]
+        return self.trace.device == "cpu" or all(s[1] * s[3] % 4 == 0 for s in shapes)
+
+    def _can_be_viewed(self, v: int, part: Part, rows: Span) -> bool:
+        return (
+            _view(part, rows)[1] is None
+            or self.in_whole_groups([v])
+            or (rows.lo - part.rows.lo) * self.spec(v, Span(0, 1)).size % 4 == 0
+        )
 
     def _parts(self, run: BandPass, v: int, image: int) -> list[Part]:
         """What holds rows of a tensor now, in the order of their first rows."""
@@ -155,14 +168,10 @@ class BandRows:
 
     def _cut(self, run: BandPass, v: int, image: int, rows: Span, label: str) -> Value:
         """Rows of a tensor as a value of their own: a slice of a part, or several joined."""
-        pieces, start = [], rows.lo
-        for part in self._parts(run, v, image):
-            if part.rows.lo <= start < part.rows.hi:
-                piece = Span(start, min(rows.hi, part.rows.hi))
-                if piece.extent:
-                    pieces.append(self._slice(run, v, image, part, piece, label))
-                    start = piece.hi
-        assert start == rows.hi, f"rows {start}:{rows.hi} of {self.trace.variables[v].name!r}"
+        pieces = [
+            self._slice(run, v, image, part, piece, label)
+            for part, piece in self._covering(run, v, image, rows)
+        ]
         if len(pieces) == 1:
             return pieces[0]
         self._check_copies(v)
@@ -170,6 +179,20 @@ class BandRows:
         out = self.value(v, f"{run.cut_mark}.{label}{place}", self.spec(v, rows))
         name = f"{self.trace.variables[v].name}.join{run.cut_mark}{place}"
         return run.write(name, Concat(2), tuple(pieces), out)
+
+    def _covering(
+        self, run: BandPass, v: int, image: int, rows: Span
+    ) -> Iterator[tuple[Part, Span]]:
+        """Parts that hold rows of a tensor, and the rows that are taken from each: of several that
+        hold a row the one that begins last, so that kept rows come from where they were kept.
+        """
+        start = rows.lo
+        while start < rows.hi:
+            holding = [p for p in self._parts(run, v, image) if p.rows.lo <= start < p.rows.hi]
+            assert holding, f"rows {start}:{rows.hi} of {self.trace.variables[v].name!r}"
+            part = max(holding, key=_first_row)
+            yield part, Span(start, min(rows.hi, part.rows.hi))
+            start = min(rows.hi, part.rows.hi)
 
     def _slice(
         self, run: BandPass, v: int, image: int, part: Part, rows: Span, label: str
@@ -213,6 +236,13 @@ class BandRows:
         old = self.trace.variables[v]
         kind = "activation" if old.kind == "input" else old.kind
         return Value(f"{old.name}{mark}", spec, kind)
+
+
+def _view(part: Part, rows: Span) -> Source:
+    """Rows of a part."""
+    if part.rows == rows and part.value.spec.shape[0] == 1:
+        return part.value, None
+    return part.value, (part.image, rows.lo - part.rows.lo, rows.hi - part.rows.lo)
 
 
 def _first_row(part: Part) -> int:

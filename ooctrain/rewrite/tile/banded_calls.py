@@ -192,7 +192,8 @@ def _backward_rows(
         return frontiers[forward.ins[0] if over_input else forward.outs[0]]
     if forward is not None and rule.reads[0] is None:
         return frontiers[forward.ins[0]]
-    if forward is not None and rule.reads[0] != SAME:
+    extents = {trace.variables[v].shape[2] for v in (call.ins[0], call.outs[0])}
+    if forward is not None and (rule.reads[0] != SAME or len(extents) > 1):
         v = forward.ins[0]
         read = rules[forward.id].reads[0]
         assert read is not None

@@ -19,9 +19,10 @@ from collections.abc import Iterable, Sequence
 from ooctrain.errors import ConfigError
 from ooctrain.layers.combine import Constant
 from ooctrain.layers.regions import Insert
-from ooctrain.rewrite.tile.band_rows import BandPass, BandRows, Part
+from ooctrain.rewrite.tile.band_rows import BandPass, BandRows, Part, Source
 from ooctrain.rewrite.tile.banded_calls import BandedCalls
 from ooctrain.rewrite.tile.barriers import Level, crossing, leading_to, levels_of
+from ooctrain.rewrite.tile.blocks import read_blocks
 from ooctrain.rewrite.tile.carried_sums import CARRIED, CarriedSum
 from ooctrain.rewrite.tile.carried_totals import add_part, carried_sum, finish_level
 from ooctrain.rewrite.tile.frontier import Frontier
@@ -54,7 +55,7 @@ def weave_bands(trace: Trace, calls: BandedCalls, again: bool) -> Trace:
     backward = weaver.backward(forward)
     writer.write(backward.steps, wanted=backward.results.values())
     writer.copy(calls.after)
-    return writer.finish()
+    return read_blocks(writer.finish())
 
 
 class _BandWeaver:
@@ -110,15 +111,10 @@ class _BandWeaver:
         for level in levels_of(self.calls.backward, self.calls.rules):
             readers = self._readers(level)
             for band in reversed(self.numbers):
-                image = band // self.calls.bands
-                run.begin(band, image)
-                run.parts |= {
-                    v: list(parts)
-                    for (v, n), parts in forward.made.items()
-                    if n == image and (v in self.waiting or not self.again)
-                }
+                run.begin(band, band // self.calls.bands)
+                self._read_forward(run, forward, band)
                 if self.again:
-                    self._run_again(run, forward, band, level, readers)
+                    self._run_again(run, band, level, readers)
                 for call in level:
                     of = call.forward_of
                     self._run_call(
@@ -131,16 +127,23 @@ class _BandWeaver:
         self._hand_over(run)
         return run
 
-    def _run_again(
-        self, run: BandPass, forward: BandPass, band: int, level: Level, readers: Readers
-    ) -> None:
+    def _read_forward(self, run: BandPass, forward: BandPass, band: int) -> None:
+        """What forward made and left, and what it kept for this band."""
+        image = band // self.calls.bands
+        run.parts |= {
+            v: list(parts)
+            for (v, n), parts in forward.made.items()
+            if n == image and (v in self.waiting or not self.again)
+        }
+        for v, part in forward.kept.get(band, {}).items():
+            run.parts[v] = [*run.parts.get(v, []), part]
+
+    def _run_again(self, run: BandPass, band: int, level: Level, readers: Readers) -> None:
         """The forward calls of a band once more, as far as this level reads what they compute: from
         the rows that were kept for it, and from tensors that wait in bands.
         """
         mark = f".again{run.level or ''}"
         once_more = BandPass("backward", mark, run.steps, run.parts, run.kept)
-        for v, part in forward.kept.get(band, {}).items():
-            run.parts[v] = [*run.parts.get(v, []), part]
         read = (v for call in level for v in call.ins)
         for call in leading_to(self.calls.forward, read, self.waiting):
             self._run_call(once_more, call, band)
@@ -160,21 +163,35 @@ class _BandWeaver:
             for read, v in zip(rule.reads, call.ins, strict=True)
         ]
         if any(read is not None and not read.inside.extent for read in reads):
+            if run.phase == "forward":
+                raise ConfigError(
+                    f"rows {rows} of {call.name!r} read nothing but padding: no kernel runs on "
+                    "zero rows",
+                    code="OOC-113",
+                    fix="end the segment before it",
+                )
             if not rule.reduces:
                 self._write_zeros(run, call, image, rows)
             return
         above, below = (0, 0) if reads[0] is None else (reads[0].pad_lo, reads[0].pad_hi)
         full = self.trace.variables[call.outs[0]].shape
-        if isinstance(call.op, CARRIED):
+        carried = isinstance(call.op, CARRIED)
+        if carried:
             op: Op = carried_sum(self.trace, call, (image, rows.lo), call.id in run.states)
         else:
             op = rule.cut(call.op, RowPlace(image, rows, above, below, full))
+        images = [v for v, read in zip(call.ins, reads, strict=True) if read is not None]
+        in_pieces = not carried and self.rows.in_whole_groups(
+            [*images, *(() if rule.reduces else call.outs)]
+        )
         sources = [
-            None if read is None else self.rows.source(run, v, image, read.inside)
+            [(self.writer.value_of(v), None)]
+            if read is None
+            else self.rows.source(run, v, image, read.inside, in_pieces)
             for v, read in zip(call.ins, reads, strict=True)
         ]
         for i in rule.of_image:
-            sources[i] = self.rows.of_image(run, call.ins[i], image), None
+            sources[i] = [(self.rows.of_image(run, call.ins[i], image), None)]
         step = self._step(run, call, op, image, rows, sources)
         step.of = of
         run.by_call[call.id, band] = step
@@ -186,23 +203,21 @@ class _BandWeaver:
         op: Op,
         image: int,
         rows: Span,
-        sources: Sequence[tuple[Value, View | None] | None],
+        sources: Sequence[Sequence[Source]],
     ) -> TileCall:
         """The call of a band, on views of what it reads, its result beside rows that were kept."""
         reduces = self.calls.rules[call.id].reduces
         beside = [] if reduces else self._beside(run, call.outs[0], rows)
         above = [part for part in beside if part.rows.hi == rows.lo]
         below = [part for part in beside if part.rows.lo == rows.hi]
-        values = [
-            self.writer.value_of(v) if source is None else source[0]
-            for v, source in zip(call.ins, sources, strict=True)
-        ]
-        views = tuple(None if source is None else source[1] for source in sources)
+        values = [value for source in sources for value, _ in source]
+        views = tuple(view for source in sources for _, view in source)
+        counts = tuple(map(len, sources)) if len(values) > len(sources) else ()
         reuse = positions(call)
         if isinstance(op, CarriedSum):
             return self._carried_step(run, call, op, self.rows.label(image, rows), values, views)
-        if beside or any(views):
-            op, reuse = OnRows(op, views, bool(above), bool(below)), {}
+        if beside or any(views) or counts:
+            op, reuse = OnRows(op, views, bool(above), bool(below), counts), {}
             values += [part.value for part in (*above, *below)]
         specs = op.infer(*(value.spec for value in values))
         held = [rows] * len(specs)
@@ -275,13 +290,11 @@ class _BandWeaver:
             run.steps += steps
         whole, label = run.wholes[v], self.rows.label(image, part.rows)
         run.wholes[v] = self.rows.value(v, label.replace("[", "[with ", 1), whole.spec)
-        run.steps.append(
-            TileCall(
-                f"{self.trace.variables[v].name}.insert{label}",
-                Insert((image, 0, part.rows.lo, 0)), (whole, part.value), (run.wholes[v],),
-                run.phase, reuse={0: 0},
-            )
-        )  # fmt: skip
+        op = Insert((image, 0, part.rows.lo, 0))
+        op.infer(whole.spec, part.value.spec)  # raises ShapeError: rows beyond the whole
+        name = f"{self.trace.variables[v].name}.insert{label}"
+        outs = (run.wholes[v],)
+        run.steps.append(TileCall(name, op, (whole, part.value), outs, run.phase, {0: 0}))
 
     def _hand_over(self, run: BandPass) -> None:
         for v, value in run.results.items():

@@ -4,13 +4,15 @@ In: an operation, and for each of its inputs which rows of which image it is to 
 result that are there already. Out: one operation. The one idea: values lie channels-last, so some
 rows of one image are one piece of memory: a kernel can be handed a view, for reading and for
 writing. So a band reads its rows out of the whole image, and what a layer makes of a band is
-written right beside the rows that the band before has kept. Read next: `bands.py`.
+written right beside the rows that the band before has kept. What one input reads may lie in several
+values (`pieces.py`). Read next: `bands.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,7 @@ import numpy as np
 from ooctrain.layers.kernels.cpu.table import CPU
 from ooctrain.layers.kernels.cuda.table import CUDA
 from ooctrain.layers.kernels.driver_table import DriverTable
-from ooctrain.layers.regions import Slice
+from ooctrain.rewrite.tile.pieces import Pieces, copy_rows
 from ooctrain.step.op import Op, Scalars, Spec, require
 
 #: image, first row, end
@@ -33,14 +35,16 @@ class OnRows(Op):
 
     Args:
         op: writes one image.
-        views: for each input of `op` the rows that it reads; None: all of it.
+        views: of each value that it reads the rows; None: all of it.
         above, below: whether there are such rows.
+        pieces: for each input of `op` how many values it lies in, one below the other; (): in one.
     """
 
     op: Op
     views: tuple[View | None, ...]
     above: bool = False
     below: bool = False
+    pieces: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -73,9 +77,13 @@ class OnRows(Op):
         return Spec((n, c, rows, w), first.dtype), *others
 
     def reference(self, *arrays, scalars):
-        inner = [
+        viewed = [
             x if view is None else x[view[0] : view[0] + 1, :, view[1] : view[2]]
             for x, view in zip(arrays, self.views, strict=False)
+        ]
+        inner = [
+            parts[0] if len(parts) == 1 else np.concatenate(parts, axis=2)
+            for parts in self._grouped(viewed)
         ]
         first, *others = self.op.reference(*inner, scalars=scalars)
         beside = list(arrays[len(self.views) :])
@@ -87,17 +95,16 @@ class OnRows(Op):
 
     def bytes_moved(self, ins, outs):
         moved = self.op.bytes_moved(self._inner_specs(ins), self._inner_outs(ins, outs))
+        moved += self._in_pieces(ins).extra_bytes() if self.pieces else 0
         return moved + sum(2 * spec.nbytes for spec in ins[len(self.views) :])
 
     def workspace_bytes(self, ins: Sequence[Spec], outs: Sequence[Spec], threads: int) -> int:
         """Scratch of the operation on the cpu device."""
-        return CPU.workspace_bytes(
-            self.op, self._inner_specs(ins), self._inner_outs(ins, outs), threads
-        )
+        return self._scratch(CPU, ins, outs, threads)
 
     def cuda_workspace_bytes(self, ins: Sequence[Spec], outs: Sequence[Spec]) -> int:
         """Scratch of the operation on a GPU."""
-        return CUDA.workspace_bytes(self.op, self._inner_specs(ins), self._inner_outs(ins, outs), 1)
+        return self._scratch(CUDA, ins, outs, 1)
 
     def cpu(self, pool, ins, outs, workspace, scalars):
         """Writes `outs` from `ins`, physical arrays."""
@@ -107,34 +114,80 @@ class OnRows(Op):
         """Queues what `cpu` does."""
         self._run(CUDA, launcher, ins, outs, workspace, scalars)
 
+    def _scratch(
+        self, table: DriverTable, ins: Sequence[Spec], outs: Sequence[Spec], threads: int
+    ) -> int:
+        if self.pieces:
+            return self._in_pieces(ins).workspace_bytes(table, threads)
+        inner = self._inner_specs(ins), self._inner_outs(ins, outs)
+        return table.workspace_bytes(self.op, *inner, threads)
+
     def _run(
         self, table: DriverTable, workers: Any, ins: Sequence[Any], outs: Sequence[Any],
         workspace: Any, scalars: Scalars,
     ) -> None:  # fmt: skip
-        inner = [
-            x if view is None else x[view[0] : view[0] + 1, view[1] : view[2]]
-            for x, view in zip(ins, self.views, strict=False)
-        ]
         beside, whole = ins[len(self.views) :], outs[0]
         if not beside:
-            table.run(self.op, workers, inner, outs, workspace, scalars)
+            self._compute(table, workers, ins, outs, workspace, scalars)
             return
         start = beside[0].shape[1] if self.above else 0
         stop = whole.shape[1] - (beside[-1].shape[1] if self.below else 0)
         if self.above:
-            _copy(table, workers, beside[0], whole[:, :start])
+            copy_rows(table, workers, beside[0], whole[:, :start])
         if self.below:
-            _copy(table, workers, beside[-1], whole[:, stop:])
-        table.run(self.op, workers, inner, [whole[:, start:stop], *outs[1:]], workspace, scalars)
+            copy_rows(table, workers, beside[-1], whole[:, stop:])
+        own = [whole[:, start:stop], *outs[1:]]
+        self._compute(table, workers, ins, own, workspace, scalars)
 
-    def _inner_specs(self, ins: Sequence[Spec]) -> list[Spec]:
-        """What the operation reads."""
+    def _compute(
+        self, table: DriverTable, workers: Any, ins: Sequence[Any], outs: Sequence[Any],
+        workspace: Any, scalars: Scalars,
+    ) -> None:  # fmt: skip
+        """The operation's own rows."""
+        inner = [
+            x if view is None else x[view[0] : view[0] + 1, view[1] : view[2]]
+            for x, view in zip(ins, self.views, strict=False)
+        ]
+        if not self.pieces:
+            table.run(self.op, workers, inner, outs, workspace, scalars)
+            return
+        specs = [Spec(_logical(x.shape), x.dtype.name) for x in ins]
+        pieces = self._in_pieces(specs)
+        pieces.compute(table, workers, self._grouped(inner), outs, workspace, scalars)
+
+    def _in_pieces(self, ins: Sequence[Spec]) -> Pieces:
+        heights = [
+            tuple(spec.shape[2] for spec in parts) if len(parts[0].shape) == 4 else ()
+            for parts in self._grouped(self._viewed_specs(ins))
+        ]
+        return Pieces(self.op, tuple(self._inner_specs(ins)), tuple(heights))
+
+    def _grouped(self, values: Sequence[Any]) -> list[Sequence[Any]]:
+        """The values in which each input of the operation lies."""
+        ends = list(accumulate(self.pieces or (1,) * len(self.views)))
+        return [values[lo:hi] for lo, hi in pairwise([0, *ends])]
+
+    def _viewed_specs(self, ins: Sequence[Spec]) -> list[Spec]:
+        """What it reads of each value."""
         return [
             spec
             if view is None
             else Spec((1, spec.shape[1], view[2] - view[1], spec.shape[3]), spec.dtype)
             for spec, view in zip(ins, self.views, strict=False)
         ]
+
+    def _inner_specs(self, ins: Sequence[Spec]) -> list[Spec]:
+        """What the operation reads."""
+        found = []
+        for first, *others in self._grouped(self._viewed_specs(ins)):
+            if others:
+                n, c, h, w = first.shape
+                rows = h + sum(spec.shape[2] for spec in others)
+                fits = all(spec.shape == (n, c, spec.shape[2], w) for spec in others)
+                require(fits, f"{self.name}: pieces do not fit each other", first, *others)
+                first = Spec((n, c, rows, w), first.dtype)
+            found.append(first)
+        return found
 
     def _inner_outs(self, ins: Sequence[Spec], outs: Sequence[Spec]) -> list[Spec]:
         """What the operation writes."""
@@ -146,8 +199,9 @@ class OnRows(Op):
         return [Spec((n, c, rows, w), outs[0].dtype), *outs[1:]]
 
 
-def _copy(table: DriverTable, workers: Any, rows: Any, place: Any) -> None:
-    """place = rows, by the kernel that takes blocks out of a tensor."""
-    n, h, w, c = rows.shape
-    block = Slice((n, c, h, w), (0, 0, 0, 0), (n, c, h, w))
-    table.run(block, workers, [rows], [place], None, {})
+def _logical(shape: Sequence[int]) -> tuple[int, ...]:
+    """Shape of a physical array's value."""
+    if len(shape) != 4:
+        return tuple(shape)
+    n, h, w, c = shape
+    return n, c, h, w

@@ -1,4 +1,4 @@
-"""Leaky ReLU, tanh and sigmoid, and their gradients, which need only the output.
+"""Leaky ReLU, tanh and sigmoid, and their gradients, which need only the output; bytes to floats.
 
 In and out: as in `elementwise.py`. The one idea: the hardware has a fast exponential and libdevice
 a tanh, both right to about two units in the last place, so each kernel is the formula itself, at
@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from ooctrain.layers.kernels.cuda.chunks import THREADS
 from ooctrain.layers.kernels.cuda.pointwise import apply, binary, unary
 from ooctrain.layers.kernels.cuda.runtime.intrinsics import fma
-from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher
-from ooctrain.layers.kernels.cuda.runtime.shim import device
+from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher, blocks_for
+from ooctrain.layers.kernels.cuda.runtime.shim import cuda, device, float32, int64, kernel
 
 Array = Any
 ZERO, ONE = np.float32(0), np.float32(1)
@@ -89,3 +90,17 @@ def sigmoid(launcher: Launcher, x: Array, y: Array) -> None:
 def sigmoid_grad(launcher: Launcher, dy: Array, y: Array, dx: Array) -> None:
     """dx = dy * y * (1 - y), with y the output of the sigmoid. `dx` may be `dy`."""
     apply(launcher, _sigmoid_grad, dy, y, dx)
+
+
+@kernel("void(u1[::1], f4[::1], f4, f4, i8)", threads=THREADS)
+def _from_bytes(x, y, mean, std, count):
+    i = int64(cuda.blockIdx.x) * THREADS + int64(cuda.threadIdx.x)
+    if i < count:
+        y[i] = (float32(x[i]) - mean) / std
+
+
+def from_bytes(launcher: Launcher, x: Array, y: Array, mean: float, std: float) -> None:
+    """y = (x - mean) / std of bytes: a thread for each value. The bits are the cpu kernel's, since
+    a difference and a quotient cannot become one rounding.
+    """
+    launcher.launch(_from_bytes, blocks_for(y.size, THREADS), x, y, mean, std, y.size)
