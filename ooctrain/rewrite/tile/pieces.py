@@ -68,11 +68,14 @@ class Pieces:
         return self.op.infer(*self.ins)
 
     @property
-    def rule(self) -> RowRule:
-        """Its row rule; whoever hands out pieces has looked that there is one."""
-        rule = row_rule_of(self.op, self.ins)
-        assert rule is not None, self.op
-        return rule
+    def rule(self) -> RowRule | None:
+        """Its row rule; None: it reads all rows at once, as a sum that is carried on does."""
+        return row_rule_of(self.op, self.ins)
+
+    @property
+    def reduces(self) -> bool:
+        """Whether its result has no rows."""
+        return self.rule is None or self.rule.reduces
 
     def runs(self) -> tuple[Run, ...]:
         """The rows in parts, such that as few as possible are copied."""
@@ -85,21 +88,23 @@ class Pieces:
         over rows is so large that adding parts of it up costs more than to copy what it reads.
         """
         rule = self.rule
+        if rule is None:
+            return (self._copied_whole(),)
         everything = self._run(rule, Span(0, self._extent(rule)))
         apart = [self._run(rule, Span(*ends)) for ends in pairwise(self._cuts(rule))]
         empty = any(span is not None and not span.extent for run in apart for span in run.reads)
-        if empty or self._cost(apart, rule) >= self._cost([everything], rule):
+        if empty or self._cost(apart) >= self._cost([everything]):
             return (everything,)
         return tuple(apart)
 
     def extra_bytes(self) -> int:
         """Bytes read and written besides those of the operation."""
-        return self._cost(self.runs(), self.rule)
+        return self._cost(self.runs())
 
     def workspace_bytes(self, table: DriverTable, threads: int) -> int:
         """Scratch of the kernels, rows that are copied, and a part of a sum."""
         runs, outs = self.runs(), self.outs
-        partial = sum(whole_lines(spec.nbytes) for spec in outs) if self.rule.reduces else 0
+        partial = sum(whole_lines(spec.nbytes) for spec in outs) if self.reduces else 0
         return (
             max(whole_lines(self._scratch(run, table, threads)) for run in runs)
             + max(sum(map(whole_lines, self._copies(run))) for run in runs)
@@ -111,7 +116,7 @@ class Pieces:
         workspace: Any, scalars: Scalars,
     ) -> None:  # fmt: skip
         """Writes `outs`, physical arrays, from the pieces of each input."""
-        reduces = self.rule.reduces
+        reduces = self.reduces
         for number, run in enumerate(self.runs()):
             space = _Space(workspace)
             arrays = [
@@ -161,6 +166,12 @@ class Pieces:
         op = rule.cut(self.op, RowPlace(0, rows, above, below, self.outs[0].shape))
         return Run(op, rows, spans, copied)
 
+    def _copied_whole(self) -> Run:
+        """All rows, the pieces of each input beside each other."""
+        reads = tuple(Span(0, sum(heights)) if heights else None for heights in self.heights)
+        copied = tuple(len(heights) > 1 for heights in self.heights)
+        return Run(self.op, Span(0, max(map(sum, self.heights))), reads, copied)
+
     def _copies(self, run: Run) -> list[int]:
         """Bytes of the rows of each input that are copied."""
         return [
@@ -169,9 +180,9 @@ class Pieces:
             if copied and span is not None
         ]
 
-    def _cost(self, runs: Sequence[Run], rule: RowRule) -> int:
+    def _cost(self, runs: Sequence[Run]) -> int:
         """Copies are read and written; a part of a sum is read, and the sum is, and written."""
-        sums = 3 * (len(runs) - 1) * sum(s.nbytes for s in self.outs) if rule.reduces else 0
+        sums = 3 * (len(runs) - 1) * sum(s.nbytes for s in self.outs) if self.reduces else 0
         return sums + sum(2 * size for run in runs for size in self._copies(run))
 
     def _scratch(self, run: Run, table: DriverTable, threads: int) -> int:
@@ -180,7 +191,7 @@ class Pieces:
             for spec, span in zip(self.ins, run.reads, strict=True)
         ]
         outs = list(self.outs)
-        if not self.rule.reduces:
+        if not self.reduces:
             outs = [_of_rows(spec, run.rows) for spec in outs]
         return table.workspace_bytes(run.op, ins, outs, threads)
 
