@@ -41,6 +41,7 @@ WITH_FOLDERS = ("sched", "alloc", "devices")
 MOST_LOOSE_FILES, MOST_ROOMS, MOST_PAIRS, LONGEST_CHAIN = 8, 30, 175, 10
 MOST_FILES, MOST_PLANNERS, MOST_LINES = 32, 45, 405
 MOST_IMPORTS_IN_FUNCTIONS = 35
+MOST_OF_EIGHT_PARAMETERS, MOST_OF_SIX_PARAMETERS = 15, 100
 MOST_LOADED_BY_THE_VERIFIER, MOST_LOADED_AT_ONCE = 24, 7
 #: Numba compiles here; everybody else asks these rooms. The plug-in serves Numba's own arrays, the
 #: emulator compiles CUDA kernels for the CPU.
@@ -228,6 +229,18 @@ def test_files_and_functions_are_short():
     assert not {module: count for module, count in lines.items() if count > MOST_LINES}
     assert 100 <= median(lines.values()) <= 150
     assert median(f.end_lineno - f.lineno + 1 for _, f in functions()) <= 8
+
+
+def test_few_functions_take_many_parameters():
+    """What belongs together is one parameter; kernels and signatures of PyTorch's are many."""
+    counts = []
+    for module, function in functions():
+        given = function.args
+        names = [a.arg for a in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+        if "kernels" not in module.split("."):
+            counts.append(len([name for name in names if name not in ("self", "cls")]))
+    assert sum(count >= 8 for count in counts) <= MOST_OF_EIGHT_PARAMETERS
+    assert sum(count >= 6 for count in counts) <= MOST_OF_SIX_PARAMETERS
 
 
 def test_few_functions_import_and_each_says_why():
