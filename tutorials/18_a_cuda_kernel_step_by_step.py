@@ -193,7 +193,7 @@ ladder = {
 WHAT = ("fma.rn.f32", "mma.sync", "ld.global", "cp.async.cg", "ld.shared", "ldmatrix", "bar.sync")
 # What NVVM of CUDA 13 made of the two rungs that unroll their loops: shown where it is not at hand.
 known = {
-    "implicit_gemm": (512, 0, 12, 0, 53, 0, 2),
+    "implicit_gemm": (512, 0, 12, 0, 55, 0, 3),
     "tf32": (0, 32, 4, 12, 4, 12, 3),
 }
 wide_loads = 32

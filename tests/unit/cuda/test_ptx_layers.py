@@ -49,6 +49,16 @@ def test_no_double_precision_and_nothing_spills(kernel, capability):
         assert resources.registers <= MOST_REGISTERS
 
 
+@pytest.mark.slow
+def test_where_maxima_sat_is_one_access_for_four_channels():
+    """The bytes beside it are those of a single channel."""
+    facts = check_ptx(pooling._max_pool, (9, 0))
+    assert facts.count("st.global.u32") == facts.count("st.global.u8") == 1
+    facts = check_ptx(pooling._max_pool_grad, (9, 0))
+    words, bytes_ = facts.count("ld.global.u32"), facts.count("ld.global.u8")
+    assert words == bytes_ == facts.count("ld.global.v4")
+
+
 @CAPABILITIES
 @pytest.mark.parametrize("number", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_product_reads_memory_in_fours(capability, number):

@@ -4,7 +4,8 @@ In: x (N, H, W, C). Out: y (N, OH, OW, C) and where in its window each maximum s
 + s). The one idea: as on the cpu, gradients *gather*: the thread of an input pixel adds up the
 windows that cover it, in ascending order; so nothing is added atomically and the bits are fixed.
 Rows and columns of a window are clipped to the image before the loops, which therefore test
-nothing. Read next: `average_pooling.py`, `../cpu/pooling.py`.
+nothing. Four channels of a thread are one access: 16 bytes of values, four of places. Read next:
+`average_pooling.py`, `../cpu/pooling.py`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from ooctrain.layers.kernels.cuda.conv.image_rows import (
     sizes_of,
     store,
 )
+from ooctrain.layers.kernels.cuda.runtime.intrinsics import ld4_bytes, st4_bytes
 from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher
 from ooctrain.layers.kernels.cuda.runtime.shim import (
     cuda,
@@ -111,9 +113,18 @@ def _max_pool(x, y, index, sizes, window, lanes):
             r = uint32(r + U1)
         out = row_start(row, columns, channels) + uint32(ow * channels + c)
         store(y, out, best, lanes)
-        for lane in range(LANES):
-            if uint32(lane) < lanes:
-                index[out + uint32(lane)] = uint8(where[lane])
+        if lanes == U1:
+            index[out] = uint8(where[0])
+        else:
+            st4_bytes(index, out, (where[0], where[1], where[2], where[3]))
+
+
+@device
+def _cells(index, at, lanes):
+    """Where the maxima of a thread's channels sat."""
+    if lanes == U1:
+        return uint32(index[at]), U0, U0, U0
+    return ld4_bytes(index, at)
 
 
 @kernel("void(f4[::1], u1[::1], f4[::1], UniTuple(u4, 5), UniTuple(u4, 8), u4)", threads=THREADS)
@@ -142,10 +153,10 @@ def _max_pool_grad(dy, index, dx, sizes, window, lanes):
                 if s < kw:
                     at = start + uint32(ow * channels + c)
                     values = load(dy, at, lanes)
+                    cells = _cells(index, at, lanes)
                     for lane in range(LANES):
-                        if uint32(lane) < lanes:
-                            here = uint32(index[at + uint32(lane)]) == uint32(r * kw + s)
-                            total[lane] += values[lane] if here else F0
+                        here = cells[lane] == uint32(r * kw + s)
+                        total[lane] += values[lane] if here else F0
                 ow = uint32(ow + U1)
             oh = uint32(oh + U1)
         store(dx, row_start(row, width, channels) + uint32(w * channels + c), total, lanes)

@@ -18,8 +18,6 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-import numpy as np
-
 from ooctrain.layers.kernels.cuda.conv import conv_plan
 from ooctrain.layers.kernels.cuda.conv.conv_address import filter_start, pixel_place, terms_of
 from ooctrain.layers.kernels.cuda.conv.conv_fetch import (
@@ -77,7 +75,7 @@ def _correlation(fetch: Any, entry_terms: int, columns: int) -> Kernel:
         columns: WIDE or NARROW.
     """
     source_terms, filter_terms = fetch
-    table_quads = np.uint32(THREADS * entry_terms // 4)
+    table_quads = THREADS * entry_terms // 4
     is_long, sums_words, b_stride = columns == NARROW, columns // 2, columns + PADDING
     product, step_quads = (long_product_64, LONG_DEPTH // 4) if is_long else (product_128, 2)
     a_words, b_words = step_quads * 4 * A_STRIDE, step_quads * 4 * b_stride
@@ -122,7 +120,9 @@ def _correlation(fetch: Any, entry_terms: int, columns: int) -> Kernel:
             term = uint32(known + uint32(thread * uint32(entry_terms)))
             keep_weighed_term(terms, thread, term, int32(group * taps[INNER]), source, taps)
             cuda.syncthreads()
-            quads = smaller(table_quads, uint32(uint32(depth - known + uint32(3)) // uint32(4)))
+            quads = smaller(
+                uint32(table_quads), uint32(uint32(depth - known + uint32(3)) // uint32(4))
+            )
             quad = uint32(0)
             a = source_terms(x, place, terms, a_quad, source)
             more = (
@@ -147,7 +147,7 @@ def _correlation(fetch: Any, entry_terms: int, columns: int) -> Kernel:
                 a_get, b_get = uint32(stage + row), uint32(stage + uint32(a_words) + cell)
                 product(sums, tiles, a_get, tiles, b_get)
                 stage = uint32(uint32(stage_words) - stage)
-            known = uint32(known + uint32(table_quads * uint32(4)))
+            known = uint32(known + uint32(4 * table_quads))
 
         column = int32(first_column + cell)
         store_results(y, sums, targets, row, (group, column, outer), bias, has_bias)

@@ -11,20 +11,39 @@ eight fill a thread's. Read next: `conv_fetch.py`.
 from __future__ import annotations
 
 from ooctrain.layers.kernels.cuda.conv.conv_address import (
+    NOWHERE,
     OUTSIDE,
+    source_place,
     target_offset,
     term_shift,
     term_weight,
 )
 from ooctrain.layers.kernels.cuda.conv.conv_plan import PIXELS
 from ooctrain.layers.kernels.cuda.conv.tile_product import THREADS
-from ooctrain.layers.kernels.cuda.runtime.shim import device, int64, uint32
+from ooctrain.layers.kernels.cuda.runtime.shim import device, int32, int64, uint32
 
 
 @device
 def keep_target(targets, i, pixel, target):
     """Notes where the results of pixel i of the block go."""
     targets[i] = target_offset(pixel, target) if pixel < uint32(target[PIXELS]) else int64(OUTSIDE)
+
+
+@device
+def keep_place(places, i, pixel, image, source):
+    """Notes where the first tap of an output pixel reads; NOWHERE from the end of the sums on."""
+    (rows, columns, offsets), (end, image_rows, image_columns) = places, image
+    exists = pixel < end
+    existing = pixel if exists else uint32(0)
+    row, columns[i], offsets[i] = source_place(existing, image_rows, image_columns, source)
+    rows[i] = row if exists else int32(NOWHERE)
+
+
+@device
+def kept_place(places, i):
+    """`source_place` of the pixel that was noted there."""
+    rows, columns, offsets = places
+    return rows[i], columns[i], offsets[i]
 
 
 @device

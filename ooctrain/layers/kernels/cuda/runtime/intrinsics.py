@@ -11,7 +11,7 @@ multiples of 4 elements. Source: PTX ISA, "ld" and "st". Read next:
 from __future__ import annotations
 
 from llvmlite import ir
-from numba import float32, float64, njit
+from numba import float32, float64, njit, uint32
 from numba.core import cgutils, types
 
 from ooctrain.layers.kernels.cuda.runtime.shim import intrinsic
@@ -19,6 +19,7 @@ from ooctrain.layers.kernels.cuda.runtime.shim import intrinsic
 I32, F32 = ir.IntType(32), ir.FloatType()
 F32X4 = ir.VectorType(F32, 4)
 FOUR_FLOATS = types.UniTuple(types.float32, 4)
+FOUR_WORDS = types.UniTuple(types.uint32, 4)
 VECTOR_BYTES = 16
 SHARED_SPACE = 3
 
@@ -89,6 +90,35 @@ def st4(typing_context, array, offset, values):
 
 
 @intrinsic
+def ld4_bytes(typing_context, array, offset):
+    """array[offset : offset + 4] of uint8 as four uint32, in one 32-bit load."""
+
+    def codegen(context, builder, signature, args):
+        pointer = element_pointer(context, builder, signature.args[0], args[0], args[1])
+        word = builder.load(builder.bitcast(pointer, I32.as_pointer()), align=4)
+        parts = [builder.lshr(word, I32(8 * lane)) for lane in range(4)]
+        return context.make_tuple(builder, FOUR_WORDS, [builder.and_(p, I32(255)) for p in parts])
+
+    return FOUR_WORDS(array, offset), codegen
+
+
+@intrinsic
+def st4_bytes(typing_context, array, offset, values):
+    """array[offset : offset + 4] of uint8 = four uint32 below 256, in one 32-bit store."""
+
+    def codegen(context, builder, signature, args):
+        pointer = element_pointer(context, builder, signature.args[0], args[0], args[1])
+        word = I32(0)
+        for lane in range(4):
+            value = builder.extract_value(args[2], lane)
+            word = builder.or_(word, builder.shl(value, I32(8 * lane)))
+        builder.store(word, builder.bitcast(pointer, I32.as_pointer()), align=4)
+        return context.get_dummy_value()
+
+    return types.void(array, offset, FOUR_WORDS), codegen
+
+
+@intrinsic
 def store_column(typing_context, array, offset, stride, values):
     """array[offset + lane * stride] = values[lane], of four float32; `stride` is a constant.
 
@@ -133,6 +163,28 @@ def st4_twin(array, offset, values):
     if offset % 4 != 0:
         raise ValueError("128-bit access at an offset that is no multiple of 4", offset)
     for lane in range(4):
+        array[offset + lane] = values[lane]
+
+
+@njit(boundscheck=True)
+def ld4_bytes_twin(array, offset):
+    """What `ld4_bytes` means."""
+    if offset % 4 != 0:
+        raise ValueError("32-bit access at an offset that is no multiple of 4", offset)
+    return (
+        uint32(array[offset]), uint32(array[offset + 1]), uint32(array[offset + 2]),
+        uint32(array[offset + 3]),
+    )  # fmt: skip
+
+
+@njit(boundscheck=True)
+def st4_bytes_twin(array, offset, values):
+    """What `st4_bytes` means."""
+    if offset % 4 != 0:
+        raise ValueError("32-bit access at an offset that is no multiple of 4", offset)
+    for lane in range(4):
+        if values[lane] > 255:
+            raise ValueError("a number that a byte does not hold", values[lane])
         array[offset + lane] = values[lane]
 
 

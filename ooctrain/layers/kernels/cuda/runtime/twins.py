@@ -15,6 +15,8 @@ from ooctrain.layers.kernels.cuda.runtime import intrinsics
 TWINS = MappingProxyType({
     intrinsics.fma: intrinsics.fma_twin,
     intrinsics.ld4: intrinsics.ld4_twin,
+    intrinsics.ld4_bytes: intrinsics.ld4_bytes_twin,
+    intrinsics.st4_bytes: intrinsics.st4_bytes_twin,
     intrinsics.st4: intrinsics.st4_twin,
     intrinsics.store_column: intrinsics.store_column_twin,
     tensor_core.round_tf32: tensor_core.round_tf32_twin,
