@@ -27,6 +27,8 @@ from benchmarks.gpu.bench import Asked
 from benchmarks.gpu.environment import facts
 from benchmarks.gpu.parts import AGAIN, RUNS, wanted
 from benchmarks.gpu.records import Check, Report, continued
+from ooctrain.layers.kernels.cuda.runtime.shim import why_no_ptx
+from ooctrain.testing.driver.stub.build import why_no_stub
 from ooctrain.units import parse_bytes
 
 #: Checks of the environment without which no other part can do anything.
@@ -44,6 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parts = wanted(given.run, list(filter(None, given.parts.split(","))), given.minutes)
     except ValueError as error:
         parser.error(str(error))
+    if given.rehearse and (missing := why_no_stub() or why_no_ptx()):
+        parser.error(f"nothing can be rehearsed here: {missing}")
     host_bytes = parse_bytes(given.host_memory) if given.host_memory else 0
     capability = round(10 * float(given.capability))
     plans = str(Path(given.plans).resolve()) if given.plans else ""

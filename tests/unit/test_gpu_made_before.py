@@ -25,8 +25,12 @@ from benchmarks.gpu.parts import AGAIN, MOST_S, RUNS, all_parts, wanted
 from benchmarks.gpu.plans import Planned
 from benchmarks.gpu.records import TARGETS, Check, Report, continued
 from benchmarks.gpu.workload import Sizes, Workload, settings
+from ooctrain.devices.raw_bytes import bytes_at
+from ooctrain.errors import DriverError
 from ooctrain.execution.prepare import placed
 from ooctrain.step.machine import Machine
+from ooctrain.testing.driver.stub.build import why_no_stub
+from ooctrain.testing.driver.stub.stub import Stub
 from ooctrain.units import MIB
 
 FACTS = {"date": "2026-11-22 10:00 UTC", "commit": "abc", "GPU": "one"}
@@ -200,7 +204,7 @@ def rows(bench, module, monkeypatch, numbers):
     return order
 
 
-@pytest.mark.parametrize("module", [kernel_speed, link])
+@pytest.mark.parametrize("module", quick([kernel_speed, link], 1))
 def test_rows_with_targets_come_first(tmp_path, monkeypatch, module):
     """Behind nothing but the copy that memory-bound kernels are judged by."""
 
@@ -331,6 +335,24 @@ def test_where_a_check_hung_is_told(tmp_path, monkeypatch):
 
 
 # Where nobody runs the kernels.
+
+
+@pytest.mark.skipif(bool(why_no_stub()), reason=why_no_stub())
+def test_copies_beyond_a_size_move_nothing_and_are_looked_at():
+    stub = Stub(total_bytes=64 * MIB, most_moved=4096, fresh=0, late=0)
+    driver = stub.open()
+    stream, host = driver.create_stream(), driver.host_alloc(3 * 4096)
+    address, held = driver.allocate(2 * MIB), bytes_at(host, 3 * 4096)
+    held[:4096] = 7
+    for place, size in ((4096, 4096), (8192, 4097)):
+        driver.copy_in(address + place, host, size, stream)
+    driver.copy_out(host + 4096, address + 4096, 4096, stream)
+    driver.copy_out(host + 8192, address + 8192, 4096, stream)
+    driver.synchronize_stream(stream)
+    assert [set(held[place : place + 4096]) for place in (4096, 8192)] == [{7}, {0}]
+    with pytest.raises(DriverError):
+        driver.copy_in(address + 2 * MIB, host, 3 * 4096, stream)
+    driver.close()
 
 
 @pytest.mark.parametrize(

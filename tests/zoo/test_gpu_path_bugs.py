@@ -195,11 +195,11 @@ def judged(tmp_path, monkeypatch):
         ),
         (Report, "replaced", " or (only and c.name not in only)", "", again),
         (Bench, "_wrong", "unjudged and isinstance(error, WRONG_VALUES)", "unjudged", judged),
-        (
+        pytest.param(
             kernel_speed, "run", "if _key(*case)", "if not _key(*case)",
             lambda tmp_path, monkeypatch: MADE.test_rows_with_targets_come_first(
                 tmp_path, monkeypatch, kernel_speed
-            ),
+            ), marks=pytest.mark.slow,
         ),
     ],
     ids=["signs that are all one", "the smallest budget", "what is not made again is lost",

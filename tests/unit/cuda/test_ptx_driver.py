@@ -67,6 +67,18 @@ def test_an_image_of_ptx_is_run_and_one_of_machine_code_by_its_name():
     assert (runner.launches, len(runner.faults)) == (2, 1)
 
 
+def test_machine_code_of_another_process_is_known_by_itself_and_not_by_its_name():
+    x, texts = np.zeros(32, np.float32), Texts()
+    texts.keep(module(ADD_ONE, 1))
+    add_two = module(ADD_ONE.replace("0f3F800000", "0f40000000"), 1).replace("hand", "elsewhere")
+    texts.keep_for(b"\x7fELF of two", "hand", add_two)
+    runner = LaunchRunner(texts, only(x))
+    assert launch(runner, x, b"\x7fELF of two") == 0
+    assert (x == 2).all()
+    assert launch(runner, x, b"\x7fELF of one") == 0
+    assert (x == 3).all()
+
+
 def test_faults_end_a_launch_in_the_numbers_that_cuda_gives(monkeypatch):
     monkeypatch.setattr(ptx_machine, "MOST_PIECES", 100)
     x = np.zeros(32, np.float32)
