@@ -19,7 +19,7 @@ from ooctrain.rewrite.narrow import NAME as NARROW
 from ooctrain.rewrite.narrow import narrow_by_name
 from ooctrain.rewrite.pin_small import NAME as PIN_SMALL
 from ooctrain.rewrite.pin_small import pin_again, pin_by_name
-from ooctrain.rewrite.plugged import ENTRY_POINTS, Keeps, NamedRewrite, plugged
+from ooctrain.rewrite.plugged import ENTRY_POINTS, Keeps, NamedRewrite, plugged_rewrite
 from ooctrain.rewrite.share_storage import share_storage
 from ooctrain.rewrite.tile import tile_by_name
 from ooctrain.step.trace import Trace
@@ -42,7 +42,7 @@ class Rewrites(Mapping[str, Rewrite]):
             return lambda trace: pin_again(tile_by_name(trace, name), trace)
         if name in self.plain:
             return self.plain[name]
-        if (found := plugged(name)) is not None:
+        if (found := plugged_rewrite(name)) is not None:
             return found
         raise KeyError(name)
 

@@ -57,7 +57,7 @@ class NamedRewrite:
         return found
 
 
-def plugged(name: str) -> NamedRewrite | None:
+def plugged_rewrite(name: str) -> NamedRewrite | None:
     """The rewrite of a file or of another package; None where neither has one of this name.
 
     Raises:

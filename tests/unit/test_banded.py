@@ -136,6 +136,17 @@ def test_a_step_without_images_has_nothing_to_tile() -> None:
     assert [offer.rewrites for offer in offers_for(linear, v100_pcie(), untiled=False)] == [()]
 
 
+@pytest.mark.parametrize("planner", ["banded", "sft"])
+def test_a_step_that_is_tiled_already_is_planned_as_it_is(planner: str) -> None:
+    """Nobody can name a tile as the end of a segment; what is still whole may be tiled."""
+    original, _ = step(24)
+    names = ("fuse", "share_storage", "bands:3:0:4")
+    plan = oc.plan(original, "100%", planner=planner, machine="v100-pcie", rewrites=names)
+    assert plan.rewrites[:3] == names
+    with pytest.raises(oc.errors.ConfigError, match="no forward call is named"):
+        oc.tile(plan.trace, (2, 2), "0.fwd", "4.fwd")
+
+
 @pytest.mark.slow
 def test_vgg16_at_1024_pixels_in_a_quarter_of_its_memory() -> None:
     """Untiled no planner fits; in bands the step takes 6 % longer than in core (docs/tiling.md)."""

@@ -138,6 +138,22 @@ def test_a_rewrite_that_keeps_less_than_it_says_is_found(own: str, name: str, la
         check_rewrite(f"{own}:{name}", examples=12)
 
 
+def tiles_of_two(trace: oc.Trace) -> oc.Trace:
+    """A rewrite that adds floats in another order, and says so below."""
+    return oc.tile(trace, (2, 2))
+
+
+def test_other_attributes_say_what_is_kept() -> None:
+    honest = lambda trace: tiles_of_two(trace)  # noqa: E731
+    honest.keeps = "bound"  # type: ignore[attr-defined]
+    assert check_rewrite(honest, examples=3) > 0
+
+
+def test_a_lie_about_bits_is_found() -> None:
+    with pytest.raises(RewriteFailure, match="other numbers"):
+        check_rewrite(tiles_of_two, examples=3)
+
+
 def test_one_that_refuses_everything_is_found() -> None:
     with pytest.raises(RewriteFailure, match="refuses all steps"):
         check_rewrite("tile:2x2:nobody", examples=2)

@@ -165,7 +165,7 @@ class Residual(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.before, self.way = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+        self.before, self.way = nn.Conv2d(8, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
         self.after = nn.MaxPool2d(2)
 
     def forward(self, x):
@@ -174,7 +174,7 @@ class Residual(nn.Module):
 
 
 def test_no_way_leads_around_the_end_of_a_segment() -> None:
-    graph = operators(Residual(), (1, 3, 16, 16))
+    graph = operators(Residual(), (1, 8, 16, 16))
     assert [call.op.name for call in graph.calls] == ["conv2d", "conv2d", "add", "max_pool2d"]
     assert post_dominators(graph) == [2, 2, 3, 4]
     assert dominators(graph) == [-1, 0, 0, 2]
@@ -219,7 +219,7 @@ def test_figure_7() -> None:
 
 
 def test_readers_of_one_tensor_ask_for_the_union() -> None:
-    graph = operators(Residual(), (1, 3, 16, 16))
+    graph = operators(Residual(), (1, 8, 16, 16))
     segment = find_segments(graph, 0)[0]
     needed = tile_spans_of(graph, segment, Span(2, 4), 2)
     fork = graph.calls[0].outs[0]

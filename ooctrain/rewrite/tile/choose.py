@@ -216,6 +216,8 @@ def _choices(
     """All ways to run the operators from the first to the last place fused and tiled."""
     segment = FtSegment(*ends, ())
     found: list[SegmentChoice] = []
+    if not operators.nameable(*ends):
+        return found
     if _has_row_rules(operators, ends):
         found += _bands(operators, times, ends, costs)
     tileable = all(_is_tileable(operators, place) for place in range(ends[0], ends[1] + 1))

@@ -41,6 +41,10 @@ class Operators:
         out = specs_of(self.trace, call.outs)[0]
         return loop_nest(call.op, specs_of(self.trace, call.ins), out)
 
+    def nameable(self, *places: int) -> bool:
+        """Whether a rewrite's name can have the names of these operators in it."""
+        return not any(":" in self.calls[place].name for place in places)
+
     def flows(self, variable: int) -> bool:
         """Whether a variable flows through the graph: no parameter and no running statistic."""
         return not self.trace.variables[variable].persistent
@@ -49,6 +53,9 @@ class Operators:
 def operators_of(trace: Trace) -> Operators:
     """The forward operators of a step; left out are calls that change a state, and those that read
     parameters and running statistics alone: nothing flows through them.
+
+    A step that is tiled already has operators of tiles, which nobody can name as ends of a segment
+    (their names have colons): `nameable` says so.
     """
     calls = tuple(
         call for call in trace.calls

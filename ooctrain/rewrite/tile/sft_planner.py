@@ -130,7 +130,8 @@ def partitions(operators: Operators) -> Iterator[tuple[FtSegment, ...]]:
 def _can_run(operators: Operators, segment: FtSegment) -> bool:
     """Whether tiles that compute their halos again can run it: a chain of operators with rules."""
     chain = chain_of(operators, segment)
-    return chain is not None and all(rule_of(call.op) is not None for call in chain)
+    named = operators.nameable(segment.start, segment.end)
+    return named and chain is not None and all(rule_of(call.op) is not None for call in chain)
 
 
 def obstacles(operators: Operators) -> dict[str, str]:

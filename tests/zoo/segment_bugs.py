@@ -1,0 +1,106 @@
+"""Planted bugs of paper 003's analysis: dimension maps, segments, sizes of tiles, offers, names.
+
+In: nothing. Out: `SEGMENT_BUGS`, {name: (plant, the test that kills it)}. The one idea: each is a
+slip that a reading of the listings suggests, several are what the print has. Read next:
+`test_segment_bugs.py`; `tests/errata/test_errata_003.py` runs the print itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import pytest
+from unit import test_banded, test_rewrite_plugins, test_sft
+from zoo.planting import plant, plant_everywhere, with_bug
+
+from ooctrain.rewrite import plugged
+from ooctrain.rewrite.tile import choose, dimensions, operators, sft
+
+#: The package has a function of the same name.
+LAWS = import_module("ooctrain.testing.check_rewrite")
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def _slip(owner: Any, name: str, piece: str, wrong: str) -> Plant:
+    put = plant if isinstance(owner, type) else plant_everywhere
+    return lambda patch: put(patch, owner, name, piece, wrong) and None
+
+
+def _slip_of_nest(name: str, piece: str, wrong: str) -> Plant:
+    """Changes a dimension map, also in the table of them."""
+
+    def planted(patch: pytest.MonkeyPatch) -> None:
+        right = getattr(dimensions, name)
+        changed = with_bug(right, piece, wrong)
+        table = {op: changed if make is right else make for op, make in dimensions.NESTS.items()}
+        patch.setattr(dimensions, "NESTS", table)
+
+    return planted
+
+
+def _slice_of(op: Any, *ins: Any) -> Callable[[], None]:
+    return lambda: test_sft.test_a_slice_depends_on_what_its_map_says_and_on_nothing_else(op, ins)
+
+
+SEGMENT_BUGS: dict[str, tuple[Plant, Callable[[], None]]] = {
+    "a convolution that reads one row per row": (
+        _slip_of_nest("_conv2d", "{2: rows, 3: columns}", "{3: columns}"),
+        _slice_of(test_sft.CONV, test_sft.IMAGE, test_sft.WEIGHT),
+    ),
+    "channels of a convolution cut together": (
+        _slip_of_nest(
+            "_conv2d", 'TensorLoops(("B", "K", "H", "W"))', 'TensorLoops(("B", "C", "H", "W"))'
+        ),
+        test_sft.test_figure_6,
+    ),
+    "a softmax whose channels can be cut": (
+        _slip_of_nest("_softmax", "WHOLE if i == op.axis else name", "name"),
+        _slice_of(test_sft.SoftmaxAlong(1), test_sft.IMAGE),
+    ),
+    "delta 0 for every pooling": (
+        _slip(dimensions.TensorLoops, "delta", "reach(window) - window.stride", "0"),
+        test_sft.test_table_4,
+    ),
+    "the gradient forgotten": (
+        _slip(
+            sft, "need_bytes", "read + written + variables[call.outs[0]].nbytes", "read + written"
+        ),
+        test_sft.test_segments_end_at_the_first_operator_that_fits,
+    ),
+    "the checkpoint left out of the segment": (
+        _slip(sft, "_end_of_segment", "min(stop, count - 1)", "min(stop - 1, count - 1)"),
+        test_sft.test_segments_end_at_the_first_operator_that_fits,
+    ),
+    "post dominators ignored": (
+        _slip(sft, "_end_of_segment", "min(behind[place], count)", "stop"),
+        test_sft.test_no_way_leads_around_the_end_of_a_segment,
+    ),
+    "the farther of two dominators": (
+        _slip(operators, "post_dominators", "nearer=max", "nearer=min"),
+        test_sft.test_no_way_leads_around_the_end_of_a_segment,
+    ),
+    "the first reader alone": (
+        _slip(
+            sft, "tile_spans_of", "Span(min(known.lo, read.lo), max(known.hi, read.hi))", "known"
+        ),
+        test_sft.test_readers_of_one_tensor_ask_for_the_union,
+    ),
+    "cuts inside of an activation": (
+        _slip(choose, "cuts_of", "if p + 1 not in inner or", "if True or"),
+        test_banded.test_a_network_is_cut_where_one_small_tensor_leads_across,
+    ),
+    "limits of memory that go up": (
+        _slip(choose, "tilings_of", "limit = int(limit * STEP)", "limit = int(limit / STEP)"),
+        test_banded.test_offers_go_down_in_memory_and_do_not_know_the_budget,
+    ),
+    "a file says nothing of what it keeps": (
+        _slip(plugged, "as_named", 'getattr(factory, "keeps", "bits")', '"bits"'),
+        test_rewrite_plugins.test_other_attributes_say_what_is_kept,
+    ),
+    "nothing is compared": (
+        _slip(LAWS, "_compare", "(error > allowed).any()", "False"),
+        test_rewrite_plugins.test_a_lie_about_bits_is_found,
+    ),
+}
