@@ -158,7 +158,7 @@ NORM_BAND_BUGS: dict[str, Plant] = {
     "a sum that forgets what was summed": _slip(kernels, "add", "if old is None:", "if True:"),
 }  # fmt: skip
 
-#: Of losses and means; `test_bands_of_losses.py` kills them.
+#: Of losses and means; tests/properties/test_bands_of_losses.py kills them.
 LOSS_BAND_BUGS: dict[str, Plant] = {
     "the mean of a loss over the band": _slip_of_loss("_mean_error", "over=size", "over=0"),
     "the gradient of a mean over the band": _slip_of_loss(
