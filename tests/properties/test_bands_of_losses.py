@@ -105,4 +105,4 @@ def test_no_whole_prediction_is_left() -> None:
     trace = untiled("mse")
     banded = oc.tile(trace, (4, 1), "0", "mean_error", halo="keep")
     whole = {v.name for v in banded.variables if v.shape == SHAPE}
-    assert whole == {"input", "target"}
+    assert whole <= {"input", "target"}
