@@ -137,8 +137,9 @@ def all_named_graphs(mode: Mode = "reference") -> None:
             check(trace, Cut((8, 9, 23), again).of(trace, "first", "last"), values)
 
 
+@pytest.mark.slow
 def test_definitions() -> None:
-    all_named_graphs()
+    assert all_named_graphs() is None
 
 
 def test_running_statistics_move_once() -> None:

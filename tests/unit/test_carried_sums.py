@@ -88,7 +88,11 @@ def check(name: str, shape: tuple[int, ...], cuts: Sequence[int], device: Device
         assert np.array_equal(e, f), f"{name} of {shape}: off by {np.abs(e - f).max()}"
 
 
-@pytest.mark.parametrize("cuts", [(8,), tuple(range(200))], ids=["two", "many"])
+@pytest.mark.parametrize(
+    "cuts",
+    [(8,), pytest.param(tuple(range(200)), marks=pytest.mark.slow)],
+    ids=["two", "many"],
+)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("name", OPS)
 def test_on_the_cpu(name: str, shape: tuple[int, ...], cuts: tuple[int, ...]) -> None:

@@ -85,7 +85,8 @@ BAND_BUGS: dict[str, Plant] = {
         "if over_input else forward.ins[0]",
     ),
     "weight gradients of the last band": _slip(
-        WEAVER, "_step", "add_up(v, value, run.steps, run.totals)", "run.totals[v] = value"
+        WEAVER, "_step", "add_part(run, self.writer, v, value, None if added else image)",
+        "run.totals[v] = value",
     ),
     "bands go into the whole from below": _slip(
         WEAVER, "_made", "Insert((image, 0, part.rows.lo, 0))",

@@ -107,13 +107,13 @@ NORM_BAND_BUGS: dict[str, Plant] = {
         "rows = Span(max(frontier[t] - isinstance(call.op, CARRIED), 0), frontier[t + 1])",
     ),
     "means of the two sums over the band": _slip(
-        norm_rules, "_over_the_batch", "over=n * h * w", "over=0"
+        norm_rules, "_over_the_batch", "over=op.over or n * h * w", "over=0"
     ),
     "means of the two sums over one image": _slip(
-        norm_rules, "_over_the_batch", "over=n * h * w", "over=h * w"
+        norm_rules, "_over_the_batch", "over=op.over or n * h * w", "over=h * w"
     ),
     "instance norm over the batch": _slip(
-        norm_rules, "_over_the_image", "over=h * w", "over=place.full[0] * h * w"
+        norm_rules, "_over_the_image", "over=op.over or h * w", "over=place.full[0] * h * w"
     ),
     "statistics of the first image": _slip(
         band_rows.BandRows, "of_image", "(image, *(0", "(0, *(0"
@@ -158,11 +158,13 @@ NORM_BAND_BUGS: dict[str, Plant] = {
     "a sum that forgets what was summed": _slip(kernels, "add", "if old is None:", "if True:"),
 }  # fmt: skip
 
-#: Of losses and means; `test_bands_of_losses.py` kills them.
+#: Of losses and means; tests/properties/test_bands_of_losses.py kills them.
 LOSS_BAND_BUGS: dict[str, Plant] = {
-    "the mean of a loss over the band": _slip_of_loss("_mean_error", "over=size", "over=0"),
+    "the mean of a loss over the band": _slip_of_loss(
+        "_mean_error", "over=op.over or size", "over=0"
+    ),
     "the gradient of a mean over the band": _slip_of_loss(
-        "_mean_error_grad", "over=size", "over=0"
+        "_mean_error_grad", "over=op.over or size", "over=0"
     ),
     "a loss of the last band": _slip_everywhere(
         carried_totals, "add_part", "add_up(v, part, run.steps, run.totals, run.phase)",

@@ -43,12 +43,12 @@ def _arithmetic(op: Arithmetic, ins: Sequence[Spec]) -> RowRule | None:
 
 def _mean_error(op: MeanError, ins: Sequence[Spec]) -> RowRule:
     size = ins[0].size
-    return RowRule((SAME, SAME), lambda op, place: replace(op, over=size), reduces=True)
+    return RowRule((SAME, SAME), lambda op, place: replace(op, over=op.over or size), reduces=True)
 
 
 def _mean_error_grad(op: MeanErrorGrad, ins: Sequence[Spec]) -> RowRule:
     size = ins[0].size
-    return RowRule((SAME, SAME, None), lambda op, place: replace(op, over=size))
+    return RowRule((SAME, SAME, None), lambda op, place: replace(op, over=op.over or size))
 
 
 def _sum(op: Sum, ins: Sequence[Spec]) -> RowRule | None:

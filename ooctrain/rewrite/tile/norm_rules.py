@@ -88,9 +88,9 @@ def _as_it_is(op: Any, place: RowPlace) -> Any:
 def _over_the_batch(op: BatchNormGradApply, place: RowPlace) -> Op:
     """The means of the two sums are over all pixels, not those of the band."""
     n, _, h, w = place.full
-    return replace(op, over=n * h * w)
+    return replace(op, over=op.over or n * h * w)
 
 
 def _over_the_image(op: InstanceNormGradApply, place: RowPlace) -> Op:
     _, _, h, w = place.full
-    return replace(op, over=h * w)
+    return replace(op, over=op.over or h * w)
