@@ -60,7 +60,7 @@ def trained(launcher, optimizer, batches=BATCHES, **how):
             said.append(trainer.step(x, y))
         except TrainingStopped:
             said.append("stopped")
-    replays = trainer._residence.open.session._replays
+    replays = trainer._residence.open.session.replays
     facts = [replays._recorded is not None, str(replays.refusal or "")]
     timed = trainer.timeline.makespan_us >= 0
     swaps = sum(type(i).__name__ == "SwapOut" for i in trainer.plan.schedule)
