@@ -151,6 +151,11 @@ class DriverKernels:
         else:
             self._start(known.launches)
 
+    def number_anew(self) -> StepNumbers:
+        """From now on calls find what changes from step to step in a new block of numbers."""
+        self.numbers = StepNumbers(self._driver)
+        return self.numbers
+
     def _start(self, launches: Sequence[Launch]) -> None:
         start, stream = self._driver.launch, self._stream
         for launch in launches:
