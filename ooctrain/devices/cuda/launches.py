@@ -28,6 +28,7 @@ from ooctrain.devices.cuda.launch_form import (
 from ooctrain.devices.cuda.step_numbers import StepNumbers
 from ooctrain.devices.driver_calls import GpuDriver
 from ooctrain.layers.kernels.cuda.runtime.cubins import Cubin, CubinStore
+from ooctrain.layers.kernels.cuda.runtime.moved import moved
 from ooctrain.layers.kernels.cuda.runtime.runner import count_up
 from ooctrain.layers.kernels.cuda.runtime.shim import Capability, Kernel
 from ooctrain.step.op import Op, Scalars
@@ -152,7 +153,11 @@ class DriverKernels:
             self._start(known.launches)
 
     def number_anew(self) -> StepNumbers:
-        """From now on calls find what changes from step to step in a new block of numbers."""
+        """From now on calls find what changes from step to step in a new block of numbers. The
+        kernels for that are loaded here, since loading may wait, and a stream that records not."""
+        for known in self._known.values():
+            for launch in known.launches if known.form.declared else ():
+                self._function(moved(launch.form.kernel))
         self.numbers = StepNumbers(self._driver)
         return self.numbers
 
