@@ -50,7 +50,7 @@ class LaunchDriver(GpuDriver, Protocol):
         """Queues a kernel; `packed` is `cuLaunchKernel`'s `extra`."""
 
 
-class Store(Protocol):
+class CodeStore(Protocol):
     """Where kernels' code is found, or made."""
 
     def get(self, kernel: Kernel, capability: Capability) -> Cubin:
@@ -114,7 +114,11 @@ class DriverKernels:
     """
 
     def __init__(
-        self, driver: LaunchDriver, stream: int, store: Store | None = None, graphs: bool = False
+        self,
+        driver: LaunchDriver,
+        stream: int,
+        store: CodeStore | None = None,
+        graphs: bool = False,
     ):
         self.graphs = graphs
         self._driver, self._stream = driver, stream

@@ -22,7 +22,7 @@ from ooctrain.errors import DriverError
 from ooctrain.step.op import Scalars
 
 
-class Numbers(Protocol):
+class NumberBlock(Protocol):
     """What changes from step to step, in device memory (`step_numbers.StepNumbers`)."""
 
     @property
@@ -51,7 +51,7 @@ class StepGraph:
     """
 
     def __init__(
-        self, driver: GraphDriver, stream: int, parts: Sequence[int], numbers: Numbers,
+        self, driver: GraphDriver, stream: int, parts: Sequence[int], numbers: NumberBlock,
         held: ExitStack,
     ):  # fmt: skip
         self._driver, self._stream, self._parts = driver, stream, parts
@@ -111,7 +111,7 @@ class GraphMaker:
         self._held, self._parts = ExitStack(), []
         stream = self._streams.handles[COMPUTE]
         try:
-            numbers: Numbers = self._kernels.number_anew()
+            numbers: NumberBlock = self._kernels.number_anew()
             self._held.callback(numbers.close)
             self._staging.keep(self._held)
             self._streams.begin_capture()
