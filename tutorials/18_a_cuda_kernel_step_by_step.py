@@ -256,6 +256,13 @@ else:
         print(f"    {fault.what}")
 
 # %% [markdown]
+# On a GPU nothing of this is needed to try a kernel: it is an ordinary function of Numba's, and
+# `shim.compiled(tiled)[(2, 2), tiled.threads](a, b, c)` (`layers/kernels/cuda/runtime/shim.py`)
+# starts it, with `a`, `b`, `c` from `cuda.to_device`. That is what `OOCTRAIN_LAUNCHER=numba` does
+# for every kernel. It costs the host some 30 to 160 us each time; the library itself packs the
+# arguments once and calls the driver, for 3 us (`devices/cuda/launches.py`, docs/gpu.md).
+
+# %% [markdown]
 # ## What it buys
 #
 # A tile of p x q results loads p + q numbers for p q multiply-adds. How fast a kernel *can* be is

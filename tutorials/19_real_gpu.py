@@ -232,6 +232,13 @@ lesson.picture("19_streams.svg", timelines_svg(
 lesson.reveal("how many times as long the step takes", tight.makespan_us / whole.makespan_us)
 
 # %% [markdown]
+# The host queues each piece by a call of the driver, some thousands in a step of a large network.
+# In every step they are the same. With `OOCTRAIN_LAUNCHER=graph` they are recorded once, and from
+# then on the whole step is one call: a *graph* of CUDA (docs/gpu.md, "Whole steps"). What may
+# change from step to step, such as the learning rate, must then lie in memory where a kernel looks
+# it up. And a step that maps memory cannot be recorded: mapping is no piece of work of a stream.
+
+# %% [markdown]
 # ## When it does not fit
 #
 # Every refusal of a driver becomes one error that says what was asked, what there is, and what to

@@ -63,6 +63,7 @@ class Session:
 
     Attributes:
         steps: run so far.
+        replays: of steps that are recorded as a whole, or why they are not (`refusal`).
 
     Raises:
         PlanMismatch: the allocator cannot hold the schedule's ranges, or the slab is too small.
@@ -82,7 +83,7 @@ class Session:
         self.device, self.allocator = device, allocator
         self.placement = Placement(self.program, allocator)
         self._poison, self._streams = device.debug.poison, device.streams
-        self._submit, self._replays = device.streams.submit, Replays(device, trace)
+        self._submit, self.replays = device.streams.submit, Replays(device, trace)
         self._views: dict[tuple[int, int], Any] = {}
         self._outputs: dict[int, np.ndarray] = {}
         self._scalars: Scalars = {}
@@ -171,7 +172,7 @@ class Session:
         """Gives the allocator's memory back; the device stays open."""
         with suppress(DriverError):  # a device that has failed
             self.device.attach()
-        self._replays.close()
+        self.replays.close()
         self._views.clear()
         self._broken = self._broken or OoctrainError(
             "the session is closed", fix="open another one; a trainer does so at its next step"
@@ -188,7 +189,7 @@ class Session:
     def _walk(self, data: Mapping[int, Any]) -> StepResult:
         program, streams, debug = self.program, self._streams, self.device.debug
         before = self._around()
-        self._submit = self._replays.submitter()
+        self._submit = self.replays.submitter()
         self.placement.claim_start()
         places = addresses([v for v in self._on_device() if v in data], self.placement.address)
         for variable, value in data.items():  # read one by one: together they may be large
@@ -211,12 +212,12 @@ class Session:
             self._values(self._outputs), streams.restart(), program,
             self.allocator.stats().peak_granted_bytes, self._host_peak,
         )  # fmt: skip
-        self._replays.settle(before, self._around(), places, self._guard.loss, result)
+        self.replays.settle(before, self._around(), places, self._guard.loss, result)
         return result
 
     def _again(self, data: Mapping[int, Any]) -> StepResult | None:
         """The step as it was recorded; None: it has to be walked."""
-        replays, guarded = self._replays, self._guard.loss
+        replays, guarded = self.replays, self._guard.loss
         if not replays.serves(self._own, guarded):
             return None
         if not replays.record(self._scalars, self._own, self._outputs, self._use):
@@ -243,7 +244,7 @@ class Session:
 
     def _around(self) -> Around:
         """What a step finds or leaves, for whoever may record it."""
-        if not self._replays.watches:
+        if not self.replays.watches:
             return Around({}, 0)
         variables, stats = self.program.trace.variables, self.allocator.stats()
         kept = [v for v in self._on_device() if variables[v].persistent]

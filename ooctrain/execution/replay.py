@@ -34,7 +34,7 @@ Places = Mapping[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Submitted:
     """A piece of work as it was submitted."""
 
     stream: int
@@ -98,7 +98,7 @@ class Replays:
         self._recorder = device.graphs if plain else None
         self._device, self._trace = device, trace
         self.refusal: CaptureRefused | None = None
-        self._pieces: list[Piece] | None = None
+        self._pieces: list[Submitted] | None = None
         self._inputs: Places = {}
         self._result: StepResult | None = None
         self._guarded: int | None = None
@@ -121,7 +121,7 @@ class Replays:
         pieces = self._pieces = []
 
         def watched(stream: int, waits: Waits, work: Callable[[], object], tag: int = -1) -> int:
-            pieces.append(Piece(stream, waits, work, tag))
+            pieces.append(Submitted(stream, waits, work, tag))
             return submit(stream, waits, work, tag)
 
         return watched

@@ -86,7 +86,7 @@ MEMORY: Mapping[str, Explanation] = {
         "With OOCTRAIN_LAUNCHER=graph a step is recorded once and launched as a whole from then "
         "on. That needs a step that maps no memory, leaves every value where it found it, and "
         "whose kernels say which of their numbers change. Other steps run piece by piece, as "
-        "without it; `Session.refusal` says which of these it is.",
+        "without it; `Session.replays.refusal` says which of these it is.",
         "OOCTRAIN_LAUNCHER=graph with the allocator passthrough, which maps at each request",
         "a planner of whole variables (keep-all, window), the allocators va or best-fit",
     ),

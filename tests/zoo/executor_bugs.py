@@ -30,16 +30,16 @@ BUGS: dict[str, tuple[Any, str, str, str, str]] = {
         "waits = [0] * len(waits); waits[lane] = number", "delayed",
     ),
     "a copy in does not wait for what is released before it": (
-        Session, "_copy_in", "self._streams.submit(self._streams.count - 1, step.waits,",
-        "self._streams.submit(self._streams.count - 1, (0,) * self._streams.count,", "delayed",
+        Session, "_copy_in", "self._submit(self._streams.count - 1, step.waits,",
+        "self._submit(self._streams.count - 1, (0,) * self._streams.count,", "delayed",
     ),
     "a copy out starts before its value is written": (
-        Session, "_copy_out", "self._streams.submit(OUT, step.waits,",
-        "self._streams.submit(OUT, (0,) * self._streams.count,", "delayed",
+        Session, "_copy_out", "self._submit(OUT, step.waits,",
+        "self._submit(OUT, (0,) * self._streams.count,", "delayed",
     ),
     "memory is poisoned while a copy still reads it": (
-        Session, "_fill_freed", "self._streams.submit(COMPUTE, waits, work)",
-        "self._streams.submit(COMPUTE, (0,) * self._streams.count, work)", "poisoned",
+        Session, "_fill_freed", "self._submit(COMPUTE, waits, work)",
+        "self._submit(COMPUTE, (0,) * self._streams.count, work)", "poisoned",
     ),
     "memory is claimed while it is being poisoned": (
         program._Numbering, "issue", "max(waits[0], self._last_fill)", "waits[0]", "poisoned",
@@ -53,7 +53,7 @@ BUGS: dict[str, tuple[Any, str, str, str, str]] = {
         "self.placement.address(step.var, step.index)", "parts",
     ),
     "the copies of the start are taken in the order of the slab": (
-        executor, "_start_ranges", "program.slots.start_offsets, strict",
+        executor, "start_ranges", "program.slots.start_offsets, strict",
         "sorted(program.slots.start_offsets), strict", "bytes",
     ),
     "the prologue brings parameters and forgets states": (

@@ -28,6 +28,7 @@ from ooctrain.devices.cuda.launch_form import (
 from ooctrain.devices.cuda.step_numbers import StepNumbers
 from ooctrain.devices.driver_calls import GpuDriver
 from ooctrain.layers.kernels.cuda.runtime.cubins import Cubin, CubinStore
+from ooctrain.layers.kernels.cuda.runtime.moved import moved
 from ooctrain.layers.kernels.cuda.runtime.runner import count_up
 from ooctrain.layers.kernels.cuda.runtime.shim import Capability, Kernel
 from ooctrain.step.op import Op, Scalars
@@ -49,7 +50,7 @@ class LaunchDriver(GpuDriver, Protocol):
         """Queues a kernel; `packed` is `cuLaunchKernel`'s `extra`."""
 
 
-class Store(Protocol):
+class CodeStore(Protocol):
     """Where kernels' code is found, or made."""
 
     def get(self, kernel: Kernel, capability: Capability) -> Cubin:
@@ -113,7 +114,11 @@ class DriverKernels:
     """
 
     def __init__(
-        self, driver: LaunchDriver, stream: int, store: Store | None = None, graphs: bool = False
+        self,
+        driver: LaunchDriver,
+        stream: int,
+        store: CodeStore | None = None,
+        graphs: bool = False,
     ):
         self.graphs = graphs
         self._driver, self._stream = driver, stream
@@ -150,6 +155,15 @@ class DriverKernels:
             self._start_moved(known, scalars, self.numbers)
         else:
             self._start(known.launches)
+
+    def number_anew(self) -> StepNumbers:
+        """From now on calls find what changes from step to step in a new block of numbers. The
+        kernels for that are loaded here, since loading may wait, and a stream that records not."""
+        for known in self._known.values():
+            for launch in known.launches if known.form.declared else ():
+                self._function(moved(launch.form.kernel))
+        self.numbers = StepNumbers(self._driver)
+        return self.numbers
 
     def _start(self, launches: Sequence[Launch]) -> None:
         start, stream = self._driver.launch, self._stream

@@ -12,15 +12,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from typing import Any
+from typing import Any, Protocol
 
 from ooctrain.devices.cuda.staging import Staging
-from ooctrain.devices.cuda.step_numbers import StepNumbers
 from ooctrain.devices.cuda.streams import CudaStreams
 from ooctrain.devices.driver_calls import GraphDriver, give_back
 from ooctrain.devices.streams import COMPUTE
 from ooctrain.errors import DriverError
 from ooctrain.step.op import Scalars
+
+
+class NumberBlock(Protocol):
+    """What changes from step to step, in device memory (`step_numbers.StepNumbers`)."""
+
+    @property
+    def scalars(self) -> list[Scalars]:
+        """Step scalars that were recorded."""
+
+    def queue_copy(self, stream: int) -> None:
+        """Queues the copy of all numbers to the device."""
+
+    def write(self, scalars: Sequence[Scalars]) -> None:
+        """Writes those of a step, for that copy."""
+
+    def close(self) -> None:
+        """Gives their memory back."""
 
 
 class StepGraph:
@@ -35,7 +51,7 @@ class StepGraph:
     """
 
     def __init__(
-        self, driver: GraphDriver, stream: int, parts: Sequence[int], numbers: StepNumbers,
+        self, driver: GraphDriver, stream: int, parts: Sequence[int], numbers: NumberBlock,
         held: ExitStack,
     ):  # fmt: skip
         self._driver, self._stream, self._parts = driver, stream, parts
@@ -84,7 +100,6 @@ class GraphMaker:
         self._staging, self._kernels = staging, kernels
         self._held = ExitStack()
         self._parts: list[int] = []
-        self._numbers: StepNumbers | None = None
 
     def record(self, queue: Callable[[], None]) -> StepGraph:
         """The graph of what a function queues on the streams by `submit`; it calls `cut` where the
@@ -96,9 +111,8 @@ class GraphMaker:
         self._held, self._parts = ExitStack(), []
         stream = self._streams.handles[COMPUTE]
         try:
-            numbers = StepNumbers(self._driver)
+            numbers: NumberBlock = self._kernels.number_anew()
             self._held.callback(numbers.close)
-            self._kernels.numbers = numbers
             self._staging.keep(self._held)
             self._streams.begin_capture()
             numbers.queue_copy(stream)

@@ -18,7 +18,7 @@ from typing import Any
 from ooctrain.devices.cuda.launch_form import CallForm, LaunchForm
 from ooctrain.devices.driver_calls import GpuDriver, give_back
 from ooctrain.devices.raw_bytes import bytes_at
-from ooctrain.errors import CaptureRefused
+from ooctrain.errors import CaptureRefused, DriverError
 from ooctrain.layers.kernels.cuda.runtime.moved import moved
 from ooctrain.layers.kernels.cuda.runtime.packing import layout_of, letters_by_argument
 from ooctrain.step.op import Op, Scalars
@@ -53,7 +53,11 @@ class StepNumbers:
     def __init__(self, driver: GpuDriver):
         self._driver = driver
         self._host = driver.host_alloc(BLOCK_BYTES)
-        self._block = driver.allocate(BLOCK_BYTES)
+        try:
+            self._block = driver.allocate(BLOCK_BYTES)
+        except DriverError:
+            give_back(driver.host_free, self._host)
+            raise
         self._image = bytes_at(self._host, BLOCK_BYTES)
         self._groups: list[_Group] = []
         self._used = 0
@@ -110,13 +114,13 @@ class StepNumbers:
         give_back(self._driver.host_free, self._host)
 
     def _group(self, op: Op, scalars: Scalars, form: CallForm, form_now: FormNow) -> _Group:
-        for group in self._groups:
-            if group.scalars is scalars and group.op == op:
-                return group
         cells = []
         for number, launch in enumerate(form.launches):
             letters = "".join(letters_by_argument(launch.kernel))
             cells += [(number, place, letters[place]) for place in _words_that_change(launch)]
+        for group in self._groups:
+            if group.scalars is scalars and group.op == op and group.cells == cells:
+                return group
         group = _Group(op, scalars, form_now, self._used, cells)
         self._used += len(cells)
         if self._used * CELL_BYTES > BLOCK_BYTES:

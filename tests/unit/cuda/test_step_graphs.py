@@ -60,7 +60,7 @@ def trained(launcher, optimizer, batches=BATCHES, **how):
             said.append(trainer.step(x, y))
         except TrainingStopped:
             said.append("stopped")
-    replays = trainer._residence.open.session._replays
+    replays = trainer._residence.open.session.replays
     facts = [replays._recorded is not None, str(replays.refusal or "")]
     timed = trainer.timeline.makespan_us >= 0
     swaps = sum(type(i).__name__ == "SwapOut" for i in trainer.plan.schedule)
@@ -191,14 +191,14 @@ def check_swaps_and_a_bad_loss(tmp_path, planted=""):
     found = told(planted + """
 make = lambda model: oc.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 bad = (np.full_like(BATCHES[0][0], np.inf), BATCHES[0][1])
-batches = BATCHES[:5] + [bad] + BATCHES[5:]
-how = {"planner": "window", "allocator": "best-fit", "budget": "70%"}
+batches = BATCHES[:3] + [bad] + BATCHES[4:5]
+how = {"planner": "belady", "allocator": "best-fit", "budget": "50%"}
 for launcher in ("driver", "graph"):
     told[launcher] = trained(launcher, make, batches, **how)
 """, tmp_path)  # fmt: skip
     walked, recorded = found["driver"], found["graph"]
     assert recorded["recorded"], recorded["refusal"]
     assert recorded["swaps"] > 0
-    assert recorded["said"][5] == "stopped"
+    assert recorded["said"][3] == "stopped"
     assert recorded["said"] == walked["said"]
     assert recorded["bits"] == walked["bits"]
