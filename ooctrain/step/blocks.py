@@ -10,13 +10,14 @@ whoever gives or takes whole tensors need not know in which blocks a step holds 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from ooctrain.errors import ConfigError
+from ooctrain.step.trace import Variable
 
 _NAME = re.compile(r"(.*)\[(?:n (\d+), )?h (\d+):(\d+)\]", re.DOTALL)
 
@@ -82,6 +83,17 @@ def value_of(name: str, values: Mapping[str, Any]) -> Any:
     if isinstance(whole, ReadByRows):
         return whole.rows(block.image, block.lo, block.hi)
     return np.asarray(whole)[block.image : block.image + 1, :, block.lo : block.hi]
+
+
+def whole_of(name: str, variables: Sequence[Variable]) -> tuple[tuple[int, ...], str]:
+    """Shape and element type of a tensor that may lie in blocks."""
+    parts = [(block_of(v.name), v) for v in variables if tensor_of(v.name) == name]
+    blocks = [block for block, _ in parts if block is not None]
+    shape = parts[0][1].shape
+    if blocks:
+        images, rows = 1 + max(b.image for b in blocks), max(b.hi for b in blocks)
+        shape = (images, shape[1], rows, shape[3])
+    return shape, parts[0][1].dtype
 
 
 def put_together(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
