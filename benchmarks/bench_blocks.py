@@ -30,7 +30,7 @@ MIB = 1 << 20
 #: side, bands, budget in MiB. Bands of equal height: budgets grow with the width of a row alone.
 SIZES = ((1024, 16, 32), (2048, 32, 64), (4096, 64, 128), (8192, 128, 256))
 QUICK_SIZES = SIZES[:1]
-WARM_UP = (128, 2, 64)
+WARM_UP = (256, 4, 64)
 #: Time per pixel of the largest image, relative to the smallest.
 WANTED_RATIO = 1.2
 

@@ -23,7 +23,7 @@ _NAME = re.compile(r"(.*)\[(?:n (\d+), )?h (\d+):(\d+)\]", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class BlockName:
     """Rows [lo, hi) of one image of a tensor."""
 
     tensor: str
@@ -53,13 +53,13 @@ def block_name(tensor: str, image: int | None, lo: int, hi: int) -> str:
     return f"{tensor}[h {lo}:{hi}]" if image is None else f"{tensor}[n {image}, h {lo}:{hi}]"
 
 
-def block_of(name: str) -> Block | None:
+def block_of(name: str) -> BlockName | None:
     """What the name of a block means; None: it is the name of a whole tensor."""
     match = _NAME.fullmatch(name)
     if match is None:
         return None
     tensor, image, lo, hi = match.groups()
-    return Block(tensor, int(image or 0), int(lo), int(hi))
+    return BlockName(tensor, int(image or 0), int(lo), int(hi))
 
 
 def tensor_of(name: str) -> str:
@@ -99,7 +99,7 @@ def whole_of(name: str, variables: Sequence[Variable]) -> tuple[tuple[int, ...],
 def put_together(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Values by the names of whole tensors; blocks of one tensor become one array."""
     found: dict[str, np.ndarray] = {}
-    parts: dict[str, list[tuple[Block, np.ndarray]]] = {}
+    parts: dict[str, list[tuple[BlockName, np.ndarray]]] = {}
     for name, value in values.items():
         block = block_of(name)
         if block is None:
