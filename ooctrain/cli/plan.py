@@ -51,6 +51,7 @@ from ooctrain.sched.planners.tflms_hybrid import TflmsHybrid
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.timeline import Timeline
+from ooctrain.step.blocks import whole_of
 from ooctrain.step.trace import Trace
 from ooctrain.units import format_bytes, format_us
 
@@ -181,7 +182,7 @@ def _answer(workload: Workload, memory: MemoryOptions) -> Answer:
 
 def _rows(workload: Workload, memory: MemoryOptions, answer: Answer) -> Rows:
     question, need = answer.question, answer.need
-    shape = " x ".join(map(str, answer.trace.variable_by_name["input"].shape))
+    shape = " x ".join(map(str, whole_of("input", answer.trace.variables)[0]))
     machine = question.machine
     scale = (
         f"0 % is {format_bytes(need.minimum_bytes)}, 100 % is {format_bytes(need.in_core_bytes)}"

@@ -22,10 +22,10 @@ from ooctrain.layers.cross_entropy import check_labels
 from ooctrain.layers.kernels.tables import TABLES
 from ooctrain.layers.layout import Reshape
 from ooctrain.layers.regions import Slice
-from ooctrain.step.blocks import ReadByRows, block_of, tensor_of, value_of
+from ooctrain.step.blocks import ReadByRows, tensor_of, value_of, whole_of
 from ooctrain.step.foreign import as_numbers
 from ooctrain.step.machine import specs_of
-from ooctrain.step.trace import Call, Trace, Variable
+from ooctrain.step.trace import Call, Trace
 
 #: a batch of images: an array, or read by rows
 Images = np.ndarray | ReadByRows
@@ -135,7 +135,7 @@ def input_values(trace: Trace, x: Images, y: np.ndarray | None) -> dict[int, Any
         )  # fmt: skip
     whole: dict[str, Images] = {}
     for name, value in given.items():
-        shape, dtype = _whole_of(name, variables)
+        shape, dtype = whole_of(name, variables)
         read = value if isinstance(value, ReadByRows) else as_numbers(value, name)
         if tuple(read.shape) != shape:
             raise ShapeError(
@@ -153,17 +153,6 @@ def input_values(trace: Trace, x: Images, y: np.ndarray | None) -> dict[int, Any
         if isinstance(call.op, ClassLoss):
             _check_labels(inputs, call, trace)
     return inputs
-
-
-def _whole_of(name: str, variables: Sequence[Variable]) -> tuple[tuple[int, ...], str]:
-    """Shape and element type of an input that may lie in blocks."""
-    parts = [(block_of(v.name), v) for v in variables if tensor_of(v.name) == name]
-    blocks = [block for block, _ in parts if block is not None]
-    shape = parts[0][1].shape
-    if blocks:
-        images, rows = 1 + max(b.image for b in blocks), max(b.hi for b in blocks)
-        shape = (images, shape[1], rows, shape[3])
-    return shape, parts[0][1].dtype
 
 
 def _checked(name: str, value: Images, dtype: str) -> Images:

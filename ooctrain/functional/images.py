@@ -14,7 +14,7 @@ from typing import Literal
 from ooctrain.engine.tensor import Tensor, call
 from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.functional.arguments import IntOrPair, finite, pair, sides
-from ooctrain.layers.arithmetic import FromBytes
+from ooctrain.layers.arithmetic import BytesToFloat
 from ooctrain.layers.average_pooling import AdaptiveAvgPool2d, AvgPool2d
 from ooctrain.layers.layout import ConstantPad, Pad
 from ooctrain.layers.pooling import MaxPool2d, PoolGeometry
@@ -32,7 +32,7 @@ def from_bytes(input: Tensor, mean: float = 0.0, std: float = 255.0) -> Tensor:
     Raises:
         ShapeError: the input is not uint8, or std is not positive.
     """
-    return call(FromBytes(float(mean), float(std)), input)
+    return call(BytesToFloat(float(mean), float(std)), input)
 
 
 def interpolate(

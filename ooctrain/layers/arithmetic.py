@@ -4,7 +4,7 @@ In: a and b, whose shapes fit as NumPy and PyTorch repeat them: aligned at the l
 of 1 or none stands for any. Out: y of the larger shape. The one idea: nothing is repeated in
 memory; a kernel reads the same element again. The gradient of what was repeated is a sum over the
 places (`reduction.py`). Sums of two equal shapes are `combine.Add`, which fuses with what is before
-it. `FromBytes` makes floats of an image of bytes. Read next: `permute.py`.
+it. `BytesToFloat` makes floats of an image of bytes. Read next: `permute.py`.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _negative_sum(tape, gradient, of):
 
 
 @dataclass(frozen=True, slots=True)
-class FromBytes(Op):
+class BytesToFloat(Op):
     """y = (x - mean) / std of pixels as bytes, uint8, which have no gradient.
 
     An image is stored, moved and kept as bytes, a quarter of what floats take, and becomes floats

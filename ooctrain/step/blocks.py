@@ -10,19 +10,20 @@ whoever gives or takes whole tensors need not know in which blocks a step holds 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from ooctrain.errors import ConfigError
+from ooctrain.step.trace import Variable
 
 _NAME = re.compile(r"(.*)\[(?:n (\d+), )?h (\d+):(\d+)\]", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class BlockName:
     """Rows [lo, hi) of one image of a tensor."""
 
     tensor: str
@@ -52,13 +53,13 @@ def block_name(tensor: str, image: int | None, lo: int, hi: int) -> str:
     return f"{tensor}[h {lo}:{hi}]" if image is None else f"{tensor}[n {image}, h {lo}:{hi}]"
 
 
-def block_of(name: str) -> Block | None:
+def block_of(name: str) -> BlockName | None:
     """What the name of a block means; None: it is the name of a whole tensor."""
     match = _NAME.fullmatch(name)
     if match is None:
         return None
     tensor, image, lo, hi = match.groups()
-    return Block(tensor, int(image or 0), int(lo), int(hi))
+    return BlockName(tensor, int(image or 0), int(lo), int(hi))
 
 
 def tensor_of(name: str) -> str:
@@ -84,10 +85,21 @@ def value_of(name: str, values: Mapping[str, Any]) -> Any:
     return np.asarray(whole)[block.image : block.image + 1, :, block.lo : block.hi]
 
 
+def whole_of(name: str, variables: Sequence[Variable]) -> tuple[tuple[int, ...], str]:
+    """Shape and element type of a tensor that may lie in blocks."""
+    parts = [(block_of(v.name), v) for v in variables if tensor_of(v.name) == name]
+    blocks = [block for block, _ in parts if block is not None]
+    shape = parts[0][1].shape
+    if blocks:
+        images, rows = 1 + max(b.image for b in blocks), max(b.hi for b in blocks)
+        shape = (images, shape[1], rows, shape[3])
+    return shape, parts[0][1].dtype
+
+
 def put_together(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Values by the names of whole tensors; blocks of one tensor become one array."""
     found: dict[str, np.ndarray] = {}
-    parts: dict[str, list[tuple[Block, np.ndarray]]] = {}
+    parts: dict[str, list[tuple[BlockName, np.ndarray]]] = {}
     for name, value in values.items():
         block = block_of(name)
         if block is None:

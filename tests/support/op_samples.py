@@ -17,7 +17,7 @@ from support.draws import distinct, labels, normal, positive
 from support.function_samples import SAMPLES as FUNCTIONS
 
 from ooctrain.layers.activation import Sigmoid, SigmoidGrad, Tanh, TanhGrad
-from ooctrain.layers.arithmetic import FromBytes
+from ooctrain.layers.arithmetic import BytesToFloat
 from ooctrain.layers.average_pooling import (
     AdaptiveAvgPool2d,
     AdaptiveAvgPool2dGrad,
@@ -292,7 +292,7 @@ def plain_samples() -> Samples:
     for two in (ReLUGrad(), LeakyReLUGrad(0.2), TanhGrad(), SigmoidGrad(), Add(), Add(relu=True)):
         yield two, (a, b)
     yield AddMasked(), (a, b, y)
-    yield FromBytes(127.5, 60.0), (np.arange(210, dtype=np.uint8).reshape(X),)
+    yield BytesToFloat(127.5, 60.0), (np.arange(210, dtype=np.uint8).reshape(X),)
     yield Constant(2.5, (3, 2)), ()
     yield Concat(1), (a, normal(2, 1, 7, 5), b)
     yield Concat(0), (normal(2, 5), normal(3, 5))

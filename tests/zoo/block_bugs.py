@@ -57,11 +57,11 @@ BLOCK_BUGS: dict[str, Plant] = {
         pieces, "_rows", "start += view.shape[1]", "start += 0"
     ),
     "a run of rows at the place of the first": _slip(
-        pieces.Pieces, "compute", "out[:, run.rows.lo : run.rows.hi]",
+        pieces.InPieces, "compute", "out[:, run.rows.lo : run.rows.hi]",
         "out[:, : run.rows.extent]",
     ),
     "of a weight gradient the last run": _slip(
-        pieces.Pieces, "compute", "[total, part], [total]", "[part, part], [part]"
+        pieces.InPieces, "compute", "[total, part], [total]", "[part, part], [part]"
     ),
     "copies on top of the scratch of kernels": _slip(
         pieces._Space, "take", "self._end -= whole_lines(spec.nbytes)",

@@ -20,7 +20,7 @@ import numpy as np
 from ooctrain.layers.kernels.cpu.table import CPU
 from ooctrain.layers.kernels.cuda.table import CUDA
 from ooctrain.layers.kernels.driver_table import DriverTable
-from ooctrain.rewrite.tile.pieces import Pieces, copy_rows
+from ooctrain.rewrite.tile.pieces import InPieces, copy_rows
 from ooctrain.step.op import Op, Scalars, Spec, require
 
 #: image, first row, end
@@ -155,12 +155,12 @@ class OnRows(Op):
         pieces = self._in_pieces(specs)
         pieces.compute(table, workers, self._grouped(inner), outs, workspace, scalars)
 
-    def _in_pieces(self, ins: Sequence[Spec]) -> Pieces:
+    def _in_pieces(self, ins: Sequence[Spec]) -> InPieces:
         heights = [
             tuple(spec.shape[2] for spec in parts) if len(parts[0].shape) == 4 else ()
             for parts in self._grouped(self._viewed_specs(ins))
         ]
-        return Pieces(self.op, tuple(self._inner_specs(ins)), tuple(heights))
+        return InPieces(self.op, tuple(self._inner_specs(ins)), tuple(heights))
 
     def _grouped(self, values: Sequence[Any]) -> list[Sequence[Any]]:
         """The values in which each input of the operation lies."""

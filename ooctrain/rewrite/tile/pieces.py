@@ -32,7 +32,7 @@ Heights = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RowRun:
     """Rows that the kernels compute at once.
 
     Args:
@@ -49,7 +49,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
+class InPieces:
     """An operation over inputs that lie in pieces.
 
     Args:
@@ -77,11 +77,11 @@ class Pieces:
         """Whether its result has no rows."""
         return self.rule is None or self.rule.reduces
 
-    def runs(self) -> tuple[Run, ...]:
+    def runs(self) -> tuple[RowRun, ...]:
         """The rows in parts, such that as few as possible are copied."""
         return _runs(self)
 
-    def _apart_or_at_once(self) -> tuple[Run, ...]:
+    def _apart_or_at_once(self) -> tuple[RowRun, ...]:
         """The rows in parts, such that as few as possible are copied.
 
         All at once where that copies no more: where pieces are as thin as halos, or where a sum
@@ -152,7 +152,7 @@ class Pieces:
                 }
         return sorted(found)
 
-    def _run(self, rule: RowRule, rows: Span) -> Run:
+    def _run(self, rule: RowRule, rows: Span) -> RowRun:
         reads = [
             None if read is None else read.read(rows, spec.shape[2])
             for read, spec in zip(rule.reads, self.ins, strict=True)
@@ -164,15 +164,15 @@ class Pieces:
             for span, heights in zip(spans, self.heights, strict=True)
         )
         op = rule.cut(self.op, RowPlace(0, rows, above, below, self.outs[0].shape))
-        return Run(op, rows, spans, copied)
+        return RowRun(op, rows, spans, copied)
 
-    def _copied_whole(self) -> Run:
+    def _copied_whole(self) -> RowRun:
         """All rows, the pieces of each input beside each other."""
         reads = tuple(Span(0, sum(heights)) if heights else None for heights in self.heights)
         copied = tuple(len(heights) > 1 for heights in self.heights)
-        return Run(self.op, Span(0, max(map(sum, self.heights))), reads, copied)
+        return RowRun(self.op, Span(0, max(map(sum, self.heights))), reads, copied)
 
-    def _copies(self, run: Run) -> list[int]:
+    def _copies(self, run: RowRun) -> list[int]:
         """Bytes of the rows of each input that are copied."""
         return [
             _of_rows(spec, span).nbytes
@@ -180,12 +180,12 @@ class Pieces:
             if copied and span is not None
         ]
 
-    def _cost(self, runs: Sequence[Run]) -> int:
+    def _cost(self, runs: Sequence[RowRun]) -> int:
         """Copies are read and written; a part of a sum is read, and the sum is, and written."""
         sums = 3 * (len(runs) - 1) * sum(s.nbytes for s in self.outs) if self.reduces else 0
         return sums + sum(2 * size for run in runs for size in self._copies(run))
 
-    def _scratch(self, run: Run, table: DriverTable, threads: int) -> int:
+    def _scratch(self, run: RowRun, table: DriverTable, threads: int) -> int:
         ins = [
             spec if span is None else _of_rows(spec, span)
             for spec, span in zip(self.ins, run.reads, strict=True)
@@ -216,7 +216,7 @@ class _Space:
 
 
 @lru_cache(maxsize=4096)
-def _runs(pieces: Pieces) -> tuple[Run, ...]:
+def _runs(pieces: InPieces) -> tuple[RowRun, ...]:
     """Kept, since each step asks for them again."""
     return pieces._apart_or_at_once()
 

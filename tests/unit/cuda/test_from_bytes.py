@@ -8,14 +8,14 @@ from support.quick import quick
 
 import ooctrain as oc
 from ooctrain.errors import ShapeError
-from ooctrain.layers.arithmetic import FromBytes
+from ooctrain.layers.arithmetic import BytesToFloat
 from ooctrain.layers.kernels.cuda.runtime.shim import why_no_ptx
 from ooctrain.testing.emulator.check_cuda import check_cuda, cpu_bits
 from ooctrain.testing.emulator.ptx_launcher import PtxLauncher
 
 EVERY_BYTE = np.arange(256, dtype=np.uint8)
 #: Differences and quotients that are no whole numbers.
-OP = FromBytes(123.675, 58.395)
+OP = BytesToFloat(123.675, 58.395)
 
 
 @pytest.mark.parametrize("shape", quick([(1, 3, 5, 7), (1,), (16, 16), (1, 4, 8, 33)], 0))

@@ -1,4 +1,4 @@
-"""Bytes to floats: `FromBytes` of `layers/arithmetic.py` on cores.
+"""Bytes to floats: `BytesToFloat` of `layers/arithmetic.py` on cores.
 
 In: uint8 of any shape. Out: float32 of that shape. The one idea: one pass at memory speed, with the
 two roundings of the definition. Read next: `elementwise.py`.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ooctrain.layers.activation import Sigmoid, SigmoidGrad, Tanh, TanhGrad
-from ooctrain.layers.arithmetic import Arithmetic, FromBytes
+from ooctrain.layers.arithmetic import Arithmetic, BytesToFloat
 from ooctrain.layers.average_pooling import (
     AdaptiveAvgPool2d,
     AdaptiveAvgPool2dGrad,
@@ -144,7 +144,7 @@ CUDA = DriverTable("cuda", {
     Scale: Driver("elementwise.scale", "factor"),
     Constant: Driver("elementwise.fill", "value"),
     Dropout: Driver("dropout.dropout", arguments.dropout),
-    FromBytes: Driver("activations.from_bytes", "mean std"),
+    BytesToFloat: Driver("activations.from_bytes", "mean std"),
     Elementwise: Driver("functions.function", arguments.and_operation),
     ElementwiseGrad: Driver("functions.function_grad", arguments.and_operation),
     Arithmetic: Driver("strided.arithmetic", arguments.whole_call),
