@@ -86,7 +86,11 @@ class RowImage:
         """Rows [lo, hi) of an image of the batch; nothing is read yet."""
         _, channels, height, width = self.shape
         if not 0 <= lo < hi <= height:
-            raise ConfigError(f"an image of {height} rows has no rows {lo} to {hi}", code="OOC-110")
+            raise ConfigError(
+                f"an image of {height} rows has no rows {lo} to {hi}",
+                code="OOC-110",
+                fix=f"rows from 0 to {height}, the first below the second",
+            )
         file, shape = self._files[image], (1, channels, hi - lo, width)
         return RowWindow(shape, self.dtype, lambda: file.read(lo, hi))
 
@@ -130,7 +134,9 @@ class NpyRows:
 def _opened(path: Path) -> NpyRows | TiffRows:
     """A file by its ending. Raises DataFormatError: no image of bytes or floats is in it."""
     if not path.is_file():
-        raise DataFormatError(f"there is no file {path}", path=str(path))
+        raise DataFormatError(
+            f"there is no file {path}", path=str(path), fix="the path of a .npy or TIFF file"
+        )
     ending = path.suffix.lower()
     if ending != ".npy" and ending not in _TIFF_ENDINGS:
         raise DataFormatError(

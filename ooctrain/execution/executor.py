@@ -123,8 +123,7 @@ class Session:
             What a kernel or a copy raised; the session cannot be used afterwards.
         """
         self._expect_sound()
-        variables = self.program.trace.variables
-        data = {v: value_given(inputs, v, variables[v]) for v in self._inputs}
+        data = {v: value_given(inputs, v, self.program.trace.variables[v]) for v in self._inputs}
         self._outputs, self._scalars, self._own = {}, dict(scalars), own or {}
         self._guard = Guard(self.device, self.program.trace, guarded)
         self._walking = True

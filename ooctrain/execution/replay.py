@@ -243,7 +243,11 @@ class Replays:
         self.refusal = (
             error
             if isinstance(error, CaptureRefused)
-            else CaptureRefused("the driver refuses to record the step", numbers=error.what)
+            else CaptureRefused(
+                "the driver refuses to record the step",
+                numbers=error.what,
+                fix="OOCTRAIN_LAUNCHER=driver, which records nothing",
+            )
         )
 
 

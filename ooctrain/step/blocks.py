@@ -77,7 +77,11 @@ def value_of(name: str, values: Mapping[str, Any]) -> Any:
     block = block_of(name)
     if name in values or block is None or block.tensor not in values:
         if name not in values:
-            raise ConfigError(f"no value is given for {name!r}", code="OOC-111")
+            raise ConfigError(
+                f"no value is given for {name!r}",
+                code="OOC-111",
+                fix="a value for each input, parameter and state of the trace",
+            )
         return values[name]
     whole = values[block.tensor]
     if isinstance(whole, ReadByRows):

@@ -1,4 +1,6 @@
-"""The laws of blocks bite: each planted bug breaks a named border of test_blocks.py."""
+"""The laws of blocks bite: each planted bug breaks a border that `../properties/test_blocks.py`
+names.
+"""
 
 from __future__ import annotations
 

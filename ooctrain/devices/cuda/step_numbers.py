@@ -127,6 +127,7 @@ class StepNumbers:
             raise CaptureRefused(
                 "the step has more numbers than the block in device memory holds", where=op.name,
                 numbers=f"{self._used} of {BLOCK_BYTES // CELL_BYTES}",
+                fix="OOCTRAIN_LAUNCHER=driver; or fewer operations with numbers of their own",
             )  # fmt: skip
         self._groups.append(group)
         return group

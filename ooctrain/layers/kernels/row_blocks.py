@@ -4,7 +4,8 @@ In: the shape of an image batch, and how many pixels a block may have. Out: numb
 idea: where blocks begin and end is part of the definition of a sum of floats. If no block crosses
 the border of two rows of the image (or, where rows are short, of two groups of whole rows), a band
 of rows holds whole blocks, so a sum that goes on from band to band adds the same blocks in the same
-order as one over the whole image, and has its bits. Read next: `cpu/row_sums.py`, `cuda/chunks.py`.
+order as one over the whole image, and has its bits. Read next: `cpu/workspace.py`,
+`cuda/chunks.py`.
 """
 
 from __future__ import annotations

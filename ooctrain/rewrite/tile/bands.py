@@ -15,6 +15,7 @@ to swap, to run again. Source: ours; docs/tiling.md. Read next: `tests/propertie
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 
 from ooctrain.errors import ConfigError
 from ooctrain.layers.combine import Constant
@@ -27,7 +28,7 @@ from ooctrain.rewrite.tile.carried_sums import CARRIED, CarriedSum
 from ooctrain.rewrite.tile.carried_totals import add_part, carried_sum, finish_level
 from ooctrain.rewrite.tile.frontier import Frontier
 from ooctrain.rewrite.tile.halo import Span
-from ooctrain.rewrite.tile.on_rows import OnRows, View
+from ooctrain.rewrite.tile.on_rows import OnRows
 from ooctrain.rewrite.tile.row_rules import RowPlace, RowsRead
 from ooctrain.rewrite.tile.steps import TileCall, Value, zeros
 from ooctrain.rewrite.tile.writer import TraceWriter, positions
@@ -215,7 +216,7 @@ class _BandWeaver:
         counts = tuple(map(len, sources)) if len(values) > len(sources) else ()
         reuse = positions(call)
         if isinstance(op, CarriedSum):
-            return self._carried_step(run, call, op, self.rows.label(image, rows), values, views)
+            return self._carried_step(run, call, op, self.rows.label(image, rows), sources)
         if beside or any(views) or counts:
             op, reuse = OnRows(op, views, bool(above), bool(below), counts), {}
             values += [part.value for part in (*above, *below)]
@@ -248,10 +249,11 @@ class _BandWeaver:
         return step
 
     def _carried_step(
-        self, run: BandPass, call: Call, sum_: CarriedSum, label: str, values: list[Value],
-        views: Sequence[View | None],
+        self, run: BandPass, call: Call, sum_: CarriedSum, label: str,
+        sources: Sequence[Sequence[Source]],
     ) -> TileCall:  # fmt: skip
         """A sum that goes on where the band before has stopped."""
+        values, views = zip(*chain.from_iterable(sources), strict=True)
         state = [run.states[call.id]] if sum_.goes_on else []
         op: Op = OnRows(sum_, (*views, *(None for _ in state))) if any(views) else sum_
         name = f"{call.name}{label}"

@@ -126,34 +126,30 @@ class OnRows(Op):
         self, table: DriverTable, workers: Any, ins: Sequence[Any], outs: Sequence[Any],
         workspace: Any, scalars: Scalars,
     ) -> None:  # fmt: skip
-        beside, whole = ins[len(self.views) :], outs[0]
-        if not beside:
-            self._compute(table, workers, ins, outs, workspace, scalars)
-            return
-        start = beside[0].shape[1] if self.above else 0
-        stop = whole.shape[1] - (beside[-1].shape[1] if self.below else 0)
-        if self.above:
-            copy_rows(table, workers, beside[0], whole[:, :start])
-        if self.below:
-            copy_rows(table, workers, beside[-1], whole[:, stop:])
-        own = [whole[:, start:stop], *outs[1:]]
-        self._compute(table, workers, ins, own, workspace, scalars)
-
-    def _compute(
-        self, table: DriverTable, workers: Any, ins: Sequence[Any], outs: Sequence[Any],
-        workspace: Any, scalars: Scalars,
-    ) -> None:  # fmt: skip
-        """The operation's own rows."""
+        beside, own = ins[len(self.views) :], outs
+        if beside:
+            above, own_rows, below = self._parts_of(outs[0], beside)
+            if self.above:
+                copy_rows(table, workers, beside[0], above)
+            if self.below:
+                copy_rows(table, workers, beside[-1], below)
+            own = [own_rows, *outs[1:]]
         inner = [
             x if view is None else x[view[0] : view[0] + 1, view[1] : view[2]]
             for x, view in zip(ins, self.views, strict=False)
         ]
         if not self.pieces:
-            table.run(self.op, workers, inner, outs, workspace, scalars)
+            table.run(self.op, workers, inner, own, workspace, scalars)
             return
         specs = [Spec(_logical(x.shape), x.dtype.name) for x in ins]
         pieces = self._in_pieces(specs)
-        pieces.compute(table, workers, self._grouped(inner), outs, workspace, scalars)
+        pieces.compute(table, workers, self._grouped(inner), own, workspace, scalars)
+
+    def _parts_of(self, whole: Any, beside: Sequence[Any]) -> tuple[Any, Any, Any]:
+        """The rows above the operation's own ones, these, and the rows below."""
+        start = beside[0].shape[1] if self.above else 0
+        stop = whole.shape[1] - (beside[-1].shape[1] if self.below else 0)
+        return whole[:, :start], whole[:, start:stop], whole[:, stop:]
 
     def _in_pieces(self, ins: Sequence[Spec]) -> InPieces:
         heights = [

@@ -28,7 +28,6 @@ from ooctrain.layers.kernels.cpu.partials import (
     first_of_block,
     pixels_of_block,
 )
-from ooctrain.layers.kernels.cpu.row_sums import row_sums
 from ooctrain.layers.kernels.cpu.runtime.jit import kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd.simd import vfma, vselect_gt, vsplat
@@ -41,6 +40,7 @@ from ooctrain.layers.kernels.cpu.simd.simd_memory import (
 )
 from ooctrain.layers.kernels.cpu.simd.simd_stream import store_fence, vput_upto
 from ooctrain.layers.kernels.cpu.simd.vector import VL
+from ooctrain.layers.kernels.cpu.workspace import row_sums
 from ooctrain.layers.running_statistics import BatchNormUpdate
 
 Array = np.ndarray

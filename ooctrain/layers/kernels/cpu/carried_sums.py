@@ -1,6 +1,6 @@
 """Sums over all rows of an image, some rows at a time: statistics, their gradients, bias gradients.
 
-In: an operation that sums over all pixels, some whole blocks of rows (`row_sums.py`), the shape of
+In: an operation that sums over all pixels, some whole blocks of rows (`workspace.py`), the shape of
 all, the state so far. Out: the state, and in the end what the operation gives. The one idea: the
 state is the workspace that the untiled kernel keeps its partial sums in; here it lives on from call
 to call. Source: ours, docs/tiling.md. Read next: `ooctrain/rewrite/tile/carried_sums.py`.

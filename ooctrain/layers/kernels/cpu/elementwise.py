@@ -26,7 +26,6 @@ from ooctrain.layers.kernels.cpu.partials import (
     first_of_block,
     pixels_of_block,
 )
-from ooctrain.layers.kernels.cpu.row_sums import row_sums
 from ooctrain.layers.kernels.cpu.runtime.jit import kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd.simd import vmax, vselect_gt, vsplat
@@ -40,6 +39,7 @@ from ooctrain.layers.kernels.cpu.simd.simd_memory import (
 )
 from ooctrain.layers.kernels.cpu.simd.simd_stream import store_fence, vput_upto
 from ooctrain.layers.kernels.cpu.simd.vector import VL
+from ooctrain.layers.kernels.cpu.workspace import row_sums
 
 Array = np.ndarray
 ZERO = np.float32(0)
