@@ -38,6 +38,8 @@ from ooctrain.units import MAX_BYTES, format_bytes
 DEFAULT_REWRITES = ("fuse", "share_storage")
 _LEAST_ARENA_BYTES = 1 << 20
 BISECTION_STEPS = 6
+#: Longer than any step.
+NEVER_US = 1e15
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,33 +227,46 @@ class _Search:
 
     def plan_that_fits(self) -> tuple[Plan, int]:
         """The plan at the largest limit found, with its reserved peak."""
-        budget_bytes = self.allocator.budget_bytes
-        plan, reserved = self._try(budget_bytes)
+        budget_bytes, planner = self.allocator.budget_bytes, self._counting_mapping()
+        plan, reserved = self._try(budget_bytes, planner)
         if reserved <= budget_bytes:
             return plan, reserved
-        first_reserved, low, high = reserved, self._least_limit(), budget_bytes
+        best = self._below(budget_bytes, planner)
+        if best is None and isinstance(self.planner, WeighingPlanner):
+            # The fastest of its plans may be of a kind that the allocator cannot place.
+            best = self._below(2 * budget_bytes, self.planner.weighing_by(self._us_if_placed))
+        if best is None:
+            raise self._does_not_fit(reserved)
+        return replace(best[0], notes={**best[0].notes, "reserved_at_budget": reserved}), best[1]
+
+    def _below(self, high: int, planner: Planner) -> tuple[Plan, int] | None:
+        """The plan at the largest limit below `high` whose plan the allocator can place."""
         best: tuple[Plan, int] | None = None
+        low = self._least_limit()
         for _ in range(BISECTION_STEPS):
             limit = (low + high) // 2
             try:
-                plan, reserved = self._try(limit)
+                plan, reserved = self._try(limit, planner)
             except Infeasible:
                 low = limit
                 continue
-            if reserved <= budget_bytes:
-                best, low = (plan, reserved), limit
+            if reserved <= self.allocator.budget_bytes:
+                notes = {**plan.notes, "ledger_limit_bytes": limit}
+                best, low = (replace(plan, notes=notes), reserved), limit
             else:
                 high = limit
-        if best is None:
-            raise self._does_not_fit(first_reserved)
-        plan, reserved = best
-        notes = {**plan.notes, "ledger_limit_bytes": low, "reserved_at_budget": first_reserved}
-        return replace(plan, notes=notes), reserved
+        return best
 
-    def _try(self, limit_bytes: int) -> tuple[Plan, int]:
-        question = replace(self.question, budget_bytes=limit_bytes)
-        plan = plan_step(self.step, self._counting_mapping(), question)
+    def _try(self, limit_bytes: int, planner: Planner) -> tuple[Plan, int]:
+        limit = min(limit_bytes, self.allocator.budget_bytes)
+        plan = plan_step(self.step, planner, replace(self.question, budget_bytes=limit))
         return plan, reserved_peak(plan.schedule, plan.trace, self.allocator)
+
+    def _us_if_placed(self, plan: Plan) -> float:
+        """Duration of a step; far too long where the allocator cannot place the plan."""
+        reserved = reserved_peak(plan.schedule, plan.trace, self.allocator)
+        fits = reserved <= self.allocator.budget_bytes
+        return plan.makespan_us if fits else NEVER_US + plan.makespan_us
 
     def _counting_mapping(self) -> Planner:
         """The planner; one that chooses among whole plans compares step times with mapping."""
@@ -273,7 +288,7 @@ class _Search:
     def _least_limit(self) -> int:
         """A ledger limit below which the planner finds nothing."""
         try:
-            self._try(1)
+            self._try(1, self._counting_mapping())
         except Infeasible as refusal:
             return refusal.minimum_bytes - 1
         return 0

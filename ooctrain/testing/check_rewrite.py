@@ -11,7 +11,7 @@ rewrite may refuse a step, but not all of them. Read next: `check_planner.py`.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -22,7 +22,8 @@ from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ConfigError, OoctrainError, unknown_name
 from ooctrain.rewrite import REWRITES, apply_rewrites, keeps_of
 from ooctrain.rewrite.plugged import Keeps, NamedRewrite, as_named
-from ooctrain.step.trace import Trace
+from ooctrain.step.blocks import block_of
+from ooctrain.step.trace import Trace, Variable
 from ooctrain.tracing import trace
 
 SCALARS = {"lr": 0.5, "step": 1, "seed": 7}
@@ -108,20 +109,38 @@ def _sum_of_squares(output: Tensor, target: Tensor) -> Tensor:
 
 def same_interface(named: NamedRewrite, before: Trace, after: Trace) -> str:
     """Inputs, parameters and states, outputs and what carries over have the same names and
-    shapes.
+    shapes, put together where they lie in blocks.
     """
     for kind in KINDS:
-        was, now = (
-            {v.name: v.shape for v in map(t.variables.__getitem__, t.initial) if v.kind == kind}
-            for t in (before, after)
-        )
+        was, now = (_wholes((v.name, v.shape) for v in _of_kind(t, kind)) for t in (before, after))
         if was != now:
             return f"{kind}s were {was} and are {now}"
-    was, now = ({n: t.variables[v].shape for n, v in t.outputs.items()} for t in (before, after))
+    was, now = (
+        _wholes((name, t.variables[v].shape) for name, v in t.outputs.items())
+        for t in (before, after)
+    )
     if was != now:
         return f"outputs were {was} and are {now}"
     olds = [sorted(t.variables[v].name for v in t.carries.values()) for t in (before, after)]
     return "" if olds[0] == olds[1] else f"{olds[0]} were updated, now {olds[1]}"
+
+
+def _of_kind(trace: Trace, kind: str) -> Iterator[Variable]:
+    return (v for v in map(trace.variables.__getitem__, trace.initial) if v.kind == kind)
+
+
+def _wholes(shapes: Iterable[tuple[str, tuple[int, ...]]]) -> dict[str, tuple[int, ...]]:
+    """{tensor: shape}; of a tensor in blocks that of the whole."""
+    found: dict[str, tuple[int, ...]] = {}
+    for name, shape in shapes:
+        block = block_of(name)
+        if block is None:
+            found[name] = shape
+            continue
+        images, _, rows, _ = found.get(block.tensor, (0, 0, 0, 0))
+        whole = max(images, block.image + 1), shape[1], max(rows, block.hi), shape[3]
+        found[block.tensor] = whole
+    return found
 
 
 def is_pure(named: NamedRewrite, before: Trace, after: Trace) -> str:

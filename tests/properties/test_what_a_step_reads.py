@@ -372,6 +372,25 @@ def test_every_class_is_tried():
         found = (value for value in vars(room).values() if isinstance(value, type))
         return {kind.__name__ for kind in found if issubclass(kind, base) and kind is not base}
 
-    assert classes(nn, nn.Module) <= set(LAYERS) | set(LOSSES)
+    # Of bytes no other layer can stand in front; the next test is its world.
+    assert classes(nn, nn.Module) <= set(LAYERS) | set(LOSSES) | {"FromBytes"}
     assert classes(optim, optim.Optimizer) == set(OPTIMIZERS)
     assert classes(optim, optim.LRScheduler) == set(SCHEDULES)
+
+
+@pytest.mark.parametrize("name", ["mean", "std"])
+def test_what_bytes_become_is_seen(name):
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 256, (4, 3, 4, 4), np.uint8), rng.integers(0, 3, 4)
+
+    def steps(change):
+        oc.manual_seed(3)
+        model = nn.Sequential(nn.FromBytes(), nn.Flatten(), nn.Linear(48, 3))
+        sgd = optim.SGD(model.parameters(), lr=0.1)
+        with oc.Trainer(model, optimizer=sgd, threads=1) as trainer:
+            trainer.step(x, y)
+            if change:
+                setattr(model[0], name, 100.0)
+            return trainer.step(x, y)
+
+    assert steps(change=True) != steps(change=False)

@@ -68,14 +68,14 @@ def check_rates(bench, cases):
 
 def test_over_a_gpu_that_takes_no_time_every_rate_is_ten_times_its_target(bench):
     check_rates(bench, [(ReLU(), (Spec(kernel_speed.BIG),))])
-    check_rates(bench, list(kernel_speed._conv_cases(*kernel_speed.CONVS[3]))[:2])
+    check_rates(bench, list(kernel_speed.conv_cases(*kernel_speed.CONVS[3]))[:2])
 
 
 @pytest.mark.slow
 def test_all_rates_are_so(bench):
     for convolution in kernel_speed.CONVS:
-        check_rates(bench, kernel_speed._conv_cases(*convolution))
-    check_rates(bench, kernel_speed._memory_bound(kernel_speed.BIG))
+        check_rates(bench, kernel_speed.conv_cases(*convolution))
+    check_rates(bench, kernel_speed.memory_bound(kernel_speed.BIG))
 
 
 def test_that_the_gpu_has_waited_for_the_host_is_told(bench):

@@ -120,6 +120,12 @@ def test_auto_trains_within_less_than_the_widest_call(residual, tight, time_limi
         assert value.tobytes() == found.state[name].tobytes(), name
 
 
+def test_where_chunks_are_large_it_is_refused_by_name(residual, tight):
+    """An allocator that maps has `auto` ask for bands of bands; some calls then read nothing."""
+    with pytest.raises(Infeasible, match="least"):
+        oc.plan(residual[1], tight, "auto", MACHINE, allocator="va", time_limit_s=0.1)
+
+
 def test_the_least_budget_of_auto_is_that_of_the_narrow_step(residual):
     with pytest.raises(Infeasible) as refused:
         oc.plan(residual[1], 1000, "auto", MACHINE)

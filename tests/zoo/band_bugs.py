@@ -59,7 +59,8 @@ BAND_BUGS: dict[str, Plant] = {
         "for part, piece in [*self._covering(run, v, image, rows)][::-1]]",
     ),
     "own rows written over the kept ones": _slip(
-        on_rows.OnRows, "_run", "whole[:, start:stop], *outs", "whole[:, : stop - start], *outs"
+        on_rows.OnRows, "_parts_of", "whole[:, start:stop], whole[:, stop:]",
+        "whole[:, : stop - start], whole[:, stop:]",
     ),
     "rows below written above": _slip(
         on_rows.OnRows, "_run", "if self.below:", "if self.below and self.above:"

@@ -132,7 +132,7 @@ def _backward_calls(trace: Trace, forward: set[int]) -> list[Call]:
     inside: set[int] = set()  # gradients of images made by the calls that are found
     outside: set[int] = set()  # what is computed from them elsewhere
     for call in trace.calls:
-        if call.phase != "backward":
+        if call.phase != "backward" or not call.ins:  # zeros of an earlier segment read nothing
             continue
         has_rows = len(trace.variables[call.ins[0]].shape) == 4
         meets = call.forward_of is None and isinstance(call.op, Add | AddMasked)
