@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.quick import quick
 from support.same_bits import check_same_bits, in_core, out_of_core
 
 import ooctrain as oc
@@ -152,8 +151,9 @@ def test_every_allocator_trains_to_the_bit_in_an_arena_of_its_reserved_peak(allo
     check_same_bits(found, in_core(trace, start, batches, scalars, 1))
 
 
-@pytest.mark.parametrize("optimizer", quick(["sgd", "adam"], 0))
-@pytest.mark.parametrize("planner", quick(["window", "naive"], 0))
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.slow
+@pytest.mark.parametrize("planner", ["window", "naive"])
 def test_resnet_block_by_block_at_the_smallest_budget(planner, optimizer):
     """A CIFAR ResNet-18 step at its planner's own minimum: everything that can move, moves."""
     oc.manual_seed(1)

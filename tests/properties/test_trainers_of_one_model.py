@@ -251,6 +251,7 @@ def quickly():
         patch.undo()
 
 
+@pytest.mark.slow
 def test_the_values_are_those_of_one_step_after_the_other():
     with quickly():
         run_state_machine_as_test(

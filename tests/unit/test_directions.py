@@ -333,6 +333,7 @@ def test_dynprog_is_far_from_the_bound_where_memory_is_least_on_resnet_18(chains
     assert most.ratio > 1.5 > most.lp_ratio
 
 
+@pytest.mark.slow
 def test_in_parts_the_optimum_is_nearly_the_lp_of_lists_that_only_offload(chains):
     assert max(c.makespan_us / c.lp_us for c in chains if c.planner == BELADY) < 1.05
 
@@ -422,6 +423,7 @@ def test_the_fit_takes_more_arithmetic_than_a_p100_has_in_float32(machines):
     assert fitted.flops_per_us > 10.6e6 > preset.flops_per_us
 
 
+@pytest.mark.slow
 def test_hmms_loses_less_than_layer_by_layer_and_less_than_in_print(machines, losses):
     for where in machines:
         for model in hmms.FIGURE_8:

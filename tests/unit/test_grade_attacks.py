@@ -328,6 +328,7 @@ def test_who_writes_into_all_that_is_open_cannot_even_be_loaded(tmp_path):
     assert found["points"] == 0
 
 
+@pytest.mark.slow
 def test_what_earned_all_points_earns_none(tmp_path):
     status, found, rows = graded(tmp_path, FORGERIES.partition("for descriptor")[0])
     assert status == 4

@@ -83,6 +83,7 @@ def laws(folder, *arguments):
     return run_pytest(folder, "--pyargs", "ooctrain.laws", *arguments)
 
 
+@pytest.mark.slow
 def test_each_law_of_a_planner_is_a_test(tmp_path):
     status, shown = laws(tmp_path, "--planner", "keep-all", "--law-examples", "2")
     assert status == 0, shown

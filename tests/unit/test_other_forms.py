@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.quick import quick
 
 import ooctrain as oc
 from ooctrain import functional as F
@@ -101,7 +102,7 @@ def test_nothing_is_offered_where_no_call_is_wide(residual):
     assert planner.steps == {}
 
 
-@pytest.mark.parametrize("time_limit_s", [0.1, pytest.param(None, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("time_limit_s", quick([0.1, None], 0))
 def test_auto_trains_within_less_than_the_widest_call(residual, tight, time_limit_s):
     """To the bits of training without a budget."""
     model, trace = residual

@@ -76,6 +76,7 @@ def test_swapping_trains_what_does_not_fit_and_loses_speed(cells):
     assert table1.speed_kept(replace(cells[0], images_per_s=in_core / 2), in_core) == 0.5
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_has_no_speed():
     for cell in batch_cells((MODEL, 56, 64 * MIB)):
         assert cell.images_per_s is None
@@ -247,6 +248,7 @@ def test_the_printed_batches_of_the_architectures_are_those_of_the_papers_text()
     assert printed["deeplabv3plus"] == printed["deeplabv3plus_xception65"] == (6, 32)
 
 
+@pytest.mark.slow
 def test_architectures_prints_draws_and_writes(monkeypatch, tmp_path, capsys):
     network = replace(architectures.NETWORKS[1], model="vgg11", batch_step=16)
     monkeypatch.setattr(architectures, "QUICK_NETWORKS", (network,))

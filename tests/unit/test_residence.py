@@ -441,6 +441,7 @@ def test_a_fork_is_refused_and_the_process_goes_on():
     run(FORK)
 
 
+@pytest.mark.slow
 def test_the_interpreter_ends_cleanly_with_open_trainers():
     """One is in a cycle, one is read later, one is at work."""
     run(EXIT)

@@ -99,6 +99,7 @@ def launch(case: str, edit=None) -> bool:
     return CASES[case](PtxLauncher(edit=edit, last_blocks=1 if large else None, watched=not large))
 
 
+@pytest.mark.slow  # `unit/cuda/test_ptx_samples.py` runs them, too
 @pytest.mark.parametrize("case", CASES)
 def test_the_kernels_as_they_are_pass(case):
     assert launch(case)

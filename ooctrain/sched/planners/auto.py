@@ -43,6 +43,9 @@ NEAR = 1.05
 CHUNK_BYTES = 64 << 10
 #: Share of a time limit that the search gets at least, however long the others took.
 SEARCH_SHARE = 0.25
+#: The search's starts, and comparing forms of a step, take about as long: under a shorter limit it
+#: is only asked if the others have left time.
+SEARCHING_S = 1.0
 #: A rewrite of the step, "" for none, and the step after it.
 Form = tuple[str, Trace]
 
@@ -130,6 +133,9 @@ class Auto:
     def _search(self, poll: _Poll, near_us: float) -> None:
         """Asks `combined` for the step and its other forms."""
         question, granule = poll.question, poll.question.granule
+        if question.time_limit_s is not None and question.time_limit_s < SEARCHING_S:
+            poll.ask(Combined())
+            return
         forms: list[Form] = [("", question.trace), *self._offered.items()]
         if question.time_limit_s is not None and len(forms) > 1:
             # By evaluations, not by the clock, so that it does not depend on what else runs.
