@@ -49,6 +49,13 @@ def test_planners_keep_the_laws(spec):
     assert check_planner(get_planner(spec), examples=examples, seed=1, time_limit_s=60) >= 2
 
 
+@pytest.mark.slow
+def test_auto_names_no_budget_where_host_memory_lacks():
+    """With this seed it named what `dtr` needs on the device; `dtr` then lacked host memory."""
+    laws = ("the host budget is kept",)
+    assert check_planner(get_planner("auto"), examples=6, seed=0, time_limit_s=60, laws=laws) >= 2
+
+
 @pytest.mark.parametrize(
     "spec",
     # Variants of a planner that stands here already, and the two that search longest.

@@ -366,12 +366,14 @@ def check_host(planner: str, plan: Plan, host_budget_bytes: int | None) -> None:
 def least_refusal(planner: str, refusals: Sequence[Infeasible], budget_bytes: int) -> Infeasible:
     """The refusal of a planner that asked others, which all refused.
 
-    It names the least device budget that one of them named; `HOST_LACKS` if none named any.
+    It names the least device budget that one of them named. Where one of them had enough of that
+    and lacked host memory, what others named may turn out to lack it as well: then no budget is
+    named (`HOST_LACKS`).
     """
-    named = [refusal for refusal in refusals if refusal.minimum_bytes != HOST_LACKS]
-    if not named:
-        return host_lacks(planner, refusals[0].numbers)
-    least = min(named, key=lambda refusal: refusal.minimum_bytes)
+    for refusal in refusals:
+        if refusal.minimum_bytes == HOST_LACKS:
+            return host_lacks(planner, refusal.numbers)
+    least = min(refusals, key=lambda refusal: refusal.minimum_bytes)
     return infeasible(planner, budget_bytes, least.minimum_bytes, least.witness_call)
 
 
