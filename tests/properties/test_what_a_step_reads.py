@@ -132,6 +132,7 @@ BY_NAME: dict[str, Callable[[Any, Any], Any]] = {
     "slopes": lambda owner, old: [0.3, 0.4], "factors": lambda owner, old: old * 2,
     "named": lambda owner, old: {"scale": 0.1},
     "layers": lambda owner, old: nn.ModuleList([nn.Tanh(), nn.Identity()]),
+    "tiling": lambda owner, old: "bands:2",
     "settings": lambda owner, old: replace(old, seed=9, planner="naive"),
     "defaults": lambda owner, old: {**old, "lr": 7.0},
 }  # fmt: skip

@@ -121,4 +121,5 @@ def test_the_command_fills_a_folder_once(tmp_path, capsys):
 @needs_ptx
 def test_the_command_fills_a_folder_with_every_kernel(tmp_path):
     assert command.main([str(tmp_path), "--capabilities", "9.0"]) == 0
-    assert len(list(tmp_path.glob("*.cubin"))) == len(every_kernel())
+    forms = sum(2 if kernel.changing else 1 for kernel in every_kernel())  # numbers in memory
+    assert len(list(tmp_path.glob("*.cubin"))) == forms

@@ -30,8 +30,11 @@ import json, sys
 from pathlib import Path
 from benchmarks.gpu import apart, kernels
 from ooctrain.testing.emulator.ptx_driver import Texts
-keep = Texts.keep
+keep, keep_for = Texts.keep, Texts.keep_for
 Texts.keep = lambda self, text: keep(self, text.replace(*PLANT))
+Texts.keep_for = lambda self, image, entry, text: keep_for(
+    self, image, entry, text.replace(*PLANT)
+)
 op, (x,) = next(kernels.few())
 only = [f"0. {op.name} {'x'.join(map(str, x.shape))}"]
 Path(LOG).with_name("only").write_text(json.dumps(only), encoding="utf-8")
