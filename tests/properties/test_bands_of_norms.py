@@ -182,7 +182,7 @@ def test_out_of_core_as_in_core(planner: str) -> None:
     batches = [(rng.standard_normal(shape, np.float32), rng.standard_normal(shape, np.float32))]
     banded = oc.tile(step, (6, 1), "0", "6", halo="keep", again=False)
     found = []
-    for how, budget in (("keep-all", None), (planner, "56KiB")):
+    for how, budget in (("keep-all", None), (planner, "80KiB")):
         given = Settings(
             budget=budget, planner=how, allocator="best-fit", device="cpu", time_limit_s=None,
             machine="cpu-generic",
