@@ -8,6 +8,7 @@ compared. Read next: `training.py` for the run, `docs/json.md` for the numbers.
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
@@ -29,6 +30,7 @@ from ooctrain.cli.terminal import make_console
 from ooctrain.cli.workload import make_task, usual_data
 from ooctrain.data import Shape
 from ooctrain.execution.allocation_log import allocation_log
+from ooctrain.execution.checkpoint_lock import only_writer
 from ooctrain.execution.prepare import PreparedStep
 from ooctrain.machine.measured import profile_of_steps
 from ooctrain.models import MODELS, stem_for
@@ -66,7 +68,8 @@ def train(
     try:
         task = make_task(workload)
         trainer = training.make_trainer(task, workload, memory)
-        _run(console, training.TrainingRun(options, task, trainer, record), verify)
+        with only_writer(_to_hold(extent)):
+            _run(console, training.TrainingRun(options, task, trainer, record), verify)
         if log_path and trainer.prepared:
             write_log(trainer.prepared, workload, log_path)
             console.print(f"wrote {log_path}")
@@ -80,6 +83,12 @@ def train(
         if trainer:
             trainer.close()
     return FAILED if record.identical_to_incore is False else DONE
+
+
+def _to_hold(extent: Extent) -> str | None:
+    """The checkpoint that a run writes; None: none, or there is no folder to resume from."""
+    resumed = extent.resume_path
+    return None if resumed and not Path(resumed).parent.is_dir() else extent.checkpoint_path
 
 
 def _run(console: Console, run: training.TrainingRun, verify: bool) -> None:
