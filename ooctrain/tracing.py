@@ -9,6 +9,7 @@ soon as its gradient is complete. Read next: `step/trace.py`, `nn/named_losses.p
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -31,7 +32,7 @@ from ooctrain.nn.named_losses import Loss, named_loss, target_of
 from ooctrain.nn.plain import FromBytes
 from ooctrain.optim import Optimizer
 from ooctrain.optim.named import get_optimizer
-from ooctrain.rewrite.tile import tile_by_name
+from ooctrain.rewrite.tile import remark_by_name, tile_by_name
 from ooctrain.step.builder import TraceBuilder
 from ooctrain.step.op import Op, Scalars, Spec
 from ooctrain.step.presets import usable_cores
@@ -206,7 +207,10 @@ def _tiled(step: Trace, model: Module, accumulate: int) -> Trace:
                 code="OOC-113", fix="accumulate=1: bands take images one after the other anyway",
             )  # fmt: skip
         if inside:
-            step = tile_by_name(step, f"{part.tiling}:{inside[0]}:{inside[-1]}")
+            tiling = f"{part.tiling}:{inside[0]}:{inside[-1]}"
+            if remark := remark_by_name(step, tiling):
+                warnings.warn(remark, stacklevel=3)
+            step = tile_by_name(step, tiling)
     return step
 
 

@@ -17,7 +17,7 @@ from ooctrain.engine.backward import record_backward
 from ooctrain.engine.incore import Mode, run_trace
 from ooctrain.engine.module import Module
 from ooctrain.engine.tensor import Tape, Tensor, use_tape
-from ooctrain.rewrite.tile import tile
+from ooctrain.rewrite.tile.rewrite import Tiling, tile_trace
 from ooctrain.step.op import Scalars, Spec
 from ooctrain.step.trace import Trace
 from ooctrain.tracing import TraceRunner
@@ -98,7 +98,7 @@ def check_tile(
     Raises:
         AssertionError: names the output and says how far apart the two are.
     """
-    tiled = tile(trace, grid, first, last)
+    tiled = tile_trace(trace, Tiling(grid, first, last))  # without a word where it has fewer tiles
     expected, found = (run_trace(t, values, SCALARS, mode, threads=threads) for t in (trace, tiled))
     assert expected.keys() == found.keys(), "an output is lost"
     for name, value in expected.items():
