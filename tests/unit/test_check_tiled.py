@@ -6,7 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 from support.quick import quick
+from support.tile_chains import Chain, chains
 from zoo.band_bugs import BAND_BUGS
 from zoo.norm_band_bugs import NORM_BAND_BUGS, OF_KERNELS
 
@@ -16,7 +19,7 @@ from ooctrain.errors import ConfigError
 from ooctrain.layers.regions import Insert
 from ooctrain.rewrite.tile import steps, weave
 from ooctrain.testing import TiledFailure, TiledReport, check_tiled
-from ooctrain.testing.check_tiled import SCALARS
+from ooctrain.testing.check_tiled import SCALARS, compared
 from ooctrain.testing.gradient_step import gradient_step, random_values
 from ooctrain.testing.tiled_bounds import allowed_errors, gamma
 
@@ -149,3 +152,15 @@ def test_a_planted_bug_of_tiles_makes_it_fail(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch, lambda patch: patch.setattr(weave, "insertion", insertion), convs(), "tile:3x2"
     )
     assert "'grad:x'" in str(failure)
+
+
+@pytest.mark.slow
+@settings(max_examples=60)
+@given(chains(), st.integers(0, 99), st.sampled_from(["bands", "bands_again", "tile"]))
+def test_it_holds_of_any_chain(chain: Chain, seed: int, kind: str) -> None:
+    trace = chain.trace("direct")
+    assume(trace is not None)
+    size = f"{chain.grid[0]}x{chain.grid[1]}" if kind == "tile" else str(chain.grid[0])
+    rows = compared(trace, [f"{kind}:{size}"], random_values(trace, seed, integers=None))
+    wrong = [row for row in rows if not row.holds]
+    assert not wrong
