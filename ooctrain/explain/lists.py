@@ -52,7 +52,8 @@ LISTS: Mapping[str, Explanation] = {
         "a tiled step computes something else",
         "`oc.testing.check_tiled` ran a model untiled and in tiles on the same random numbers, and "
         "a result is not that of the untiled step: not to the bit where tilings promise that, or "
-        "farther off than another order of addition explains.",
+        "farther off than another order of addition explains. Or `check_bands` found a chain whose "
+        "bands, as somebody has written them, read rows that are not there.",
         "an operation of one's own whose `window` says one row too few",
         "the message names the result, the place, both numbers and the bound; mend the rule of the "
         "operation (docs/tiling.md)",

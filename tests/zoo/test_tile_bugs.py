@@ -97,6 +97,7 @@ def all_named_cases(mode: Mode) -> None:
         "a band of padding alone", "weight gradients of a transposed convolution by its output",
         "an upsampled border half-way", "the first channels of a concatenation",
         "upsampled as a window", "what others read is not put together",
+        "unread last rows without gradient",
     ),
 )  # fmt: skip
 def test_bug_of_bands(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
