@@ -9,6 +9,7 @@ soon as its gradient is complete. Read next: `step/trace.py`, `nn/named_losses.p
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,12 +27,12 @@ from ooctrain.engine.tensor import Tape, Tensor, use_tape
 from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.layers.conv_algorithms import CUDA_ALGORITHMS
 from ooctrain.layers.kernels.tables import TABLES
-from ooctrain.nn.containers import Sequential
+from ooctrain.nn.containers import tilings_wanted
 from ooctrain.nn.named_losses import Loss, named_loss, target_of
 from ooctrain.nn.plain import FromBytes
 from ooctrain.optim import Optimizer
 from ooctrain.optim.named import get_optimizer
-from ooctrain.rewrite.tile import tile_by_name
+from ooctrain.rewrite.tile import remark_by_name, tile_by_name
 from ooctrain.step.builder import TraceBuilder
 from ooctrain.step.op import Op, Scalars, Spec
 from ooctrain.step.presets import usable_cores
@@ -192,21 +193,16 @@ def _tiled(step: Trace, model: Module, accumulate: int) -> Trace:
     Raises:
         ConfigError: one of their operations has no row rule, or parts of a batch are accumulated.
     """
-    for name, part in model.named_modules():
-        if not isinstance(part, Sequential) or not part.tiling:
-            continue
-        prefix = f"{name}." if name else ""
-        inside = [
-            call.name for call in step.calls
-            if call.phase == "forward" and call.pure and call.name.startswith(prefix)
-        ]  # fmt: skip
-        if accumulate > 1:
-            raise ConfigError(
-                f"{name or 'the model'} is tiled, and a step accumulates {accumulate} parts",
-                code="OOC-113", fix="accumulate=1: bands take images one after the other anyway",
-            )  # fmt: skip
-        if inside:
-            step = tile_by_name(step, f"{part.tiling}:{inside[0]}:{inside[-1]}")
+    tilings = tilings_wanted(step, model)
+    if tilings and accumulate > 1:
+        raise ConfigError(
+            f"{tilings[0]} is tiled, and a step accumulates {accumulate} parts",
+            code="OOC-113", fix="accumulate=1: bands take images one after the other anyway",
+        )  # fmt: skip
+    for tiling in tilings:
+        if remark := remark_by_name(step, tiling):
+            warnings.warn(remark, stacklevel=3)
+        step = tile_by_name(step, tiling)
     return step
 
 
@@ -250,7 +246,7 @@ class _Step:
         target_shape: Sequence[int] | None,
     ) -> None:
         with no_grad():
-            output = model(self.runner.input("input", _images(model, shape)))
+            output = model(self.runner.input("input", image_spec(model, shape)))
             self._hand_out("output", output)
             if loss is not None:
                 target = self.runner.input("target", target_of(model, loss, output, target_shape))
@@ -270,7 +266,7 @@ class _Step:
                 f"a batch of {shape[0]} cannot be accumulated from {parts} equal parts",
                 fix="choose a batch that is a multiple of accumulate",
             )
-        batch = self.runner.input("input", _images(model, shape))
+        batch = self.runner.input("input", image_spec(model, shape))
         targets: Tensor | None = None
         total: Tensor | None = None
         for part in range(parts):
@@ -326,7 +322,7 @@ def _batch_shape(input_shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(int(n) for n in shape)
 
 
-def _images(model: Module, shape: tuple[int, ...]) -> Spec:
+def image_spec(model: Module, shape: tuple[int, ...]) -> Spec:
     """Bytes, if the model makes numbers of them; else float32."""
     takes_bytes = any(isinstance(module, FromBytes) for module in model.modules())
     return Spec(shape, "uint8" if takes_bytes else "float32")

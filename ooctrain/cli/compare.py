@@ -117,6 +117,8 @@ def compare(
     folder = None if fresh else Path(keep) if keep else cache_base() / "compare"
     rows = _with_progress(wanted, jobs or usable_cores(), folder)
     _show(compare_table(rows))
+    for remark in dict.fromkeys(row.remarks for row in rows if row.remarks):
+        make_console().print(f"note: {remark}", soft_wrap=True)
     for path, write in (
         (json_path, _as_json), (csv_path, compare_csv), (markdown_path, compare_markdown),
         (figure_path, compare_figure),

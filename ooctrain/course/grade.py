@@ -14,9 +14,10 @@ from typing import Any
 
 from ooctrain.course.beside_par import BesidePar
 from ooctrain.course.checks import CheckResult, law_test, run_checks
+from ooctrain.course.footprints import counted
 from ooctrain.course.measures import measured
 from ooctrain.course.replays import replayed
-from ooctrain.course.rubric import BOUND, Measure, Replay, Rubric, points_for
+from ooctrain.course.rubric import BOUND, Compared, Rubric, name_of, points_for
 from ooctrain.course.submitted import introduced
 from ooctrain.units import format_bytes, format_us
 
@@ -26,7 +27,8 @@ class Row:
     """One thing that counts.
 
     Args:
-        kind: "law", "test", "measure", "replay", or "file" where it cannot even be loaded.
+        kind: "law", "test", "measure", "replay", "footprint", or "file" where it cannot even be
+            loaded.
         name: of it.
         points, most_points: had, and to be had.
         reason: one line; "" where there is nothing to say.
@@ -116,15 +118,23 @@ def _compared(rubric: Rubric, submission: str) -> Iterator[Row]:
     for part in rubric.replays:
         taken = replayed(part, submission, rubric.time_limit_s)
         yield _compared_row("replay", part, taken, format_bytes)
+    for share in rubric.footprints:
+        taken = counted(share, submission, rubric.time_limit_s)
+        in_words = format_bytes if share.counts == "peak" else _in_rows
+        yield _compared_row("footprint", share, taken, in_words)
 
 
 def _compared_row(
-    kind: str, part: Measure | Replay, found: BesidePar, in_words: Callable[[Any], str]
+    kind: str, part: Compared, found: BesidePar, in_words: Callable[[Any], str]
 ) -> Row:
-    name = f"{part.model}, batch {part.batch}, {part.budget}"
+    name = name_of(part)
     if found.ratio is None:
         return Row(kind, name, 0.0, part.points, found.why)
     par = "the bound" if part.par == BOUND else f"the library's {part.par}"
     needed = f"{in_words(found.needed)}, {found.ratio:.2f} x {par}"
     reason = f"{needed}; all points up to {part.full_ratio:g} x"
     return Row(kind, name, points_for(part, found.ratio), part.points, reason)
+
+
+def _in_rows(work: float) -> str:
+    return f"{work:.2f} x the untiled work"

@@ -61,7 +61,7 @@ class Interview:
 
     Args:
         submission: "/path/file.py:Class", with parameters or without.
-        kind: "planner" or "allocator".
+        kind: "planner", "allocator" or "bands".
         limit_s: for all that is asked from one `begin` to the next.
         allowed: layers of isolation that may be used; tests leave some out.
     """

@@ -1,11 +1,11 @@
 """The pytest plug-in of a grader: puts a submission into the tests, and tells how each test goes.
 
 In: `--grading FILE`, a JSON object: what counts, what is known already, where to write, what is
-tried. Out: a line of JSON for each test that begins and for each that ends; the fixtures `planner`
-and `allocator`. The one idea: the tests run in this process and the submission does not. What they
-are given is a planner or an allocator that asks another process (`submitted.py`), whose end or
-silence fails the test that asked, whatever that test makes of it. Read next: `checks.py`, which
-reads the lines.
+tried. Out: a line of JSON for each test that begins and for each that ends; the fixtures `planner`,
+`allocator` and `bands`. The one idea: the tests run in this process and the submission does not.
+What they are given is a planner, an allocator or bands that ask another process (`submitted.py`),
+whose end or silence fails the test that asked, whatever that test makes of it. Read next:
+`checks.py`, which reads the lines.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import pytest
 
 from ooctrain.course.interview import Interview
 from ooctrain.course.remote_allocator import AllocatorsOf
+from ooctrain.course.remote_bands import RemoteBands
 from ooctrain.course.remote_planner import RemotePlanner
 from ooctrain.course.submitted import is_file
 
@@ -62,6 +63,11 @@ class _Submitted:
     def allocator(self) -> Any:
         """What makes the allocator that is graded."""
         return self._allocator
+
+    @pytest.fixture
+    def bands(self) -> RemoteBands:
+        """The bands that are graded."""
+        return RemoteBands(self._interview)
 
     def pytest_unconfigure(self) -> None:
         """Nothing outlives the tests."""

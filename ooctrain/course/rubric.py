@@ -17,14 +17,17 @@ from typing import Any
 from ooctrain.errors import ConfigError, reason
 
 RUBRIC = "grade.toml"
-KINDS = ("planner", "allocator")
+#: {what is written: what of it is compared with par}
+KINDS = {"planner": "measures", "allocator": "replays", "bands": "footprints"}
+#: What is counted of bands.
+COUNTS = ("work", "peak")
 #: As par: what no list beats that swaps and computes nothing again; what no allocator can.
 BOUND = "bound"
 
 
 @dataclass(frozen=True, slots=True)
 class Laws:
-    """The promises of every planner or allocator, tried on random cases (`ooctrain.laws`).
+    """The promises of every planner, allocator, or way to run bands, tried on random cases.
 
     Args:
         points: for all of them together, the same for each.
@@ -95,7 +98,39 @@ class Replay:
     points: float
 
 
-def points_for(part: Measure | Replay, ratio: float) -> float:
+@dataclass(frozen=True, slots=True)
+class BandsPart:
+    """A network that runs in bands of rows, beside the library's own frontiers.
+
+    Args:
+        model: whose longest chain is cut; rows: of its image; bands: how many.
+        counts: "work", rows that are computed, or "peak", bytes of rows that are held.
+        par: "frontiers".
+        points, full_ratio, none_ratio: as in `Measure`.
+    """
+
+    model: str
+    rows: int
+    bands: int
+    counts: str
+    par: str
+    full_ratio: float
+    none_ratio: float
+    points: float
+
+
+#: What is compared with par.
+Compared = Measure | Replay | BandsPart
+
+
+def name_of(part: Compared) -> str:
+    """A part in words."""
+    if isinstance(part, BandsPart):
+        return f"{part.model}, {part.rows} rows, {part.bands} bands: {part.counts}"
+    return f"{part.model}, batch {part.batch}, {part.budget}"
+
+
+def points_for(part: Compared, ratio: float) -> float:
     """Points for so many times par, to a tenth."""
     share = (part.none_ratio - ratio) / (part.none_ratio - part.full_ratio)
     return round(part.points * min(1.0, max(0.0, share)), 1)
@@ -107,11 +142,11 @@ class Rubric:
 
     Args:
         folder: of the assignment.
-        kind: what is written: "planner" or "allocator".
+        kind: what is written, of `KINDS`.
         submission: "file.py:Class" in that folder, graded where nothing else is named.
         pass_points: the least that passes.
-        time_limit_s: for each test, and for each measure or replay.
-        measures, replays: for planners, and for allocators.
+        time_limit_s: for each test, and for each measure, replay or footprint.
+        measures, replays, footprints: for planners, for allocators, for bands.
     """
 
     folder: Path
@@ -123,6 +158,7 @@ class Rubric:
     tests: Tests
     measures: tuple[Measure, ...]
     replays: tuple[Replay, ...]
+    footprints: tuple[BandsPart, ...]
 
     @property
     def most_points(self) -> float:
@@ -131,9 +167,9 @@ class Rubric:
         return self.laws.points + sum(self.tests.points.values()) + parts
 
     @property
-    def compared(self) -> tuple[Measure | Replay, ...]:
+    def compared(self) -> tuple[Compared, ...]:
         """What is compared with par."""
-        return (*self.measures, *self.replays)
+        return (*self.measures, *self.replays, *self.footprints)
 
 
 def read_rubric(folder: Path) -> Rubric:
@@ -153,6 +189,7 @@ def read_rubric(folder: Path) -> Rubric:
             "tests": _made(Tests, data.pop("tests")),
             "measures": tuple(_made(Measure, row) for row in data.pop("measures", [])),
             "replays": tuple(_made(Replay, row) for row in data.pop("replays", [])),
+            "footprints": tuple(_made(BandsPart, row) for row in data.pop("footprints", [])),
         }
         rubric = _made(Rubric, {"folder": folder, **data, **parts})
         _check(rubric, path)
@@ -180,13 +217,17 @@ def _check(rubric: Rubric, path: Path) -> None:
         raise _refuse(path, f"{rubric.pass_points} of {rubric.most_points} points cannot pass")
     if not (rubric.time_limit_s > 0 and rubric.laws.examples > 0):
         raise _refuse(path, "a limit of time and a number of examples are above 0")
-    if rubric.kind not in KINDS or (
-        rubric.replays if rubric.kind == "planner" else rubric.measures
-    ):
-        raise _refuse(path, "a planner has measures, an allocator replays, and there is no other")
+    own = getattr(rubric, KINDS.get(rubric.kind, "tests"))
+    if rubric.kind not in KINDS or len(own) < len(rubric.compared):
+        raise _refuse(
+            path, "a planner has measures, an allocator replays, bands footprints, and there is no "
+            "other",
+        )  # fmt: skip
     for part in rubric.compared:
         if not 1 <= part.full_ratio < part.none_ratio:
-            raise _refuse(path, f"{part.budget}: 1 <= full_ratio < none_ratio does not hold")
+            raise _refuse(path, f"{name_of(part)}: 1 <= full_ratio < none_ratio does not hold")
+        if isinstance(part, BandsPart) and (part.counts not in COUNTS or part.par != "frontiers"):
+            raise _refuse(path, f"{name_of(part)}: counts 'work' or 'peak' beside 'frontiers'")
 
 
 def _refuse(path: Path, why: str) -> ConfigError:

@@ -3,8 +3,8 @@
 In: a submission as it was named, a limit of time. Out: a planner or an allocator to be asked, for
 as long as it is asked. The one idea: a file is a stranger's, and is asked in a process of its own;
 a name is the library's or a package's that the teacher has installed, and is simply called. Read
-next: `interview.py`, `remote_planner.py`, `remote_allocator.py`; `measures.py`, `replays.py`, who
-ask.
+next: `interview.py`, `remote_planner.py`, `remote_allocator.py`; `measures.py`, `replays.py`,
+`footprints.py`, who ask.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ from typing import Any
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.course.interview import Interview, NoCage
 from ooctrain.course.remote_allocator import AllocatorsOf
+from ooctrain.course.remote_bands import RemoteBands
 from ooctrain.course.remote_planner import RemotePlanner, name_told
+from ooctrain.errors import ConfigError
 from ooctrain.execution.planners import get_planner
 from ooctrain.plugins import parse_spec
 from ooctrain.sched.planning.planner import Planner
+from ooctrain.testing.bands_by_hand import BandsByHand
 
 SAMPLE_BYTES = 1 << 20
 
@@ -63,12 +66,27 @@ def allocator_of(submission: str, limit_s: float) -> Iterator[str | Callable[[An
         yield AllocatorsOf(interview)
 
 
+@contextmanager
+def bands_of(submission: str, limit_s: float) -> Iterator[BandsByHand]:
+    """The bands that are graded. Raises ConfigError: no file; the library has none by name."""
+    if not is_file(submission):
+        raise ConfigError(
+            f"no bands are called {submission!r}", code="OOC-106", fix="file.py:Class"
+        )
+    with Interview(submission, "bands", limit_s) as interview:
+        yield RemoteBands(interview)
+
+
 def introduced(submission: str, kind: str, limit_s: float) -> Introduced:
     """Loads a submission, to see whether it can be asked at all."""
     if not is_file(submission):
-        get_planner(submission) if kind == "planner" else choose_allocator(
-            submission, SAMPLE_BYTES, binding=False
-        )
+        if kind == "planner":
+            get_planner(submission)
+        elif kind == "allocator":
+            choose_allocator(submission, SAMPLE_BYTES, binding=False)
+        else:
+            with bands_of(submission, limit_s):
+                pass
         return Introduced("", ())
     with Interview(submission, kind, limit_s) as interview:
         try:

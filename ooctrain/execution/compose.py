@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ooctrain.rewrite import REWRITES, apply_rewrites
+from ooctrain.rewrite import REWRITES, apply_rewrites, rewritten_with_remarks
 from ooctrain.rewrite.narrow import narrower
 from ooctrain.rewrite.pin_small import pinning_for
 from ooctrain.sched.bounds.closed import lower_bound
@@ -36,12 +36,14 @@ class RewrittenStep:
         trace: after the rewrites.
         rewrites: their names, in order.
         granule: how the allocator rounds, with the trace's region of small objects.
+        remarks: what rewrites do otherwise than their names say.
     """
 
     original: Trace
     trace: Trace
     rewrites: tuple[str, ...]
     granule: Granule = BYTES
+    remarks: tuple[str, ...] = ()
 
     def pinned_for(self, granule: Granule) -> RewrittenStep:
         """The step with what is small for such an allocator in a region."""
@@ -60,7 +62,8 @@ class RewrittenStep:
 
 def rewritten(original: Trace, rewrites: Sequence[str]) -> RewrittenStep:
     """The step after rewrites by name, counted to the byte. Raises ConfigError: no such rewrite."""
-    return RewrittenStep(original, apply_rewrites(original, rewrites), tuple(rewrites))
+    trace, remarks = rewritten_with_remarks(original, rewrites)
+    return RewrittenStep(original, trace, tuple(rewrites), remarks=remarks)
 
 
 def plan_step(step: RewrittenStep, planner: Planner, question: Question) -> Plan:
@@ -78,11 +81,12 @@ def plan_step(step: RewrittenStep, planner: Planner, question: Question) -> Plan
     if isinstance(planner, OfferedPlanner):
         planner = planner.offered(narrower(step.trace, budget_bytes))
     found = plan_beside(planner, question)
+    remarks = {"remarks": [*step.remarks]} if step.remarks else {}
     plan = replace(
         found,
         rewrites=(*step.rewrites, *found.rewrites),
         lower_bound=found.lower_bound or lower_bound(found.trace, budget_bytes, machine),
-        notes={"planner": planner.name, **found.notes},
+        notes={"planner": planner.name, **remarks, **found.notes},
     )
     host_bytes = question.host_budget_bytes
     verify(

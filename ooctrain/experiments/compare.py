@@ -20,7 +20,7 @@ from pathlib import Path
 from ooctrain.api import step_trace
 from ooctrain.experiments.kept import ResultStore, digest, package_sources, planner_sources
 from ooctrain.experiments.planned import PlanQuestion, least_bytes, planned
-from ooctrain.rewrite import REWRITES, apply_rewrites
+from ooctrain.rewrite import REWRITES, apply_rewrites, rewritten_with_remarks
 from ooctrain.sched.bounds import closed as bounds
 from ooctrain.sched.bounds import lp as fluid
 from ooctrain.sched.budget import (
@@ -104,6 +104,7 @@ class CompareRow:
         host_budget_bytes: for what is swapped out; None: no limit.
         host_peak_bytes: of the plan.
         link_bytes_per_us: of the machine, as it was used.
+        remarks: what rewrites do otherwise than asked for: fewer tiles.
     """
 
     model: str
@@ -132,6 +133,7 @@ class CompareRow:
     link_bytes_per_us: float
     optimizer: str
     accumulate: int
+    remarks: str = ""
 
     @property
     def images_per_s(self) -> float | None:
@@ -213,7 +215,7 @@ def _compute(case: CompareCase, step: Trace, where: Machine, store: ResultStore)
     least, most = trace_minimum_bytes(step, granule), trace_peak_bytes(step, granule)
     budget = _budget_bytes(case.budget, least, most)
     host_budget = resolve_host_budget(step, case.host_budget, where)
-    tiled = apply_rewrites(step, case.rewrites)
+    tiled, remarks = rewritten_with_remarks(step, case.rewrites)
     question = PlanQuestion(
         tiled, budget, where, case.planner, case.granule_bytes, case.seed, case.time_limit_s,
         host_budget,
@@ -256,6 +258,7 @@ def _compute(case: CompareCase, step: Trace, where: Machine, store: ResultStore)
         link_bytes_per_us=where.link_bytes_per_us,
         optimizer=case.optimizer,
         accumulate=case.accumulate,
+        remarks="; ".join(remarks),
     )
 
 

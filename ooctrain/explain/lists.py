@@ -1,4 +1,4 @@
-"""Codes OOC-200 to OOC-292: a list, a planner or an allocator breaks a rule or a law.
+"""Codes OOC-200 to OOC-293: a list, a planner, an allocator or a tiling breaks a rule or a law.
 
 In: a code. Out: what it says. The one idea: each rule and each law has a name of its own (R203,
 P8), which the message carries; these codes are their families. Read next: `training.py`; the rules
@@ -47,5 +47,15 @@ LISTS: Mapping[str, Explanation] = {
         "an allocator that lets a block be freed twice",
         "the message shows the law's number, the requests, and how to repeat them; "
         "`ooctrain/testing/allocator_laws.py` states the laws",
+    ),
+    "OOC-293": Explanation(
+        "a tiled step computes something else",
+        "`oc.testing.check_tiled` ran a model untiled and in tiles on the same random numbers, and "
+        "a result is not that of the untiled step: not to the bit where tilings promise that, or "
+        "farther off than another order of addition explains. Or `check_bands` found a chain whose "
+        "bands, as somebody has written them, read rows that are not there.",
+        "an operation of one's own whose `window` says one row too few",
+        "the message names the result, the place, both numbers and the bound; mend the rule of the "
+        "operation (docs/tiling.md)",
     ),
 }

@@ -1,11 +1,11 @@
 """The pytest plug-in: options and fixtures that name what the laws are tried on.
 
-In: `--planner`, `--allocator` and `--rewrite`, or one file `adapters.py`. Out: the fixtures
-`planner`, `allocator` and `rewrite`, for the laws and for a course's own tests. The one idea: a
-course hands out tests and a single file to edit; that file says where the student's class is, and
-everything else may be restructured. Loaded by every pytest of an environment in which the library
-is installed, so it imports nothing of the library until a fixture is asked for. Read next:
-`test_planner.py`.
+In: `--planner`, `--allocator`, `--rewrite` and `--bands`, or one file `adapters.py`. Out: the
+fixtures `planner`, `allocator`, `rewrite` and `bands`, for the laws and for a course's own tests.
+The one idea: a course hands out tests and a single file to edit; that file says where the student's
+class is, and everything else may be restructured. Loaded by every pytest of an environment in which
+the library is installed, so it imports nothing of the library until a fixture is asked for. Read
+next: `test_planner.py`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--planner", help="planner to try: name, name:key=value or file.py:Class")
     group.addoption("--allocator", help="allocator to try: name, name:key=value or file.py:Class")
     group.addoption("--rewrite", help="rewrite to try: name, name:4x4 or file.py:name")
+    group.addoption("--bands", help="bands by hand to try: file.py:Class")
     group.addoption("--law-examples", type=int, default=50, help="random cases for each law")
     group.addoption("--law-seed", type=int, default=0, help="seed of the random cases")
 
@@ -52,12 +53,24 @@ def rewrite(request: pytest.FixtureRequest) -> Any:
     return _named(request, "rewrite")
 
 
+@pytest.fixture
+def bands(request: pytest.FixtureRequest) -> Any:
+    """The bands of `--bands`, else what `bands()` of adapters.py returns."""
+    # Not at the top: see the head of this file.
+    from ooctrain.plugins import resolve
+
+    named = _named(request, "bands")
+    if isinstance(named, str):
+        return resolve(named, {}, group="ooctrain.nobody", what="bands")
+    return named
+
+
 def repeat_command(request: pytest.FixtureRequest, what: str) -> str:
     """A line with the command that runs one test of the laws again, with the same cases.
 
     Args:
         request: of that test.
-        what: "planner", "allocator" or "rewrite".
+        what: "planner", "allocator", "rewrite" or "bands".
     """
     config = request.config
     given = config.getoption(what)

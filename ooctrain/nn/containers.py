@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from ooctrain.engine.module import Module
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ConfigError
+from ooctrain.step.trace import Trace
 
 
 class Sequential(Module):
@@ -173,3 +174,21 @@ def _checked_module(name: str, module: object) -> Module:
             fix="use the module in place of the function, such as nn.ReLU() for functional.relu",
         )
     return module
+
+
+def tilings_wanted(trace: Trace, model: Module) -> tuple[str, ...]:
+    """Names of the tilings that parts of the model want (`nn.Sequential.tiled`), as of rewrites.
+
+    Args:
+        trace: of a step, untiled.
+    """
+    found = []
+    for name, part in model.named_modules():
+        if isinstance(part, Sequential) and part.tiling:
+            prefix = f"{name}." if name else ""
+            inside = [
+                call.name for call in trace.calls
+                if call.phase == "forward" and call.pure and call.name.startswith(prefix)
+            ]  # fmt: skip
+            found += [f"{part.tiling}:{inside[0]}:{inside[-1]}"] if inside else []
+    return tuple(found)

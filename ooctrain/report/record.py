@@ -23,7 +23,7 @@ from ooctrain.step.foreign import parse_json
 
 #: What stands in the place of `drawing` where there is no step to draw.
 NOT_DRAWN: Mapping[str, None] = MappingProxyType(
-    dict.fromkeys(("planned_by", "timeline", "phases", "holdings"))
+    dict.fromkeys(("planned_by", "remarks", "timeline", "phases", "holdings"))
 )
 _SUMS = (
     "makespan_us", "peak_bytes", "host_peak_bytes", "bytes_out", "bytes_in", "compute_us",
@@ -55,6 +55,7 @@ def drawing(plan: Plan, timeline: Timeline) -> dict[str, Any]:
     held = holdings(plan.trace, plan.schedule, timeline)
     return {
         "planned_by": plan.notes.get("chosen") or plan.notes.get("planner"),
+        "remarks": [*plan.notes.get("remarks", ())],
         "timeline": timeline.to_json(),
         "phases": {call.name: call.phase for call in plan.trace.calls},
         "holdings": [list(asdict(one).values()) for one in held],

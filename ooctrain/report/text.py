@@ -45,12 +45,16 @@ def search_rows(plan: Plan) -> list[tuple[str, str]]:
 
 
 def tiling_rows(plan: Plan) -> list[tuple[str, str]]:
-    """How a planner has tiled the step, and why so, if it has."""
+    """How a planner has tiled the step, and why so, if it has; and where a tiling that was asked
+    for has fewer tiles.
+    """
     notes = plan.notes
+    remarks = [("note", remark) for remark in notes.get("remarks", ())]
     if not notes.get("tiling"):
-        return []
+        return remarks
     kept, least = (format_bytes(notes[name]) for name in ("kept_bytes", "least_bytes"))
     return [
+        *remarks,
         ("tiling", notes["tiling"]),
         ("", f"{notes['work_over_untiled']:.2f} times the untiled computing, {kept} of kept rows"),
         ("", f"least budget of this tiling {least}; {notes['why']}"),

@@ -21,7 +21,7 @@ from ooctrain.rewrite.pin_small import NAME as PIN_SMALL
 from ooctrain.rewrite.pin_small import pin_again, pin_by_name
 from ooctrain.rewrite.plugged import ENTRY_POINTS, Keeps, NamedRewrite, plugged_rewrite
 from ooctrain.rewrite.share_storage import share_storage
-from ooctrain.rewrite.tile import tile_by_name
+from ooctrain.rewrite.tile import remark_by_name, tile_by_name
 from ooctrain.step.trace import Trace
 
 Rewrite = Callable[[Trace], Trace]
@@ -67,6 +67,20 @@ def apply_rewrites(trace: Trace, names: Sequence[str]) -> Trace:
     for name in names:
         trace = _known(name)(trace)
     return trace
+
+
+def rewritten_with_remarks(trace: Trace, names: Sequence[str]) -> tuple[Trace, tuple[str, ...]]:
+    """`trace` after the rewrites, and what they do otherwise than their names say: fewer tiles.
+
+    Raises:
+        ConfigError: as `apply_rewrites`.
+    """
+    remarks = []
+    for name in names:
+        before, trace = trace, apply_rewrites(trace, (name,))
+        if name.partition(":")[0] in SUMS_ANEW:
+            remarks.append(remark_by_name(before, name))
+    return trace, tuple(filter(None, remarks))
 
 
 def rewrites() -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from support.handouts import ASSIGNMENTS, FITTING, SOLUTION
+from support.handouts import ASSIGNMENTS, FITTING, IN_BANDS, ROWS_STUB, SOLUTION
 
 from ooctrain.cli import main
 
@@ -144,3 +144,117 @@ def test_the_handout_of_best_fit_names_every_public_test():
     handout, tests = ((BEST_FIT / name).read_text() for name in ("README.md", "test_fit.py"))
     for name in re.findall(r"^def (test_\w+)", tests, re.MULTILINE):
         assert f"`{name}`" in handout
+
+
+TILING = FOLDER.parent / "tiling"
+#: What its handout asks for, and its stub does not do yet.
+WAITING = {
+    "test_a_border_recedes_by_the_halo", "test_at_the_bottom_all_rows_are_there",
+    "test_strides_and_poolings", "test_only_rows_that_are_read_again_stay",
+    "test_a_row_that_two_layers_wait_for",
+}  # fmt: skip
+
+
+def bands_file(path, solution=IN_BANDS):
+    file = path / "solved.py"
+    file.write_text(ROWS_STUB + solution)
+    return f"{file}:Solved"
+
+
+@pytest.mark.slow
+def test_the_stub_of_tiling_fails_exactly_what_is_asked_for():
+    found = public_tests(folder=TILING)
+    failed = {name.partition("[")[0] for name, outcome in found.items() if outcome == "FAILED"}
+    assert failed == WAITING
+    assert set(found.values()) == {"PASSED", "FAILED"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", ["0", "17"])
+def test_bands_by_the_handout_get_all_points(seed, tmp_path):
+    submitted = bands_file(tmp_path)
+    assert grade_of(tmp_path, submitted, "--seed", seed, folder=TILING)[:2] == (0, 100)
+
+
+@pytest.mark.slow
+def test_the_stub_of_tiling_does_not_pass(tmp_path):
+    status, points, rows = grade_of(tmp_path, folder=TILING)
+    assert status == 4
+    assert points == 44, "the laws, what stays as it is, and no row computed twice"
+    assert rows["vgg16, 256 rows, 16 bands: work"] == 15
+    assert rows["vgg16, 256 rows, 16 bands: peak"] == 0
+
+
+#: Slips in a solution: its points, and what is said of one of them.
+SLIPS = {
+    "one kept row short": (
+        "max(0, done * stride - padding)", "max(0, done * stride - padding + 1)",
+        "rows are there", "read row",
+    ),
+    "padding in the middle of the image": (
+        "(rows + padding - kernel)", "(rows + 2 * padding - kernel)", "rows are there", "read row"
+    ),
+    "everything stays": (
+        "return max(0, done * stride - padding)", "return 0",
+        "vgg16, 256 rows, 16 bands: peak", "x the library's frontiers; all points up to",
+    ),
+    "the stride forgotten": (
+        "// stride + 1)) if rows", "+ 1)) if rows", "rows are there", "read row"
+    ),
+    "the last row forgotten": (
+        "if rows == height:", "if rows > height:", "rows are there", "is never computed"
+    ),
+    "another answer each time": (
+        "kernel, stride, padding = layer\n        return max(0, done",
+        "kernel, stride, padding = layer\n        self.asked = getattr(self, 'asked', 0) + 1\n"
+        "        return max(0, done - self.asked % 3 + 0 * done",
+        "asked twice", "asked twice, it answers differently",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("slip", SLIPS)
+def test_a_slip_costs_points_and_says_why(slip, tmp_path):
+    right, wrong, row, said = SLIPS[slip]
+    assert IN_BANDS.count(right) == 1
+    numbers = tmp_path / "grade.json"
+    main(["grade", str(TILING), bands_file(tmp_path, IN_BANDS.replace(right, wrong)),
+          "--json", str(numbers)])  # fmt: skip
+    found = json.loads(numbers.read_text())
+    assert found["points"] < 100
+    (lost,) = (part for part in found["rows"] if part["name"] == row)
+    assert lost["points"] < lost["most_points"]
+    assert said in lost["reason"]
+
+
+@pytest.mark.slow
+def test_who_computes_halos_again_has_fewer_points_for_work(tmp_path):
+    """Rows that the next band reads again are computed again: legal, but no row of it is free."""
+    again = """
+    def rows(self, layers, cuts):
+        found = super().rows(layers, cuts)
+        for band in found[1:]:
+            for i in range(1, len(layers) + 1):
+                band[i][0] = max(0, band[i][0] - 1)
+        return [[[lo, hi, max(0, keep - 3)] for lo, hi, keep in band] for band in found]
+"""
+    _, points, rows = grade_of(tmp_path, bands_file(tmp_path, IN_BANDS + again), folder=TILING)
+    assert points < 100
+    assert rows["vgg16, 256 rows, 16 bands: work"] < 15
+
+
+def test_the_handout_of_tiling_names_every_public_test():
+    handout, tests = ((TILING / name).read_text() for name in ("README.md", "test_rows.py"))
+    for name in re.findall(r"^def (test_\w+)", tests, re.MULTILINE):
+        assert f"`{name}`" in handout
+
+
+@pytest.mark.slow
+def test_par_of_tiling_is_printed():
+    shown = subprocess.run(
+        [sys.executable, "par.py"], cwd=TILING, capture_output=True, text=True, check=True
+    ).stdout
+    par, untiled, again = shown.splitlines()[1:]
+    assert par.split()[-3] == untiled.split()[-3] == "1.00"
+    assert float(again.split()[-1]) > 3

@@ -9,69 +9,20 @@ has a tile rule. Read next: `rewrite/tile/weave.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from ooctrain.engine.backward import record_backward
 from ooctrain.engine.incore import Mode, run_trace
-from ooctrain.engine.module import Module
-from ooctrain.engine.tensor import Tape, Tensor, use_tape
-from ooctrain.rewrite.tile import tile
-from ooctrain.step.op import Scalars, Spec
+from ooctrain.rewrite.tile.rewrite import Tiling, tile_trace
+from ooctrain.step.op import Scalars
 from ooctrain.step.trace import Trace
-from ooctrain.tracing import TraceRunner
+from ooctrain.testing.gradient_step import gradient_step as chain_trace
+from ooctrain.testing.gradient_step import random_values
+
+__all__ = ["SCALARS", "chain_trace", "check_tile", "random_values"]
 
 SCALARS: Scalars = {"lr": 0.5, "step": 3, "seed": 7}
-
-
-def chain_trace(
-    model: Module,
-    image: Sequence[int],
-    *,
-    conv_algorithm: str = "auto",
-    threads: int = 2,
-    image_gradient: bool = True,
-) -> Trace:
-    """Forward and backward of a model from a given output gradient, without a loss.
-
-    Args:
-        image: (N, C, H, W) of the input "x"; the output gradient "dy" is an input, too.
-        image_gradient: whether "x" needs a gradient.
-
-    Returns:
-        A trace with outputs "y", "grad:x" and "grad:<parameter>".
-    """
-    names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
-    names |= {buffer: name for name, buffer in model.named_buffers()}
-    runner = TraceRunner(threads, names)
-    tape = Tape(runner, conv_algorithm=conv_algorithm)
-    with use_tape(tape):
-        for parameter, name in names.items():
-            parameter.name, parameter.grad = name, None
-        x = runner.input("x", Spec(tuple(image)))
-        x.requires_grad = image_gradient
-        y = model(x)
-        if y.requires_grad:
-            record_backward(tape, y, runner.input("dy", y.spec))
-    outputs = {"y": y} | {f"grad:{t.name}": t.grad for t in (x, *names) if t.grad is not None}
-    runner.builder.outputs = {name: tensor.variable for name, tensor in outputs.items()}
-    return runner.builder.build()
-
-
-def random_values(
-    trace: Trace, seed: int = 0, *, integers: int | None = 2
-) -> dict[str, np.ndarray]:
-    """Values of all initial variables: whole numbers up to `integers`, or normal if None."""
-    rng = np.random.default_rng(seed)
-    values = {}
-    for variable in (trace.variables[v] for v in trace.initial):
-        drawn = rng.standard_normal(variable.shape)
-        if integers is not None:
-            drawn = rng.integers(-integers, integers + 1, variable.shape).astype("float64")
-        drawn = abs(drawn) if variable.kind == "state" else drawn  # variances, counts
-        values[variable.name] = drawn.astype(variable.dtype)
-    return values
 
 
 def check_tile(
@@ -98,7 +49,7 @@ def check_tile(
     Raises:
         AssertionError: names the output and says how far apart the two are.
     """
-    tiled = tile(trace, grid, first, last)
+    tiled = tile_trace(trace, Tiling(grid, first, last))  # without a word where it has fewer tiles
     expected, found = (run_trace(t, values, SCALARS, mode, threads=threads) for t in (trace, tiled))
     assert expected.keys() == found.keys(), "an output is lost"
     for name, value in expected.items():

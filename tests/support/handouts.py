@@ -71,3 +71,19 @@ class Solved(Fit):
 '''
 LRU_STUB = (ASSIGNMENTS / "lru_planner" / "lru.py").read_text(encoding="utf-8")
 FIT_STUB = (ASSIGNMENTS / "best_fit" / "fit.py").read_text(encoding="utf-8")
+#: Frontiers, and the rows that are read again.
+IN_BANDS = '''
+class Solved(Bands):
+    """Keeps halos."""
+
+    def frontier(self, layer, rows, height, outputs):
+        kernel, stride, padding = layer
+        if rows == height:
+            return outputs
+        return max(0, min(outputs, (rows + padding - kernel) // stride + 1)) if rows else 0
+
+    def keep(self, layer, done):
+        kernel, stride, padding = layer
+        return max(0, done * stride - padding)
+'''
+ROWS_STUB = (ASSIGNMENTS / "tiling" / "rows.py").read_text(encoding="utf-8")

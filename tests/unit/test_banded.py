@@ -143,7 +143,7 @@ def test_a_step_that_is_tiled_already_is_planned_as_it_is(planner: str) -> None:
     names = ("fuse", "share_storage", "bands:3:0:4")
     plan = oc.plan(original, "100%", planner=planner, machine="v100-pcie", rewrites=names)
     assert plan.rewrites[:3] == names
-    with pytest.raises(oc.errors.ConfigError, match="no forward call is named"):
+    with pytest.raises(oc.errors.ConfigError, match=r"'0\.fwd' runs in tiles already"):
         oc.tile(plan.trace, (2, 2), "0.fwd", "4.fwd")
 
 

@@ -344,7 +344,7 @@ def test_a_rubric_that_cannot_be_is_one_clear_block(kind, tmp_path, capsys):
     assert "Traceback" not in shown
 
 
-@pytest.mark.parametrize("name", ["lru_planner", "best_fit"])
+@pytest.mark.parametrize("name", ["lru_planner", "best_fit", "tiling"])
 def test_an_assignment_s_rubric_counts_a_hundred_points(name):
     rubric = read_rubric(ASSIGNMENTS / name)
     assert rubric.most_points == 100

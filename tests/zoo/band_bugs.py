@@ -140,6 +140,18 @@ BAND_BUGS: dict[str, Plant] = {
     "what others read is not put together": _slip(
         WEAVER, "__init__", "if not ids.issuperset(trace.readers[v])", "if not trace.readers[v]"
     ),
+    "unread last rows without gradient": _slip(
+        WEAVER, "_run_call", "self._write_zeros(run, call, image, rows)", "return"
+    ),
+    "rows between windows counted twice": _slip(
+        row_rules.RowsRead, "_gathered",
+        "min(outputs, (rows.hi - 1 + w.pad_lo) // w.stride + 1)",
+        "min(outputs, (rows.hi - 1 + w.pad_lo + w.stride - reach(w)) // w.stride + 1)",
+    ),
+    "pool index of another band": _slip(
+        WEAVER, "_read_forward", "run.parts[v] = [*run.parts.get(v, []), part]",
+        "run.parts[v] = [part]",
+    ),
     "gradient of a padding by the borders of its output": _slip(
         banded_calls, "_backward_rows", " or len(extents) > 1", ""
     ),

@@ -140,6 +140,11 @@ NORM_BAND_BUGS: dict[str, Plant] = {
     "the mask of a fused gradient is not cut": _slip_of_rule(
         "_batch_grad_reduce", "(SAME,) * op.mask", "(None,) * op.mask"
     ),
+    "recomputation with new statistics": _slip(
+        bands._BandWeaver, "_run_again", "leading_to(self.calls.forward, read, self.waiting)",
+        "leading_to(self.calls.forward, read, "
+        "[v for v in self.waiting if len(self.trace.variables[v].shape) == 4])",
+    ),
     "totals before the last image": _slip_everywhere(
         carried_totals, "finish_level", "run.states:", "run.states and not run.level:"
     ),

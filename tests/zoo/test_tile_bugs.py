@@ -32,7 +32,7 @@ from ooctrain.step.op import Window
 
 def plain_tests() -> Iterator[Callable[[], None]]:
     """All plain tests that take no arguments."""
-    for name, function in vars(PLAIN).items():
+    for name, function in list(vars(PLAIN).items()):  # a warning leaves a mark in its module
         if name.startswith("test_") and not function.__code__.co_argcount:
             yield function
 
@@ -97,11 +97,13 @@ def all_named_cases(mode: Mode) -> None:
         "a band of padding alone", "weight gradients of a transposed convolution by its output",
         "an upsampled border half-way", "the first channels of a concatenation",
         "upsampled as a window", "what others read is not put together",
+        "unread last rows without gradient",
     ),
 )  # fmt: skip
 def test_bug_of_bands(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     BAND_BUGS[bug](monkeypatch)
-    with pytest.raises((AssertionError, OoctrainError, ValueError)):  # NumPy: shapes do not fit
+    # NumPy: shapes do not fit; or rows of a tensor that nobody has made.
+    with pytest.raises((AssertionError, OoctrainError, ValueError, KeyError)):
         all_named_cases("cpu" if bug in OF_KERNELS else "reference")
 
 

@@ -28,7 +28,7 @@ def serve(line: Line, kind: str, submission: str) -> None:
     """Answers until nobody asks any more.
 
     Args:
-        kind: "planner" or "allocator".
+        kind: "planner", "allocator" or "bands".
         submission: "file.py:Class", with parameters or without.
     """
     answer: Answer | None = None
@@ -39,11 +39,17 @@ def serve(line: Line, kind: str, submission: str) -> None:
             return
         try:
             if answer is None:
-                answer = _planner(submission) if kind == "planner" else Shelf(line, submission)
+                answer = _asked(line, kind, submission)
             told = {"answer": answer(question)}
         except Exception as error:
             told = {"error": error_data(error, submission)}
         line.send({**_sayable(told, submission), "id": question["id"]})
+
+
+def _asked(line: Line, kind: str, submission: str) -> Answer:
+    if kind == "planner":
+        return _planner(submission)
+    return _bands(submission) if kind == "bands" else Shelf(line, submission)
 
 
 def _sayable(told: dict[str, Any], submission: str) -> dict[str, Any]:
@@ -69,6 +75,23 @@ def _planner(submission: str) -> Answer:
         if question["trace"] is not None:
             kept[:] = [question["trace"]]
         return _planned(planner, question, kept[0])
+
+    return answer
+
+
+def _bands(submission: str) -> Answer:
+    bands = resolve(submission, {}, group="ooctrain.nobody", what="bands")
+    if not callable(getattr(bands, "rows", None)) or not hasattr(bands, "name"):
+        raise ConfigError(
+            f"{type(bands).__name__} is no bands: it lacks `name` or `rows`", code="OOC-108",
+            fix="the handout of the assignment says what bands have",
+        )  # fmt: skip
+
+    def answer(question: Mapping[str, Any]) -> Any:
+        if question["ask"] == "name":
+            return {"name": str(bands.name)}
+        layers = [tuple(layer) for layer in question["layers"]]
+        return {"rows": bands.rows(layers, list(question["cuts"]))}
 
     return answer
 

@@ -10,10 +10,12 @@ calls), `weave.py` (the new trace); of bands `row_rules.py`, `frontier.py`, `ban
 
 from __future__ import annotations
 
-from ooctrain.rewrite.tile.rewrite import Halo, Tiling, parse_name, tile_trace
+import warnings
+
+from ooctrain.rewrite.tile.rewrite import Halo, Tiling, parse_name, remark_on, tile_trace
 from ooctrain.step.trace import Trace
 
-__all__ = ["tile", "tile_by_name"]
+__all__ = ["remark_by_name", "tile", "tile_by_name"]
 
 
 def tile(
@@ -34,8 +36,8 @@ def tile(
 
     Args:
         trace: a step, rewritten or not; each convolution keeps its algorithm.
-        grid: number of tiles in H and W of the chain's output; fewer where it has fewer rows. Of
-            bands (T, 1): into how many the chain's input is cut.
+        grid: number of tiles in H and W of the chain's output; fewer, with a warning, where it has
+            fewer rows. Of bands (T, 1): into how many the chain's input is cut.
         first, last: names of the first and last layer (or forward call) of the chain; for bands
             with sums and concatenations in between. None: as far as the chain goes; both None: the
             longest chain of convolutions, poolings and pointwise operations in the trace.
@@ -52,11 +54,16 @@ def tile(
         "bands_again:T:first:last" for `again`.
 
     Raises:
-        ConfigError: a call of the segment cannot be tiled, or there is no such chain.
+        ConfigError: a call of the segment cannot be tiled, or is a tile's already, or there is no
+            such chain.
 
     Cost: O(calls + tiles * calls of the chain).
     """
-    return tile_trace(trace, Tiling(grid, first, last, halo, again))
+    tiling = Tiling(grid, first, last, halo, again)
+    tiled = tile_trace(trace, tiling)
+    if remark := remark_on(trace, tiling):
+        warnings.warn(remark, stacklevel=2)
+    return tiled
 
 
 def tile_by_name(trace: Trace, name: str) -> Trace:
@@ -66,3 +73,8 @@ def tile_by_name(trace: Trace, name: str) -> Trace:
         ConfigError: as `tile`, or the name is not of this form.
     """
     return tile_trace(trace, parse_name(name))
+
+
+def remark_by_name(trace: Trace, name: str) -> str:
+    """What the tiling of this name does otherwise than its name says: fewer tiles; "": nothing."""
+    return remark_on(trace, parse_name(name))

@@ -22,7 +22,7 @@ from ooctrain.rewrite.tile.choose import tilings_of, without_rule
 from ooctrain.rewrite.tile.offers import MOVES, Offer, OperatorTimes, nothing_fits, tiled_as_offered
 from ooctrain.rewrite.tile.operators import operators_of
 from ooctrain.rewrite.tile.rules import obstacle
-from ooctrain.rewrite.tile.sft_planner import with_tiling
+from ooctrain.rewrite.tile.sft_planner import check_untiled_too, with_tiling
 from ooctrain.sched.budget import trace_minimum_bytes
 from ooctrain.sched.planners.belady import Belady
 from ooctrain.sched.planners.prefix import Prefix
@@ -56,6 +56,7 @@ class Banded:
     untiled: bool = True
 
     def __post_init__(self) -> None:
+        check_untiled_too(self.name, self.untiled)
         if self.planner:
             get_planner(self.planner)  # a wrong name is an error at once
 

@@ -25,7 +25,7 @@ from ooctrain.rewrite.tile.frontier import (
 from ooctrain.rewrite.tile.row_rules import SAME, RowRule
 from ooctrain.rewrite.tile.rule_of_call import row_rule_of
 from ooctrain.rewrite.tile.rules import obstacle
-from ooctrain.rewrite.tile.segment import choose_chain, named_calls
+from ooctrain.rewrite.tile.segment import check_untiled, choose_chain, named_calls
 from ooctrain.step.machine import specs_of
 from ooctrain.step.trace import Call, Trace
 
@@ -72,7 +72,7 @@ def banded_calls(
     Raises:
         ConfigError: a call has no row rule; it says which.
     """
-    forward = _forward_calls(trace, first, last)
+    forward = forward_calls(trace, first, last)
     backward = _backward_calls(trace, {call.id for call in forward})
     rules = {call.id: _rule(trace, call) for call in (*forward, *backward)}
     source = forward[0].ins[0]
@@ -95,9 +95,12 @@ def banded_calls(
     )
 
 
-def _forward_calls(trace: Trace, first: str | None, last: str | None) -> list[Call]:
+def forward_calls(trace: Trace, first: str | None, last: str | None) -> list[Call]:
     """The longest chain; or, if both ends are named, all calls on ways to the last one from what
     the first one reads.
+
+    Raises:
+        ConfigError: there are none, or an earlier tiling has made one of them.
     """
     if first is None or last is None:
         return choose_chain(trace, first, last)
@@ -120,6 +123,7 @@ def _forward_calls(trace: Trace, first: str | None, last: str | None) -> list[Ca
             code="OOC-113",
             fix="an end that the start's output reaches",
         )
+    check_untiled(found[::-1])
     return found[::-1]
 
 

@@ -34,7 +34,7 @@ GRIDS = (2, 4, 8, 16, 32)
 #: No segment becomes more calls than this: planning them must not take longer than a step.
 MOST_CALLS = 40_000
 #: Limits of memory: the untiled step's need, times this again and again.
-STEP, STEPS = 2**-0.5, 24
+STEP, STEPS, STEPS_UP = 2**-0.5, 24, 9
 #: Copies of kept rows beside own rows, as a share of the forward calls (docs/tiling.md).
 COPIES = 0.06
 #: A network is cut where its tensors are small; at most at so many places.
@@ -141,11 +141,12 @@ def tilings_of(operators: Operators, times: OperatorTimes, machine: Machine) -> 
         ("all", movable),
     )
     lasting = sum(v.nbytes for v in operators.trace.variables if v.persistent)
-    limit = lasting + sum(_stored_bytes(operators, i) for i in range(len(operators.calls)))
+    most = lasting + sum(_stored_bytes(operators, i) for i in range(len(operators.calls)))
     found: dict[tuple[str, ...], Offer] = {}
-    for _ in range(STEPS):
-        limit = int(limit * STEP)
+    for limit in _limits(most):
         for moves, kind in kinds:
+            if limit >= most and any(offer.moves == moves for offer in found.values()):
+                continue
             way = _best_way(len(cuts), kind, limit - lasting)
             names = tuple(choice.name for choice in way.choices if choice.name) if way else ()
             if way and names:
@@ -153,7 +154,19 @@ def tilings_of(operators: Operators, times: OperatorTimes, machine: Machine) -> 
                 work = times.work(way.extra_ns)
                 why = f"the least work of all that need {format_bytes(limit)} {MOVED[moves]}"
                 found.setdefault(names, Offer(names, work, kept, limit, moves, why))
-    return list(found.values())
+    return sorted(found.values(), key=lambda offer: -offer.need_bytes)
+
+
+def _limits(most_bytes: int) -> Iterator[int]:
+    """Down from what the untiled step stores; then up from there, for short networks, whose tiles
+    need as much room as all that is stored.
+    """
+    limit = most_bytes
+    for _ in range(STEPS):
+        limit = int(limit * STEP)
+        yield limit
+    for step in range(STEPS_UP):
+        yield int(most_bytes * STEP ** (-step / 2))
 
 
 def _moved(choice: SegmentChoice) -> SegmentChoice | None:

@@ -15,10 +15,10 @@ from numbers import Integral
 from typing import Literal
 
 from ooctrain.errors import ConfigError
-from ooctrain.rewrite.tile.banded_calls import banded_calls
+from ooctrain.rewrite.tile.banded_calls import banded_calls, forward_calls
 from ooctrain.rewrite.tile.bands import weave_bands
-from ooctrain.rewrite.tile.halo import tile_spans
-from ooctrain.rewrite.tile.segment import find_segment
+from ooctrain.rewrite.tile.halo import Span, tile_spans
+from ooctrain.rewrite.tile.segment import Segment, find_segment
 from ooctrain.rewrite.tile.steps import make_tiles
 from ooctrain.rewrite.tile.weave import weave
 from ooctrain.step.trace import Trace
@@ -52,11 +52,40 @@ def tile_trace(trace: Trace, tiling: Tiling) -> Trace:
         calls = banded_calls(trace, tiling.grid[0], tiling.first, tiling.last)
         return weave_bands(trace, calls, tiling.again)
     segment = find_segment(trace, tiling.first, tiling.last)
+    rows, columns = _spans(trace, segment, tiling.grid)
+    return weave(trace, segment, make_tiles(trace, segment, rows, columns), tiling.again)
+
+
+def _spans(
+    trace: Trace, segment: Segment, grid: tuple[int, int]
+) -> tuple[tuple[Span, ...], tuple[Span, ...]]:
+    """Rows and columns of tiles."""
     height, width = trace.variables[segment.source].shape[2:]
     windows = [stage.windows for stage in segment.stages]
-    rows = tile_spans([w[0] for w in windows], height, tiling.grid[0])
-    columns = tile_spans([w[1] for w in windows], width, tiling.grid[1])
-    return weave(trace, segment, make_tiles(trace, segment, rows, columns), tiling.again)
+    rows = tile_spans([w[0] for w in windows], height, grid[0])
+    return rows, tile_spans([w[1] for w in windows], width, grid[1])
+
+
+def remark_on(trace: Trace, tiling: Tiling) -> str:
+    """What a tiling does otherwise than asked for: fewer tiles than wanted; "": nothing.
+
+    Args:
+        trace: before it is tiled.
+    """
+    name, wanted = name_of(tiling), tuple(map(int, tiling.grid))
+    if tiling.halo == "keep":
+        first = forward_calls(trace, tiling.first, tiling.last)[0]
+        rows = trace.variables[first.ins[0]].shape[2]
+        if wanted[0] <= rows:
+            return ""
+        return f"{name} makes {rows} bands: the input of {first.name!r} has {rows} rows"
+    segment = find_segment(trace, tiling.first, tiling.last)
+    found = tuple(map(len, _spans(trace, segment, tiling.grid)))
+    if found == wanted:
+        return ""
+    last, (h, w) = segment.stages[-1].forward, trace.variables[segment.target].shape[2:]
+    made = f"{name} makes {found[0]} x {found[1]} tiles"
+    return f"{made}: the output of {last.name!r} has {h} rows and {w} columns"
 
 
 def _check(tiling: Tiling) -> None:
@@ -84,8 +113,18 @@ def _is_grid(grid: object) -> bool:
     """Whether it is two whole numbers of 1 or more."""
     return (
         isinstance(grid, Sequence) and len(grid) == 2
-        and all(isinstance(n, Integral) and int(n) >= 1 for n in grid)
+        and all(
+            isinstance(n, Integral) and not isinstance(n, bool) and int(n) >= 1 for n in grid
+        )
     )  # fmt: skip
+
+
+def name_of(tiling: Tiling) -> str:
+    """The name of a tiling among rewrites, such as `parse_name` reads."""
+    kinds = [kind for kind, how in NAMED.items() if how == (tiling.halo, tiling.again)]
+    ends = f":{tiling.first or ''}:{tiling.last or ''}".rstrip(":")
+    size = tiling.grid[0] if tiling.halo == "keep" else f"{tiling.grid[0]}x{tiling.grid[1]}"
+    return f"{kinds[0] if kinds else 'tile'}:{size}{ends}"
 
 
 def parse_name(name: str) -> Tiling:

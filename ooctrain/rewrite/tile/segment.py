@@ -9,6 +9,7 @@ graphs into segments stand on this). Read next: `adjoint.py`, then `weave.py`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,9 @@ from ooctrain.rewrite.tile.adjoint import match_backward
 from ooctrain.rewrite.tile.rules import TileRule, obstacle, rule_of
 from ooctrain.step.op import Window
 from ooctrain.step.trace import Call, Phase, Trace
+
+#: How the name of a tile's call ends: "[h 0:8, w 0:8]"; of a band's: "[h 0:8]", "[n 1, h 0:8]".
+_PART = re.compile(r"\[(?:n \d+, )?h \d+:\d+(?:, w \d+:\d+)?\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,8 @@ def choose_chain(trace: Trace, first: str | None, last: str | None) -> list[Call
         _require_tileable(trace, ends[0])
         return _until(trace, next(chain for chain in chains if ends[0] in chain), last)
     if not chains:
+        if any(is_tile(call) for call in trace.calls):
+            raise _tiled_already("all that can be tiled")
         raise ConfigError(
             "no call of this trace can be tiled",
             code="OOC-113",
@@ -103,6 +109,9 @@ def choose_chain(trace: Trace, first: str | None, last: str | None) -> list[Call
 def named_calls(trace: Trace, name: str, phases: Sequence[Phase] = ("forward",)) -> list[Call]:
     """The forward calls of a layer, or one by its own name. Raises ConfigError: there is none."""
     found = [call for call in trace.calls if call.phase in phases and _is_named(call, name)]
+    tiles = [c for c in trace.calls if c.phase in phases and _is_named(c, name, tiles=True)]
+    if tiles and all(is_tile(call) for call in found):
+        raise _tiled_already(repr(name), tiles)
     if not found:
         raise ConfigError(
             f"no forward call is named {name!r}",
@@ -112,8 +121,33 @@ def named_calls(trace: Trace, name: str, phases: Sequence[Phase] = ("forward",))
     return found
 
 
-def _is_named(call: Call, name: str) -> bool:
-    return call.name == name or call.name.startswith(f"{name}.")
+def _is_named(call: Call, name: str, *, tiles: bool = False) -> bool:
+    """Whether a call belongs to a layer, or has this name; or, of `tiles`, is a part of such."""
+    whole = _PART.split(call.name)[0] if tiles and is_tile(call) else call.name
+    return name in (whole, call.name) or whole.startswith(f"{name}.")
+
+
+def is_tile(call: Call) -> bool:
+    """Whether a call runs over a part of the image: an earlier tiling has made it."""
+    return _PART.search(call.name) is not None
+
+
+def check_untiled(calls: Sequence[Call]) -> None:
+    """Raises ConfigError: an earlier tiling has made one of these calls."""
+    tiles = [call for call in calls if is_tile(call)]
+    if tiles:
+        raise _tiled_already(repr(_PART.split(tiles[0].name)[0]), tiles)
+
+
+def _tiled_already(what: str, tiles: Sequence[Call] = ()) -> ConfigError:
+    shown = ", ".join(repr(call.name) for call in tiles[:2])
+    return ConfigError(
+        f"{what} runs in tiles already",
+        code="OOC-113",
+        numbers=f"{len(tiles)} calls of tiles: {shown}" if tiles else "",
+        fix="tile the untiled trace, once: each segment in one tiling, of as many tiles as are "
+        "wanted in the end",
+    )
 
 
 def _follow(trace: Trace, start: Call) -> list[Call]:
@@ -174,6 +208,8 @@ def _successor(trace: Trace, call: Call) -> Call | None:
 
 def _problem(trace: Trace, call: Call) -> str:
     """Why a call cannot be part of a segment; empty if it can."""
+    if is_tile(call):
+        return "it is a tile's already"
     if rule_of(call.op) is None:
         return obstacle(call.op)
     others = [trace.variables[v] for v in call.ins[1:]]

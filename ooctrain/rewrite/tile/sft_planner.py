@@ -17,7 +17,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ooctrain.errors import Infeasible
+from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.rewrite.tile.halo import split_evenly
 from ooctrain.rewrite.tile.offers import Offer, OperatorTimes, nothing_fits, tiled_as_offered
 from ooctrain.rewrite.tile.operators import Operators, operators_of
@@ -50,7 +50,7 @@ class Sft:
     """Paper 003's planner.
 
     Args:
-        tiles: in H and in W; 0: the best of `GRIDS`.
+        tiles: in H and in W; None: the best of `GRIDS`.
         untiled: whether the step as it is is preferred where it fits; else it comes last.
 
     Cost: that of tiling the step once for each offer that is tried; O(tiles * calls) each.
@@ -58,11 +58,13 @@ class Sft:
 
     name = "sft"
 
-    tiles: int = 0
+    tiles: int | None = None
     untiled: bool = True
 
     def __post_init__(self) -> None:
-        check_whole_numbers(self.name, {"tiles": self.tiles}, least=0)
+        if self.tiles is not None:
+            check_whole_numbers(self.name, {"tiles": self.tiles})
+        check_untiled_too(self.name, self.untiled)
 
     def plan(
         self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
@@ -101,12 +103,21 @@ class Sft:
         times = OperatorTimes.of(operators, machine)
         found: dict[tuple[str, ...], Offer] = {(): Offer((), 1.0, why="it fits untiled")}
         for segments in partitions(operators):
-            for tiles in (self.tiles,) if self.tiles else GRIDS:
+            for tiles in GRIDS if self.tiles is None else (self.tiles,):
                 offer = _offer(operators, segments, tiles, times)
                 if offer is not None and offer.work <= MOST_WORK:
                     found.setdefault(offer.rewrites, offer)
         in_order = sorted(found.values(), key=lambda offer: (not offer.rewrites, offer.work))
         return in_order if not self.untiled else sorted(in_order, key=lambda offer: offer.work)
+
+
+def check_untiled_too(planner: str, untiled: object) -> None:
+    """Raises ConfigError: `untiled` of a planner is neither True nor False."""
+    if not isinstance(untiled, bool):
+        raise ConfigError(
+            f"{planner}: untiled={untiled!r} is neither true nor false", code="OOC-105",
+            fix=f"{planner}:untiled=false, or leave untiled out",
+        )  # fmt: skip
 
 
 def with_tiling(plan: Plan, offer: Offer, least_bytes: int) -> Plan:

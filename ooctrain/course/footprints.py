@@ -1,0 +1,47 @@
+"""How much bands by hand compute, and how much they hold, on a real network, beside par.
+
+In: a part of a rubric, a submission. Out: its work or its peak, and par's, or why there is none.
+The one idea: rows are counted here, from the numbers that were answered; par is what the library's
+own frontiers need for the same cuts, and computed when it is asked for. Read next: `submitted.py`,
+which asks; `../testing/bands_by_hand.py`.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from ooctrain.api import step_trace
+from ooctrain.course.beside_par import BesidePar
+from ooctrain.course.rubric import BandsPart
+from ooctrain.course.submitted import bands_of, why_not
+from ooctrain.testing.bands_by_hand import BandedChain, Footprint, chain_in, footprint_of, par_rows
+
+
+@lru_cache(maxsize=8)
+def chain_for(part: BandsPart) -> BandedChain:
+    """The network's longest chain, cut into even bands."""
+    return chain_in(step_trace(part.model, 1, part.rows), part.bands)
+
+
+def par_footprint(part: BandsPart) -> Footprint:
+    """What the library needs."""
+    chain = chain_for(part)
+    return footprint_of(chain, par_rows(chain.layers, chain.cuts))
+
+
+def counted(part: BandsPart, submission: str, limit_s: float) -> BesidePar:
+    """Asks a submission for rows, and counts: a share of the untiled work, or bytes."""
+    chain, par = chain_for(part), _number(part, par_footprint(part))
+    try:
+        with bands_of(submission, limit_s) as bands:
+            answer = bands.rows(chain.layers, chain.cuts)
+    except Exception as error:  # a stranger's: whatever fails, it is the submission's fault
+        return BesidePar(None, par, why_not(error))
+    try:
+        return BesidePar(_number(part, footprint_of(chain, answer)), par)
+    except ValueError as error:
+        return BesidePar(None, par, f"its rows are refused: {error}")
+
+
+def _number(part: BandsPart, footprint: Footprint) -> float:
+    return footprint.work if part.counts == "work" else footprint.peak_bytes
