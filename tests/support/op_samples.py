@@ -157,6 +157,9 @@ def resize_samples() -> Samples:
         for corners in (False, True):
             yield Upsample(size, "bilinear", corners), (normal(*X),)
             yield UpsampleGrad((7, 5), "bilinear", corners), (normal(2, 3, *size),)
+    for mode in ("nearest", "bilinear"):  # rows 2 to 6 of 9, for rows 5 to 11 of 19
+        yield Upsample((7, 8), mode, False, (2, 9, 5, 19)), (normal(2, 3, 5, 4),)
+        yield UpsampleGrad((2, 4), mode, False, (3, 9, 5, 19)), (normal(2, 3, 6, 8),)
     yield Upsample((8, 4), "bilinear"), (normal(1, 19, 1, 1),)
     yield Upsample((8, 4), "bilinear", True), (normal(1, 19, 1, 1),)
 

@@ -29,14 +29,14 @@ from ooctrain.rewrite.tile.carried_totals import add_part, carried_sum, finish_l
 from ooctrain.rewrite.tile.frontier import Frontier
 from ooctrain.rewrite.tile.halo import Span, start_of
 from ooctrain.rewrite.tile.on_rows import OnRows
-from ooctrain.rewrite.tile.row_rules import RowPlace, RowsRead
+from ooctrain.rewrite.tile.row_rules import AnyRead, RowPlace
 from ooctrain.rewrite.tile.steps import TileCall, Value, zeros
 from ooctrain.rewrite.tile.writer import TraceWriter, positions
 from ooctrain.step.op import Op, Spec
 from ooctrain.step.trace import Call, Trace
 
 #: {tensor: how calls read its rows, and over which rows they run}
-Readers = dict[int, list[tuple[RowsRead, Frontier]]]
+Readers = dict[int, list[tuple[AnyRead, Frontier]]]
 
 
 def weave_bands(trace: Trace, calls: BandedCalls, again: bool) -> Trace:

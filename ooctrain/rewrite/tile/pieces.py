@@ -23,7 +23,7 @@ from ooctrain.layers.combine import Add
 from ooctrain.layers.kernels.driver_table import DriverTable
 from ooctrain.layers.regions import Slice
 from ooctrain.rewrite.tile.halo import Span, with_rows
-from ooctrain.rewrite.tile.row_rules import RowPlace, RowRule, RowsRead
+from ooctrain.rewrite.tile.row_rules import AnyRead, RowPlace, RowRule
 from ooctrain.rewrite.tile.rule_of_call import row_rule_of
 from ooctrain.step.op import Op, Scalars, Spec, physical_shape, whole_lines
 
@@ -246,7 +246,7 @@ def _overlaps(heights: Heights, span: Span) -> list[tuple[int, int, int]]:
     return [(i, lo, hi) for i, lo, hi in found if lo < hi]
 
 
-def _first_row(read: RowsRead, extent: int, rows: int, holds: Any) -> int:
+def _first_row(read: AnyRead, extent: int, rows: int, holds: Any) -> int:
     """The first of `rows` rows for whose reads something holds that then holds for all later ones;
     `rows` where it holds for none.
     """
