@@ -25,6 +25,7 @@ from ooctrain.layers.regions import Slice
 from ooctrain.step.blocks import ReadByRows, tensor_of, value_of, whole_of
 from ooctrain.step.foreign import as_numbers
 from ooctrain.step.machine import specs_of
+from ooctrain.step.op import computed_by
 from ooctrain.step.trace import Call, Trace
 
 #: a batch of images: an array, or read by rows
@@ -150,8 +151,9 @@ def input_values(trace: Trace, x: Images, y: np.ndarray | None) -> dict[int, Any
                 [np.asarray(value.rows(n, 0, value.shape[2])) for n in range(value.shape[0])]
             )
     for call in trace.calls:
-        if isinstance(call.op, ClassLoss):
-            _check_labels(inputs, call, trace)
+        op = computed_by(call.op)
+        if isinstance(op, ClassLoss):
+            _check_labels(inputs, call, trace, op.ignore_index)
     return inputs
 
 
@@ -169,11 +171,15 @@ def _checked(name: str, value: Images, dtype: str) -> Images:
     return value if isinstance(value, ReadByRows) else np.ascontiguousarray(value, dtype=dtype)
 
 
-def _check_labels(inputs: Mapping[int, np.ndarray], call: Call, trace: Trace) -> None:
-    logits, target = call.ins[0], call.ins[1]
-    labels = value_on_host(trace, target, inputs)
-    if labels is not None:
-        check_labels(labels, trace.variables[logits].shape[1], call.op.ignore_index)
+def _check_labels(
+    inputs: Mapping[int, np.ndarray], call: Call, trace: Trace, ignore_index: int
+) -> None:
+    """Of a call on rows the labels of these rows, which may lie in several values."""
+    classes = trace.variables[call.ins[0]].shape[1]
+    for target in (v for v in call.ins if trace.variables[v].dtype == "int64"):
+        labels = value_on_host(trace, target, inputs)
+        if labels is not None:
+            check_labels(labels, classes, ignore_index)
 
 
 def value_on_host(

@@ -15,10 +15,12 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from ooctrain.layers.activation import EXP_FLOPS
-from ooctrain.step.op import Op, Spec, require
+from ooctrain.step.op import Op, Spec, require, require_float
 from ooctrain.step.trace import Kind
 
 Reduction = Literal["mean", "sum", "none"]
+#: So many float32 hold a float64: their sum, the largest first.
+DIVISOR_PARTS = 3
 
 
 class ClassLoss(Op):
@@ -74,6 +76,50 @@ class LabelWeight(Op):
         counted = labels[labels != self.ignore_index]
         weight = weights[0][counted].sum() if weights else counted.size
         return (np.asarray(weight / self.parts),)
+
+
+@dataclass(frozen=True, slots=True)
+class TotalLoss(Op):
+    """The sum of the losses of all rows, or their mean, and what that is divided by.
+
+    Reads (losses, labels[, weights of the classes]) and writes (loss, divisor), the divisor being
+    the weight of all labels that count; or reads (losses[, divisor]) and writes (loss,). Bands of
+    rows go on with it from one to the next (docs/tiling.md).
+
+    Args:
+        counts: whether it reads labels.
+    """
+
+    ignore_index: int = -100
+    counts: bool = True
+    name: ClassVar[str] = "total_loss"
+    out_names: ClassVar[tuple[str, ...]] = ("out", "divisor")
+    out_kinds: ClassVar[tuple[Kind, ...]] = ("aux", "stat")
+
+    def infer(self, losses: Spec, *others: Spec) -> tuple[Spec, ...]:
+        require_float(self, losses)
+        if not self.counts:
+            return (Spec((), losses.dtype),)
+        require(others[0].shape == losses.shape, "total_loss: a loss for each label", losses)
+        return Spec((), losses.dtype), Spec((DIVISOR_PARTS,), losses.dtype)
+
+    def reference(self, losses, *others, scalars):
+        if not self.counts:
+            return (np.asarray(losses.sum() / others[0] if others else losses.sum()),)
+        counted = self.weight_of(*others)
+        divisor = np.zeros(DIVISOR_PARTS, losses.dtype)
+        divisor[0] = counted
+        return np.asarray(losses.sum() / counted, losses.dtype), divisor
+
+    def weight_of(self, labels: np.ndarray, *weights: np.ndarray) -> np.ndarray:
+        """The weight of the labels that count: their number, where there are no weights."""
+        counted = labels[labels != self.ignore_index]
+        return np.float64(weights[0][counted].sum() if weights else counted.size)
+
+
+def number_of(divisor: np.ndarray) -> float:
+    """What a mean is divided by: one float, or several whose sum it is, as `TotalLoss` writes."""
+    return float(divisor.sum(dtype=np.float64))
 
 
 def as_rows(logits: np.ndarray) -> np.ndarray:

@@ -79,7 +79,7 @@ class SoftmaxCrossEntropyGrad(class_loss.ClassLossGrad):
         valid = label != self.ignore_index
         d = np.exp(rows - lse.reshape(-1, 1))
         d[np.arange(len(rows)), np.where(valid, label, 0)] -= 1
-        counted = divisor[0] if divisor else valid.sum()
+        counted = class_loss.number_of(divisor[0]) if divisor else valid.sum()
         d *= valid[:, None] * dloss / (counted if self.reduction == "mean" else 1)
         return (class_loss.row_order(d, logits.shape),)
 

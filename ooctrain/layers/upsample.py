@@ -26,11 +26,14 @@ class Upsample(Op):
         mode: "nearest" or "bilinear".
         corners: for "bilinear": whether the centres of the corner pixels of x and y coincide
             (PyTorch: `align_corners`); if not, the borders of the images coincide.
+        place: of rows that are a part of larger images (first row of x, rows of all x, first row of
+            y, rows of all y); (): x and y are whole.
     """
 
     size: Pair
     mode: str = "nearest"
     corners: bool = False
+    place: tuple[int, ...] = ()
     name: ClassVar[str] = "upsample"
 
     def infer(self, x: Spec) -> tuple[Spec, ...]:
@@ -57,11 +60,13 @@ class UpsampleGrad(Op):
 
     Args:
         size: (H, W) of the input.
+        place: as of `Upsample`; dy then is some rows, among them all that read those of dx.
     """
 
     size: Pair
     mode: str = "nearest"
     corners: bool = False
+    place: tuple[int, ...] = ()
     name: ClassVar[str] = "upsample_grad"
     verb: ClassVar[str] = "grad"
 
@@ -81,7 +86,9 @@ def _matrices(
 ) -> list[np.ndarray]:
     """For rows and for columns the (outputs, inputs) matrix of weights."""
     weights = _nearest_weights if op.mode == "nearest" else _bilinear_weights
-    return [weights(i, o, op.corners).astype(dtype) for i, o in zip(size, out, strict=True)]
+    before, height, after, outputs = op.place or (0, size[0], 0, out[0])
+    rows = weights(height, outputs, op.corners)[after : after + out[0], before : before + size[0]]
+    return [rows.astype(dtype), weights(size[1], out[1], op.corners).astype(dtype)]
 
 
 def _nearest_weights(size: int, out: int, corners: bool) -> np.ndarray:

@@ -117,4 +117,4 @@ def _counted(
     """What a sum is divided by; `labels` are those that count."""
     if op.reduction != "mean":
         return 1
-    return divisor[0] if divisor else weights[labels].sum()
+    return class_loss.number_of(divisor[0]) if divisor else weights[labels].sum()

@@ -86,7 +86,7 @@ def value_of(name: str, values: Mapping[str, Any]) -> Any:
     whole = values[block.tensor]
     if isinstance(whole, ReadByRows):
         return whole.rows(block.image, block.lo, block.hi)
-    return np.asarray(whole)[block.image : block.image + 1, :, block.lo : block.hi]
+    return np.asarray(whole)[block.image : block.image + 1, ..., block.lo : block.hi, :]
 
 
 def whole_of(name: str, variables: Sequence[Variable]) -> tuple[tuple[int, ...], str]:
@@ -96,7 +96,7 @@ def whole_of(name: str, variables: Sequence[Variable]) -> tuple[tuple[int, ...],
     shape = parts[0][1].shape
     if blocks:
         images, rows = 1 + max(b.image for b in blocks), max(b.hi for b in blocks)
-        shape = (images, shape[1], rows, shape[3])
+        shape = images, *shape[1:-2], rows, shape[-1]
     return shape, parts[0][1].dtype
 
 
@@ -112,8 +112,8 @@ def put_together(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
             parts.setdefault(block.tensor, []).append((block, value))
     for tensor, blocks in parts.items():
         images, rows = 1 + max(b.image for b, _ in blocks), max(b.hi for b, _ in blocks)
-        _, c, _, w = blocks[0][1].shape
-        whole = found[tensor] = np.empty((images, c, rows, w), blocks[0][1].dtype)
+        _, *channels, _, w = blocks[0][1].shape
+        whole = found[tensor] = np.empty((images, *channels, rows, w), blocks[0][1].dtype)
         for block, value in blocks:
-            whole[block.image, :, block.lo : block.hi] = value[0]
+            whole[block.image, ..., block.lo : block.hi, :] = value[0]
     return found

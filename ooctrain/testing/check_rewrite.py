@@ -137,8 +137,8 @@ def _wholes(shapes: Iterable[tuple[str, tuple[int, ...]]]) -> dict[str, tuple[in
         if block is None:
             found[name] = shape
             continue
-        images, _, rows, _ = found.get(block.tensor, (0, 0, 0, 0))
-        whole = max(images, block.image + 1), shape[1], max(rows, block.hi), shape[3]
+        images, *_, rows, _ = found.get(block.tensor, (0, 0, 0, 0))
+        whole = max(images, block.image + 1), *shape[1:-2], max(rows, block.hi), shape[-1]
         found[block.tensor] = whole
     return found
 

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from support.check_tile import SCALARS, chain_trace, random_values
-from support.quick import quick
+from support.quick import all_but, quick
 from support.tile_chains import MOST_PIXELS, Chain, chains, exact_values
 from support.tile_graphs import Graph, graphs
 
@@ -197,13 +197,21 @@ GRAPHS = {
     "a U": Graph([("3x3", 0, 0), ("pool", 0, 0), ("5x5", 0, 0), ("up", 0, 0), ("concat", 0, 3)]),
     "upsampled by overlapping pools": Graph([("pool", 0, 1), ("3x3", 0, 0), ("up", 0, 0)]),
     "transposed": Graph([("3x3/2", 0, 0), ("up 4x4", 0, 0), ("add", 0, 1), ("up 3x3", 0, 0)]),
+    "bilinear": Graph([("pool", 0, 0), ("3x3", 0, 0), ("bilinear", 0, 0), ("concat", 0, 3)]),
+    "corners": Graph([("pool", 0, 0), ("3x3", 0, 0), ("corners", 0, 0), ("add", 0, 3)]),
+    "enlarged by other factors": Graph(
+        [("bilinear, odd", 0, 0), ("3x3", 0, 0), ("corners, odd", 0, 0), ("nearest, odd", 0, 0)]
+    ),
+    "bilinear and smaller": Graph([("3x3", 0, 0), ("bilinear, smaller", 0, 0), ("bilinear", 0, 0)]),
     "a sum with itself": Graph([("3x3", 0, 0), ("add", 0, 3), ("relu", 0, 0)]),
 }
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["once", "again"])
 @pytest.mark.parametrize("rows", quick([(8, 9, 23), EVERY_ROW], 0), ids=["uneven", "rows of 1"])
-@pytest.mark.parametrize("case", GRAPHS)
+@pytest.mark.parametrize(
+    "case", all_but(GRAPHS, "corners", "enlarged by other factors", "bilinear and smaller")
+)
 def test_named_graphs(case: str, rows: tuple[int, ...], again: bool) -> None:
     trace = graph_trace(GRAPHS[case], (2, 2, 26, 12))
     assert trace is not None

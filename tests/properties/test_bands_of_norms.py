@@ -103,6 +103,7 @@ CASES: dict[str, tuple[Graph, tuple[int, int, int, int]]] = {
     "frozen": (Graph([("frozen norm", 0, 0), ("relu", 0, 0), ("batch norm", 0, 0)]), (2, 2, 26, 9)),
     "rows of several blocks": (Graph([("batch norm", 0, 0), ("5x5", 0, 0)]), (1, 2, 26, 290)),
     "several chunks": (Graph([("batch norm", 0, 0), ("relu", 0, 0)]), (2, 2, 40, 1000)),
+    "pooled into a norm": (Graph([("pool", 0, 0), ("batch norm", 0, 0)]), (1, 2, 26, 6)),
     "a norm that leaves": (
         Graph([("batch norm", 0, 0), ("pool", 0, 1), ("up", 0, 0), ("batch norm", 0, 0)], 1),
         (1, 2, 24, 12),

@@ -9,6 +9,9 @@ are those of tests/zoo/block_bugs.py. Source: docs/tiling.md.
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -274,3 +277,15 @@ def test_an_image_of_48_mib_trains_in_a_device_of_32(tmp_path: Path) -> None:
     assert found.timeline.peak_bytes == plan.peak_bytes <= 32 << 20
     assert np.isfinite(found.loss)
     assert all(np.isfinite(g).all() and g.any() for g in found.gradients.values())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="no Pss here")
+def test_the_process_holds_what_is_promised() -> None:
+    """Device and host memory, the pages of the file, and 32 MiB; each page counted once."""
+    child = [sys.executable, "-m", "benchmarks.bench_blocks", "--child", "1024", "16", "32"]
+    root = Path(__file__).parents[2]
+    shown = subprocess.run(child, check=True, capture_output=True, text=True, cwd=root).stdout
+    found = json.loads(shown)
+    promised = found["peak_mib"] + found["host_peak_mib"] + 3 * 1024**2 / (1 << 20)
+    assert found["resident_mib"] - found["before_mib"] <= promised + 32

@@ -31,7 +31,7 @@ from ooctrain.layers.batch_norm import (
     BatchNormStats,
 )
 from ooctrain.layers.channel_sum import ChannelSum
-from ooctrain.layers.class_loss import LabelWeight
+from ooctrain.layers.class_loss import LabelWeight, TotalLoss
 from ooctrain.layers.combine import Add, AddMasked, Concat, Constant, Scale
 from ooctrain.layers.conv2d import Conv2d, Conv2dGradInput, Conv2dGradWeight, Geometry
 from ooctrain.layers.conv_transpose import ConvTranspose2d
@@ -157,6 +157,9 @@ def resize_samples() -> Samples:
         for corners in (False, True):
             yield Upsample(size, "bilinear", corners), (normal(*X),)
             yield UpsampleGrad((7, 5), "bilinear", corners), (normal(2, 3, *size),)
+    for mode in ("nearest", "bilinear"):  # rows 2 to 6 of 9, for rows 5 to 11 of 19
+        yield Upsample((7, 8), mode, False, (2, 9, 5, 19)), (normal(2, 3, 5, 4),)
+        yield UpsampleGrad((2, 4), mode, False, (3, 9, 5, 19)), (normal(2, 3, 6, 8),)
     yield Upsample((8, 4), "bilinear"), (normal(1, 19, 1, 1),)
     yield Upsample((8, 4), "bilinear", True), (normal(1, 19, 1, 1),)
 
@@ -242,6 +245,11 @@ def loss_samples() -> Samples:
     yield ClassWeights((0.25, 2.0, 0.0)), ()
     yield LabelWeight(parts=2), (labels(2, 3, 3, classes=4, ignored=(1, 4)),)
     yield LabelWeight(parts=3), (labels(7, classes=3, ignored=(2,)), normal(3) ** 2)
+    some, each = labels(2, 3, 3, classes=3, ignored=(1, 4)), normal(2, 3, 3) ** 2
+    yield TotalLoss(), (each, some)
+    yield TotalLoss(), (each, some, np.array([0.25, 2.0, 0.5], np.float32))
+    yield TotalLoss(counts=False), (each,)
+    yield TotalLoss(counts=False), (each, np.float32(7.5))
     yield SoftmaxCrossEntropy(), (logits, labels(5, classes=4, ignored=(0,)), np.float32(7.5))
     yield SoftmaxCrossEntropyGrad(), (logits, labels(5, classes=4), lse, scale, np.float32(7.5))
     for reduction in ("mean", "sum", "none"):

@@ -32,6 +32,17 @@ CONVS = {
 TRANSPOSED = {"up 2x2": (2, 2, 0, 0), "up 3x3": (3, 2, 1, 1), "up 4x4": (4, 2, 1, 0)}
 
 
+#: Mode, corners, and rows y = x * first // second + third, of other sizes.
+RESIZED = {
+    "bilinear": ("bilinear", False, (2, 1, 0)),
+    "corners": ("bilinear", True, (2, 1, 0)),
+    "bilinear, odd": ("bilinear", False, (3, 2, 1)),
+    "corners, odd": ("bilinear", True, (2, 1, 1)),
+    "bilinear, smaller": ("bilinear", False, (3, 7, 1)),
+    "nearest, odd": ("nearest", False, (5, 3, 1)),
+}
+
+
 #: Norms of two channels; the last one is one of evaluation.
 NORMS: dict[str, Callable[[], nn.Module]] = {
     "batch norm": lambda: nn.BatchNorm2d(2),
@@ -95,13 +106,29 @@ class Graph(nn.Module):
         small = x.shape[2] <= MOST_PIXELS
         if what in TRANSPOSED and small:
             return getattr(self, f"conv{number}")(x)
+        if what in RESIZED and small:
+            mode, corners, (up, down, more) = RESIZED[what]
+            size = tuple(extent * up // down + more for extent in x.shape[2:])
+            return F.interpolate(x, size, mode=mode, align_corners=corners)
         return F.interpolate(x, scale_factor=2) if what == "up" and small else F.relu(x)
 
     def __repr__(self) -> str:
         return f"Graph({list(self.steps)}, {self.leaving})"
 
 
-WHAT = (*CONVS, *TRANSPOSED, "add", "add", "add", "concat", "concat", "pool", "up", "relu")
+WHAT = (
+    *CONVS,
+    *TRANSPOSED,
+    "add",
+    "add",
+    "add",
+    "concat",
+    "concat",
+    "pool",
+    "up",
+    "relu",
+    *RESIZED,
+)
 newest = st.sampled_from([0, 0, 0, 0, 1, 2])
 
 

@@ -7,13 +7,14 @@ view of one part, or views of several (`pieces.py`). Read next: `bands.py`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from ooctrain.errors import ConfigError
 from ooctrain.layers.combine import Concat
 from ooctrain.layers.regions import Slice
-from ooctrain.rewrite.tile.halo import Span
+from ooctrain.rewrite.tile.halo import Span, row_axis, start_of, with_rows
 from ooctrain.rewrite.tile.on_rows import View
 from ooctrain.rewrite.tile.steps import TileCall, Value
 from ooctrain.rewrite.tile.writer import TraceWriter
@@ -150,7 +151,8 @@ class BandRows:
         whole groups of four elements.
         """
         shapes = [self.trace.variables[v].shape for v in variables]
-        return self.trace.device == "cpu" or all(s[1] * s[3] % 4 == 0 for s in shapes)
+        of_row = (math.prod(with_rows(shape, 1)) for shape in shapes)
+        return self.trace.device == "cpu" or all(elements % 4 == 0 for elements in of_row)
 
     def _can_be_viewed(self, v: int, part: Part, rows: Span) -> bool:
         return (
@@ -178,7 +180,7 @@ class BandRows:
         place = self.label(image, rows)
         out = self.value(v, f"{run.cut_mark}.{label}{place}", self.spec(v, rows))
         name = f"{self.trace.variables[v].name}.join{run.cut_mark}{place}"
-        return run.write(name, Concat(2), tuple(pieces), out)
+        return run.write(name, Concat(row_axis(out.spec.shape)), tuple(pieces), out)
 
     def _covering(
         self, run: BandPass, v: int, image: int, rows: Span
@@ -203,14 +205,14 @@ class BandRows:
         self._check_copies(v)
         place = self.label(image, rows)
         out = self.value(v, f"{run.cut_mark}.{label}{place}", self.spec(v, rows))
-        op = Slice(shape, (part.image, 0, rows.lo - part.rows.lo, 0), out.spec.shape)
+        op = Slice(shape, start_of(shape, part.image, rows.lo - part.rows.lo), out.spec.shape)
         name = f"{self.trace.variables[v].name}.slice{run.cut_mark}{place}"
         return run.write(name, op, (part.value,), out)
 
     def _check_copies(self, v: int) -> None:
         """Raises ConfigError: a GPU copies words of four bytes, and a pixel of this has others."""
         old = self.trace.variables[v]
-        pixel_bytes = old.shape[1] * ITEM_BYTES[old.dtype]
+        pixel_bytes = math.prod(old.shape[1 : row_axis(old.shape)]) * ITEM_BYTES[old.dtype]
         if self.trace.device == "cuda" and pixel_bytes % 4:
             raise ConfigError(
                 f"rows of {old.name!r} cannot be copied on a GPU: a pixel has {pixel_bytes} bytes",
@@ -220,12 +222,13 @@ class BandRows:
 
     def extent(self, v: int) -> int:
         """Rows of the whole tensor."""
-        return self.trace.variables[v].shape[2]
+        shape = self.trace.variables[v].shape
+        return shape[row_axis(shape)]
 
     def spec(self, v: int, rows: Span) -> Spec:
         """Shape and type of some rows of one image of a tensor."""
-        _, c, _, w = self.trace.variables[v].shape
-        return Spec((1, c, rows.extent, w), self.trace.variables[v].dtype)
+        whole = self.trace.variables[v]
+        return Spec(with_rows(whole.shape, rows.extent), whole.dtype)
 
     def label(self, image: int, rows: Span) -> str:
         """As in names: "[h 4:9]", of several images "[n 1, h 4:9]"."""

@@ -169,7 +169,7 @@ def _forward_rows(
     before = [(read, frontiers[v]) for read, v in reads if read and v in frontiers]
     if rule.reduces:
         return _in_blocks(trace, call, before[0][1], upwards=False)
-    return frontier_after(before, trace.variables[call.outs[0]].shape[2])
+    return frontier_after(before, trace.variables[call.outs[0]].shape[-2])
 
 
 def _in_blocks(trace: Trace, call: Call, frontier: Frontier, upwards: bool) -> Frontier:

@@ -27,16 +27,16 @@ from ooctrain.rewrite.tile.blocks import read_blocks
 from ooctrain.rewrite.tile.carried_sums import CARRIED, CarriedSum
 from ooctrain.rewrite.tile.carried_totals import add_part, carried_sum, finish_level
 from ooctrain.rewrite.tile.frontier import Frontier
-from ooctrain.rewrite.tile.halo import Span
+from ooctrain.rewrite.tile.halo import Span, start_of
 from ooctrain.rewrite.tile.on_rows import OnRows
-from ooctrain.rewrite.tile.row_rules import RowPlace, RowsRead
+from ooctrain.rewrite.tile.row_rules import AnyRead, RowPlace
 from ooctrain.rewrite.tile.steps import TileCall, Value, zeros
 from ooctrain.rewrite.tile.writer import TraceWriter, positions
 from ooctrain.step.op import Op, Spec
 from ooctrain.step.trace import Call, Trace
 
 #: {tensor: how calls read its rows, and over which rows they run}
-Readers = dict[int, list[tuple[RowsRead, Frontier]]]
+Readers = dict[int, list[tuple[AnyRead, Frontier]]]
 
 
 def weave_bands(trace: Trace, calls: BandedCalls, again: bool) -> Trace:
@@ -75,6 +75,9 @@ class _BandWeaver:
         self.levels = levels_of(calls.forward, calls.rules)
         #: sums, and forward tensors that exist in all bands before backward
         self.waiting = crossing(self.levels)
+        for call in calls.forward:
+            if calls.rules[call.id].reduces:
+                self.waiting.update(call.outs)
         images = trace.variables[calls.forward[0].ins[0]].shape[0]
         self.numbers = range(images * calls.bands)
         self.rows = BandRows(trace, writer, self.inner, images)
@@ -224,10 +227,10 @@ class _BandWeaver:
         held = [rows] * len(specs)
         for part in beside:
             held[0] = Span(min(held[0].lo, part.rows.lo), max(held[0].hi, part.rows.hi))
-        if not reduces and any(h.extent != s.shape[2] for h, s in zip(held, specs, strict=True)):
+        if not reduces and any(h.extent != s.shape[-2] for h, s in zip(held, specs, strict=True)):
             raise ConfigError(
                 f"the row rule of {call.name!r} is wrong: what it reads for rows {rows} gives "
-                f"{specs[0].shape[2] - held[0].extent + rows.extent} rows",
+                f"{specs[0].shape[-2] - held[0].extent + rows.extent} rows",
                 code="OOC-113",
                 fix="rewrite/tile/row_rules.py; of an operation of your own: window, with_padding",
             )
@@ -265,8 +268,11 @@ class _BandWeaver:
         return step
 
     def _beside(self, run: BandPass, v: int, rows: Span) -> list[Part]:
-        """Kept rows of a tensor that end or begin where the band's own rows do."""
-        if run.phase == "forward" and not self.again:
+        """Kept rows of a tensor that end or begin where the band's own rows do.
+
+        None of what is computed again though it is there, for another output of its call.
+        """
+        if (run.phase == "forward" and not self.again) or (run.mark and v in self.waiting):
             return []
         parts = run.parts.get(v, [])
         return [part for part in parts if part.rows.hi == rows.lo or part.rows.lo == rows.hi]
@@ -292,7 +298,7 @@ class _BandWeaver:
             run.steps += steps
         whole, label = run.wholes[v], self.rows.label(image, part.rows)
         run.wholes[v] = self.rows.value(v, label.replace("[", "[with ", 1), whole.spec)
-        op = Insert((image, 0, part.rows.lo, 0))
+        op = Insert(start_of(whole.spec.shape, image, part.rows.lo))
         op.infer(whole.spec, part.value.spec)  # raises ShapeError: rows beyond the whole
         name = f"{self.trace.variables[v].name}.insert{label}"
         outs = (run.wholes[v],)

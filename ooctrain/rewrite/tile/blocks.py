@@ -11,6 +11,7 @@ it has. A reader without a row rule keeps its whole. Source: ours; docs/tiling.m
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -20,6 +21,7 @@ from ooctrain.layers.combine import Constant
 from ooctrain.layers.kernels.tables import TABLES
 from ooctrain.layers.regions import Insert
 from ooctrain.rewrite.edit import with_calls
+from ooctrain.rewrite.tile.halo import row_axis, with_rows
 from ooctrain.rewrite.tile.on_rows import OnRows, View
 from ooctrain.step.blocks import block_name, block_of
 from ooctrain.step.machine import specs_of
@@ -121,7 +123,7 @@ def _cut_inputs(trace: Trace) -> tuple[Trace, list[Whole]]:
     variables, wholes = list(trace.variables), []
     for v in trace.initial:
         old = trace.variables[v]
-        if old.kind != "input" or len(old.shape) != 4 or not trace.readers[v]:
+        if old.kind != "input" or len(old.shape) not in (3, 4) or not trace.readers[v]:
             continue
         if block_of(old.name) is not None:  # cut by the segment before
             continue
@@ -133,17 +135,16 @@ def _cut_inputs(trace: Trace) -> tuple[Trace, list[Whole]]:
             for view in _views(call, v)
         ]
         borders = {(view[0], view[2 if first.phase == "forward" else 1]) for _, view in views}
-        n, c, h, w = old.shape
+        n, h = old.shape[0], old.shape[row_axis(old.shape)]
         whole = Whole(v, [])
         for image in range(n):
             rows = sorted({0, h, *(row for at, row in borders if at == image)})
             for lo, hi in pairwise(rows):
                 name = block_name(old.name, image if n > 1 else None, lo, hi)
-                size = c * (hi - lo) * w * ITEM_BYTES[old.dtype]
+                shape = with_rows(old.shape, hi - lo)
+                size = math.prod(shape) * ITEM_BYTES[old.dtype]
                 whole.blocks.append(RowBlock(len(variables), image, lo, hi))
-                variables.append(
-                    Variable(len(variables), name, (1, c, hi - lo, w), old.dtype, size, "input")
-                )
+                variables.append(Variable(len(variables), name, shape, old.dtype, size, "input"))
         wholes.append(whole)
     return replace(trace, variables=tuple(variables)), wholes
 
@@ -175,7 +176,7 @@ def _can_read(trace: Trace, call: Call, whole: Whole, view: View) -> bool:
     if trace.device == "cpu":
         return True
     images = [trace.variables[v].shape for v in (whole.variable, *call.outs)]
-    rows = [shape[1] * shape[3] for shape in images if len(shape) == 4]
+    rows = [math.prod(with_rows(shape, 1)) for shape in images if len(shape) in (3, 4)]
     pieces = _pieces(whole, view)
     inside = len(pieces) == 1 and pieces[0][1] is None
     return inside or all(elements % 4 == 0 for elements in rows)

@@ -1,12 +1,13 @@
 """A sum over all rows that goes on from band to band, with the bits of the untiled kernel.
 
 In: an operation that sums over all pixels (the statistics of a norm, the sums of its gradient, a
-bias's gradient). Out: two operations: `CarriedSum`, which adds a band's rows to a state, and
-`CarriedTotal`, which makes of the state what the operation gives. The one idea: partial sums that
-each band makes for itself and that are added in the end have other roundings than one sum. The
-untiled kernel has an accumulator; carried from band to band, it sees the same numbers in the same
-order. Since kernels add whole blocks of rows, a band's rows are rounded to such
-(`rows_together`). Source: ours; docs/tiling.md. Read next: `norm_rules.py`.
+bias's gradient, a loss of class numbers). Out: two operations: `CarriedSum`, which adds a band's
+rows to a state, and `CarriedTotal`, which makes of the state what the operation gives. The one
+idea: partial sums that each band makes for itself and that are added in the end have other
+roundings than one sum. The untiled kernel has an accumulator; carried from band to band, it sees
+the same numbers in the same order. Since kernels add whole blocks of rows, a band's rows are
+rounded to such (`rows_together`); but for a loss, whose state holds the block at work. Source:
+ours; docs/tiling.md. Read next: `norm_rules.py`.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ import numpy as np
 
 from ooctrain.layers.batch_norm import BatchNormGradReduce, BatchNormStats
 from ooctrain.layers.channel_sum import ChannelSum
+from ooctrain.layers.class_loss import DIVISOR_PARTS, TotalLoss, number_of
 from ooctrain.layers.instance_norm import InstanceNormGradReduce, InstanceNormStats
 from ooctrain.layers.kernels.cpu.workspace import BLOCK_ROWS
 from ooctrain.layers.kernels.cuda.chunks import columns
+from ooctrain.layers.kernels.cuda.loss_space import loss_space_bytes
 from ooctrain.layers.kernels.row_blocks import rows_of_block
 from ooctrain.layers.kernels.tables import TABLES
 from ooctrain.step.op import Op, Spec, physical_shape, whole_lines
@@ -31,6 +34,7 @@ from ooctrain.step.op import Op, Spec, physical_shape, whole_lines
 #: Operations that can be summed so.
 CARRIED = (
     BatchNormStats, BatchNormGradReduce, ChannelSum, InstanceNormStats, InstanceNormGradReduce,
+    TotalLoss,
 )  # fmt: skip
 #: Of these, those that sum each image by itself.
 OF_IMAGES = (InstanceNormStats, InstanceNormGradReduce)
@@ -121,6 +125,8 @@ class CarriedTotal(Op):
         sums = _numbers(arrays[0], self.op, self.shape)
         if not isinstance(self.op, OF_IMAGES):
             sums = sums[:, 0]
+        if isinstance(self.op, TotalLoss):
+            return _total_loss(self.op, sums.reshape(-1), arrays[1:])
         if not isinstance(self.op, BatchNormStats | InstanceNormStats):
             return tuple(sums[: len(self.outs)].copy())
         n, _, h, w = self.shape
@@ -133,7 +139,9 @@ class CarriedTotal(Op):
         return whole_lines(outs[0].nbytes) if isinstance(self.op, InstanceNormStats) else 0
 
     def cuda_workspace_bytes(self, ins: Sequence[Spec], outs: Sequence[Spec]) -> int:
-        """As on the cpu."""
+        """As on the cpu; and to sum losses."""
+        if isinstance(self.op, TotalLoss):
+            return loss_space_bytes(math.prod(self.shape), each=False)
         return self.workspace_bytes(ins, outs, 1)
 
     def cpu(self, pool, ins, outs, workspace, scalars):
@@ -171,6 +179,8 @@ def rows_together(op: Op, shape: Sequence[int], device: str) -> int:
     Args:
         shape: (N, C, H, W) of what is summed.
     """
+    if isinstance(op, TotalLoss):
+        return 1
     n, c, h, w = shape
     on_cpu = rows_of_block(h, w, BLOCK_ROWS)
     if device == "cpu":
@@ -186,6 +196,9 @@ def _sums_of(op: Op, arrays: Sequence[np.ndarray], scalars: Any) -> np.ndarray:
     if isinstance(op, BatchNormStats | InstanceNormStats):
         x = arrays[0].astype(np.float64)
         return np.stack([x.sum(axis=(0, 2, 3)), (x * x).sum(axis=(0, 2, 3))])
+    if isinstance(op, TotalLoss):
+        losses, *others = arrays
+        return np.array([[losses.sum()], [op.weight_of(*others) if op.counts else 0]], np.float64)
     found = op.reference(*arrays, scalars=scalars)
     return np.stack([np.asarray(one, np.float64).reshape(-1) for one in found])
 
@@ -193,8 +206,19 @@ def _sums_of(op: Op, arrays: Sequence[np.ndarray], scalars: Any) -> np.ndarray:
 def _numbers(state: np.ndarray, op: Op, shape: Sequence[int]) -> np.ndarray:
     """The definition's state, (2, images, C)."""
     images = shape[0] if isinstance(op, OF_IMAGES) else 1
-    count = 2 * images * shape[1]
-    return state[: 8 * count].view(np.float64).reshape(2, images, shape[1])
+    channels = 1 if isinstance(op, TotalLoss) else shape[1]
+    count = 2 * images * channels
+    return state[: 8 * count].view(np.float64).reshape(2, images, channels)
+
+
+def _total_loss(op: TotalLoss, sums: np.ndarray, others: Sequence[np.ndarray]) -> tuple:
+    """The definition's loss and divisor, of the sums of losses and weights."""
+    total, weight = sums
+    if not op.counts:
+        return (np.asarray(total / number_of(others[0]) if others else total),)
+    divisor = np.zeros(DIVISOR_PARTS)
+    divisor[0] = weight
+    return np.asarray(total / weight), divisor
 
 
 def _kernels(device: str) -> Any:

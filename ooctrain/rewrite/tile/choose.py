@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from ooctrain.rewrite.tile.dimensions import DIMENSIONS
-from ooctrain.rewrite.tile.halo import reach
 from ooctrain.rewrite.tile.offers import Moves, Offer, OperatorTimes
 from ooctrain.rewrite.tile.operators import Operators
 from ooctrain.rewrite.tile.rule_of_call import row_rule_of
@@ -308,8 +307,7 @@ def _kept_bytes(operators: Operators, place: int) -> int:
     found = 0
     for read, v in zip(rule.reads if rule else (), call.ins, strict=True):
         if read is not None:
-            rows = max(reach(read.window) - read.window.stride, 0)
-            found += variables[v].nbytes * rows // variables[v].shape[2]
+            found += variables[v].nbytes * read.overlap // variables[v].shape[2]
     return found
 
 

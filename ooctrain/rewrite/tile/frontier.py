@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ooctrain.rewrite.tile.halo import reach, split_evenly
-from ooctrain.rewrite.tile.row_rules import RowsRead
+from ooctrain.rewrite.tile.row_rules import AnyRead, RowsRead
+from ooctrain.rewrite.tile.scaled_rows import ScaledRows
 
 #: for each cut, 0 and the last row included, the number of rows that are there by then
 Frontier = tuple[int, ...]
@@ -27,7 +28,7 @@ def even_cuts(extent: int, bands: int) -> Frontier:
     return (0, *(span.hi for span in split_evenly(extent, bands)))
 
 
-def computable(rows: int, read: RowsRead, extent: int, outputs: int) -> int:
+def computable(rows: int, read: AnyRead, extent: int, outputs: int) -> int:
     """How many of `outputs` rows can be computed from the first `rows` of `extent` input rows.
 
     The largest o whose windows all end there, (o - 1) s - p + reach <= rows, and of which the next
@@ -36,9 +37,11 @@ def computable(rows: int, read: RowsRead, extent: int, outputs: int) -> int:
     in the padding, as no operation runs on zero rows. Where an operation gathers (upsampling), all
     rows before o whose windows a later input row may still reach are out: o = rows s - p.
     """
-    window = read.window
     if rows >= extent:
         return outputs
+    if isinstance(read, ScaledRows):
+        return read.computable(rows, extent)
+    window = read.window
     if read.gathers:
         return max(0, min(rows * window.stride - window.pad_lo, outputs))
     ended = (rows + window.pad_lo - reach(window)) // window.stride + 1
@@ -48,7 +51,7 @@ def computable(rows: int, read: RowsRead, extent: int, outputs: int) -> int:
     return found if rows > 0 and found > 0 and reaches_image else 0
 
 
-def frontier_after(before: Sequence[tuple[RowsRead, Frontier]], outputs: int) -> Frontier:
+def frontier_after(before: Sequence[tuple[AnyRead, Frontier]], outputs: int) -> Frontier:
     """Frontier of the output of an operation, from those of the inputs whose rows it reads: at a
     join the input that is farthest behind decides.
 
@@ -63,17 +66,15 @@ def frontier_after(before: Sequence[tuple[RowsRead, Frontier]], outputs: int) ->
     return (0, *inner, outputs)
 
 
-def frontier_before(read: RowsRead, after: Frontier, extent: int) -> Frontier:
+def frontier_before(read: AnyRead, after: Frontier, extent: int) -> Frontier:
     """The lowest frontier of a whole tensor of `extent` rows with which its gradient finds all that
     it gathers, where `after` is that of what is computed from it.
     """
-    window = read.window
-    inner = [
-        min(max(read.stop(rows, extent), rows * window.stride - window.pad_lo, 0), extent)
-        if rows and not read.gathers
-        else min(read.stop(rows, extent), extent)
-        for rows in after[1:-1]
-    ]
+    inner = [min(read.stop(rows, extent), extent) for rows in after[1:-1]]
+    if isinstance(read, RowsRead) and not read.gathers:
+        window = read.window
+        begun = [rows and rows * window.stride - window.pad_lo for rows in after[1:-1]]
+        inner = [min(max(found, at), extent) for found, at in zip(inner, begun, strict=True)]
     return (0, *inner, extent)
 
 

@@ -34,6 +34,21 @@ class Span:
         return f"{self.lo}:{self.hi}"
 
 
+def row_axis(shape: Sequence[int]) -> int:
+    """Which axis of a shape are rows: (N, C, H, W), or without channels (N, H, W), as labels."""
+    return len(shape) - 2
+
+
+def with_rows(shape: Sequence[int], rows: int) -> tuple[int, ...]:
+    """The shape of so many rows of one image."""
+    return 1, *shape[1 : row_axis(shape)], rows, shape[-1]
+
+
+def start_of(shape: Sequence[int], image: int, row: int) -> tuple[int, ...]:
+    """The index of the first element of a row of an image."""
+    return image, *(0 for _ in shape[1 : row_axis(shape)]), row, 0
+
+
 @dataclass(frozen=True, slots=True)
 class Read:
     """What one layer of a tile reads along one axis.

@@ -15,9 +15,12 @@ from typing import Any
 
 from ooctrain.layers.arithmetic import Arithmetic
 from ooctrain.layers.average_pooling import AdaptiveAvgPool2d, AdaptiveAvgPool2dGrad
+from ooctrain.layers.class_loss import ClassLossGrad, TotalLoss
+from ooctrain.layers.cross_entropy import SoftmaxCrossEntropyGrad
 from ooctrain.layers.reduction import Spread, Sum
 from ooctrain.layers.regression_loss import ErrorEach, ErrorEachGrad, MeanError, MeanErrorGrad
 from ooctrain.layers.value_loss import ValueLoss, ValueLossGrad
+from ooctrain.layers.weighted_loss import WeightedCrossEntropy, WeightedCrossEntropyGrad
 from ooctrain.rewrite.tile.row_rules import SAME, MakeRule, RowPlace, RowRule
 from ooctrain.step.op import Op, Spec
 
@@ -39,6 +42,23 @@ def _arithmetic(op: Arithmetic, ins: Sequence[Spec]) -> RowRule | None:
     if len(b) == 4 and b[0] > 1:
         return RowRule((SAME, None), _as_it_is, of_image=(1,)) if b[2:] == (1, 1) else None
     return RowRule((SAME, None), _as_it_is) if len(b) < 2 or b[-2] == 1 else None
+
+
+def _class_loss(op: WeightedCrossEntropy, ins: Sequence[Spec]) -> RowRule | None:
+    """Of each pixel; a mean or sum is taken apart first (`class_losses.py`)."""
+    return RowRule((SAME, SAME, None), _as_it_is) if op.reduction == "none" else None
+
+
+def _class_loss_grad(op: ClassLossGrad, ins: Sequence[Spec]) -> RowRule:
+    """Reads (logits, labels[, weights], lse, gradient of the loss[, divisor])."""
+    of_pixels = ins[1].shape
+    return RowRule(tuple(SAME if i == 0 or spec.shape == of_pixels else None
+                         for i, spec in enumerate(ins)), _as_it_is)  # fmt: skip
+
+
+def _total_loss(op: TotalLoss, ins: Sequence[Spec]) -> RowRule:
+    others = (None,) * (len(ins) - 1 - op.counts)
+    return RowRule((SAME, *(SAME,) * op.counts, *others), _as_it_is, reduces=True)
 
 
 def _mean_error(op: MeanError, ins: Sequence[Spec]) -> RowRule:
@@ -91,6 +111,10 @@ LOSS_RULES: Mapping[type[Op], MakeRule] = {
     ValueLossGrad: _each,
     Sum: _sum,
     Spread: _spread,
+    WeightedCrossEntropy: _class_loss,
+    WeightedCrossEntropyGrad: _class_loss_grad,
+    SoftmaxCrossEntropyGrad: _class_loss_grad,
+    TotalLoss: _total_loss,
     AdaptiveAvgPool2d: _global_pool,
     AdaptiveAvgPool2dGrad: _global_pool_grad,
 }

@@ -20,6 +20,7 @@ import numpy as np
 from ooctrain.layers.kernels.cpu.table import CPU
 from ooctrain.layers.kernels.cuda.table import CUDA
 from ooctrain.layers.kernels.driver_table import DriverTable
+from ooctrain.rewrite.tile.halo import with_rows
 from ooctrain.rewrite.tile.pieces import InPieces, copy_rows
 from ooctrain.step.op import Op, Scalars, Spec, require
 
@@ -70,25 +71,24 @@ class OnRows(Op):
         beside = ins[len(self.views) :]
         if not beside:
             return first, *others
-        n, c, h, w = first.shape
-        fits = all(spec.shape == (n, c, spec.shape[2], w) for spec in beside)
+        fits = all(spec.shape == with_rows(first.shape, spec.shape[-2]) for spec in beside)
         require(fits, f"{self.name}: rows beside the result do not fit it", first, *beside)
-        rows = h + sum(spec.shape[2] for spec in beside)
-        return Spec((n, c, rows, w), first.dtype), *others
+        rows = first.shape[-2] + sum(spec.shape[-2] for spec in beside)
+        return Spec(with_rows(first.shape, rows), first.dtype), *others
 
     def reference(self, *arrays, scalars):
         viewed = [
-            x if view is None else x[view[0] : view[0] + 1, :, view[1] : view[2]]
+            x if view is None else x[view[0] : view[0] + 1, ..., view[1] : view[2], :]
             for x, view in zip(arrays, self.views, strict=False)
         ]
         inner = [
-            parts[0] if len(parts) == 1 else np.concatenate(parts, axis=2)
+            parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-2)
             for parts in self._grouped(viewed)
         ]
         first, *others = self.op.reference(*inner, scalars=scalars)
         beside = list(arrays[len(self.views) :])
         parts = [*beside[: self.above], first, *beside[self.above :]]
-        return np.concatenate(parts, axis=2) if beside else first, *others
+        return np.concatenate(parts, axis=-2) if beside else first, *others
 
     def flops(self, ins, outs):
         return self.op.flops(self._inner_specs(ins), self._inner_outs(ins, outs))
@@ -153,7 +153,7 @@ class OnRows(Op):
 
     def _in_pieces(self, ins: Sequence[Spec]) -> InPieces:
         heights = [
-            tuple(spec.shape[2] for spec in parts) if len(parts[0].shape) == 4 else ()
+            tuple(spec.shape[-2] for spec in parts) if len(parts[0].shape) > 2 else ()
             for parts in self._grouped(self._viewed_specs(ins))
         ]
         return InPieces(self.op, tuple(self._inner_specs(ins)), tuple(heights))
@@ -166,9 +166,7 @@ class OnRows(Op):
     def _viewed_specs(self, ins: Sequence[Spec]) -> list[Spec]:
         """What it reads of each value."""
         return [
-            spec
-            if view is None
-            else Spec((1, spec.shape[1], view[2] - view[1], spec.shape[3]), spec.dtype)
+            spec if view is None else Spec(with_rows(spec.shape, view[2] - view[1]), spec.dtype)
             for spec, view in zip(ins, self.views, strict=False)
         ]
 
@@ -177,11 +175,10 @@ class OnRows(Op):
         found = []
         for first, *others in self._grouped(self._viewed_specs(ins)):
             if others:
-                n, c, h, w = first.shape
-                rows = h + sum(spec.shape[2] for spec in others)
-                fits = all(spec.shape == (n, c, spec.shape[2], w) for spec in others)
+                rows = first.shape[-2] + sum(spec.shape[-2] for spec in others)
+                fits = all(spec.shape == with_rows(first.shape, spec.shape[-2]) for spec in others)
                 require(fits, f"{self.name}: pieces do not fit each other", first, *others)
-                first = Spec((n, c, rows, w), first.dtype)
+                first = Spec(with_rows(first.shape, rows), first.dtype)
             found.append(first)
         return found
 
@@ -190,9 +187,8 @@ class OnRows(Op):
         beside = ins[len(self.views) :]
         if not beside:
             return list(outs)
-        n, c, h, w = outs[0].shape
-        rows = h - sum(spec.shape[2] for spec in beside)
-        return [Spec((n, c, rows, w), outs[0].dtype), *outs[1:]]
+        rows = outs[0].shape[-2] - sum(spec.shape[-2] for spec in beside)
+        return [Spec(with_rows(outs[0].shape, rows), outs[0].dtype), *outs[1:]]
 
 
 def _logical(shape: Sequence[int]) -> tuple[int, ...]:

@@ -22,8 +22,8 @@ import numpy as np
 from ooctrain.layers.combine import Add
 from ooctrain.layers.kernels.driver_table import DriverTable
 from ooctrain.layers.regions import Slice
-from ooctrain.rewrite.tile.halo import Span
-from ooctrain.rewrite.tile.row_rules import RowPlace, RowRule, RowsRead
+from ooctrain.rewrite.tile.halo import Span, with_rows
+from ooctrain.rewrite.tile.row_rules import AnyRead, RowPlace, RowRule
 from ooctrain.rewrite.tile.rule_of_call import row_rule_of
 from ooctrain.step.op import Op, Scalars, Spec, physical_shape, whole_lines
 
@@ -133,9 +133,9 @@ class InPieces:
     def _extent(self, rule: RowRule) -> int:
         """Over how many rows the operation runs."""
         if not rule.reduces:
-            return self.outs[0].shape[2]
+            return self.outs[0].shape[-2]
         read = [s for s, r in zip(self.ins, rule.reads, strict=True) if r is not None]
-        return read[-1].shape[2]
+        return read[-1].shape[-2]
 
     def _cuts(self, rule: RowRule) -> list[int]:
         """Before which rows a run begins: the first that reads beyond a border between two pieces,
@@ -147,14 +147,14 @@ class InPieces:
             for border in list(accumulate(heights))[:-1] if read is not None else ():
                 assert read is not None
                 found |= {
-                    _first_row(read, spec.shape[2], extent, lambda span, b=border: span.hi > b),
-                    _first_row(read, spec.shape[2], extent, lambda span, b=border: span.lo >= b),
+                    _first_row(read, spec.shape[-2], extent, lambda span, b=border: span.hi > b),
+                    _first_row(read, spec.shape[-2], extent, lambda span, b=border: span.lo >= b),
                 }
         return sorted(found)
 
     def _run(self, rule: RowRule, rows: Span) -> RowRun:
         reads = [
-            None if read is None else read.read(rows, spec.shape[2])
+            None if read is None else read.read(rows, spec.shape[-2])
             for read, spec in zip(rule.reads, self.ins, strict=True)
         ]
         above, below = (0, 0) if reads[0] is None else (reads[0].pad_lo, reads[0].pad_hi)
@@ -246,7 +246,7 @@ def _overlaps(heights: Heights, span: Span) -> list[tuple[int, int, int]]:
     return [(i, lo, hi) for i, lo, hi in found if lo < hi]
 
 
-def _first_row(read: RowsRead, extent: int, rows: int, holds: Any) -> int:
+def _first_row(read: AnyRead, extent: int, rows: int, holds: Any) -> int:
     """The first of `rows` rows for whose reads something holds that then holds for all later ones;
     `rows` where it holds for none.
     """
@@ -256,8 +256,7 @@ def _first_row(read: RowsRead, extent: int, rows: int, holds: Any) -> int:
 
 
 def _of_rows(spec: Spec, rows: Span) -> Spec:
-    n, c, _, w = spec.shape
-    return Spec((n, c, rows.extent, w), spec.dtype)
+    return Spec(with_rows(spec.shape, rows.extent), spec.dtype)
 
 
 def copy_rows(table: DriverTable, workers: Any, rows: Any, place: Any) -> None:

@@ -17,6 +17,7 @@ from typing import Literal
 from ooctrain.errors import ConfigError
 from ooctrain.rewrite.tile.banded_calls import banded_calls, forward_calls
 from ooctrain.rewrite.tile.bands import weave_bands
+from ooctrain.rewrite.tile.class_losses import losses_apart
 from ooctrain.rewrite.tile.halo import Span, tile_spans
 from ooctrain.rewrite.tile.segment import Segment, find_segment
 from ooctrain.rewrite.tile.steps import make_tiles
@@ -49,6 +50,7 @@ def tile_trace(trace: Trace, tiling: Tiling) -> Trace:
     """See `ooctrain.rewrite.tile.tile`."""
     _check(tiling)
     if tiling.halo == "keep":
+        trace = losses_apart(trace, tiling.last)
         calls = banded_calls(trace, tiling.grid[0], tiling.first, tiling.last)
         return weave_bands(trace, calls, tiling.again)
     segment = find_segment(trace, tiling.first, tiling.last)

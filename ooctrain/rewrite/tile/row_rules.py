@@ -26,6 +26,7 @@ from ooctrain.layers.pooling import MaxPool2d, MaxPool2dGrad
 from ooctrain.layers.regions import Slice
 from ooctrain.layers.upsample import Upsample, UpsampleGrad
 from ooctrain.rewrite.tile.halo import Read, Span, reach, read_span
+from ooctrain.rewrite.tile.scaled_rows import ScaledRows
 from ooctrain.step.op import Op, Spec, Window
 
 
@@ -40,6 +41,11 @@ class RowsRead:
 
     window: Window = field(default_factory=Window)
     gathers: bool = False
+
+    @property
+    def overlap(self) -> int:
+        """Rows that two neighbouring bands read."""
+        return max(reach(self.window) - self.window.stride, 0)
 
     def read(self, rows: Span, extent: int) -> Read:
         """What `rows` read of an input of `extent` rows, and how many rows the window stands out
@@ -70,6 +76,10 @@ class RowsRead:
         above = rows.lo - (lo * w.stride - w.pad_lo)
         below = (hi - 1) * w.stride - w.pad_lo + reach(w) - rows.hi
         return Read(Span(lo, hi), above, max(below, 0))
+
+
+#: Rows of windows, or of an image in another size.
+AnyRead = RowsRead | ScaledRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +113,7 @@ class RowRule:
         adds_images: whether a sum over rows is also one over images.
     """
 
-    reads: tuple[RowsRead | None, ...]
+    reads: tuple[AnyRead | None, ...]
     cut: Callable[[Any, RowPlace], Op]
     reduces: bool = False
     of_image: tuple[int, ...] = ()
@@ -174,21 +184,39 @@ def _pad(op: Pad, ins: Sequence[Spec]) -> RowRule:
     return RowRule((RowsRead(window),), _with_padding)
 
 
-def _upsample(op: Upsample, ins: Sequence[Spec]) -> RowRule | None:
+def _upsample(op: Upsample, ins: Sequence[Spec]) -> RowRule:
     """By a whole factor f and the nearest row: row o reads row o // f, as a gradient gathers."""
-    factor = _whole_factor(op.mode, ins[0].shape[2], op.size[0])
-    if factor is None:
-        return None
-    return RowRule((RowsRead(Window(factor, factor), gathers=True),), _with_size)
+    rows, outputs = ins[0].shape[2], op.size[0]
+    if _has_whole_factor(op, rows, outputs):
+        window = Window(outputs // rows, outputs // rows)
+        return RowRule((RowsRead(window, gathers=True),), _with_size)
+    before, size, after, whole = op.place or (0, rows, 0, outputs)
+    read = ScaledRows(op.mode, op.corners, (before, size, after, whole))
+
+    def cut(op: Upsample, place: RowPlace) -> Op:
+        first = before + read.first(place.rows.lo, rows)
+        return replace(_with_size(op, place), place=(first, size, after + place.rows.lo, whole))
+
+    return RowRule((read,), cut)
 
 
-def _upsample_grad(op: UpsampleGrad, ins: Sequence[Spec]) -> RowRule | None:
-    factor = _whole_factor(op.mode, op.size[0], ins[0].shape[2])
-    return None if factor is None else RowRule((RowsRead(Window(factor, factor)),), _with_size)
+def _upsample_grad(op: UpsampleGrad, ins: Sequence[Spec]) -> RowRule:
+    rows, outputs = op.size[0], ins[0].shape[2]
+    if _has_whole_factor(op, rows, outputs):
+        window = Window(outputs // rows, outputs // rows)
+        return RowRule((RowsRead(window),), _with_size)
+    before, size, after, whole = op.place or (0, rows, 0, outputs)
+    read = ScaledRows(op.mode, op.corners, (before, size, after, whole), gathers=True)
+
+    def cut(op: UpsampleGrad, place: RowPlace) -> Op:
+        first = after + read.read(place.rows, outputs).inside.lo
+        return replace(_with_size(op, place), place=(before + place.rows.lo, size, first, whole))
+
+    return RowRule((read,), cut)
 
 
-def _whole_factor(mode: str, rows: int, outputs: int) -> int | None:
-    return outputs // rows if mode == "nearest" and outputs % rows == 0 else None
+def _has_whole_factor(op: Upsample | UpsampleGrad, rows: int, outputs: int) -> bool:
+    return op.mode == "nearest" and outputs % rows == 0 and not op.place
 
 
 # Operations on the rows as they are
@@ -260,7 +288,7 @@ def _with_geometry_and_all_cells(op: AvgPool2dGrad, place: RowPlace) -> Op:
     return replace(_with_geometry_and_size(op, place), count_include_pad=True)
 
 
-def _with_size(op: Upsample | UpsampleGrad, place: RowPlace) -> Op:
+def _with_size(op: Any, place: RowPlace) -> Any:
     return replace(op, size=(place.rows.extent, op.size[1]))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ooctrain.layers.class_loss import TotalLoss
 from ooctrain.rewrite.tile import loss_rules, norm_rules, row_rules
 from ooctrain.rewrite.tile.row_rules import RowRule
 from ooctrain.step.op import Op, Spec
@@ -16,9 +17,9 @@ from ooctrain.step.op import Op, Spec
 
 def row_rule_of(op: Op, ins: Sequence[Spec]) -> RowRule | None:
     """The row rule of an operation over inputs of these shapes; None where it has none, or where
-    these are not (N, C, H, W).
+    these are not (N, C, H, W), or (N, H, W) of losses.
     """
-    if not ins or len(ins[0].shape) != 4:
+    if not ins or len(ins[0].shape) != (3 if isinstance(op, TotalLoss) else 4):
         return None
     for table in (row_rules.ROW_RULES, norm_rules.NORM_RULES, loss_rules.LOSS_RULES):
         if type(op) in table:

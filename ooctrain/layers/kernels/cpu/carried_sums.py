@@ -8,6 +8,7 @@ to call. Source: ours, docs/tiling.md. Read next: `ooctrain/rewrite/tile/carried
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,8 +16,9 @@ import numpy as np
 
 from ooctrain.layers.batch_norm import BatchNormGradReduce, BatchNormStats
 from ooctrain.layers.channel_sum import ChannelSum
+from ooctrain.layers.class_loss import TotalLoss
 from ooctrain.layers.instance_norm import InstanceNormGradReduce, InstanceNormStats
-from ooctrain.layers.kernels.cpu import batch_norm, elementwise
+from ooctrain.layers.kernels.cpu import batch_norm, elementwise, loss_totals
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.step.op import Op
 
@@ -43,6 +45,10 @@ def add(
         state[:] = 0
     elif old.ctypes.data != state.ctypes.data:
         state[:] = old
+    if isinstance(op, TotalLoss):
+        start = (place[0] * shape[1] + place[1]) * shape[2]
+        loss_totals.add(op, math.prod(shape), start, ins, state)
+        return
     (_, height, width, _), (image, row) = shape, place
     pixel = row * width
     if isinstance(op, InstanceNormStats | InstanceNormGradReduce):
@@ -84,6 +90,8 @@ def finish(
             for n, (inv_std, dz_xhat, dz) in enumerate(zip(vectors[1], *outs, strict=True)):
                 space = _of_image(state, shape[0], n)
                 batch_norm.finish_grad_sums(pool, shape[1:], inv_std, dz_xhat, dz, space)
+        case TotalLoss():
+            loss_totals.finish(op, math.prod(shape), vectors, outs, state)
         case ChannelSum():
             elementwise.finish_channel_sums(pool, shape, outs[0], state)
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ooctrain.layers.class_loss import number_of
 from ooctrain.layers.cross_entropy import SoftmaxCrossEntropy, SoftmaxCrossEntropyGrad
 from ooctrain.layers.kernels.cpu.chunks import (
     chunk_count,
@@ -124,7 +125,8 @@ def _errors(x, target, squared, partials, chunk, lo, hi, thread):
 
 
 @kernel("void(f8[::1], i8, f8, f4[::1])")
-def _combine(partials, chunks, factor, out):
+def combine(partials, chunks, factor, out):
+    """out = factor * the sum of the partial sums, in their order."""
     total = 0.0
     for chunk in range(chunks):
         total += partials[chunk]
@@ -237,7 +239,8 @@ def _row_factor(
     """What the summed losses of the rows are multiplied by."""
     if op.reduction == "sum":
         return 1.0
-    return mean_factor(float(divisor[0]) if divisor else valid_rows(labels, op.ignore_index))
+    counted = number_of(divisor[0]) if divisor else valid_rows(labels, op.ignore_index)
+    return mean_factor(counted)
 
 
 def _reduce(pool, range_kernel, arrays, out, factor, workspace) -> None:
@@ -245,4 +248,4 @@ def _reduce(pool, range_kernel, arrays, out, factor, workspace) -> None:
     chunk = reduction_chunk(elements)
     partials = workspace[: workspace.size // 8 * 8].view(np.float64)
     pool.run(range_kernel, elements, chunk, *arrays, partials, chunk)
-    _combine(partials, chunk_count(elements, chunk), factor, flat(out))
+    combine(partials, chunk_count(elements, chunk), factor, flat(out))

@@ -26,7 +26,7 @@ from ooctrain.layers.batch_norm import (
     BatchNormStats,
 )
 from ooctrain.layers.channel_sum import ChannelSum
-from ooctrain.layers.class_loss import LabelWeight
+from ooctrain.layers.class_loss import LabelWeight, TotalLoss
 from ooctrain.layers.combine import Add, AddMasked, Concat, Constant, Scale
 from ooctrain.layers.conv2d import Conv2d, Conv2dGradInput, Conv2dGradWeight
 from ooctrain.layers.conv_transpose import ConvTranspose2d
@@ -124,6 +124,7 @@ def _without_affine(count: int) -> Scratch:
     return rule
 
 
+_loss_total = of_elements(workspace.total_loss_bytes)
 _axis_sum = of_axes(workspace.axis_sum_bytes)
 _sum = of_elements(workspace.reduction_workspace_bytes)
 _channel_sums = of_channels(workspace.channel_sum_workspace_bytes)
@@ -191,8 +192,8 @@ CPU = DriverTable("cpu", {
     AvgPool2dGrad: Driver("pooling.avg_pool_grad", "geometry count_include_pad"),
     AdaptiveAvgPool2d: Driver("pooling.adaptive_avg_pool"),
     AdaptiveAvgPool2dGrad: Driver("pooling.adaptive_avg_pool_grad"),
-    Upsample: Driver("upsample.upsample", "mode corners"),
-    UpsampleGrad: Driver("upsample.upsample_grad", "mode corners"),
+    Upsample: Driver("upsample.upsample", "mode corners place"),
+    UpsampleGrad: Driver("upsample.upsample_grad", "mode corners place"),
     ReflectionPad2d: Driver("reflect.reflect", "padding"),
     ReflectionPad2dGrad: Driver("reflect.reflect_grad", "padding"),
     Pad: Driver("layout.pad_nhwc", "padding"),
@@ -209,6 +210,7 @@ CPU = DriverTable("cpu", {
     SoftmaxCrossEntropy: Driver("losses.cross_entropy", arguments.whole_call, _class_loss),
     SoftmaxCrossEntropyGrad: Driver("losses.cross_entropy_grad", arguments.whole_call),
     LabelWeight: Driver("weighted_losses.label_weight", arguments.whole_call),
+    TotalLoss: Driver("loss_totals.total_loss", arguments.whole_call, _loss_total),
     ClassWeights: Driver("weighted_losses.write", "values"),
     WeightedCrossEntropy: Driver(
         "weighted_losses.weighted_cross_entropy", arguments.whole_call, _class_loss

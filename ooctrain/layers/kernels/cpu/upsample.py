@@ -19,6 +19,9 @@ from ooctrain.layers.kernels.cpu.simd.simd import vfma, vsplat
 from ooctrain.layers.kernels.cpu.simd.simd_memory import vload_upto, vstore_upto
 from ooctrain.layers.kernels.cpu.simd.vector import VL
 
+#: First row of x, rows of all x, first row of y, rows of all y; (): x and y are whole.
+Place = tuple[int, ...]
+
 
 @inner
 def _position(o, size, out, corners):
@@ -57,12 +60,13 @@ def _readers(i, size, out, corners):
     return max(0, first), min(out, math.ceil((i + 1.5) * scale - 0.5) + 1)
 
 
-@kernel("void(f4[::1], f4[::1], UniTuple(i8, 5), i8, i8, i8)")
-def _nearest(x, y, sizes, lo, hi, thread):
+@kernel("void(f4[::1], f4[::1], UniTuple(i8, 5), UniTuple(i8, 4), i8, i8, i8)")
+def _nearest(x, y, sizes, place, lo, hi, thread):
     """Items are output rows (n, oh)."""
     height, width, rows, columns, channels = sizes
+    before, all_height, after, all_rows = place
     for item in range(lo, hi):
-        n, h = item // rows, item % rows * height // rows
+        n, h = item // rows, (after + item % rows) * all_height // all_rows - before
         for ow in range(columns):
             i = ((n * height + h) * width + ow * width // columns) * channels
             j = (item * columns + ow) * channels
@@ -70,16 +74,18 @@ def _nearest(x, y, sizes, lo, hi, thread):
                 y[j + c] = x[i + c]
 
 
-@kernel("void(f4[::1], f4[::1], UniTuple(i8, 5), i8, i8, i8)")
-def _nearest_grad(dy, dx, sizes, lo, hi, thread):
+@kernel("void(f4[::1], f4[::1], UniTuple(i8, 5), UniTuple(i8, 4), i8, i8, i8)")
+def _nearest_grad(dy, dx, sizes, place, lo, hi, thread):
     """Items are input rows (n, h).
 
     Row h is read by the output rows ceil(h OH / H) to ceil((h + 1) OH / H) - 1; so for columns.
     """
     height, width, rows, columns, channels = sizes
+    before, all_height, after, all_rows = place
     for item in range(lo, hi):
-        n, h = item // height, item % height
-        oh0, oh1 = -(-h * rows // height), -(-(h + 1) * rows // height)
+        n, h = item // height, before + item % height
+        oh0 = max(-(-h * all_rows // all_height), after)
+        oh1 = min(-(-(h + 1) * all_rows // all_height), after + rows)
         for w in range(width):
             ow0, ow1 = -(-w * columns // width), -(-(w + 1) * columns // width)
             j = (item * width + w) * channels
@@ -87,20 +93,21 @@ def _nearest_grad(dy, dx, sizes, lo, hi, thread):
                 total, lanes = vsplat(np.float32(0)), channels - c
                 for oh in range(oh0, oh1):
                     for ow in range(ow0, ow1):
-                        i = ((n * rows + oh) * columns + ow) * channels + c
+                        i = ((n * rows + oh - after) * columns + ow) * channels + c
                         total = total + vload_upto(dy, i, lanes)
                 vstore_upto(dx, j + c, total, lanes)
 
 
-@kernel("void(f4[::1], f4[::1], UniTuple(i8, 5), b1, i8, i8, i8)")
-def _bilinear(x, y, sizes, corners, lo, hi, thread):
+@kernel("void(f4[::1], f4[::1], UniTuple(i8, 5), UniTuple(i8, 4), b1, i8, i8, i8)")
+def _bilinear(x, y, sizes, place, corners, lo, hi, thread):
     """Items are output rows (n, oh)."""
     height, width, rows, columns, channels = sizes
+    before, all_height, after, all_rows = place
     for item in range(lo, hi):
-        n, at_h = item // rows, _position(item % rows, height, rows, corners)
-        h0 = min(int(at_h), height - 1)
-        h1, below = min(h0 + 1, height - 1), np.float32(at_h - h0)
-        row0, row1 = (n * height + h0) * width, (n * height + h1) * width
+        n, at_h = item // rows, _position(after + item % rows, all_height, all_rows, corners)
+        h0 = min(int(at_h), all_height - 1)
+        h1, below = min(h0 + 1, all_height - 1), np.float32(at_h - h0)
+        row0, row1 = (n * height + h0 - before) * width, (n * height + h1 - before) * width
         for ow in range(columns):
             at_w = _position(ow, width, columns, corners)
             w0 = min(int(at_w), width - 1)
@@ -118,29 +125,33 @@ def _bilinear(x, y, sizes, corners, lo, hi, thread):
                 vstore_upto(y, j + c, v, lanes)
 
 
-@kernel("void(f4[::1], f4[::1], UniTuple(i8, 5), b1, i8, i8, i8)")
-def _bilinear_grad(dy, dx, sizes, corners, lo, hi, thread):
+@kernel("void(f4[::1], f4[::1], UniTuple(i8, 5), UniTuple(i8, 4), b1, i8, i8, i8)")
+def _bilinear_grad(dy, dx, sizes, place, corners, lo, hi, thread):
     """Items are input rows (n, h)."""
     height, width, rows, columns, channels = sizes
+    before, all_height, after, all_rows = place
     for item in range(lo, hi):
-        n, h = item // height, item % height
-        oh0, oh1 = _readers(h, height, rows, corners)
+        n, h = item // height, before + item % height
+        oh0, oh1 = _readers(h, all_height, all_rows, corners)
+        oh0, oh1 = max(oh0, after), min(oh1, after + rows)
         for w in range(width):
             ow0, ow1 = _readers(w, width, columns, corners)
             j = (item * width + w) * channels
             for c in range(0, channels, VL):
                 total, lanes = vsplat(np.float32(0)), channels - c
                 for oh in range(oh0, oh1):
-                    down = _weight(oh, h, height, rows, corners)
+                    down = _weight(oh, h, all_height, all_rows, corners)
                     for ow in range(ow0, ow1):
                         weight = down * _weight(ow, w, width, columns, corners)
                         if weight != 0:
-                            i = ((n * rows + oh) * columns + ow) * channels + c
+                            i = ((n * rows + oh - after) * columns + ow) * channels + c
                             total = vfma(vsplat(weight), vload_upto(dy, i, lanes), total)
                 vstore_upto(dx, j + c, total, lanes)
 
 
-def upsample(pool: ThreadPool, x: np.ndarray, y: np.ndarray, mode: str, corners: bool) -> None:
+def upsample(
+    pool: ThreadPool, x: np.ndarray, y: np.ndarray, mode: str, corners: bool, place: Place = ()
+) -> None:
     """y = x in another size: the nearest pixel, y[n, i, j] = x[n, floor(i H / OH), floor(j W /
     OW)], or the four nearest ones, interpolated bilinearly.
 
@@ -148,21 +159,24 @@ def upsample(pool: ThreadPool, x: np.ndarray, y: np.ndarray, mode: str, corners:
         mode: "nearest" or "bilinear".
         corners: whether the centres of the corner pixels of x and y coincide (torch's
             `align_corners`); else the borders of the images do.
+        place: of rows of larger images; see `layers/upsample.py`.
     """
+    whole = place or (0, x.shape[1], 0, y.shape[1])
     if mode == "nearest":
-        _run(pool, _nearest, x, y, y, image_sizes(x, y))
+        _run(pool, _nearest, x, y, y, image_sizes(x, y), whole)
     else:
-        _run(pool, _bilinear, x, y, y, image_sizes(x, y), corners)
+        _run(pool, _bilinear, x, y, y, image_sizes(x, y), whole, corners)
 
 
 def upsample_grad(
-    pool: ThreadPool, dy: np.ndarray, dx: np.ndarray, mode: str, corners: bool
+    pool: ThreadPool, dy: np.ndarray, dx: np.ndarray, mode: str, corners: bool, place: Place = ()
 ) -> None:
     """dx = for each pixel the weighted sum over all outputs that read it."""
+    whole = place or (0, dx.shape[1], 0, dy.shape[1])
     if mode == "nearest":
-        _run(pool, _nearest_grad, dy, dx, dx, image_sizes(dx, dy))
+        _run(pool, _nearest_grad, dy, dx, dx, image_sizes(dx, dy), whole)
     else:
-        _run(pool, _bilinear_grad, dy, dx, dx, image_sizes(dx, dy), corners)
+        _run(pool, _bilinear_grad, dy, dx, dx, image_sizes(dx, dy), whole, corners)
 
 
 def _run(pool, function, source, target, rows_of, *settings) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ooctrain.layers.class_loss import LabelWeight
+from ooctrain.layers.class_loss import LabelWeight, number_of
 from ooctrain.layers.kernels.cpu.chunks import element_chunk, flat, row_chunk
 from ooctrain.layers.kernels.cpu.losses import (
     loss_parts,
@@ -74,9 +74,9 @@ def _weighted_grad(
         dz[start + label] -= scale * own
 
 
-@kernel("f8(i8[::1], f4[::1], i8)")
-def _weight_of_labels(labels, weights, ignore_index):
-    total = 0.0
+@kernel("f8(i8[::1], f4[::1], i8, f8)")
+def weight_of_labels(labels, weights, ignore_index, total):
+    """`total` and the weights of the labels that count, added one after the other."""
     for row in range(labels.size):
         if labels[row] != ignore_index:
             total += weights[labels[row]]
@@ -147,7 +147,7 @@ def label_weight(pool: ThreadPool, op: LabelWeight, ins: Arrays, outs: Arrays) -
     """The weight of the labels that count (1 each where there are no weights), / parts."""
     labels, *weights = ins
     if weights:
-        counted = _weight_of_labels(flat(labels), *weights, op.ignore_index)
+        counted = weight_of_labels(flat(labels), *weights, op.ignore_index, 0.0)
     else:
         counted = valid_rows(labels, op.ignore_index)
     outs[0][...] = counted / op.parts
@@ -161,5 +161,5 @@ def _factor(
     if op.reduction != "mean":
         return 1.0
     if divisor:
-        return mean_factor(float(divisor[0]))
-    return mean_factor(_weight_of_labels(flat(labels), weights, op.ignore_index))
+        return mean_factor(number_of(divisor[0]))
+    return mean_factor(weight_of_labels(flat(labels), weights, op.ignore_index, 0.0))

@@ -22,6 +22,8 @@ BLOCK_ROWS = 128
 #: Elements summed in float32 registers before they are added to a float64 partial.
 BLOCK_ELEMENTS = 2048
 DOUBLE_BYTES = 8
+#: Float32 in the widest vector of any machine.
+MOST_LANES = 16
 
 
 def padded_channels(channels: int) -> int:
@@ -53,6 +55,13 @@ def reduction_workspace_bytes(elements: int) -> int:
 def class_loss_bytes(rows: int) -> int:
     """Scratch of `losses.cross_entropy`: a float32 for each row, and that of their sum."""
     return whole_lines(FLOAT_BYTES * rows) + reduction_workspace_bytes(rows)
+
+
+def total_loss_bytes(rows: int) -> int:
+    """Scratch of `loss_totals.total_loss`, and what it carries from band to band: the partial sum
+    of each chunk, a block's sums in each lane of a vector, the weight of the labels.
+    """
+    return whole_lines(reduction_workspace_bytes(rows)) + MOST_LANES * FLOAT_BYTES + DOUBLE_BYTES
 
 
 def vectors_bytes(count: int, channels: int) -> int:

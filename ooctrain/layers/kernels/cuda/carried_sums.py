@@ -9,13 +9,15 @@ Source: ours, docs/tiling.md. Read next: `ooctrain/rewrite/tile/carried_sums.py`
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from ooctrain.layers.batch_norm import BatchNormGradReduce, BatchNormStats
 from ooctrain.layers.channel_sum import ChannelSum
+from ooctrain.layers.class_loss import TotalLoss
 from ooctrain.layers.instance_norm import InstanceNormGradReduce, InstanceNormStats
-from ooctrain.layers.kernels.cuda import batch_norm, batch_norm_stats
+from ooctrain.layers.kernels.cuda import batch_norm, batch_norm_stats, loss_totals
 from ooctrain.layers.kernels.cuda.chunks import FLOAT_BYTES, Columns, image_columns
 from ooctrain.layers.kernels.cuda.conv import columns
 from ooctrain.layers.kernels.cuda.elementwise import fill
@@ -39,6 +41,10 @@ def add(
         fill(launcher, numbers, 0.0)
     else:
         copy_unless_same(launcher, launcher.part(old, 0, words, "float32"), numbers)
+    if isinstance(op, TotalLoss):
+        start = (place[0] * shape[1] + place[1]) * shape[2]
+        loss_totals.add(launcher, op, math.prod(shape), start, ins, state)
+        return
     cut, (image, row) = _cut(op, shape), place
     if cut.images == 1:
         image, row = 0, row + image * shape[1]
@@ -60,8 +66,12 @@ def finish(
     """What the operation gives, from the state of all rows.
 
     Args:
-        workspace: uint8, room for the variances of instance norm.
+        workspace: uint8, room for the variances of instance norm, or for sums of losses.
     """
+    if isinstance(op, TotalLoss):
+        spaces = ins[0], workspace
+        loss_totals.finish(launcher, op, math.prod(shape), ins[1:], outs, spaces)
+        return
     (state, *_), cut = ins, _cut(op, shape)
     match op:
         case BatchNormStats():

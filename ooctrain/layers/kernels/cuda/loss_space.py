@@ -13,6 +13,7 @@ from typing import Any
 
 from ooctrain.layers.kernels.cuda.chunks import FLOAT_BYTES
 from ooctrain.layers.kernels.cuda.runtime.workspace import reduction_workspace_bytes
+from ooctrain.step.op import whole_lines
 
 LINE_BYTES = 64
 
@@ -35,6 +36,21 @@ class LossSpace:
 def loss_space_bytes(rows: int, each: bool) -> int:
     """Bytes of a workspace with or without a loss for each row."""
     return LINE_BYTES + _partials_bytes(rows) + rows * FLOAT_BYTES * each
+
+
+def total_loss_bytes(rows: int) -> int:
+    """Scratch of `loss_totals.total_loss`, and what it carries from band to band."""
+    return loss_bytes(rows) + label_bytes(rows) + loss_space_bytes(rows, each=False)
+
+
+def loss_bytes(rows: int) -> int:
+    """Whole lines of a float32 for each row."""
+    return whole_lines(FLOAT_BYTES * rows)
+
+
+def label_bytes(rows: int) -> int:
+    """Whole lines of an int64 for each row."""
+    return whole_lines(2 * FLOAT_BYTES * rows)
 
 
 def loss_space(launcher: Any, workspace: Any, rows: int, each: bool) -> LossSpace:

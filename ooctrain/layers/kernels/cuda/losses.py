@@ -224,7 +224,7 @@ def mean_divisor(
         return None
     if given:
         return given[0]
-    _weigh_labels(launcher, op.ignore_index, labels, weights, space.divisor, space.partials)
+    weigh_labels(launcher, op.ignore_index, labels, weights, space.divisor, space.partials)
     return space.divisor
 
 
@@ -234,12 +234,13 @@ def label_weight(
     """The weight of the labels that count (1 each where there are no weights), / parts."""
     labels, weights = ins[0], ins[1] if len(ins) > 1 else None
     share = 1 / op.parts
-    _weigh_labels(launcher, op.ignore_index, labels, weights, outs[0], workspace, share)
+    weigh_labels(launcher, op.ignore_index, labels, weights, outs[0], workspace, share)
 
 
-def _weigh_labels(
+def weigh_labels(
     launcher: Launcher, ignore_index: int, labels, weights, out, workspace, factor: float = 1.0
 ) -> None:
+    """out[0] = factor * the weight of the labels that count."""
     blocks, weighted = sum_blocks(labels.size), weights is not None
     partials = launcher.part(workspace, 0, blocks, "float32")
     settings = weights if weighted else partials, weighted, ignore_index

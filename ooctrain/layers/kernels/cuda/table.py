@@ -24,7 +24,7 @@ from ooctrain.layers.batch_norm import (
     BatchNormStats,
 )
 from ooctrain.layers.channel_sum import ChannelSum
-from ooctrain.layers.class_loss import ClassLoss, ClassLossGrad, LabelWeight
+from ooctrain.layers.class_loss import ClassLoss, ClassLossGrad, LabelWeight, TotalLoss
 from ooctrain.layers.combine import Add, AddMasked, Concat, Constant, Scale
 from ooctrain.layers.conv2d import Conv2d, Conv2dGradInput, Conv2dGradWeight
 from ooctrain.layers.conv_transpose import ConvTranspose2d
@@ -40,7 +40,7 @@ from ooctrain.layers.instance_norm import (
 from ooctrain.layers.kernels import arguments
 from ooctrain.layers.kernels.cuda import matmul_plan
 from ooctrain.layers.kernels.cuda.conv import conv_plan
-from ooctrain.layers.kernels.cuda.loss_space import loss_space_bytes
+from ooctrain.layers.kernels.cuda.loss_space import loss_space_bytes, total_loss_bytes
 from ooctrain.layers.kernels.cuda.runtime import workspace
 from ooctrain.layers.kernels.driver_table import Driver, DriverTable, Scratch
 from ooctrain.layers.kernels.scratch import (
@@ -126,6 +126,7 @@ def _running_sum(op: Op, ins: Specs, outs: Specs, threads: int) -> int:
     return workspace.CLIP_BYTES
 
 
+_loss_total = of_elements(total_loss_bytes)
 _axis_sum = of_axes(workspace.axis_sum_bytes)
 _sum = of_elements(workspace.reduction_workspace_bytes)
 
@@ -187,8 +188,8 @@ CUDA = DriverTable("cuda", {
     AvgPool2dGrad: Driver("average_pooling.avg_pool_grad", "geometry count_include_pad"),
     AdaptiveAvgPool2d: Driver("average_pooling.adaptive_avg_pool"),
     AdaptiveAvgPool2dGrad: Driver("average_pooling.adaptive_avg_pool_grad"),
-    Upsample: Driver("upsample.upsample", "mode corners"),
-    UpsampleGrad: Driver("upsample.upsample_grad", "mode corners"),
+    Upsample: Driver("upsample.upsample", "mode corners place"),
+    UpsampleGrad: Driver("upsample.upsample_grad", "mode corners place"),
     ReflectionPad2d: Driver("reflect.reflect", "padding"),
     ReflectionPad2dGrad: Driver("reflect.reflect_grad", "padding"),
     Pad: Driver("layout.pad_nhwc", "padding"),
@@ -207,6 +208,7 @@ CUDA = DriverTable("cuda", {
         "losses.cross_entropy_grad", arguments.whole_call, _class_loss_grad
     ),
     LabelWeight: Driver("losses.label_weight", arguments.whole_call, _sum),
+    TotalLoss: Driver("loss_totals.total_loss", arguments.whole_call, _loss_total),
     ClassWeights: Driver("weighted_losses.write", "values"),
     WeightedCrossEntropy: Driver(
         "weighted_losses.weighted_cross_entropy", arguments.whole_call, _class_loss

@@ -43,6 +43,8 @@ from ooctrain.layers.kernels.cuda.runtime.shim import (
 
 F1 = np.float32(1)
 U2, U3 = np.uint32(2), np.uint32(3)
+#: First row of x, rows of all x, first row of y, rows of all y; (): x and y are whole.
+Place = tuple[int, ...]
 
 
 @device
@@ -104,39 +106,43 @@ def _end_reader(i, size, out, corners):
     return smaller(out, uint32(last + U1))
 
 
-@kernel("void(f4[::1], f4[::1], UniTuple(u4, 5), u4)", threads=THREADS)
-def _nearest(x, y, sizes, lanes):
+@kernel("void(f4[::1], f4[::1], UniTuple(u4, 5), UniTuple(u4, 4), u4)", threads=THREADS)
+def _nearest(x, y, sizes, rows_at, lanes):
     """A thread: some channels of an output pixel."""
     height, width, rows, columns, channels = sizes
+    before, all_height, after, all_rows = rows_at
     row, place = uint32(cuda.blockIdx.x), place_of(cuda.blockIdx.y, cuda.threadIdx.x)
     n, oh, ow, c = pixel_of(row, place, rows, channels, lanes)
     if ow < columns:
-        h = scaled(oh, height, rows, U0)
+        h = uint32(scaled(uint32(after + oh), all_height, all_rows, U0) - before)
         w = scaled(ow, width, columns, U0)
         source = row_start(uint32(n * height + h), width, channels) + uint32(w * channels + c)
         target = row_start(row, columns, channels) + uint32(ow * channels + c)
         store(y, target, load(x, source, lanes), lanes)
 
 
-@kernel("void(f4[::1], f4[::1], UniTuple(u4, 5), u4)", threads=THREADS)
-def _nearest_grad(dy, dx, sizes, lanes):
+@kernel("void(f4[::1], f4[::1], UniTuple(u4, 5), UniTuple(u4, 4), u4)", threads=THREADS)
+def _nearest_grad(dy, dx, sizes, rows_at, lanes):
     """A thread: some channels of an input pixel.
 
     Row h is read by the output rows ceil(h OH / H) to ceil((h + 1) OH / H) - 1; so for columns.
     """
     height, width, rows, columns, channels = sizes
+    before, all_height, after, all_rows = rows_at
     total = cuda.local.array(LANES, float32)
     row, place = uint32(cuda.blockIdx.x), place_of(cuda.blockIdx.y, cuda.threadIdx.x)
     n, h, w, c = pixel_of(row, place, height, channels, lanes)
     if w < width:
-        oh = scaled(h, rows, height, uint32(height - U1))
-        oh_end = scaled(uint32(h + U1), rows, height, uint32(height - U1))
+        at, less = uint32(before + h), uint32(all_height - U1)
+        oh = larger(after, scaled(at, all_rows, all_height, less))
+        oh_end = scaled(uint32(at + U1), all_rows, all_height, less)
+        oh_end = smaller(uint32(after + rows), oh_end)
         ow_first = scaled(w, columns, width, uint32(width - U1))
         ow_end = scaled(uint32(w + U1), columns, width, uint32(width - U1))
         for lane in range(LANES):
             total[lane] = F0
         while oh < oh_end:
-            start = row_start(uint32(n * rows + oh), columns, channels)
+            start = row_start(uint32(n * rows + uint32(oh - after)), columns, channels)
             ow = ow_first
             while ow < ow_end:
                 values = load(dy, start + uint32(ow * channels + c), lanes)
@@ -147,17 +153,19 @@ def _nearest_grad(dy, dx, sizes, lanes):
         store(dx, row_start(row, width, channels) + uint32(w * channels + c), total, lanes)
 
 
-@kernel("void(f4[::1], f4[::1], UniTuple(u4, 5), b1, u4)", threads=THREADS)
-def _bilinear(x, y, sizes, corners, lanes):
+@kernel("void(f4[::1], f4[::1], UniTuple(u4, 5), UniTuple(u4, 4), b1, u4)", threads=THREADS)
+def _bilinear(x, y, sizes, rows_at, corners, lanes):
     """A thread: some channels of an output pixel, from the four pixels around it."""
     height, width, rows, columns, channels = sizes
+    before, all_height, after, all_rows = rows_at
     total = cuda.local.array(LANES, float32)
     row, place = uint32(cuda.blockIdx.x), place_of(cuda.blockIdx.y, cuda.threadIdx.x)
     n, oh, ow, c = pixel_of(row, place, rows, channels, lanes)
     if ow < columns:
-        h, below = _position(oh, height, rows, corners)
+        h, below = _position(uint32(after + oh), all_height, all_rows, corners)
         w, right = _position(ow, width, columns, corners)
-        h_after = smaller(uint32(h + U1), uint32(height - U1))
+        h_after = uint32(smaller(uint32(h + U1), uint32(all_height - U1)) - before)
+        h = uint32(h - before)
         w_after = smaller(uint32(w + U1), uint32(width - U1))
         above, left = F1 - below, F1 - right
         row0 = row_start(uint32(n * height + h), width, channels)
@@ -171,22 +179,25 @@ def _bilinear(x, y, sizes, corners, lanes):
         store(y, row_start(row, columns, channels) + uint32(ow * channels + c), total, lanes)
 
 
-@kernel("void(f4[::1], f4[::1], UniTuple(u4, 5), b1, u4)", threads=THREADS)
-def _bilinear_grad(dy, dx, sizes, corners, lanes):
+@kernel("void(f4[::1], f4[::1], UniTuple(u4, 5), UniTuple(u4, 4), b1, u4)", threads=THREADS)
+def _bilinear_grad(dy, dx, sizes, rows_at, corners, lanes):
     """A thread: some channels of an input pixel, over the outputs that may read it."""
     height, width, rows, columns, channels = sizes
+    before, all_height, after, all_rows = rows_at
     total = cuda.local.array(LANES, float32)
     row, place = uint32(cuda.blockIdx.x), place_of(cuda.blockIdx.y, cuda.threadIdx.x)
     n, h, w, c = pixel_of(row, place, height, channels, lanes)
     if w < width:
-        oh, oh_end = _first_reader(h, height, rows, corners), _end_reader(h, height, rows, corners)
+        at = uint32(before + h)
+        oh = larger(after, _first_reader(at, all_height, all_rows, corners))
+        oh_end = smaller(uint32(after + rows), _end_reader(at, all_height, all_rows, corners))
         ow_first = _first_reader(w, width, columns, corners)
         ow_end = _end_reader(w, width, columns, corners)
         for lane in range(LANES):
             total[lane] = F0
         while oh < oh_end:
-            down = _weight(oh, h, height, rows, corners)
-            start = row_start(uint32(n * rows + oh), columns, channels)
+            down = _weight(oh, at, all_height, all_rows, corners)
+            start = row_start(uint32(n * rows + uint32(oh - after)), columns, channels)
             ow = ow_first if down > F0 else ow_end
             while ow < ow_end:
                 weight = down * _weight(ow, w, width, columns, corners)
@@ -199,7 +210,9 @@ def _bilinear_grad(dy, dx, sizes, corners, lanes):
         store(dx, row_start(row, width, channels) + uint32(w * channels + c), total, lanes)
 
 
-def upsample(launcher: Launcher, x: Array, y: Array, mode: str, corners: bool) -> None:
+def upsample(
+    launcher: Launcher, x: Array, y: Array, mode: str, corners: bool, place: Place = ()
+) -> None:
     """y = x in another size: the nearest pixel, y[n, i, j] = x[n, floor(i H / OH), floor(j W /
     OW)], or the four nearest ones, interpolated bilinearly.
 
@@ -207,18 +220,23 @@ def upsample(launcher: Launcher, x: Array, y: Array, mode: str, corners: bool) -
         mode: "nearest" or "bilinear".
         corners: whether the centres of the corner pixels of x and y coincide (torch's
             `align_corners`); else the borders of the images do.
+        place: of rows of larger images; see `layers/upsample.py`.
     """
     sizes, lanes = sizes_of(x, y), lanes_of(x.shape[3])
+    whole = place or (0, x.shape[1], 0, y.shape[1])
     if mode == "nearest":
-        launcher.launch(_nearest, row_blocks(y), x, y, sizes, lanes)
+        launcher.launch(_nearest, row_blocks(y), x, y, sizes, whole, lanes)
     else:
-        launcher.launch(_bilinear, row_blocks(y), x, y, sizes, corners, lanes)
+        launcher.launch(_bilinear, row_blocks(y), x, y, sizes, whole, corners, lanes)
 
 
-def upsample_grad(launcher: Launcher, dy: Array, dx: Array, mode: str, corners: bool) -> None:
+def upsample_grad(
+    launcher: Launcher, dy: Array, dx: Array, mode: str, corners: bool, place: Place = ()
+) -> None:
     """dx = for each pixel the weighted sum over all outputs that read it."""
     sizes, lanes = sizes_of(dx, dy), lanes_of(dx.shape[3])
+    whole = place or (0, dx.shape[1], 0, dy.shape[1])
     if mode == "nearest":
-        launcher.launch(_nearest_grad, row_blocks(dx), dy, dx, sizes, lanes)
+        launcher.launch(_nearest_grad, row_blocks(dx), dy, dx, sizes, whole, lanes)
     else:
-        launcher.launch(_bilinear_grad, row_blocks(dx), dy, dx, sizes, corners, lanes)
+        launcher.launch(_bilinear_grad, row_blocks(dx), dy, dx, sizes, whole, corners, lanes)

@@ -1,0 +1,107 @@
+"""Planted bugs of bands through losses of class numbers, and through images in other sizes.
+
+In: nothing. Out: `CLASS_LOSS_BUGS` and `SCALED_BUGS`, {name: a function that plants the bug with
+pytest's monkeypatch}. The one idea: a mean over the band is a loss like any other, and weights of
+the band's own size are weights; only the untiled bits tell. Read next:
+`test_class_loss_band_bugs.py`; `norm_band_bugs.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from zoo.planting import plant, plant_everywhere, with_bug
+
+from ooctrain.layers.kernels.cpu import carried_sums as kernels
+from ooctrain.layers.kernels.cpu import loss_totals
+from ooctrain.rewrite.tile import bands, class_losses, row_rules, scaled_rows
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def _slip(owner: Any, name: str, piece: str, wrong: str) -> Plant:
+    """Changes a piece of a function's text."""
+    return lambda patch: plant(patch, owner, name, piece, wrong) and None
+
+
+def _slip_everywhere(owner: Any, name: str, piece: str, wrong: str) -> Plant:
+    return lambda patch: plant_everywhere(patch, owner, name, piece, wrong) and None
+
+
+def _slip_of_rule(name: str, piece: str, wrong: str) -> Plant:
+    """Changes a row rule in its table."""
+
+    def planted(patch: pytest.MonkeyPatch) -> None:
+        right = getattr(row_rules, name)
+        changed, rules = with_bug(right, piece, wrong), row_rules.ROW_RULES.items()
+        table = {op: changed if rule is right else rule for op, rule in rules}
+        patch.setattr(row_rules, "ROW_RULES", table)
+
+    return planted
+
+
+CLASS_LOSS_BUGS: dict[str, Plant] = {
+    "the gradient divides by the labels of the band": _slip_everywhere(
+        class_losses, "losses_apart", "(*call.ins, parts.divisors[call.forward_of])", "call.ins"
+    ),
+    "the divisor of the last band": _slip(
+        loss_totals, "add", "weight[0] += valid_rows", "weight[0] = valid_rows"
+    ),
+    "a block forgets what the band before has added": _slip(
+        loss_totals, "add", "partials, lanes, weight = _parts(state, rows)",
+        "partials, lanes, weight = _parts(state, rows); lanes[:] = 0",
+    ),
+    "the total of each band": _slip(
+        bands._BandWeaver, "_run_call", "(image, rows.lo), call.id in run.states",
+        "(image, rows.lo), False",
+    ),
+    "rows of two bands both counted": _slip(
+        bands._BandWeaver, "_run_call", "rows = Span(frontier[t], frontier[t + 1])",
+        "rows = Span(max(frontier[t] - isinstance(call.op, CARRIED), 0), frontier[t + 1])",
+    ),
+    "pixels of the first image": _slip(
+        kernels, "add", "(place[0] * shape[1] + place[1])", "(place[1])"
+    ),
+    "labels count alike, whatever their class weighs": _slip(
+        loss_totals, "add", "op.counts and len(others) > 1", "op.counts < 0"
+    ),
+    "a mean without weights": _slip(
+        class_losses._Parts, "of", "(each, labels, *weighted) if", "(each, labels) if"
+    ),
+    "a sum is divided": _slip(
+        class_losses._Parts, "of", 'op.reduction == "mean" and not given', "not given"
+    ),
+    "a mean is none": _slip(
+        class_losses._Parts, "of", 'op.reduction == "mean" and not given', "False"
+    ),
+}  # fmt: skip
+
+SCALED_BUGS: dict[str, Plant] = {
+    "odd start of an upsampled band": _slip_of_rule(
+        "_upsample", "after + place.rows.lo, whole", "(after + place.rows.lo) // 2 * 2, whole"
+    ),
+    "what a band reads begins with row 0": _slip_of_rule(
+        "_upsample", "first = before + read.first(place.rows.lo, rows)", "first = before"
+    ),
+    "weights of the band's own size": _slip_of_rule(
+        "_upsample", "place=(first, size, after + place.rows.lo, whole)", "place=()"
+    ),
+    "the row below is not read": _slip(
+        scaled_rows.ScaledRows, "_stop_of", "lower + 2", "lower + 1"
+    ),
+    "the gradient of the band's first rows": _slip_of_rule(
+        "_upsample_grad", "(before + place.rows.lo, size", "(before, size"
+    ),
+    "gradients from row 0 on": _slip_of_rule(
+        "_upsample_grad", "first = after + read.read(place.rows, outputs).inside.lo",
+        "first = after",
+    ),
+    "one reader fewer above": _slip(
+        scaled_rows.ScaledRows, "read", "before + rows.lo, key", "before + rows.lo + 1, key"
+    ),
+    "one reader fewer below": _slip(
+        scaled_rows.ScaledRows, "read", "before + rows.hi, key", "before + rows.hi - 1, key"
+    ),
+}  # fmt: skip
