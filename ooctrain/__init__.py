@@ -17,12 +17,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import ooctrain.machine
+import ooctrain.split
 
 __version__ = "0.1.0"
 
-# The first import of a room binds its name here. `oc.machine` is a function, so this name is freed
-# again; `from ooctrain.machine.calibrate import ...` keeps working, and no later import binds it.
-del ooctrain.machine
+# The first import of a room binds its name here. `oc.machine` and `oc.split` are functions, so the
+# names are freed again; `from ooctrain.machine.calibrate import ...` keeps working, and no later
+# import binds them.
+del ooctrain.machine, ooctrain.split
 
 #: {module: its public names}
 _NAMES = {
@@ -37,6 +39,7 @@ _NAMES = {
     "sched.planning.chain_view": ("chain_view",),
     "sched.schedule": ("Granule", "LowerBound", "Plan", "Schedule"),
     "sched.timeline": ("Timeline",),
+    "split.model": ("split",),
     "step.chain": ("chain",),
     "step.machine": ("Machine",),
     "step.presets": ("machine",),
@@ -67,6 +70,7 @@ if TYPE_CHECKING:
     from ooctrain.sched.planning.chain_view import chain_view
     from ooctrain.sched.schedule import Granule, LowerBound, Plan, Schedule
     from ooctrain.sched.timeline import Timeline
+    from ooctrain.split.model import split
     from ooctrain.step.chain import chain
     from ooctrain.step.machine import Machine
     from ooctrain.step.presets import machine

@@ -28,7 +28,7 @@ FLOORS = (
     ("engine", "devices", "sched"),
     ("functional", "optim", "rewrite", "alloc", "data"),
     ("nn", "execution", "report"),
-    ("models", "tracing"),
+    ("models", "split", "tracing"),
     ("api", "train", "testing"),
     ("experiments", "machine", "course", "explain", "laws"),
     ("cli",),
