@@ -29,7 +29,7 @@ del ooctrain.machine, ooctrain.split
 #: {module: its public names}
 _NAMES = {
     "alloc.registry": ("allocators",),
-    "api": ("execute", "load_plan", "lower_bound", "plan", "simulate", "verify"),
+    "api": ("execute", "load_plan", "lower_bound", "plan", "simulate", "split_to_fit", "verify"),
     "engine.autograd": ("Tensor", "manual_seed", "no_grad", "tensor"),
     "engine.own_op": ("Op",),
     "errors": ("Infeasible", "OoctrainError", "ScheduleError"),
@@ -58,7 +58,15 @@ __all__ = sorted([*_HOME, *_MODULES, "__version__"])
 if TYPE_CHECKING:
     from ooctrain import alloc, data, errors, functional, models, nn, optim, testing
     from ooctrain.alloc.registry import allocators
-    from ooctrain.api import execute, load_plan, lower_bound, plan, simulate, verify
+    from ooctrain.api import (
+        execute,
+        load_plan,
+        lower_bound,
+        plan,
+        simulate,
+        split_to_fit,
+        verify,
+    )  # fmt: skip
     from ooctrain.engine import clip as utils
     from ooctrain.engine.autograd import manual_seed, no_grad, tensor
     from ooctrain.engine.own_op import Op

@@ -247,6 +247,8 @@ def config_of(options: RunOptions) -> dict[str, object]:
         "accumulate": workload.accumulate,
         "conv_algorithm": workload.conv_algorithm,
         "seed": workload.seed,
+        # A run that was saved before there were splits says nothing of them.
+        "split": workload.split or None,
         "lr_schedule": extent.lr_schedule,
         # The cosine's length; a constant learning rate knows no end.
         "epochs": extent.epochs if depends_on_the_end(extent.lr_schedule) else None,

@@ -12,7 +12,7 @@ Source: paper 004, sections 3 and 4.1. Departures: docs/split.md. Read next: `pa
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from ooctrain.engine.module import Module
 from ooctrain.engine.tensor import current_tape
@@ -22,7 +22,7 @@ from ooctrain.rewrite.plugged import Keeps
 from ooctrain.split.cuts import cuts_of
 from ooctrain.split.joints import Joint, convolutions, joints
 from ooctrain.split.patches import Layout, record
-from ooctrain.split.settings import OMEGA, Splitting
+from ooctrain.split.settings import Splitting
 from ooctrain.split.sketch import Sketch, sketch_of
 from ooctrain.step.op import Spec
 
@@ -43,6 +43,14 @@ class SplitShape:
     joint_size: tuple[int, int]
     rows: tuple[int, ...]
     columns: tuple[int, ...]
+
+    def __str__(self) -> str:
+        parts = f"{len(self.rows)} x {len(self.columns)} patches"
+        size = f"{self.joint_size[0]} x {self.joint_size[1]}"
+        return (
+            f"{self.convolutions} of {self.of} convolutions in {parts}, joined at {self.joint} "
+            f"({size})"
+        )
 
     @property
     def share(self) -> float:
@@ -152,9 +160,16 @@ class SplitModel(Module):
         return str(self.how)
 
 
+class Chance(TypedDict, total=False):
+    """What may be said of boundaries that are drawn."""
+
+    omega: float
+    seed: int
+
+
 def split(
     model: Module, depth: float = 0.5, grid: tuple[int, int] = (2, 2), stochastic: bool = False,
-    *, omega: float = OMEGA, seed: int = 0,
+    **chance: Unpack[Chance],
 ) -> SplitModel:  # fmt: skip
     """A model whose first layers see an image only in patches; it is another network.
 
@@ -168,14 +183,14 @@ def split(
             single image is alive (in a residual network the end of a block).
         grid: patches in a column and in a row.
         stochastic: draws the boundaries anew for each training step of a `Trainer`.
-        omega: how far they may be from even ones, as a share of a part, in [0, 0.5).
-        seed: of the boundaries, which are a function of it and of the number of the step.
+        omega: how far they may be from even ones, as a share of a part, in [0, 0.5); default 0.2.
+        seed: of the boundaries, default 0; they are a function of it and of the step's number.
 
     Raises:
         ConfigError: a number out of its range, a model that is split or has no convolution; when
             it is traced: more patches than rows.
     """
-    return SplitModel(model, Splitting(depth, grid, stochastic, omega, seed))
+    return SplitModel(model, Splitting(depth, grid, stochastic, **chance))
 
 
 split.keeps = "meaning changed"  # type: ignore[attr-defined]

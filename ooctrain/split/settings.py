@@ -6,9 +6,10 @@ ConfigError that says which number is out of its range. Read next: `boundaries.p
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -18,6 +19,9 @@ from ooctrain.errors import ConfigError
 OMEGA = 0.2
 #: At this and above, neighbouring boundaries may be drawn in the same place.
 OMEGA_LIMIT = 0.5
+#: Tried where a budget is to be fitted.
+DEPTHS = (0.25, 0.5, 0.75, 1.0)
+GRIDS = ((2, 1), (2, 2), (3, 3), (4, 4))
 FIX = 'such as "depth=0.5,grid=2x2,stochastic"'
 
 
@@ -69,6 +73,17 @@ class Splitting:
     def __str__(self) -> str:
         drawn = f",stochastic,omega={self.omega:g}" if self.stochastic else ""
         return f"depth={self.depth:g},grid={self.grid[0]}x{self.grid[1]}{drawn}"
+
+
+def coarser(how: Splitting) -> Iterator[Splitting]:
+    """Section 4.1's coarse search: all that one would try, the least harmful first.
+
+    Error grows with the depth and only slowly with the number of patches (section 5.2), so more
+    patches come before a greater depth. The first is no split at all.
+    """
+    yield replace(how, depth=0.0)
+    for depth, grid in itertools.product(DEPTHS, GRIDS):
+        yield replace(how, depth=depth, grid=grid)
 
 
 def parse_splitting(text: str, seed: int = 0) -> tuple[Splitting, str]:
