@@ -2,8 +2,8 @@
 on.
 
 In: nothing. Out: what `pytest --pyargs ooctrain.laws`, called in this checkout, tries where
-none of `--planner`, `--allocator`, `--rewrite`, `--split` is given. Return a name, a name with parameters,
-"my_file.py:Mine", or an instance. Read next: `ooctrain/laws/plugin.py`.
+none of `--planner`, `--allocator`, `--rewrite`, `--split` is given. Return a name, a name with
+parameters, "my_file.py:Mine", or an instance. Read next: `ooctrain/laws/plugin.py`.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ SPLIT, WHOLE = "depth=0.75,grid=2x2", ""
 BASELINE = "baseline"
 #: Batches are tried in steps of this; --quick: of QUICK_STEP up to QUICK_MOST.
 STEP, MOST = 16, 1024
-QUICK_STEP, QUICK_MOST = 64, 128
+QUICK_STEP, QUICK_MOST = 128, 512
 TIME_LIMIT_S = 1.0
 
 
@@ -156,13 +156,14 @@ def largest_batches(
 def _largest(
     model: str, method: Method, where: Machine, step: int, most: int
 ) -> tuple[int, Plan | None]:
-    """The largest batch with a plan, by bisection: who can train a batch can train a smaller one."""
-    low, high, best = 0, most // step + 1, None
+    """The largest batch with a plan, by doubling, then bisection: who can train a batch can train a
+    smaller one.
+    """
+    beyond = most // step + 1
+    low, high, best = 0, beyond, None
     while high - low > 1:
-        # Doubling first: most batches are far below the most.
-        tried = (
-            min(2 * low or 1, (low + high + 1) // 2) if high > most // step else (low + high) // 2
-        )
+        middle = (low + high) // 2
+        tried = min(2 * low or 1, middle) if high == beyond else middle
         plan = _plan(model, method, where, tried * step)
         if plan is None:
             high = tried
@@ -189,12 +190,10 @@ def _plan(model: str, method: Method, where: Machine, batch: int) -> Plan | None
 def large_calls(model: str, batch: int, split: str, where: Machine) -> LargeCalls:
     """What single calls of a step need."""
     step = step_trace(model, batch, IMAGE_SIZE, split=split)
-    sizes = [variable.nbytes for variable in step.variables]
-    needs = {
-        call.name: call.workspace_bytes
-        + sum(sizes[v] for v in {step.storage[v] for v in call.touched()})
-        for call in step.calls
-    }
+    needs: dict[str, int] = {}
+    for call in step.calls:
+        held = {step.storage[v] for v in call.touched()}
+        needs[call.name] = call.workspace_bytes + sum(step.variables[v].nbytes for v in held)
     largest = max(needs, key=lambda name: needs[name])
     return LargeCalls(
         model, batch, split, len(step.calls),
