@@ -2,10 +2,10 @@
 
 In: `--planner`, `--allocator`, `--rewrite` and `--split`, or one file `adapters.py`. Out: the
 fixtures `planner`, `allocator`, `rewrite` and `split`, for the laws and for a course's own tests.
-The one idea: a course hands out tests and a single file to edit; that file says where the student's class is, and
-everything else may be restructured. Loaded by every pytest of an environment in which the library
-is installed, so it imports nothing of the library until a fixture is asked for. Read next:
-`test_planner.py`.
+The one idea: a course hands out tests and a single file to edit; that file says where the student's
+class is, and everything else may be restructured. Loaded by every pytest of an environment in which
+the library is installed, so it imports nothing of the library until a fixture is asked for. Read
+next: `test_planner.py`.
 """
 
 from __future__ import annotations
