@@ -40,6 +40,8 @@ from ooctrain.train import Trainer
 from ooctrain.units import format_bytes, format_percent, format_us
 
 JSON_VERSION = 1
+#: Planning is shown where it takes this share of a step, as where boundaries are drawn anew.
+LEAST_PLANNING = 0.02
 
 
 @click.command()
@@ -176,6 +178,9 @@ def _time_rows(prepared: PreparedStep, record: training.RunRecord) -> list[tuple
     if step_us is None:
         return []
     rows = [("step", f"{format_us(step_us)} (median)")]
+    plan_us = training.typical_us(record.plan_us)
+    if plan_us is not None and plan_us > LEAST_PLANNING * step_us:
+        rows.append(("planning", f"{format_us(plan_us)} before each step (median)"))
     in_core_us = training.typical_us(record.incore_step_us)
     if in_core_us is not None:
         rows.append(("in-core step", f"{format_us(in_core_us)}: {step_us / in_core_us:.2f} x"))

@@ -64,6 +64,7 @@ class RunRecord:
     Args:
         losses: of all steps, those before a resume included.
         step_us: wall-clock times of this process's steps.
+        plan_us: of tracing and planning before them; next to nothing where shapes stay.
         timeline: of the last step, measured.
         timelines: of the last steps that are no warm-up.
         test_loss, test_accuracy: in the end; None where there is no test part.
@@ -75,6 +76,7 @@ class RunRecord:
 
     losses: list[float] = field(default_factory=list)
     step_us: list[float] = field(default_factory=list)
+    plan_us: list[float] = field(default_factory=list)
     timeline: Timeline | None = None
     timelines: deque[Timeline] = field(default_factory=lambda: deque(maxlen=KEPT_TIMELINES))
     test_loss: float | None = None
@@ -283,8 +285,11 @@ def stop_on_signal() -> Iterator[Callable[[], bool]]:
 
 def _one_step(trainer: Trainer, images: np.ndarray, labels: np.ndarray, record: RunRecord) -> None:
     started = time.perf_counter()
+    trainer.prepare(images.shape)
+    planned = time.perf_counter()
     loss = trainer.step(images, labels)
-    record.step_us.append((time.perf_counter() - started) * 1e6)
+    record.step_us.append((time.perf_counter() - planned) * 1e6)
+    record.plan_us.append((planned - started) * 1e6)
     record.losses.append(loss)
     record.timeline = trainer.timeline
     if trainer.timeline is not None and len(record.step_us) > WARMUP_STEPS:
