@@ -40,7 +40,7 @@ from ooctrain.step.machine import Machine
 from ooctrain.step.presets import machine as find_machine
 from ooctrain.step.trace import Trace
 from ooctrain.tracing import trace as traced
-from ooctrain.units import MAX_BYTES, parse_budget
+from ooctrain.units import MAX_BYTES, format_bytes, parse_budget
 
 if TYPE_CHECKING:
     from ooctrain.engine.module import Module
@@ -235,8 +235,10 @@ def split_to_fit(
             return made
         least = min(least, needed)
     raise Infeasible(
-        "no split of the model fits", minimum_bytes=least, fix="a larger budget, or a smaller batch"
-    )
+        "no split of the model fits", minimum_bytes=least,
+        numbers=f"the least of those tried needs {format_bytes(least)}",
+        fix="a larger budget, or a smaller batch",
+    )  # fmt: skip
 
 
 def load_plan(path: str, trace: Trace, rewrites: Sequence[str] = ()) -> Plan:
