@@ -178,6 +178,9 @@ def _answer(workload: Workload, memory: MemoryOptions) -> Answer:
     except Infeasible as refusal:
         changes = _changes(question, refusal, memory)
         return Answer(step.trace, split_rows(task), question, need, None, None, refusal, changes)
+    if rows := split_rows(task):
+        said = "; ".join(text for _, text in rows)
+        made = replace(made, notes={**made.notes, "split": said})
     timeline = simulate(made.schedule, made.trace, machine)
     return Answer(step.trace, split_rows(task), question, need, made, timeline, None, [])
 

@@ -65,6 +65,7 @@ def test_what_cannot_be_split_has_a_code():
         assert caught.value.code == "OOC-172", what
 
 
+@pytest.mark.slow
 def test_the_least_split_that_fits_is_taken():
     layers = [
         oc.nn.Conv2d(3, 8, 3, padding=1), oc.nn.ReLU(), oc.nn.MaxPool2d(2),
