@@ -17,17 +17,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import ooctrain.machine
+import ooctrain.split
 
 __version__ = "0.1.0"
 
-# The first import of a room binds its name here. `oc.machine` is a function, so this name is freed
-# again; `from ooctrain.machine.calibrate import ...` keeps working, and no later import binds it.
-del ooctrain.machine
+# The first import of a room binds its name here. `oc.machine` and `oc.split` are functions, so the
+# names are freed again; `from ooctrain.machine.calibrate import ...` keeps working, and no later
+# import binds them.
+del ooctrain.machine, ooctrain.split
 
 #: {module: its public names}
 _NAMES = {
     "alloc.registry": ("allocators",),
-    "api": ("execute", "load_plan", "lower_bound", "plan", "simulate", "verify"),
+    "api": ("execute", "load_plan", "lower_bound", "plan", "simulate", "split_to_fit", "verify"),
     "engine.autograd": ("Tensor", "manual_seed", "no_grad", "tensor"),
     "engine.own_op": ("Op",),
     "errors": ("Infeasible", "OoctrainError", "ScheduleError"),
@@ -37,6 +39,7 @@ _NAMES = {
     "sched.planning.chain_view": ("chain_view",),
     "sched.schedule": ("Granule", "LowerBound", "Plan", "Schedule"),
     "sched.timeline": ("Timeline",),
+    "split.model": ("split",),
     "step.chain": ("chain",),
     "step.machine": ("Machine",),
     "step.presets": ("machine",),
@@ -67,6 +70,7 @@ if TYPE_CHECKING:  # "x as x" is how a type checker knows that a name is public
     from ooctrain.api import lower_bound as lower_bound
     from ooctrain.api import plan as plan
     from ooctrain.api import simulate as simulate
+    from ooctrain.api import split_to_fit as split_to_fit
     from ooctrain.api import verify as verify
     from ooctrain.engine import clip as _clip
     from ooctrain.engine.autograd import manual_seed as manual_seed
@@ -86,6 +90,7 @@ if TYPE_CHECKING:  # "x as x" is how a type checker knows that a name is public
     from ooctrain.sched.schedule import Plan as Plan
     from ooctrain.sched.schedule import Schedule as Schedule
     from ooctrain.sched.timeline import Timeline as Timeline
+    from ooctrain.split.model import split as split
     from ooctrain.step.chain import chain as chain
     from ooctrain.step.machine import Machine as Machine
     from ooctrain.step.presets import machine as machine

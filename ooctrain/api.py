@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ooctrain.engine.incore import initial_values
-from ooctrain.errors import ConfigError, reason
+from ooctrain.errors import ConfigError, Infeasible, reason
 from ooctrain.execution.compose import plan_step, rewritten
 from ooctrain.execution.planners import as_planner
 from ooctrain.execution.prepare import DEFAULT_REWRITES, Settings, placed, prepare
@@ -26,19 +26,21 @@ from ooctrain.optim.named import DEFAULT_LR
 from ooctrain.rewrite import REWRITES, apply_rewrites
 from ooctrain.sched import verify as laws
 from ooctrain.sched.bounds import closed as bounds
-from ooctrain.sched.budget import resolve_budget, resolve_host_budget
+from ooctrain.sched.budget import resolve_budget, resolve_host_budget, trace_minimum_bytes
 from ooctrain.sched.planning.planner import TIME_LIMIT_S, Planner
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, LowerBound, Plan, Schedule
 from ooctrain.sched.simulate import simulate as simulated
 from ooctrain.sched.timeline import Timeline
+from ooctrain.split.model import SplitModel
+from ooctrain.split.settings import Splitting, coarser, parse_splitting
 from ooctrain.step.blocks import put_together
 from ooctrain.step.foreign import parse_json
 from ooctrain.step.machine import Machine
 from ooctrain.step.presets import machine as find_machine
 from ooctrain.step.trace import Trace
 from ooctrain.tracing import trace as traced
-from ooctrain.units import parse_budget
+from ooctrain.units import MAX_BYTES, format_bytes, parse_budget
 
 if TYPE_CHECKING:
     from ooctrain.engine.module import Module
@@ -64,7 +66,7 @@ class Executed:
 @lru_cache(maxsize=2)
 def step_trace(
     model: str, batch: int, image_size: int | None = None, optimizer: str = "sgd",
-    accumulate: int = 1, threads: int = 1,
+    accumulate: int = 1, threads: int = 1, split: str = "",
 ) -> Trace:  # fmt: skip
     """The training step of a named network on its usual images, rewritten as `plan` rewrites.
 
@@ -72,12 +74,14 @@ def step_trace(
         model, batch: of the step, by name or "file.py:function".
         image_size: height of its images; None: the model's usual. The aspect is kept.
         optimizer, accumulate, threads: as for `oc.trace`.
+        split: in the words of --split, "depth=0.5,grid=2x2"; "": whole.
     """
     recipe = recipe_of(model)
     height = image_size or recipe.height
     width = height * recipe.width // recipe.height
     network = build(model, recipe.classes, stem_for(height, width), recipe.channels)
     shape = (batch, recipe.channels, height, width)
+    network = split_by_words(network, split, shape)
     step = traced(network, shape, optimizer=optimizer, threads=threads, accumulate=accumulate)
     return apply_rewrites(step, DEFAULT_REWRITES)
 
@@ -185,6 +189,56 @@ def lower_bound(
     return bounds.lower_bound(
         trace, resolve_budget(trace, budget, BYTES), find_machine(machine), recompute
     )
+
+
+def split_by_words(
+    model: Module, words: str, input_shape: tuple[int, ...], seed: int = 0
+) -> Module:  # fmt: skip
+    """A model split as --split says: "depth=0.5,grid=2x2,stochastic" or "fit=4GiB"; "": itself.
+
+    Raises:
+        ConfigError: a word that means nothing, or a model that cannot be split so.
+        Infeasible: no split fits the budget.
+    """
+    if not words:
+        return model
+    how, budget = parse_splitting(words, seed)
+    return split_to_fit(model, input_shape, budget, how) if budget else SplitModel(model, how)
+
+
+def split_to_fit(
+    model: Module, input_shape: tuple[int, ...], budget: int | str, how: Splitting | None = None
+) -> Module:
+    """A model in the fewest patches, of the least depth, whose training step some list can run
+    within a budget; the model itself where it needs no split (paper 004, section 4.1).
+
+    Args:
+        input_shape: of a batch, (N, C, H, W).
+        budget: as for `plan`; a percentage is of the unsplit step.
+        how: whether boundaries are drawn, and how; depth and grid are chosen.
+
+    Raises:
+        Infeasible: none of those that are tried fits.
+    """
+    budget_bytes, least, shape = 0, MAX_BYTES, tuple(input_shape)
+    for tried in coarser(how or Splitting()):
+        made = SplitModel(model, tried) if tried.splits else model
+        try:
+            step = apply_rewrites(traced(made, shape), DEFAULT_REWRITES)
+        except ConfigError:
+            if made is model:
+                raise
+            continue  # more patches than the image has rows, or no joint so deep
+        budget_bytes = budget_bytes or resolve_budget(step, budget, BYTES)
+        needed = trace_minimum_bytes(step)
+        if needed <= budget_bytes:
+            return made
+        least = min(least, needed)
+    raise Infeasible(
+        "no split of the model fits", minimum_bytes=least,
+        numbers=f"the least of those tried needs {format_bytes(least)}",
+        fix="a larger budget, or a smaller batch",
+    )  # fmt: skip
 
 
 def load_plan(path: str, trace: Trace, rewrites: Sequence[str] = ()) -> Plan:

@@ -193,6 +193,7 @@ class Trainer:
             input_shape: of a batch, (N, C, H, W).
             target_shape: for a loss of your own; None: it takes class numbers. Others know it.
         """
+        self.model.begin_step(self.steps_done)
         self.prepared = self._prepare_once(input_shape, target_shape, training=True)
         return self.prepared
 
@@ -376,8 +377,7 @@ class Trainer:
         return result
 
     def _scalars(self) -> dict[str, float | int]:
-        scalars = self.optimizer.scalars()
-        return {**scalars, "step": self.steps_done, "seed": self.settings.seed}
+        return {**self.optimizer.scalars(), "step": self.steps_done, "seed": self.settings.seed}
 
     def _tensors(self) -> dict[str, Tensor]:
         return named_tensors(self.model, self.optimizer)

@@ -1,8 +1,9 @@
-"""The only file that a course edits: which planner, allocator and rewrite the laws are tried on.
+"""The only file that a course edits: which planner, allocator, rewrite and split the laws are tried
+on.
 
 In: nothing. Out: what `pytest --pyargs ooctrain.laws`, called in this checkout, tries where
-none of `--planner`, `--allocator`, `--rewrite` is given. Return a name, a name with parameters,
-"my_file.py:Mine", or an instance. Read next: `ooctrain/laws/plugin.py`.
+none of `--planner`, `--allocator`, `--rewrite`, `--split` is given. Return a name, a name with
+parameters, "my_file.py:Mine", or an instance. Read next: `ooctrain/laws/plugin.py`.
 """
 
 from __future__ import annotations
@@ -21,3 +22,8 @@ def allocator() -> str:
 def rewrite() -> str:
     """Your rewrite."""
     return "tile:2x2"
+
+
+def split() -> str:
+    """Your split of networks into patches, a function with the arguments of `oc.split`."""
+    return "oc.split"

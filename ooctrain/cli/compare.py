@@ -29,6 +29,7 @@ from ooctrain.cli.options import (
     optimizer_option,
     rewrite_option,
     seed_option,
+    split_option,
     time_limit_option,
 )
 from ooctrain.cli.terminal import make_console
@@ -79,6 +80,7 @@ DEFAULT_MACHINES = "v100-pcie,v100-32gb-nvlink"
 @time_limit_option("as long as its evaluations take")
 @seed_option("Of planners that draw random numbers.")
 @rewrite_option
+@split_option
 @click.option("--jobs", type=POSITIVE, help="Processes; default: one for each core.")
 @click.option("--keep", metavar="FOLDER", type=click.Path(file_okay=False),
               help="Where rows, plans and bounds are kept; default: the user's cache.")  # fmt: skip
@@ -95,9 +97,9 @@ def compare(
     models: tuple[str, ...], planners: list[str], budgets: list[str], machines: list[str],
     batches: list[str], image_sizes: list[str], granule: str, bound: str, optimizer: str,
     accumulate: int, host_budget: str | None, link_bandwidth: str | None,
-    time_limit: float | None, seed: int, rewrites: list[str], jobs: int | None,
-    keep: str | None, fresh: bool, csv_path: str | None, markdown_path: str | None,
-    figure_path: str | None, json_path: str | None,
+    time_limit: float | None, seed: int, rewrites: list[str], split: str,
+    jobs: int | None, keep: str | None, fresh: bool, csv_path: str | None,
+    markdown_path: str | None, figure_path: str | None, json_path: str | None,
 ) -> int:  # fmt: skip
     """Compare planners on MODEL..., simulated, with a bound for each cell."""
     _require_known(models, machines, budgets)
@@ -108,7 +110,7 @@ def compare(
         replace(
             case, granule_bytes=granule_bytes, bound=bound, time_limit_s=time_limit, seed=seed,
             host_budget=host_budget, link_bytes_per_us=link_rate, optimizer=optimizer,
-            accumulate=accumulate, rewrites=tuple(rewrites),
+            accumulate=accumulate, rewrites=tuple(rewrites), split=split,
         )
         for case in cases(
             models, _numbers(batches, "batch"), machines, budgets, _planners(planners), sizes

@@ -43,6 +43,7 @@ class Workload:
         device: "cpu" or "cuda".
         allow_tf32: whether convolutions on a GPU may round their inputs to TF32.
         download: whether the data is fetched first.
+        split: patches that the network trains in, "depth=0.5,grid=2x2"; "": none.
     """
 
     model: str
@@ -57,7 +58,13 @@ class Workload:
     seed: int
     device: str
     allow_tf32: bool
+    split: str
     download: bool = False
+
+    @property
+    def title(self) -> str:
+        """The network in words; one that is split is another one."""
+        return f"{self.model} split ({self.split})" if self.split else self.model
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +176,10 @@ rewrite_option = list_option(
     "--rewrite", "rewrites",
     text='Rewrites of the step, in order: "bands:16:features.0:features.16", or file.py:name.',
 )  # fmt: skip
+split_option = click.option(
+    "--split", metavar="WORDS", default="",
+    help='Split-CNN, another network: "depth=0.5,grid=2x2", with ",stochastic", or "fit=4GiB".',
+)  # fmt: skip
 MOST_THREADS = 1024
 WORKLOAD_OPTIONS = (
     click.option(
@@ -206,6 +217,7 @@ WORKLOAD_OPTIONS = (
         is_flag=True,
         help="On a GPU: convolutions round their inputs to 10 bits of mantissa.",
     ),
+    split_option,
 )
 MEMORY_OPTIONS = (
     click.option(

@@ -37,7 +37,7 @@ from ooctrain.cli.options import (
     workload_options,
 )
 from ooctrain.cli.terminal import make_console
-from ooctrain.cli.workload import as_on, find_machine, make_task, make_trace
+from ooctrain.cli.workload import as_on, find_machine, make_task, make_trace, split_rows
 from ooctrain.errors import Infeasible
 from ooctrain.execution.allocation_log import allocation_log
 from ooctrain.execution.placement import reserved_peak
@@ -136,12 +136,14 @@ class Answer:
 
     Args:
         trace: of the step, rewritten.
+        split: rows that say what is split, if anything is.
         question, need: what was asked, and what the step needs by itself.
         plan, timeline: where it fits.
         refusal, changes: what the planner said, and what would fit, where it does not.
     """
 
     trace: Trace
+    split: Rows
     question: FitQuestion
     need: Need
     plan: Plan | None
@@ -175,9 +177,12 @@ def _answer(workload: Workload, memory: MemoryOptions) -> Answer:
         )  # fmt: skip
     except Infeasible as refusal:
         changes = _changes(question, refusal, memory)
-        return Answer(step.trace, question, need, None, None, refusal, changes)
+        return Answer(step.trace, split_rows(task), question, need, None, None, refusal, changes)
+    if rows := split_rows(task):
+        said = "; ".join(text for _, text in rows)
+        made = replace(made, notes={**made.notes, "split": said})
     timeline = simulate(made.schedule, made.trace, machine)
-    return Answer(step.trace, question, need, made, timeline, None, [])
+    return Answer(step.trace, split_rows(task), question, need, made, timeline, None, [])
 
 
 def _rows(workload: Workload, memory: MemoryOptions, answer: Answer) -> Rows:
@@ -189,6 +194,7 @@ def _rows(workload: Workload, memory: MemoryOptions, answer: Answer) -> Rows:
     )
     rows = [
         ("step", f"{workload.model}, images {shape}, {workload.optimizer}"),
+        *answer.split,
         ("machine", f"{machine.name}, {format_bytes(machine.device_bytes)}"),
         ("in-core peak", f"{format_bytes(need.in_core_bytes)} at {need.peak_call}"),
         ("budgets", scale),
@@ -268,7 +274,7 @@ def _as_json(
     why = refusal or error
     return {
         "version": JSON_VERSION,
-        "model": workload.model,
+        "model": workload.title,
         "batch": workload.batch,
         "machine": question.machine.name if question else memory.machine,
         "planner": memory.planner,

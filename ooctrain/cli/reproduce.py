@@ -24,6 +24,8 @@ from ooctrain.experiments.paper_001.hybrid_shown import hybrid
 from ooctrain.experiments.paper_002.offload_ratios_shown import offload_ratios
 from ooctrain.experiments.paper_003.sft_shown import sft
 from ooctrain.experiments.paper_004.hmms_shown import hmms
+from ooctrain.experiments.paper_004.split_accuracy_shown import split_accuracy
+from ooctrain.experiments.paper_004.split_hmms_shown import split_hmms
 from ooctrain.experiments.reproducing import Experiment, Wanted
 from ooctrain.report.numbers_file import write_numbers
 from ooctrain.units import parse_bytes
@@ -40,6 +42,8 @@ EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
         "hybrid": hybrid,
         "offload-ratios": offload_ratios,
         "sft": sft,
+        "split-accuracy": split_accuracy,
+        "split-hmms": split_hmms,
         "table1": table1,
     }
 )
@@ -52,17 +56,19 @@ EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
 @click.option("--quick", is_flag=True, help="Few cases: does it run, and about what comes out?")
 @click.option("--physical", default="16GiB", show_default=True, help="Memory of the device.")
 @list_option("--allocator", "names", text=ALLOCATORS_TEXT)
+@list_option("--set", "settings",
+             text="Of split-accuracy: epochs=350, seeds=5, data=cifar10:DIR.")  # fmt: skip
 @file_option("--figure", "figure_path", text="Write the figure here; default: EXPERIMENT.svg.")
 @json_option
 def reproduce(
-    experiment_name: str, quick: bool, physical: str, names: list[str], figure_path: str | None,
-    json_path: str | None,
+    experiment_name: str, quick: bool, physical: str, names: list[str], settings: list[str],
+    figure_path: str | None, json_path: str | None,
 ) -> int:  # fmt: skip
     """Compute a figure or table of the papers."""
     console = make_console()
     wanted = Wanted(
         quick, parse_bytes(physical, what="memory"), tuple(names) or None,
-        figure_path or f"{experiment_name}.svg",
+        figure_path or f"{experiment_name}.svg", tuple(settings),
     )  # fmt: skip
     started = time.perf_counter()
     found = EXPERIMENTS[experiment_name](wanted, console)

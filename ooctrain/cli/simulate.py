@@ -20,7 +20,7 @@ from ooctrain.cli.options import (
     workload_options,
 )
 from ooctrain.cli.terminal import bar_blocks, make_console
-from ooctrain.cli.workload import as_on, find_machine, make_task, make_trace
+from ooctrain.cli.workload import as_on, find_machine, make_task, make_trace, split_rows
 from ooctrain.report.numbers_file import write_numbers
 from ooctrain.report.record import drawing
 from ooctrain.report.text import facts, lanes, search_rows, tiling_rows, timeline_rows
@@ -51,7 +51,8 @@ def simulate(
     """Show the time line of a planned step of MODEL."""
     workload, console = as_on(workload, memory), make_console()
     machine = find_machine(workload, memory)
-    trace = make_trace(make_task(workload), workload)
+    task = make_task(workload)
+    trace = make_trace(task, workload)
     budget_bytes = None
     if plan_path is not None:
         made = load_plan(plan_path, trace, memory.rewrites)
@@ -63,12 +64,12 @@ def simulate(
     timeline = run_simulator(made.schedule, made.trace, machine)
     console.print(lanes(timeline, min(console.width, 120), bar_blocks(console)))
     console.print()
-    rows = [("machine", machine.name), *timeline_rows(timeline)]
+    rows = [*split_rows(task), ("machine", machine.name), *timeline_rows(timeline)]
     rows += [("instructions", str(len(made.schedule))), *tiling_rows(made), *search_rows(made)]
     console.print(facts(rows))
     if json_path:
         content = {
-            "version": JSON_VERSION, "model": workload.model, "batch": workload.batch,
+            "version": JSON_VERSION, "model": workload.title, "batch": workload.batch,
             "machine": machine.name, "planner": made.notes.get("planner"),
             "budget_bytes": budget_bytes, **drawing(made, timeline), "error": None,
         }  # fmt: skip

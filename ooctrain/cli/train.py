@@ -27,7 +27,7 @@ from ooctrain.cli.options import (
     workload_options,
 )
 from ooctrain.cli.terminal import make_console
-from ooctrain.cli.workload import make_task, usual_data
+from ooctrain.cli.workload import Task, make_task, split_rows, usual_data
 from ooctrain.data import Shape
 from ooctrain.execution.allocation_log import allocation_log
 from ooctrain.execution.checkpoint_lock import only_writer
@@ -43,6 +43,8 @@ from ooctrain.train import Trainer
 from ooctrain.units import format_bytes, format_percent, format_us
 
 JSON_VERSION = 1
+#: Planning is shown where it takes this share of a step, as where boundaries are drawn anew.
+LEAST_PLANNING = 0.02
 
 
 @click.command()
@@ -96,7 +98,7 @@ def _run(console: Console, run: training.TrainingRun, verify: bool) -> None:
     trainer, workload, extent = run.trainer, run.options.workload, run.options.extent
     before = training.take_up(run)  # first: a broken file needs no plan
     prepared = trainer.prepare(run.task.input_shape())
-    console.print(facts(_plan_rows(prepared, workload, run.task.shape)))
+    console.print(facts(_plan_rows(prepared, workload, run.task)))
     for notice in prepared.notices:
         console.print(f"note: {notice}")
     if not has_compiled_kernels():
@@ -131,13 +133,14 @@ def has_compiled_kernels() -> bool:
     return folder.is_dir() and any(folder.iterdir())
 
 
-def _plan_rows(prepared: PreparedStep, workload: Workload, shape: Shape) -> list[tuple[str, str]]:
+def _plan_rows(prepared: PreparedStep, workload: Workload, task: Task) -> list[tuple[str, str]]:
     peak, budget = prepared.in_core_peak_bytes, prepared.budget_bytes
     plan = prepared.plan
     name = plan.notes.get("chosen", plan.notes.get("planner", ""))
     return [
         ("training", f"{workload.model} on {workload.data}, batch {workload.batch}"),
-        *_stem_row(workload.model, shape),
+        *_stem_row(workload.model, task.shape),
+        *split_rows(task),
         ("in-core peak", format_bytes(peak)),
         ("budget", f"{format_bytes(budget)}, {share(budget, peak)} of the in-core peak"),
         ("plan", f"{name}, {len(plan.schedule)} instructions"),
@@ -186,6 +189,9 @@ def _time_rows(prepared: PreparedStep, record: training.RunRecord) -> list[tuple
     if step_us is None:
         return []
     rows = [("step", f"{format_us(step_us)} (median)")]
+    plan_us = training.typical_us(record.plan_us)
+    if plan_us is not None and plan_us > LEAST_PLANNING * step_us:
+        rows.append(("planning", f"{format_us(plan_us)} before each step (median)"))
     in_core_us = training.typical_us(record.incore_step_us)
     if in_core_us is not None:
         rows.append(("in-core step", f"{format_us(in_core_us)}: {step_us / in_core_us:.2f} x"))
@@ -214,7 +220,7 @@ def _as_json(
     drawn = drawing(plan, timeline) if plan and timeline else NOT_DRAWN
     return {
         "version": JSON_VERSION,
-        "model": workload.model,
+        "model": workload.title,
         "data": workload.data,
         "batch": workload.batch,
         "epochs": options.extent.epochs,

@@ -65,6 +65,7 @@ class RunRecord:
     Args:
         losses: of all steps, those before a resume included.
         step_us: wall-clock times of this process's steps.
+        plan_us: of tracing and planning before them; next to nothing where shapes stay.
         timeline: of the last step, measured.
         timelines: of the last steps that are no warm-up.
         test_loss, test_accuracy: in the end; None where there is no test part.
@@ -76,6 +77,7 @@ class RunRecord:
 
     losses: list[float] = field(default_factory=list)
     step_us: list[float] = field(default_factory=list)
+    plan_us: list[float] = field(default_factory=list)
     timeline: Timeline | None = None
     timelines: deque[Timeline] = field(default_factory=lambda: deque(maxlen=KEPT_TIMELINES))
     test_loss: float | None = None
@@ -257,6 +259,8 @@ def config_of(options: RunOptions) -> dict[str, object]:
         "accumulate": workload.accumulate,
         "conv_algorithm": workload.conv_algorithm,
         "seed": workload.seed,
+        # A run that was saved before there were splits says nothing of them.
+        "split": workload.split or None,
         "lr_schedule": extent.lr_schedule,
         # The cosine's length; a constant learning rate knows no end.
         "epochs": extent.epochs if depends_on_the_end(extent.lr_schedule) else None,
@@ -291,8 +295,11 @@ def stop_on_signal() -> Iterator[Callable[[], bool]]:
 
 def _one_step(trainer: Trainer, images: np.ndarray, labels: np.ndarray, record: RunRecord) -> None:
     started = time.perf_counter()
+    trainer.prepare(images.shape)
+    planned = time.perf_counter()
     loss = trainer.step(images, labels)
-    record.step_us.append((time.perf_counter() - started) * 1e6)
+    record.step_us.append((time.perf_counter() - planned) * 1e6)
+    record.plan_us.append((planned - started) * 1e6)
     record.losses.append(loss)
     record.timeline = trainer.timeline
     if trainer.timeline is not None and len(record.step_us) > WARMUP_STEPS:

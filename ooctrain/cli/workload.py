@@ -10,12 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ooctrain import data
+from ooctrain.api import split_by_words
 from ooctrain.cli.options import MemoryOptions, Workload
 from ooctrain.data import Dataset, Shape
 from ooctrain.engine.autograd import manual_seed
 from ooctrain.engine.module import Module
 from ooctrain.errors import ConfigError
 from ooctrain.models import MODELS, build, recipe_of, stem_for
+from ooctrain.split.model import SplitModel
 from ooctrain.step.machine import Machine
 from ooctrain.step.presets import PRESETS, machine, threads_for, usable_cores, with_link
 from ooctrain.step.trace import Trace
@@ -146,4 +148,17 @@ def usual_data(workload: Workload) -> str:
 def _make_model(workload: Workload, shape: Shape) -> Module:
     manual_seed(workload.seed)
     stem = stem_for(shape.height, shape.width)
-    return build(workload.model, shape.classes, stem, shape.channels)
+    model = build(workload.model, shape.classes, stem, shape.channels)
+    images = (workload.batch, shape.channels, shape.height, shape.width)
+    return split_by_words(model, workload.split, images, workload.seed)
+
+
+def split_rows(task: Task) -> list[tuple[str, str]]:
+    """What is split, and that it is another network; nothing of one that is whole."""
+    if not isinstance(task.model, SplitModel) or not task.model.how.splits:
+        return []
+    drawn = ", drawn anew for each step" if task.model.how.stochastic else ""
+    return [
+        ("split", f"{task.model.shape_of(task.input_shape())}{drawn}"),
+        ("", "another network: what it learns differs; it evaluates whole (docs/split.md)"),
+    ]

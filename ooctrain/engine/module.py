@@ -249,6 +249,15 @@ class Module:
             module._changed()
         return self
 
+    def begin_step(self, number: int) -> None:
+        """Called by a trainer before each training step, for parts that change from step to step.
+
+        Args:
+            number: of steps done.
+        """
+        for part in self.children():
+            part.begin_step(number)
+
     def eval(self) -> Module:
         """Evaluation mode: running statistics, no dropout."""
         return self.train(False)

@@ -61,6 +61,7 @@ class CompareCase:
         optimizer, accumulate: of the step: "sgd" or "adam", micro-batches.
         rewrites: of the step, after those that every step gets; budgets and bound are of the step
             before them.
+        split: of the network, in the words of --split; "": whole.
     """
 
     model: str
@@ -78,6 +79,7 @@ class CompareCase:
     optimizer: str = "sgd"
     accumulate: int = 1
     rewrites: tuple[str, ...] = ()
+    split: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +191,7 @@ def row_of(case: CompareCase, keep: Path | None = None) -> CompareRow:
     """
     step = step_trace(
         case.model, case.batch, case.image_size, case.optimizer, case.accumulate,
-        threads_for(case.machine),
+        threads_for(case.machine), case.split,
     )  # fmt: skip
     where, store = _machine(case), ResultStore(keep)
     sources = planner_sources(case.planner)
@@ -232,7 +234,7 @@ def _compute(case: CompareCase, step: Trace, where: Machine, store: ResultStore)
     bound = _bound(case, step, budget, where, store)
     bound_us = None if bound is None else bound.makespan_us
     return CompareRow(
-        model=case.model,
+        model=f"{case.model} split ({case.split})" if case.split else case.model,
         batch=case.batch,
         image_size=step.variables[step.initial[0]].shape[-2],
         machine=where.name,

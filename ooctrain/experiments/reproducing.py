@@ -28,12 +28,14 @@ class Wanted:
         physical_bytes: memory of the device.
         allocators: by name; None: those of the experiment.
         figure_path: of the SVG.
+        settings: of the experiment, such as "epochs=350".
     """
 
     quick: bool
     physical_bytes: int
     allocators: tuple[str, ...] | None
     figure_path: str
+    settings: tuple[str, ...] = ()
 
 
 class Experiment(Protocol):

@@ -18,9 +18,10 @@ from ooctrain.explain.arguments import ARGUMENTS
 from ooctrain.explain.explanation import Explanation
 from ooctrain.explain.lists import LISTS
 from ooctrain.explain.memory import MEMORY
+from ooctrain.explain.splitting import SPLITTING
 from ooctrain.explain.training import TRAINING
 
-CODES: Mapping[str, Explanation] = {**ARGUMENTS, **MEMORY, **LISTS, **TRAINING}
+CODES: Mapping[str, Explanation] = {**ARGUMENTS, **MEMORY, **SPLITTING, **LISTS, **TRAINING}
 WIDTH = 88
 LAW_MEANING = (
     "What an allocator promises: P all of them, B best fit, V virtual addressing, S those that "

@@ -1,4 +1,4 @@
-"""Codes OOC-200 to OOC-293: a list, a planner, an allocator or a tiling breaks a rule or a law.
+"""Codes OOC-200 to OOC-294: a list, a planner or a tiling breaks a rule or a law.
 
 In: a code. Out: what it says. The one idea: each rule and each law has a name of its own (R203,
 P8), which the message carries; these codes are their families. Read next: `training.py`; the rules
@@ -57,5 +57,12 @@ LISTS: Mapping[str, Explanation] = {
         "an operation of one's own whose `window` says one row too few",
         "the message names the result, the place, both numbers and the bound; mend the rule of the "
         "operation (docs/tiling.md)",
+    ),
+    "OOC-294": Explanation(
+        "a split breaks a law",
+        "`oc.testing.check_split` tried a split on small random networks: sizes must add up, no "
+        "row may reach two parts, chance is a function of seed and step, evaluation is whole.",
+        "oc.testing.check_split(my_split)",
+        "the message names the law and the network; laws: ooctrain/testing/check_split.py",
     ),
 }

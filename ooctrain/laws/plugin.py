@@ -1,7 +1,8 @@
 """The pytest plug-in: options and fixtures that name what the laws are tried on.
 
-In: `--planner`, `--allocator`, `--rewrite` and `--bands`, or one file `adapters.py`. Out: the
-fixtures `planner`, `allocator`, `rewrite` and `bands`, for the laws and for a course's own tests.
+In: `--planner`, `--allocator`, `--rewrite`, `--bands` and `--split`, or one file `adapters.py`.
+Out: the fixtures `planner`, `allocator`, `rewrite`, `bands` and `split`, for the laws and for a
+course's own tests.
 The one idea: a course hands out tests and a single file to edit; that file says where the student's
 class is, and everything else may be restructured. Loaded by every pytest of an environment in which
 the library is installed, so it imports nothing of the library until a fixture is asked for. Read
@@ -28,6 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--allocator", help="allocator to try: name, name:key=value or file.py:Class")
     group.addoption("--rewrite", help="rewrite to try: name, name:4x4 or file.py:name")
     group.addoption("--bands", help="bands by hand to try: file.py:Class")
+    group.addoption("--split", help="split of networks to try: oc.split, or file.py:function")
     group.addoption("--law-examples", type=int, default=50, help="random cases for each law")
     group.addoption("--law-seed", type=int, default=0, help="seed of the random cases")
 
@@ -65,12 +67,26 @@ def bands(request: pytest.FixtureRequest) -> Any:
     return named
 
 
+@pytest.fixture
+def split(request: pytest.FixtureRequest) -> Any:
+    """The function of `--split`, else what `split()` of the nearest adapters.py returns."""
+    # Not at the top: see the head of this file.
+    from ooctrain.plugins import load_from_file
+    from ooctrain.split.model import split as own
+
+    named = _named(request, "split")
+    if not isinstance(named, str) or named == "oc.split":
+        return own if isinstance(named, str) else named
+    path, _, name = named.rpartition(":")
+    return load_from_file(path, name)
+
+
 def repeat_command(request: pytest.FixtureRequest, what: str) -> str:
     """A line with the command that runs one test of the laws again, with the same cases.
 
     Args:
         request: of that test.
-        what: "planner", "allocator", "rewrite" or "bands".
+        what: "planner", "allocator", "rewrite", "bands" or "split".
     """
     config = request.config
     given = config.getoption(what)

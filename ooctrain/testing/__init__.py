@@ -1,21 +1,23 @@
 """The laws that everything pluggable is held to, for the library's own parts and for a user's.
 
-In: an operation, a planner, an allocator, a rewrite. Out: nothing, or an error with the smallest
-example found. The one idea: what a plug-in promises is written down as code that tries to break it;
-`check_op`, `check_planner`, `check_allocator` and `check_rewrite` are that code; `check_tiled`
-compares a model in tiles with the untiled one. The other modules
-are what it is made of: random traces and lists, an interpreter that runs a list on bytes in random
-orders, memory that checks every access, a shrinker. Read next: `check_planner.py`,
-`random_traces.py`, `interpreter.py`.
+In: an operation, a planner, an allocator, a rewrite, a split. Out: nothing, or an error with the
+smallest example found. The one idea: what a plug-in promises is written down as code that tries to
+break it; `check_op`, `check_planner`, `check_allocator`, `check_rewrite` and `check_split` are that
+code; `check_tiled` compares a model in tiles with the untiled one. The other modules are what it is
+made of: random traces and lists, an interpreter that runs a list on bytes in random orders, memory
+that checks every access, a shrinker. Read next: `check_planner.py`, `random_traces.py`,
+`interpreter.py`.
 """
 
 from ooctrain.testing.check_allocator import AllocatorFailure, check_allocator
 from ooctrain.testing.check_op import check_op
 from ooctrain.testing.check_planner import PlannerFailure, check_planner
 from ooctrain.testing.check_rewrite import RewriteFailure, check_rewrite
+from ooctrain.testing.check_split import SplitFailure, check_split
 from ooctrain.testing.check_tiled import TiledFailure, TiledReport, check_tiled
 
 __all__ = [
-    "AllocatorFailure", "PlannerFailure", "RewriteFailure", "TiledFailure", "TiledReport",
-    "check_allocator", "check_op", "check_planner", "check_rewrite", "check_tiled",
+    "AllocatorFailure", "PlannerFailure", "RewriteFailure", "SplitFailure", "TiledFailure",
+    "TiledReport", "check_allocator", "check_op", "check_planner", "check_rewrite",
+    "check_split", "check_tiled",
 ]  # fmt: skip

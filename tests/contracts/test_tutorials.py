@@ -17,7 +17,7 @@ SCRIPTS = sorted(FOLDER.glob("[0-9]*.py"))
 LONG = (
     "06_best_fit_and_fragmentation", "09_swap_planners", "10_the_lower_bound", "11_recompute",
     "12_together", "03_out_of_memory", "14_bands",
-    "13_write_your_own_planner", "15_tiles_and_batch_norm", "16_bigger_than_memory",
+    "13_write_your_own_planner", "15_tiles_and_batch_norm", "16_bigger_than_memory", "17_split_cnn",
     "18_a_cuda_kernel_step_by_step", "19_real_gpu",
 )  # fmt: skip
 QUICK_ONES = [
@@ -49,6 +49,7 @@ ANSWERS = {
     "14_bands": (2, 0, 6),
     "15_tiles_and_batch_norm": (6, 7, 1),
     "16_bigger_than_memory": (256 * 20480 * 3, 4, 2),
+    "17_split_cnn": (4, 7, 10),
     "18_a_cuda_kernel_step_by_step": (1 / 16, 16, 8),
     "19_real_gpu": (6, 2000, False),
 }

@@ -197,6 +197,32 @@ def test_hmms_prints_draws_and_writes_and_loses_less_than_layer_by_layer(tmp_pat
     assert {key for row in rows for key in row} <= documented("hmms")
 
 
+@pytest.mark.slow
+def test_split_hmms_prints_draws_and_writes(tmp_path, capsys):
+    shown, found = reproduced("split-hmms", tmp_path, capsys)
+    assert "another network" in shown
+    largest = {row["method"]: row["batch"] for row in found["batches"]}
+    assert largest["split + HMMS"] >= largest["HMMS"] >= largest["baseline"] > 0
+    before, after = found["calls"]
+    assert after["minimum_bytes"] < before["minimum_bytes"]
+    rows = (found["batches"][0], before)
+    assert {key for row in rows for key in row} <= documented("split-hmms")
+
+
+@pytest.mark.slow
+def test_split_accuracy_prints_draws_and_writes(tmp_path, capsys):
+    shown, found = reproduced(
+        "split-accuracy", tmp_path, capsys, "--set", "images=64,epochs=1,seeds=2"
+    )
+    assert "not run here" in shown
+    kinds = [row["kind"] for row in found["rows"]]
+    assert kinds == ["whole", "split", "stochastic"]
+    assert all(len(row["accuracies"]) == 2 for row in found["rows"])
+    assert [row["printed"] for row in found["rows"]] == [94.14, 93.02, 94.58]
+    assert {key for row in found["rows"] for key in row} <= documented("split-accuracy")
+    assert main(["reproduce", "split-accuracy", "--quick", "--set", "epoch=3"]) == 2
+
+
 def test_activations_of_the_three_networks_are_those_of_paper_003():
     """Printed are 118, 129 and 43 GiB at 10240 pixels."""
     found = {

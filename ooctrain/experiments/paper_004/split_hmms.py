@@ -1,0 +1,202 @@
+"""Paper 004, figure 10: how much larger a batch becomes, and what it costs.
+
+In: networks, the memory of the device. Out: the largest batch of each method and its speed; the
+calls that alone need more than half of the memory, before the split and after. The one idea: a
+split network is another network, so beside "split + HMMS" stand methods on the same machine that
+change no result, HMMS and `belady` on the whole network, exact bands and `auto`: who needs
+Split-CNN, and when?
+
+Everything is simulated, on the P100 whose arithmetic is fitted to one printed figure (`hmms.py`).
+The paper's workspace is cuDNN's; here calls run one after the other, so parts share theirs anyway.
+
+Source: paper 004, section 6.3. Departures: docs/papers.md. Read next: `split_hmms_shown.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from ooctrain.api import step_trace
+from ooctrain.errors import Infeasible
+from ooctrain.execution.planners import get_planner
+from ooctrain.experiments.paper_004.hmms import IMAGE_SIZE
+from ooctrain.sched.budget import trace_minimum_bytes
+from ooctrain.sched.schedule import Plan
+from ooctrain.sched.verify import verify
+from ooctrain.step.machine import Machine
+
+#: "number of splits = 4, depth about 75 %".
+SPLIT, WHOLE = "depth=0.75,grid=2x2", ""
+BASELINE = "baseline"
+#: Batches are tried in steps of this; --quick: of QUICK_STEP up to QUICK_MOST.
+STEP, MOST = 16, 1024
+QUICK_STEP, QUICK_MOST = 128, 512
+TIME_LIMIT_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A way to train: a planner, on the split network or on the whole one.
+
+    Args:
+        name: as shown; planner: by name; split: in the words of --split.
+    """
+
+    name: str
+    planner: str
+    split: str = WHOLE
+
+    @property
+    def exact(self) -> bool:
+        """Whether it computes what the baseline does."""
+        return not self.split
+
+
+METHODS: Mapping[str, tuple[Method, ...]] = MappingProxyType(
+    {
+        "vgg19": (
+            Method(BASELINE, "keep-all"), Method("HMMS", "hmms"),
+            Method("split", "keep-all", SPLIT), Method("split + HMMS", "hmms", SPLIT),
+            Method("belady", "belady"), Method("exact bands", "banded"), Method("auto", "auto"),
+        ),
+        "resnet18": (
+            Method(BASELINE, "keep-all"), Method("HMMS", "hmms"),
+            Method("split", "keep-all", SPLIT), Method("split + HMMS", "hmms", SPLIT),
+            Method("bn-recompute + HMMS", "bn-recompute:swap=hmms"),
+            Method("split + bn-recompute + HMMS", "bn-recompute:swap=hmms", SPLIT),
+            Method("belady", "belady"), Method("exact bands", "banded"), Method("auto", "auto"),
+        ),
+    }
+)  # fmt: skip
+QUICK_METHODS = ("baseline", "HMMS", "split + HMMS", "belady")
+#: {network: (times the baseline's batch, loss of speed)}: figure 10, section 6.3; ResNet-18 with
+#: batch norm recomputed.
+PRINTED: Mapping[tuple[str, str], tuple[float, float]] = MappingProxyType(
+    {
+        ("vgg19", "split + HMMS"): (6.0, 0.015),
+        ("resnet18", "split + bn-recompute + HMMS"): (2.0, 0.049),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LargestBatch:
+    """What a method reaches.
+
+    Args:
+        model, method, planner: which; exact: whether it computes what the baseline does.
+        batch: the largest tried that fits; 0: none. times: of the baseline's.
+        images_per_s: simulated, at that batch; loss: of the baseline's speed at its own.
+        peak_bytes: of the plan.
+        printed_times, printed_loss: the paper's, where it has them.
+    """
+
+    model: str
+    method: str
+    planner: str
+    exact: bool
+    batch: int
+    times: float
+    images_per_s: float
+    loss: float
+    peak_bytes: int
+    printed_times: float | None
+    printed_loss: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class LargeCalls:
+    """The calls of a step that need more than half of the memory by themselves.
+
+    Args:
+        model, batch, split: of the step; calls: in all.
+        large: how many need more than half of the memory; largest: the largest need's call.
+        largest_bytes, workspace_bytes: the largest need of a call, and the largest workspace.
+        minimum_bytes: what every schedule of the step needs.
+    """
+
+    model: str
+    batch: int
+    split: str
+    calls: int
+    large: int
+    largest: str
+    largest_bytes: int
+    workspace_bytes: int
+    minimum_bytes: int
+
+
+def largest_batches(
+    model: str, where: Machine, step: int, most: int, names: tuple[str, ...] = ()
+) -> Iterator[LargestBatch]:
+    """The rows of a network, the baseline first.
+
+    Args:
+        step, most: batches are multiples of `step`, `most` at most.
+        names: of the methods; none: all.
+    """
+    speed = base = 0.0
+    for method in METHODS[model]:
+        if names and method.name not in names:
+            continue
+        batch, plan = _largest(model, method, where, step, most)
+        images_per_s = batch / plan.makespan_us * 1e6 if plan else 0.0
+        if method.name == BASELINE:
+            speed, base = images_per_s, float(batch)
+        times, loss = PRINTED.get((model, method.name), (None, None))
+        yield LargestBatch(
+            model, method.name, method.planner, method.exact, batch, batch / base if base else 0.0,
+            images_per_s, 1 - images_per_s / speed if speed else 0.0,
+            plan.peak_bytes if plan else 0, times, loss,
+        )  # fmt: skip
+
+
+def _largest(
+    model: str, method: Method, where: Machine, step: int, most: int
+) -> tuple[int, Plan | None]:
+    """The largest batch with a plan, by doubling, then bisection: who can train a batch can train a
+    smaller one.
+    """
+    beyond = most // step + 1
+    low, high, best = 0, beyond, None
+    while high - low > 1:
+        middle = (low + high) // 2
+        tried = min(2 * low or 1, middle) if high == beyond else middle
+        plan = _plan(model, method, where, tried * step)
+        if plan is None:
+            high = tried
+        else:
+            low, best = tried, plan
+    return low * step, best
+
+
+def _plan(model: str, method: Method, where: Machine, batch: int) -> Plan | None:
+    step = step_trace(model, batch, IMAGE_SIZE, split=method.split)
+    if trace_minimum_bytes(step) > where.device_bytes and method.planner in ("keep-all", "hmms"):
+        return None
+    try:
+        plan = get_planner(method.planner).plan(
+            step, where.device_bytes, where, time_limit_s=TIME_LIMIT_S
+        )
+    except Infeasible:
+        return None
+    if plan.rewrites == ():
+        verify(plan, step, where.device_bytes, where)
+    return plan
+
+
+def large_calls(model: str, batch: int, split: str, where: Machine) -> LargeCalls:
+    """What single calls of a step need."""
+    step = step_trace(model, batch, IMAGE_SIZE, split=split)
+    needs: dict[str, int] = {}
+    for call in step.calls:
+        held = {step.storage[v] for v in call.touched()}
+        needs[call.name] = call.workspace_bytes + sum(step.variables[v].nbytes for v in held)
+    largest = max(needs, key=lambda name: needs[name])
+    return LargeCalls(
+        model, batch, split, len(step.calls),
+        sum(need > where.device_bytes / 2 for need in needs.values()), largest, needs[largest],
+        max(call.workspace_bytes for call in step.calls), trace_minimum_bytes(step),
+    )  # fmt: skip

@@ -1,0 +1,216 @@
+"""Split-CNN: a model that trains in patches and evaluates whole.
+
+In: a model and a `Splitting`. Out: a `SplitModel` with the same parameters under the same names, so
+that either loads the other's weights. The one idea: nothing is copied and nothing is rewritten; in
+training the model's own `forward` is sketched, cut and recorded patch by patch, in evaluation it is
+called as it is (section 3.3: "the ability to use unsplit network for inference"). Every trace of
+the split model is a trace as any other: it is planned, swapped, recomputed and proved alike.
+
+Source: paper 004, sections 3 and 4.1. Departures: docs/split.md. Read next: `patches.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypedDict, Unpack
+
+from ooctrain.engine.module import Module
+from ooctrain.engine.tensor import current_tape
+from ooctrain.errors import ConfigError
+from ooctrain.nn.named_losses import OwnLoss
+from ooctrain.rewrite.plugged import Keeps
+from ooctrain.split.cuts import cuts_of
+from ooctrain.split.joints import Joint, convolutions, joints
+from ooctrain.split.patches import Layout, record
+from ooctrain.split.settings import Splitting
+from ooctrain.split.sketch import Sketch, sketch_of
+from ooctrain.step.op import Spec
+
+
+@dataclass(frozen=True, slots=True)
+class SplitShape:
+    """What is split, for one shape of input.
+
+    Args:
+        convolutions, of: on patches, and in all.
+        joint: what is joined, by name; its (rows, columns).
+        rows, columns: where the parts of the input begin.
+    """
+
+    convolutions: int
+    of: int
+    joint: str
+    joint_size: tuple[int, int]
+    rows: tuple[int, ...]
+    columns: tuple[int, ...]
+
+    def __str__(self) -> str:
+        parts = f"{len(self.rows)} x {len(self.columns)} patches"
+        size = f"{self.joint_size[0]} x {self.joint_size[1]}"
+        return (
+            f"{self.convolutions} of {self.of} convolutions in {parts}, joined at {self.joint} "
+            f"({size})"
+        )
+
+    @property
+    def share(self) -> float:
+        """The depth that it came to: joints lie where a single image is alive."""
+        return self.convolutions / self.of
+
+
+class SplitModel(Module):
+    """A model whose first convolutions work on patches of the images in training.
+
+    Parameters, buffers and parts are those of the model itself. In evaluation mode it is the model.
+
+    Args:
+        whole: the model.
+        how: depth, grid, and whether chance chooses boundaries.
+
+    Raises:
+        ConfigError: it is split already, has no convolution, or defines its own loss.
+    """
+
+    keeps: Keeps = "meaning changed"
+
+    def __init__(self, whole: Module, how: Splitting):
+        super().__init__()
+        _require_splittable(whole)
+        for registry in ("_parameters", "_buffers", "_modules", "_not_saved"):
+            object.__setattr__(self, registry, getattr(whole, registry))
+        self.__dict__["whole"] = whole  # no part: it would give all names a prefix
+        self.how, self.step_number = how, 0
+        object.__setattr__(self, "training", whole.training)
+
+    def begin_step(self, number: int) -> None:
+        """Draws the boundaries of a training step, where chance chooses them."""
+        super().begin_step(number)
+        if self.how.stochastic and number != self.step_number:
+            self.step_number = number
+
+    def forward(self, *inputs: Any) -> Any:
+        object.__setattr__(self.whole, "training", self.training)
+        if not (self.training and self.how.splits):
+            return self.whole(*inputs)
+        if len(inputs) != 1:
+            raise ConfigError(
+                f"a split model takes one batch of images, not {len(inputs)} inputs",
+                code="OOC-172", fix="split the part of it that reads the images",
+            )  # fmt: skip
+        return record(self.layout(inputs[0].spec), inputs[0])
+
+    def layout(self, images: Spec) -> Layout:
+        """Where everything is cut for a batch of this shape, in the present step.
+
+        Raises:
+            ConfigError: there is no place to join so many patches at about this depth.
+        """
+        sketch = sketch_of(self.whole, images, current_tape())
+        joint = self._joint(sketch)
+        rows, columns = (
+            cuts_of(sketch, joint, axis, self.how, self.step_number) for axis in (0, 1)
+        )
+        return Layout(sketch, joint, (rows, columns))
+
+    def shape_of(self, input_shape: tuple[int, ...], dtype: str = "float32") -> SplitShape:
+        """What is split for a batch of this shape.
+
+        Raises:
+            ConfigError: see `layout`.
+        """
+        found = self.layout(Spec(tuple(input_shape), dtype))
+        joint, source = found.joint.value, found.sketch.input.variable
+        return SplitShape(
+            found.joint.convolutions, convolutions(found.sketch.calls),
+            joint.name.removesuffix(".out"), (joint.shape[2], joint.shape[3]),
+            found.cuts[0][source], found.cuts[1][source],
+        )  # fmt: skip
+
+    def _joint(self, sketch: Sketch) -> Joint:
+        """The joint whose share of the convolutions is nearest to the depth, the last one of it
+        whose image has a row and a column for each patch.
+        """
+        total = convolutions(sketch.calls)
+        found = [joint for joint in joints(sketch) if joint.convolutions]
+        if not found:
+            raise ConfigError(
+                "this model's patches cannot be joined again", code="OOC-172",
+                numbers=f"of {total} convolutions none comes before a place where one image is all "
+                "that is read later",
+                fix="split a part of it",
+            )  # fmt: skip
+        wide = [joint for joint in found if _has_room(joint, self.how.grid)]
+        if not wide:
+            rows, columns = self.how.grid
+            raise ConfigError(
+                f"{rows} x {columns} patches are more than the image has rows and columns",
+                code="OOC-171",
+                numbers=f"the first joint has images of {found[0].value.shape[2]} x "
+                f"{found[0].value.shape[3]}", fix="a smaller grid, or larger images",
+            )  # fmt: skip
+
+        # Of equally near ones the shallower; of those alike the last, whose image is the smallest.
+        def far(joint: Joint) -> tuple[float, int, int]:
+            off = abs(joint.convolutions / total - self.how.depth)
+            return off, joint.convolutions, -joint.calls
+
+        return min(wide, key=far)
+
+    def extra_repr(self) -> str:
+        return str(self.how)
+
+
+class Chance(TypedDict, total=False):
+    """What may be said of boundaries that are drawn."""
+
+    omega: float
+    seed: int
+
+
+def split(
+    model: Module, depth: float = 0.5, grid: tuple[int, int] = (2, 2), stochastic: bool = False,
+    **chance: Unpack[Chance],
+) -> SplitModel:  # fmt: skip
+    """A model whose first layers see an image only in patches; it is another network.
+
+    In training the first `depth` of the convolutions work on `grid` patches of the image, each for
+    itself; in evaluation the model is whole. With one patch, or depth 0, it is the model, to the
+    bit. Source: paper 004, section 3.
+
+    Args:
+        model: with convolutions; its parameters are shared, not copied.
+        depth: share of the convolutions, 0 to 1; patches are joined at the nearest place where a
+            single image is alive (in a residual network the end of a block).
+        grid: patches in a column and in a row.
+        stochastic: draws the boundaries anew for each training step of a `Trainer`.
+        omega: how far they may be from even ones, as a share of a part, in [0, 0.5); default 0.2.
+        seed: of the boundaries, default 0; they are a function of it and of the step's number.
+
+    Raises:
+        ConfigError: a number out of its range, a model that is split or has no convolution; when
+            it is traced: more patches than rows.
+    """
+    return SplitModel(model, Splitting(depth, grid, stochastic, **chance))
+
+
+split.keeps = "meaning changed"  # type: ignore[attr-defined]
+
+
+def _require_splittable(model: object) -> None:
+    if not isinstance(model, Module):
+        raise ConfigError(
+            f"{type(model).__name__} is no model", code="OOC-172", fix="an oc.nn.Module"
+        )
+    if any(isinstance(part, SplitModel) for part in model.modules()):
+        raise ConfigError(
+            "the model is split already", code="OOC-172", fix="oc.split(model.whole, ...)"
+        )
+    if isinstance(model, OwnLoss):
+        raise ConfigError(
+            f"{type(model).__name__} defines its own loss, of more than one output", code="OOC-172",
+            fix="split a model with one output",
+        )  # fmt: skip
+
+
+def _has_room(joint: Joint, grid: tuple[int, int]) -> bool:
+    return all(a >= b for a, b in zip(joint.value.shape[2:], grid, strict=True))

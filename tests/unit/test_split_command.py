@@ -1,0 +1,101 @@
+"""--split on the command line, the codes of what cannot be split, and fitting a budget."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ooctrain as oc
+from ooctrain.api import split_by_words
+from ooctrain.cli import main
+from ooctrain.errors import ConfigError, Infeasible
+from ooctrain.split.model import SplitModel
+from ooctrain.split.settings import Splitting, coarser, parse_splitting
+
+LENET = ["lenet", "--batch", "8", "--machine", "cpu-generic"]
+
+
+def test_plan_and_simulate_say_that_it_is_another_network(capsys, tmp_path):
+    for command in ("plan", "simulate"):
+        path = tmp_path / f"{command}.json"
+        words = ["--split", "depth=0.5,grid=2x2", "--planner", "belady", "--json", str(path)]
+        assert main([command, *LENET, *words]) == 0
+        shown = " ".join(capsys.readouterr().out.split())
+        assert "split 1 of 2 convolutions in 2 x 2 patches" in shown
+        assert "another network" in shown
+        assert json.loads(path.read_text())["model"] == "lenet split (depth=0.5,grid=2x2)"
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("omega=0.5,stochastic", "OOC-170"), ("depth=1.5", "OOC-170"), ("grid=0x2", "OOC-170"),
+        ("grid=two", "OOC-170"), ("deep", "OOC-170"), ("seed=-1", "OOC-170"),
+        ("grid=40x1", "OOC-171"),
+    ],
+)  # fmt: skip
+def test_words_that_make_no_sense_have_a_code(words, code, capsys):
+    assert main(["plan", *LENET, "--split", words]) == 2
+    assert code in capsys.readouterr().err
+
+
+def test_words_are_read():
+    how, fit = parse_splitting("depth=0.25, grid=3x2, stochastic, omega=0.1", seed=4)
+    assert how == Splitting(0.25, (3, 2), True, 0.1, 4)
+    assert str(how) == "depth=0.25,grid=3x2,stochastic,omega=0.1"
+    assert fit == ""
+    assert parse_splitting("fit=4GiB")[1] == "4GiB"
+
+
+def test_what_cannot_be_split_has_a_code():
+    conv = oc.nn.Sequential(oc.nn.Conv2d(1, 1, 3))
+    linear = oc.nn.Sequential(oc.nn.Flatten(), oc.nn.Linear(16, 4))
+    wrong = {
+        "split already": lambda: oc.split(oc.split(conv)),
+        "no convolution": lambda: oc.trace(oc.split(linear), (2, 1, 4, 4), threads=1),
+        "its own loss": lambda: oc.split(oc.models.build("inception_v3")),
+        "no model": lambda: oc.split(3),  # type: ignore[arg-type]
+    }
+    for what, tried in wrong.items():
+        with pytest.raises(ConfigError) as caught:
+            tried()
+        assert caught.value.code == "OOC-172", what
+
+
+@pytest.mark.slow
+def test_the_least_split_that_fits_is_taken():
+    layers = [
+        oc.nn.Conv2d(3, 8, 3, padding=1), oc.nn.ReLU(), oc.nn.MaxPool2d(2),
+        oc.nn.Conv2d(8, 8, 3, padding=1), oc.nn.ReLU(), oc.nn.MaxPool2d(2),
+        oc.nn.Conv2d(8, 8, 3, padding=1), oc.nn.AdaptiveAvgPool2d(1), oc.nn.Flatten(),
+    ]  # fmt: skip
+    shape, model = (4, 3, 64, 64), oc.nn.Sequential(*layers)
+    whole = oc.plan(oc.trace(model, shape, threads=1), "0%", planner="belady").peak_bytes
+    assert oc.split_to_fit(model, shape, whole) is model
+    made = oc.split_to_fit(model, shape, whole - 1)
+    assert isinstance(made, SplitModel)
+    assert made.how.depth == 0.25
+    tried = list(coarser(Splitting()))
+    assert [how.depth for how in tried] == sorted(how.depth for how in tried)
+    with pytest.raises(Infeasible):
+        oc.split_to_fit(model, shape, "64KiB")
+    assert split_by_words(model, "", shape) is model
+
+
+@pytest.mark.slow
+def test_training_is_resumed_with_the_same_boundaries_and_no_others(tmp_path, capsys):
+    """The bits of a run that is not interrupted; another split is refused."""
+    file, split = str(tmp_path / "r.safetensors"), "depth=1,grid=2x2,stochastic"
+    common = ["lenet", "--batch", "64", "--threads", "1", "--planner", "belady", "--split", split]
+    paths = [str(tmp_path / f"{n}.json") for n in "ab"]
+    assert main(["train", *common, "--steps", "6", "--json", paths[0]]) == 0
+    assert "planning" in capsys.readouterr().out
+    assert main(["train", *common, "--steps", "3", "--checkpoint", file]) == 0
+    assert main(["train", *common, "--steps", "6", "--resume", file, "--json", paths[1]]) == 0
+    whole, resumed = (json.loads(Path(path).read_text())["losses"] for path in paths)
+    assert np.array_equal(whole, resumed)
+    other = [*common[:-1], "depth=1,grid=2x1", "--steps", "7", "--resume", file]
+    assert main(["train", *other]) != 0
