@@ -14,12 +14,15 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from weakref import WeakSet
 
 import numpy as np
 
 from ooctrain.devices.base import Debug
+from ooctrain.distributed.agreement import agree_on_step
+from ooctrain.distributed.ranks import Ranks
 from ooctrain.engine.clip import Clip
 from ooctrain.engine.incore import named_tensors
 from ooctrain.engine.module import Module
@@ -75,6 +78,8 @@ class Trainer:
             `prepare.Settings`; link_bandwidth in bytes per microsecond.
         conv_algorithm: "auto", or see `oc.trace`.
         allow_tf32: see `oc.trace`.
+        ranks: `oc.distributed.world()`: each process trains with a part of every batch, and `step`
+            takes that part; None: this process is alone.
         clip: `engine.clip.ClipNorm`, `ClipEach` or a number for the norm; of the gradients of all
             the model's parameters that require one.
 
@@ -95,6 +100,7 @@ class Trainer:
         host_budget: int | str | None = None, conv_algorithm: str = "auto", seed: int = 0,
         clip: Clip | float | None = None, debug: Debug | None = None, allow_tf32: bool = False,
         time_limit_s: float | None = TIME_LIMIT_S, rewrites: Sequence[str] = DEFAULT_REWRITES,
+        ranks: Ranks | None = None,
     ):  # fmt: skip
         self.model, self.loss = model, loss
         self.optimizer = named_optimizer(optimizer or "sgd", model)
@@ -104,7 +110,7 @@ class Trainer:
             debug=debug or Debug(), time_limit_s=time_limit_s, rewrites=tuple(rewrites),
         )  # fmt: skip
         self.accumulate, self.conv_algorithm, self.clip = accumulate, conv_algorithm, clip
-        self.allow_tf32 = allow_tf32
+        self.allow_tf32, self.ranks = allow_tf32, ranks
         self._last: StepResult | None = None
         self.prepared: PreparedStep | None = None
         self._residence = Residence()
@@ -131,6 +137,8 @@ class Trainer:
         """
         x, y = as_images(x), as_numbers(y, "target")
         prepared = self.prepare(x.shape, y.shape)
+        if self.ranks is not None:
+            agree_on_step(self.ranks, self._training(), prepared.original, self._tensors())
         variable = prepared.plan.trace.outputs["loss"]
         own = self._seen.own_scalars(prepared, self._scalars())
         result = self._run(prepared, (variable,), x, y, own, variable)
@@ -254,7 +262,7 @@ class Trainer:
 
     @one_at_a_time
     def save(self, path: str, run: files.RunState | None = None, *, keep: int = files.KEEP) -> None:
-        """Writes a checkpoint, whole or not at all.
+        """Writes a checkpoint, whole or not at all; of several ranks the first one does.
 
         Args:
             path: of the file, ".safetensors" by custom.
@@ -264,7 +272,8 @@ class Trainer:
         state = run or files.RunState(step=self.steps_done, seed=self.settings.seed)
         counts = {name: self.optimizer.steps.get(p, 0) for name, p in self._trained().items()}
         others = {name: count for name, count in counts.items() if count != state.step}
-        files.save(path, self.state_arrays(), replace(state, updates=others), keep=keep)
+        if self.ranks is None or self.ranks.is_first:
+            files.save(path, self.state_arrays(), replace(state, updates=others), keep=keep)
 
     @one_at_a_time
     def resume(self, path: str, config: Mapping[str, Any] | None = None) -> files.RunState:
@@ -281,7 +290,11 @@ class Trainer:
         Raises:
             CheckpointError: missing, broken, or of another model or run.
         """
-        found = files.load(path)
+        found = (
+            files.load(path)
+            if self.ranks is None
+            else self.ranks.from_first(partial(files.load, path))
+        )
         shapes = {
             # Shapes without bytes: the values themselves may be lost.
             name: np.broadcast_to(np.zeros((), tensor.dtype), tensor.shape)
@@ -353,7 +366,7 @@ class Trainer:
     def _training(self) -> Training:
         return Training(
             self.model, self.loss, self.optimizer, self.settings, self.accumulate, self.clip,
-            self.conv_algorithm, self.allow_tf32,
+            self.conv_algorithm, self.allow_tf32, self.ranks and self.ranks.settings,
         )  # fmt: skip
 
     def _trace(self, step: StepShape, looked_at: dict[Any, Any]) -> Trace:
@@ -364,6 +377,7 @@ class Trainer:
             accumulate=self.accumulate if training else 1, training=training,
             conv_algorithm=self.conv_algorithm, target_shape=step.target,
             clip=self.clip if training else None, allow_tf32=self.allow_tf32, looked_at=looked_at,
+            ranks=self.ranks if training else None,
         )  # fmt: skip
 
     def _forward(self, x: Images, y: np.ndarray | None) -> tuple[Trace, dict[str, np.ndarray]]:

@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import numpy as np
 
 from ooctrain.errors import ShapeError
+from ooctrain.step.network import Message
 from ooctrain.step.trace import ITEM_BYTES, Kind
 
 Scalars = Mapping[str, float | int]
@@ -127,6 +128,16 @@ class Op:
         of its inputs.
         """
         return self
+
+    @property
+    def sends(self) -> Message | None:
+        """What it gives to the network, on its way when the call is done."""
+        return None
+
+    @property
+    def awaits(self) -> int | None:
+        """Number of the message that must have come before it can be done."""
+        return None
 
     def infer(self, *ins: Spec) -> tuple[Spec, ...]:
         """Shapes of the outputs. Raises ShapeError in words that name the op and the shapes."""
