@@ -16,13 +16,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
 from ooctrain.errors import ShapeError
-from ooctrain.step.network import Message
 from ooctrain.step.trace import ITEM_BYTES, Kind
+
+if TYPE_CHECKING:
+    from ooctrain.step.network import Message
 
 Scalars = Mapping[str, float | int]
 Pair = tuple[int, int]  # (rows, columns)
