@@ -112,6 +112,7 @@ class Trainer:
         self.accumulate, self.conv_algorithm, self.clip = accumulate, conv_algorithm, clip
         self.allow_tf32, self.ranks = allow_tf32, ranks
         self._last: StepResult | None = None
+        self._messages: Sequence[tuple[int, int, int]] = ()
         self.prepared: PreparedStep | None = None
         self._residence = Residence()
         self._adopted: dict[str, Tensor] = {}
@@ -143,7 +144,7 @@ class Trainer:
         own = self._seen.own_scalars(prepared, self._scalars())
         inputs = input_values(prepared.plan.trace, x, y)
         result = self._run(prepared, inputs, (variable,), own, variable)
-        self._last = result
+        self._last, self._messages = result, () if self.ranks is None else self.ranks.sent()
         loss = float(result.outputs[variable])
         if not math.isfinite(loss):
             raise TrainingStopped(
@@ -216,7 +217,9 @@ class Trainer:
     @property
     def timeline(self) -> Timeline | None:
         """Of the last step, measured; read from the device when it is asked for."""
-        return None if self._last is None else self._last.timeline
+        if self._last is None or self.ranks is None:
+            return None if self._last is None else self._last.timeline
+        return self._last.timeline_with(self._messages)
 
     @property
     def plan(self) -> Plan | None:

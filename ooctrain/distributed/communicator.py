@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 
-class Request(Protocol):
+class OngoingExchange(Protocol):
     """An exchange that has begun. Its arrays belong to it until it is over."""
 
     def over(self) -> bool:
@@ -34,10 +34,10 @@ class Communicator(Protocol):
     rank: int
     size: int
 
-    def start_exchange(self, send: np.ndarray, receive: np.ndarray) -> Request:
+    def start_exchange(self, send: np.ndarray, receive: np.ndarray) -> OngoingExchange:
         """Part r of `send` goes to rank r; what rank s sends here becomes row s of `receive`."""
 
-    def start_gathering(self, send: np.ndarray, receive: np.ndarray) -> Request:
+    def start_gathering(self, send: np.ndarray, receive: np.ndarray) -> OngoingExchange:
         """All of `send` goes to everybody; what rank s sends becomes row s of `receive`."""
 
     def everybodys(self, value: Any) -> list[Any]:

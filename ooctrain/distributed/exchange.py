@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ooctrain.distributed.communicator import Communicator, Request
+from ooctrain.distributed.communicator import Communicator, OngoingExchange
 from ooctrain.errors import RanksDiffer
 from ooctrain.step.network import Message, Network
 
@@ -37,14 +37,15 @@ class _UnderWay:
     message: Message
     send: np.ndarray
     receive: np.ndarray
-    request: Request
+    request: OngoingExchange
     begun_ns: int
     due_ns: int
 
 
 @dataclass(frozen=True, slots=True)
 class MessageSpan:
-    """When a message was under way, by `time.perf_counter_ns`; the end is when it was noticed."""
+    """When a message was under way, by `time.perf_counter_ns`: on the imposed network, else until
+    somebody noticed that it is there."""
 
     number: int
     start_ns: int
@@ -87,14 +88,14 @@ class Exchange:
             send[at : at + flat.size] = flat
             at += flat.size
         send[at:] = 0
-        now = time.perf_counter_ns()
+        begun_ns, due_ns = self._times_ns(message, time.perf_counter_ns())
         if message.summed:
             receive = self._buffer(room)
             request = self._first.start_exchange(send, receive.reshape(ranks, -1))
         else:
             receive = self._buffer(size * ranks)
             request = self._first.start_gathering(send, receive.reshape(ranks, -1))
-        item = _UnderWay(message, send, receive, request, now, self._due_ns(message, now))
+        item = _UnderWay(message, send, receive, request, begun_ns, due_ns)
         self._under_way[message.number] = item
         if message.summed:
             self._to_sum.append(item)
@@ -112,7 +113,8 @@ class Exchange:
             self._sum(self._to_sum.popleft())
         item.request.wait()
         self._wait_until(item.due_ns)
-        self.spans.append(MessageSpan(number, item.begun_ns, time.perf_counter_ns()))
+        end_ns = time.perf_counter_ns() if self._network is None else item.due_ns
+        self.spans.append(MessageSpan(number, item.begun_ns, end_ns))
         for buffer in (item.send, item.receive):
             self._spare.setdefault(buffer.size, []).append(buffer)
         self._go_on()
@@ -149,13 +151,13 @@ class Exchange:
             )
         self._next += 1
 
-    def _due_ns(self, message: Message, now_ns: int) -> int:
-        """When an imposed network is done with a message that is sent now."""
+    def _times_ns(self, message: Message, now_ns: int) -> tuple[int, int]:
+        """When an imposed network begins with a message that is sent now, and is done with it."""
         if self._network is None:
-            return now_ns
+            return now_ns, now_ns
         begin_ns = max(now_ns, self._line_free_ns)
         self._line_free_ns = begin_ns + self._network.message_ns(message)
-        return self._line_free_ns
+        return begin_ns, self._line_free_ns
 
     def _wait_until(self, due_ns: int) -> None:
         left_ns = due_ns - time.perf_counter_ns()

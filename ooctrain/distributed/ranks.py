@@ -82,6 +82,12 @@ class Ranks:
         """Of this rank's messages."""
         return Exchange(self._communicator, self._network)
 
+    def sent(self) -> list[tuple[int, int, int]]:
+        """(number, start in ns, end in ns) of the last step's messages."""
+        if self.count == 1:
+            return []
+        return [(span.number, span.start_ns, span.end_ns) for span in self.exchange.spans]
+
     def part_of(self, batch: int) -> slice:
         """Which samples of a batch this rank takes.
 
