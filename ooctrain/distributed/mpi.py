@@ -24,6 +24,7 @@ from ooctrain.step.network import Network
 
 #: Set by the launchers of MPICH and Intel, of Open MPI, and of Slurm.
 _RANK_COUNTS = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE")
+_COUNTS_HERE = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,11 @@ def world(
         ConfigError: mpi4py or an MPI library is missing.
     """
     communicator = MpiCommunicator(_mpi().COMM_WORLD)
+    if communicator.size == 1 < launched_ranks():
+        raise ConfigError(
+            f"a launcher has started {launched_ranks()} ranks, and mpi4py sees one",
+            fix="the mpiexec of the MPI library that mpi4py loads: both in one environment",
+        )
     if communicator.size > 1:
         _abort_on_exception(communicator)
     return Ranks(
@@ -95,10 +101,20 @@ def world(
     )
 
 
+def ranks_beside() -> int:
+    """How many ranks a launcher of MPI has started on this machine, this one included; as many as
+    there are, where it does not say."""
+    return _from_launcher(_COUNTS_HERE) or launched_ranks()
+
+
 def launched_ranks() -> int:
     """How many ranks a launcher of MPI says that it has started; 1 without a launcher."""
-    counts = [os.environ[name] for name in _RANK_COUNTS if name in os.environ]
-    return next((int(count) for count in counts if count.isdigit()), 1)
+    return _from_launcher(_RANK_COUNTS) or 1
+
+
+def _from_launcher(names: tuple[str, ...]) -> int | None:
+    counts = [os.environ[name] for name in names if name in os.environ]
+    return next((int(count) for count in counts if count.isdigit() and int(count)), None)
 
 
 def _mpi() -> Any:

@@ -10,9 +10,12 @@ next: `recording.py`; docs/distributed.md says what is exact and what is not.
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, TypeVar
+
+import numpy as np
 
 from ooctrain.distributed.communicator import Communicator
 from ooctrain.distributed.exchange import Exchange
@@ -24,6 +27,8 @@ from ooctrain.units import parse_bytes
 Made = TypeVar("Made")
 BUCKET = "1MiB"
 UNDER_WAY = 2
+#: How long a rank that fails waits for others that may have failed for the same reason.
+PATIENCE_S = 3.0
 
 
 class Ranks:
@@ -56,6 +61,7 @@ class Ranks:
         self._communicator, self._network = communicator, network
         self.ahead, self.sync_batch_norm = ahead, sync_batch_norm
         self.agreed_on: Trace | None = None
+        self._ends = communicator.channel() if communicator.size > 1 else communicator
 
     @property
     def rank(self) -> int:
@@ -151,6 +157,22 @@ class Ranks:
     def any(self, flag: bool) -> bool:
         """Whether any rank says so; all ranks ask together."""
         return flag if self.count == 1 else any(self._communicator.everybodys(flag))
+
+    def ends_alike(self, why: str, patience_s: float = PATIENCE_S) -> bool:
+        """Whether all ranks end here for the same reason; waits so long for them to say so."""
+        mine = np.frombuffer(hashlib.sha256(why.encode()).digest(), np.uint8).copy()
+        everybodys = np.empty((self.count, mine.size), np.uint8)
+        request = self._ends.start_gathering(mine, everybodys)
+        until = time.monotonic() + patience_s
+        while not request.over():
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.01)
+        return bool((everybodys == mine).all())
+
+    def abort(self) -> None:
+        """Ends all ranks at once, with status 1."""
+        self._communicator.abort(1)
 
 
 def _short(text: str, most: int = 60) -> str:
