@@ -108,10 +108,12 @@ class RankOptions:
     """How ranks that `mpiexec` has started share a run.
 
     Args:
+        ranks: to start under mpiexec; None: those that were started, if any.
         bucket: gradients are sent as soon as so many bytes of them are complete, as it was typed.
         sync_batch_norm: batch norm by the statistics of the whole batch.
     """
 
+    ranks: int | None
     bucket: str
     sync_batch_norm: bool
 
@@ -264,12 +266,15 @@ EXTENT_OPTIONS = (
 )  # fmt: skip
 RANK_OPTIONS = (
     click.option(
+        "--ranks", type=POSITIVE, help="Start so many processes, each with a part of every batch."
+    ),
+    click.option(
         "--bucket", metavar="SIZE", default="1MiB", show_default=True,
-        help="Under mpiexec: gradients leave as soon as so many bytes of them are complete.",
+        help="Of several ranks: gradients leave as soon as so many bytes of them are complete.",
     ),
     click.option(
         "--sync-batch-norm", is_flag=True,
-        help="Under mpiexec: batch norm by the whole batch, not by each rank's part.",
+        help="Of several ranks: batch norm by the whole batch, not by each rank's part.",
     ),
 )  # fmt: skip
 json_option = file_option("--json", "json_path", text="Write the numbers here.")

@@ -14,6 +14,7 @@ import click
 from rich.console import Console
 
 from ooctrain.cli import DONE, FAILED, training
+from ooctrain.cli.launch import launch
 from ooctrain.cli.live import LiveView, total_steps
 from ooctrain.cli.options import (
     Extent,
@@ -31,6 +32,7 @@ from ooctrain.cli.ranks import agree_on_run, rank_rows, ranks_of_run, with_cores
 from ooctrain.cli.terminal import make_console
 from ooctrain.cli.workload import make_task, usual_data
 from ooctrain.data import Shape
+from ooctrain.distributed.mpi import launched_ranks
 from ooctrain.distributed.ranks import Ranks
 from ooctrain.execution.allocation_log import allocation_log
 from ooctrain.execution.prepare import PreparedStep
@@ -60,7 +62,9 @@ def train(
     workload: Workload, memory: MemoryOptions, extent: Extent, json_path: str | None, verify: bool,
     log_path: str | None, shared: RankOptions,
 ) -> int:  # fmt: skip
-    """Train MODEL within a memory budget; under mpiexec on several ranks."""
+    """Train MODEL within a memory budget; with --ranks, or under mpiexec, on several ranks."""
+    if shared.ranks is not None and shared.ranks > 1 == launched_ranks():
+        return launch(shared.ranks, click.get_current_context().find_root().obj)
     with ranks_of_run(shared) as ranks:
         files = (json_path, log_path) if ranks is None or ranks.is_first else (None, None)
         options = training.RunOptions(with_cores(workload, ranks), memory, extent)
