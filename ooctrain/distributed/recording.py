@@ -206,7 +206,7 @@ class Sharing:
         self._open = []
 
     def _take_bucket(self) -> None:
-        self._whole_loss()  # an update must not run if the loss is no number
+        self._whole_loss()  # known before the first update, so that no value is kept aside
         sent = self._under_way.popleft()
         specs = [tensor.spec for tensor in sent.tensors]
         with self._tape.at(phase="backward"):
