@@ -8,6 +8,7 @@ compared. Read next: `training.py` for the run, `docs/json.md` for the numbers.
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
@@ -35,6 +36,7 @@ from ooctrain.data import Shape
 from ooctrain.distributed.mpi import launched_ranks
 from ooctrain.distributed.ranks import Ranks
 from ooctrain.execution.allocation_log import allocation_log
+from ooctrain.execution.checkpoint_lock import only_writer
 from ooctrain.execution.prepare import PreparedStep
 from ooctrain.machine.measured import profile_of_steps
 from ooctrain.models import MODELS, stem_for
@@ -95,7 +97,9 @@ def _train(
         if ranks is not None:
             agree_on_run(ranks, options, task, verify=verify)
         trainer = training.make_trainer(task, workload, memory, ranks=ranks)
-        _run(console, training.TrainingRun(options, task, trainer, record), verify)
+        writes = ranks is None or ranks.is_first
+        with only_writer(_to_hold(extent) if writes else None):
+            _run(console, training.TrainingRun(options, task, trainer, record), verify)
         if log_path and trainer.prepared:
             write_log(trainer.prepared, workload, log_path)
             console.print(f"wrote {log_path}")
@@ -109,6 +113,12 @@ def _train(
         if trainer:
             trainer.close()
     return FAILED if record.identical_to_incore is False else DONE
+
+
+def _to_hold(extent: Extent) -> str | None:
+    """The checkpoint that a run writes; None: none, or there is no folder to resume from."""
+    resumed = extent.resume_path
+    return None if resumed and not Path(resumed).parent.is_dir() else extent.checkpoint_path
 
 
 def _run(console: Console, run: training.TrainingRun, verify: bool) -> None:
