@@ -152,7 +152,8 @@ def take_up(run: TrainingRun) -> RunState | None:
     extent, before = run.options.extent, None
     if extent.resume_path is not None:
         before = run.trainer.resume(extent.resume_path, config_of(run.options))
-    if extent.checkpoint_path is not None:
+    ranks = run.trainer.ranks
+    if extent.checkpoint_path is not None and (ranks is None or ranks.is_first):
         expect_writable(extent.checkpoint_path)
     return before
 

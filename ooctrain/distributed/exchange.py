@@ -45,11 +45,17 @@ class _UnderWay:
 @dataclass(frozen=True, slots=True)
 class MessageSpan:
     """When a message was under way, by `time.perf_counter_ns`: on the imposed network, else until
-    somebody noticed that it is there."""
+    somebody noticed that it is there.
+
+    Args:
+        waited_ns: how long this rank waited for the network after it had asked for the result;
+            on an imposed network without what it waited for ranks that were late.
+    """
 
     number: int
     start_ns: int
     end_ns: int
+    waited_ns: int
 
 
 class Exchange:
@@ -107,14 +113,15 @@ class Exchange:
         Returns:
             uint8: the sums, one behind the other; or everybody's bytes, in rank order.
         """
-        item = self._under_way.pop(number)
+        item, asked_ns = self._under_way.pop(number), time.perf_counter_ns()
         while item in self._to_sum:
             self._to_sum[0].request.wait()
             self._sum(self._to_sum.popleft())
         item.request.wait()
         self._wait_until(item.due_ns)
         end_ns = time.perf_counter_ns() if self._network is None else item.due_ns
-        self.spans.append(MessageSpan(number, item.begun_ns, end_ns))
+        waited_ns = max(0, end_ns - max(asked_ns, item.begun_ns))
+        self.spans.append(MessageSpan(number, item.begun_ns, end_ns, waited_ns))
         for buffer in (item.send, item.receive):
             self._spare.setdefault(buffer.size, []).append(buffer)
         self._go_on()

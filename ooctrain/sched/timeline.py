@@ -73,10 +73,18 @@ class Timeline:
 
 
 def hidden_us(timeline: Timeline) -> float:
-    """Time in which messages between ranks are on their way and nothing waits for them. Calls that
-    take one ("bucket0.finish") count as waiting, copying included."""
-    taking = [e for e in timeline.events if e.stream == "C" and e.name.endswith(".finish")]
-    return max(0.0, timeline.busy_us("N") - sum(map(_length_ns, taking)) / 1000)
+    """Time in which messages between ranks are on their way and nothing waits for them: a message
+    that "bucket0.start" sends is waited for by "bucket0.finish", if that begins before it is there.
+    """
+    sent = [event for event in timeline.events if event.stream == "N"]
+    messages = {event.name.removesuffix(".start"): event for event in sent}
+    takes = [e for e in timeline.events if e.stream == "C" and e.name.endswith(".finish")]
+    waited_us = 0.0
+    for take in takes:
+        message = messages.get(take.name.removesuffix(".finish"))
+        if message is not None:
+            waited_us += max(0.0, message.end_us - max(message.start_us, take.start_us))
+    return timeline.busy_us("N") - waited_us
 
 
 def ledger_curve(
