@@ -229,7 +229,7 @@ class Sharing:
         """Everybody's statistics move the running ones, in rank order."""
         if self._statistics is None:
             return
-        with self._tape.at(phase="update"):
+        with self._tape.at(phase="backward"):
             rows = self._messages.rows(self._statistics, "stat")
         for row in rows:
             at = 0

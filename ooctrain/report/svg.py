@@ -56,9 +56,8 @@ def timelines_svg(
     scale, parts, y = _Scale(end_us, top_bytes, budget_bytes), [], 8
     if phases:
         shown = set(phases.values())
-        parts += shapes.legend_row(
-            LEFT, y + 12, [entry for entry in PHASES.items() if entry[0] in shown]
-        )
+        entries = [entry for entry in PHASES.items() if entry[0] in shown]
+        parts += shapes.legend_row(LEFT, y + 12, entries)
         y += LEGEND_HEIGHT
     for title, timeline in rows.items():
         part, height = _one_timeline(title, timeline, scale, phases or {}, y)
