@@ -50,7 +50,8 @@ _NAMES = {
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 #: {public name: the module that it is}
 _MODULES = {
-    **{m: m for m in ("alloc", "data", "errors", "functional", "models", "nn", "optim", "testing")},
+    **{m: m for m in ("alloc", "data", "distributed", "errors", "functional")},
+    **{m: m for m in ("models", "nn", "optim", "testing")},
     "utils": "engine.clip",
 }
 __all__ = sorted([*_HOME, *_MODULES, "__version__"])
@@ -58,6 +59,7 @@ __all__ = sorted([*_HOME, *_MODULES, "__version__"])
 if TYPE_CHECKING:  # "x as x" is how a type checker knows that a name is public
     from ooctrain import alloc as alloc
     from ooctrain import data as data
+    from ooctrain import distributed as distributed
     from ooctrain import errors as errors
     from ooctrain import functional as functional
     from ooctrain import models as models

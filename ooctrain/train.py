@@ -13,12 +13,15 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 from weakref import WeakSet
 
 import numpy as np
 
 from ooctrain.devices.base import Debug
+from ooctrain.distributed.agreement import agree_on_step
+from ooctrain.distributed.ranks import Ranks
 from ooctrain.engine.clip import Clip
 from ooctrain.engine.incore import named_tensors
 from ooctrain.engine.module import Module
@@ -75,6 +78,8 @@ class Trainer:
             `prepare.Settings`; link_bandwidth in bytes per microsecond.
         conv_algorithm: "auto", or see `oc.trace`.
         allow_tf32: see `oc.trace`.
+        ranks: `oc.distributed.world()`: each process trains with a part of every batch, and `step`
+            takes that part; None: this process is alone.
         clip: `engine.clip.ClipNorm`, `ClipEach` or a number for the norm; of the gradients of all
             the model's parameters that require one.
 
@@ -95,6 +100,7 @@ class Trainer:
         host_budget: int | str | None = None, conv_algorithm: str = "auto", seed: int = 0,
         clip: Clip | float | None = None, debug: Debug | None = None, allow_tf32: bool = False,
         time_limit_s: float | None = TIME_LIMIT_S, rewrites: Sequence[str] = DEFAULT_REWRITES,
+        ranks: Ranks | None = None,
     ):  # fmt: skip
         self.model, self.loss = model, loss
         self.optimizer = named_optimizer(optimizer or "sgd", model)
@@ -104,8 +110,9 @@ class Trainer:
             debug=debug or Debug(), time_limit_s=time_limit_s, rewrites=tuple(rewrites),
         )  # fmt: skip
         self.accumulate, self.conv_algorithm, self.clip = accumulate, conv_algorithm, clip
-        self.allow_tf32 = allow_tf32
+        self.allow_tf32, self.ranks = allow_tf32, ranks
         self._last: StepResult | None = None
+        self._messages: Sequence[tuple[int, int, int]] = ()
         self.prepared: PreparedStep | None = None
         self._residence = Residence()
         self._adopted: dict[str, Tensor] = {}
@@ -131,11 +138,13 @@ class Trainer:
         """
         x, y = as_images(x), as_numbers(y, "target")
         prepared = self.prepare(x.shape, y.shape)
+        if self.ranks is not None:
+            agree_on_step(self.ranks, self._training(), prepared.original, self._tensors())
         variable = prepared.plan.trace.outputs["loss"]
         own = self._seen.own_scalars(prepared, self._scalars())
         inputs = input_values(prepared.plan.trace, x, y)
         result = self._run(prepared, inputs, (variable,), own, variable)
-        self._last = result
+        self._last, self._messages = result, () if self.ranks is None else self.ranks.sent()
         loss = float(result.outputs[variable])
         if not math.isfinite(loss):
             raise TrainingStopped(
@@ -209,7 +218,9 @@ class Trainer:
     @property
     def timeline(self) -> Timeline | None:
         """Of the last step, measured; read from the device when it is asked for."""
-        return None if self._last is None else self._last.timeline
+        if self._last is None or self.ranks is None:
+            return None if self._last is None else self._last.timeline
+        return self._last.timeline_with(self._messages)
 
     @property
     def plan(self) -> Plan | None:
@@ -253,7 +264,7 @@ class Trainer:
 
     @one_at_a_time
     def save(self, path: str, run: files.RunState | None = None, *, keep: int = files.KEEP) -> None:
-        """Writes a checkpoint, whole or not at all.
+        """Writes a checkpoint, whole or not at all; of several ranks the first one does.
 
         Args:
             path: of the file, ".safetensors" by custom.
@@ -261,7 +272,8 @@ class Trainer:
             keep: files kept in all.
         """
         run = run or files.RunState(step=self.steps_done, seed=self.settings.seed)
-        saved_state.save(path, self.model, self.optimizer, run, keep)
+        if self.ranks is None or self.ranks.is_first:
+            saved_state.save(path, self.model, self.optimizer, run, keep)
 
     @one_at_a_time
     def resume(self, path: str, config: Mapping[str, Any] | None = None) -> files.RunState:
@@ -278,7 +290,9 @@ class Trainer:
         Raises:
             CheckpointError: missing, broken, or of another model or run.
         """
-        return saved_state.restore(path, self.model, self.optimizer, config)
+        read = partial(files.load, path)
+        found = read() if self.ranks is None else self.ranks.from_first(read)
+        return saved_state.restore(found, self.model, self.optimizer, config)
 
     def close(self) -> None:
         """Gives the device back; values that no other trainer has taken over are on the host."""
@@ -336,7 +350,7 @@ class Trainer:
     def _training(self) -> Training:
         return Training(
             self.model, self.loss, self.optimizer, self.settings, self.accumulate, self.clip,
-            self.conv_algorithm, self.allow_tf32,
+            self.conv_algorithm, self.allow_tf32, self.ranks and self.ranks.settings,
         )  # fmt: skip
 
     def _trace(self, step: StepShape, looked_at: dict[Any, Any]) -> Trace:
@@ -347,6 +361,7 @@ class Trainer:
             accumulate=self.accumulate if training else 1, training=training,
             conv_algorithm=self.conv_algorithm, target_shape=step.target,
             clip=self.clip if training else None, allow_tf32=self.allow_tf32, looked_at=looked_at,
+            ranks=self.ranks if training else None,
         )  # fmt: skip
 
     def _forward(self, x: Images, y: np.ndarray | None) -> tuple[Trace, dict[str, np.ndarray]]:

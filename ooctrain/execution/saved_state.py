@@ -46,18 +46,21 @@ def save(
 
 
 def restore(
-    path: str, model: Module, optimizer: Optimizer, config: Mapping[str, Any] | None = None
+    found: files.Checkpoint,
+    model: Module,
+    optimizer: Optimizer,
+    config: Mapping[str, Any] | None = None,
 ) -> files.RunState:
     """Takes up a checkpoint: values, the number of steps, and of updates of each parameter.
 
     Args:
-        path: of the file; where it is broken, the newest whole one before it is taken.
+        found: the checkpoint as it was read.
         config: settings that must be those of the saved run.
 
     Raises:
-        CheckpointError: missing, broken, or of another model or run; nothing has changed.
+        CheckpointError: of another model or run; nothing has changed.
     """
-    found, tensors = files.load(path), named_tensors(model, optimizer)
+    tensors = named_tensors(model, optimizer)
     shapes = {
         # Shapes without bytes: the values themselves may be lost.
         name: np.broadcast_to(np.zeros((), tensor.dtype), tensor.shape)

@@ -67,6 +67,14 @@ TRAINING: Mapping[str, Explanation] = {
         "ooctrain train lenet --lr 1e9",
         "a smaller learning rate; `--resume` continues from the last checkpoint",
     ),
+    "OOC-330": Explanation(
+        "ranks that differ",
+        "Ranks that train together were given another version, model, batch, seed, budget, data or "
+        "other values, or one of them is lost. They meet before each step, so the error comes on "
+        "all of them, and names who differs from rank 0, in what.",
+        "mpiexec -n 1 ooctrain train lenet : -n 1 ooctrain train lenet --seed 1",
+        "the same command, program and version for all ranks",
+    ),
     "OOC-400": Explanation(
         "wrong use of gradients",
         "A second backward pass over a freed graph, a tensor without a graph, an in-place write "
