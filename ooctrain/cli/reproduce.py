@@ -26,6 +26,7 @@ from ooctrain.experiments.paper_003.sft_shown import sft
 from ooctrain.experiments.paper_004.hmms_shown import hmms
 from ooctrain.experiments.reproducing import Experiment, Wanted
 from ooctrain.report.numbers_file import write_numbers
+from ooctrain.step.presets import cache_base
 from ooctrain.units import parse_bytes
 
 JSON_VERSION = 2
@@ -51,18 +52,21 @@ EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
 )
 @click.option("--quick", is_flag=True, help="Few cases: does it run, and about what comes out?")
 @click.option("--physical", default="16GiB", show_default=True, help="Memory of the device.")
+@click.option("--fresh", is_flag=True, help="Compute everything again.")
 @list_option("--allocator", "names", text=ALLOCATORS_TEXT)
 @file_option("--figure", "figure_path", text="Write the figure here; default: EXPERIMENT.svg.")
 @json_option
 def reproduce(
-    experiment_name: str, quick: bool, physical: str, names: list[str], figure_path: str | None,
-    json_path: str | None,
+    experiment_name: str, quick: bool, physical: str, fresh: bool, names: list[str],
+    figure_path: str | None, json_path: str | None,
 ) -> int:  # fmt: skip
     """Compute a figure or table of the papers."""
     console = make_console()
     wanted = Wanted(
         quick, parse_bytes(physical, what="memory"), tuple(names) or None,
         figure_path or f"{experiment_name}.svg",
+        # An allocator's own file decides what it gives, and no name is made of it.
+        None if fresh or quick or names else cache_base() / "reproduce",
     )  # fmt: skip
     started = time.perf_counter()
     found = EXPERIMENTS[experiment_name](wanted, console)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from rich.console import Console
@@ -28,12 +29,15 @@ class Wanted:
         physical_bytes: memory of the device.
         allocators: by name; None: those of the experiment.
         figure_path: of the SVG.
+        keep: folder of what is found, so that an interrupted experiment goes on; None: nothing is
+            kept.
     """
 
     quick: bool
     physical_bytes: int
     allocators: tuple[str, ...] | None
     figure_path: str
+    keep: Path | None = None
 
 
 class Experiment(Protocol):
