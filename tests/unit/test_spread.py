@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import json
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -15,13 +16,23 @@ from types import UnionType
 from typing import Union, get_args, get_origin, get_type_hints
 
 import pytest
+from rich.console import Console
 
 from ooctrain.cli import main
 from ooctrain.errors import ConfigError, OoctrainError
-from ooctrain.experiments.paper_000 import architectures, fragmentation, table1
-from ooctrain.experiments.paper_001 import hybrid
-from ooctrain.experiments.paper_002 import offload_ratios
+from ooctrain.experiments.paper_000 import (
+    architectures,
+    architectures_shown,
+    fragmentation,
+    fragmentation_shown,
+    table1,
+    table1_shown,
+)
+from ooctrain.experiments.paper_001 import hybrid, hybrid_shown
+from ooctrain.experiments.paper_002 import offload_ratios, offload_ratios_shown
+from ooctrain.experiments.reproducing import Wanted
 from ooctrain.experiments.spread import finished, spread
+from ooctrain.units import GIB
 
 WORK = '''
 import os, signal
@@ -241,3 +252,29 @@ def test_a_real_row_comes_back_as_it_was(tmp_path):
     (again,) = spread(table1.batch_cells, cases, 1, tmp_path)
     assert first == again == table1.batch_cells(cases[0])
     assert [path.name[:5] for path in tmp_path.iterdir()] == ["rows-"]
+
+
+class Travelled(Exception):
+    """The cases have been packed."""
+
+
+EXPERIMENTS = {
+    "architectures": architectures_shown.architectures,
+    "fragmentation": fragmentation_shown.fragmentation,
+    "hybrid": hybrid_shown.hybrid,
+    "offload-ratios": offload_ratios_shown.offload_ratios,
+    "table1": table1_shown.table1,
+}
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_cases_of_every_experiment_can_travel_to_other_processes(monkeypatch, name):
+    def packed(work, cases, processes):
+        assert [pickle.loads(pickle.dumps((work, case))) for case in cases] == [
+            (work, case) for case in cases
+        ]
+        raise Travelled
+
+    monkeypatch.setattr("ooctrain.experiments.spread.finished", packed)
+    with pytest.raises(Travelled):
+        EXPERIMENTS[name](Wanted(True, GIB, None, ""), Console(quiet=True))
