@@ -23,6 +23,7 @@ from ooctrain.experiments.paper_000.table1_shown import table1
 from ooctrain.experiments.paper_001.hybrid_shown import hybrid
 from ooctrain.experiments.paper_002.offload_ratios_shown import offload_ratios
 from ooctrain.experiments.paper_003.sft_shown import sft
+from ooctrain.experiments.paper_004.distributed_shown import distributed
 from ooctrain.experiments.paper_004.hmms_shown import hmms
 from ooctrain.experiments.reproducing import Experiment, Wanted
 from ooctrain.report.numbers_file import write_numbers
@@ -36,6 +37,7 @@ PAGE = "docs/papers.md"
 EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
     {
         "architectures": architectures,
+        "distributed": distributed,
         "fragmentation": fragmentation,
         "hmms": hmms,
         "hybrid": hybrid,
