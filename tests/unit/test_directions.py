@@ -473,6 +473,7 @@ def test_six_times_the_batch_is_twice_as_fast_at_10_gbit_if_a_batch_is_done_in_6
     assert baseline.forward_us + baseline.backward_us == pytest.approx(0.6e6, rel=0.02)
 
 
+@pytest.mark.slow
 def test_from_the_largest_batch_that_fits_in_core_nothing_is_gained(machines, at_10_gbit):
     for where in machines:
         assert distributed.largest_in_core(where) > max(distributed.BATCHES) == 192
@@ -481,6 +482,7 @@ def test_from_the_largest_batch_that_fits_in_core_nothing_is_gained(machines, at
         assert found == sorted(found, reverse=True)
 
 
+@pytest.mark.slow
 def test_hmms_without_splitting_needs_more_than_16_gib_for_six_times_the_batch(machines):
     for where in machines:
         times = distributed.step_times(384, where, distributed.HMMS)

@@ -10,7 +10,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ooctrain.api import step_trace
@@ -213,6 +213,7 @@ def test_an_epoch_takes_what_paper_004_prints():
     assert distributed.epoch_us(shown, network_us, 640) == pytest.approx(10 * 350_000)
 
 
+@settings(max_examples=30)
 @given(
     small=st.integers(1, 64), times=st.integers(2, 8), forward_us=st.integers(1, 10**6),
     backward_us=st.integers(1, 10**6), size=st.integers(1, 10**9),
