@@ -47,7 +47,7 @@ from ooctrain.experiments.compare_shown import (
 )
 from ooctrain.models import recipe_of
 from ooctrain.report.numbers_file import write_file
-from ooctrain.step.presets import cache_base, usable_cores
+from ooctrain.step.presets import cache_base
 from ooctrain.step.presets import machine as find_machine
 from ooctrain.units import parse_budget, parse_bytes
 
@@ -81,7 +81,9 @@ DEFAULT_MACHINES = "v100-pcie,v100-32gb-nvlink"
 @seed_option("Of planners that draw random numbers.")
 @rewrite_option
 @split_option
-@click.option("--jobs", type=POSITIVE, help="Processes; default: one for each core.")
+@click.option(
+    "--jobs", type=POSITIVE, help="Processes; default: one for each core, or all ranks of mpiexec."
+)
 @click.option("--keep", metavar="FOLDER", type=click.Path(file_okay=False),
               help="Where rows, plans and bounds are kept; default: the user's cache.")  # fmt: skip
 @click.option("--fresh", is_flag=True, help="Compute every row again.")
@@ -117,7 +119,7 @@ def compare(
         )
     ]  # fmt: skip
     folder = None if fresh else Path(keep) if keep else cache_base() / "compare"
-    rows = _with_progress(wanted, jobs or usable_cores(), folder)
+    rows = _with_progress(wanted, jobs, folder)
     _show(compare_table(rows))
     for remark in dict.fromkeys(row.remarks for row in rows if row.remarks):
         make_console().print(f"note: {remark}", soft_wrap=True)
@@ -138,7 +140,9 @@ def _show(table: Table) -> None:
     console.print(table)
 
 
-def _with_progress(wanted: list[CompareCase], jobs: int, folder: Path | None) -> list[CompareRow]:
+def _with_progress(
+    wanted: list[CompareCase], jobs: int | None, folder: Path | None
+) -> list[CompareRow]:
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(),
                TimeElapsedColumn())  # fmt: skip
     console = make_console(stderr=True)
@@ -149,7 +153,7 @@ def _with_progress(wanted: list[CompareCase], jobs: int, folder: Path | None) ->
             text = f"{case.model} {case.budget} {case.planner}"
             progress.update(task, advance=1, description=text)
 
-        return run_compare(wanted, jobs=min(jobs, len(wanted)), keep=folder, done=done)
+        return run_compare(wanted, jobs=jobs, keep=folder, done=done)
 
 
 def _require_known(models: Sequence[str], machines: Sequence[str], budgets: Sequence[str]) -> None:

@@ -298,31 +298,32 @@ model_argument = click.argument("model", metavar="MODEL")
 
 def workload_options(command: Command) -> Command:
     """Adds MODEL and the options of `Workload`, which the command gets as `workload`."""
-    return model_argument(_gathered(command, "workload", Workload, WORKLOAD_OPTIONS))
+    return model_argument(gathered(command, "workload", Workload, WORKLOAD_OPTIONS))
 
 
 def memory_options(command: Command) -> Command:
     """Adds the options of `MemoryOptions`, which the command gets as `memory`."""
-    return _gathered(command, "memory", MemoryOptions, MEMORY_OPTIONS)
+    return gathered(command, "memory", MemoryOptions, MEMORY_OPTIONS)
 
 
 def extent_options(command: Command) -> Command:
     """Adds the options of `Extent`, which the command gets as `extent`."""
-    return _gathered(command, "extent", Extent, EXTENT_OPTIONS)
+    return gathered(command, "extent", Extent, EXTENT_OPTIONS)
 
 
 def rank_options(command: Command) -> Command:
     """Adds the options of `RankOptions`, which the command gets as `shared`."""
-    return _gathered(command, "shared", RankOptions, RANK_OPTIONS)
+    return gathered(command, "shared", RankOptions, RANK_OPTIONS)
 
 
-def _gathered(command: Command, name: str, kind: type, options: tuple) -> Command:
+def gathered(command: Command, name: str, kind: type, options: tuple) -> Command:
+    """Adds options, which the command gets as one value called `name`, a dataclass `kind`."""
     names = [field.name for field in fields(kind)]
 
     @wraps(command)
     def gather(**values: Any) -> Any:
-        gathered = kind(**{key: values.pop(key) for key in names})
-        return command(**{name: gathered}, **values)
+        value = kind(**{key: values.pop(key) for key in names})
+        return command(**{name: value}, **values)
 
     for option in reversed(options):
         gather = option(gather)

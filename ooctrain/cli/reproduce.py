@@ -9,12 +9,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
 import click
 
 from ooctrain.cli import DONE
-from ooctrain.cli.options import ALLOCATORS_TEXT, file_option, json_option, list_option
+from ooctrain.cli.options import (
+    ALLOCATORS_TEXT,
+    Command,
+    file_option,
+    gathered,
+    json_option,
+    list_option,
+)
 from ooctrain.cli.terminal import make_console
 from ooctrain.cli.values import OneOf
 from ooctrain.experiments.paper_000.architectures_shown import architectures
@@ -23,11 +31,13 @@ from ooctrain.experiments.paper_000.table1_shown import table1
 from ooctrain.experiments.paper_001.hybrid_shown import hybrid
 from ooctrain.experiments.paper_002.offload_ratios_shown import offload_ratios
 from ooctrain.experiments.paper_003.sft_shown import sft
+from ooctrain.experiments.paper_004.distributed_shown import distributed
 from ooctrain.experiments.paper_004.hmms_shown import hmms
 from ooctrain.experiments.paper_004.split_accuracy_shown import split_accuracy
 from ooctrain.experiments.paper_004.split_hmms_shown import split_hmms
 from ooctrain.experiments.reproducing import Experiment, Wanted
 from ooctrain.report.numbers_file import write_numbers
+from ooctrain.step.presets import cache_base
 from ooctrain.units import parse_bytes
 
 JSON_VERSION = 2
@@ -37,6 +47,7 @@ PAGE = "docs/papers.md"
 EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
     {
         "architectures": architectures,
+        "distributed": distributed,
         "fragmentation": fragmentation,
         "hmms": hmms,
         "hybrid": hybrid,
@@ -49,27 +60,55 @@ EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is computed of an experiment, as it was typed."""
+
+    quick: bool
+    physical: str
+    fresh: bool
+    names: list[str]
+    settings: list[str]
+    figure_path: str | None
+
+    def wanted(self, experiment_name: str) -> Wanted:
+        """The same as the experiment takes it. Raises ConfigError: no size of a memory."""
+        # An allocator's own file decides what it gives, and no name is made of it.
+        kept = not (self.fresh or self.quick or self.names)
+        return Wanted(
+            self.quick, parse_bytes(self.physical, what="memory"), tuple(self.names) or None,
+            self.figure_path or f"{experiment_name}.svg", tuple(self.settings),
+            cache_base() / "reproduce" if kept else None,
+        )  # fmt: skip
+
+
+ASKED_OPTIONS = (
+    click.option("--quick", is_flag=True, help="Few cases: does it run, and about what comes out?"),
+    click.option("--physical", default="16GiB", show_default=True, help="Memory of the device."),
+    click.option("--fresh", is_flag=True, help="Compute everything again."),
+    list_option("--allocator", "names", text=ALLOCATORS_TEXT),
+    list_option(
+        "--set", "settings", text="Of split-accuracy: epochs=350, seeds=5, data=cifar10:DIR."
+    ),
+    file_option("--figure", "figure_path", text="Write the figure here; default: EXPERIMENT.svg."),
+)
+
+
+def asked_options(command: Command) -> Command:
+    """Adds the options of `Asked`, which the command gets as `asked`."""
+    return gathered(command, "asked", Asked, ASKED_OPTIONS)
+
+
 @click.command()
 @click.argument(
     "experiment_name", metavar="EXPERIMENT", type=OneOf("experiment", tuple(EXPERIMENTS))
 )
-@click.option("--quick", is_flag=True, help="Few cases: does it run, and about what comes out?")
-@click.option("--physical", default="16GiB", show_default=True, help="Memory of the device.")
-@list_option("--allocator", "names", text=ALLOCATORS_TEXT)
-@list_option("--set", "settings",
-             text="Of split-accuracy: epochs=350, seeds=5, data=cifar10:DIR.")  # fmt: skip
-@file_option("--figure", "figure_path", text="Write the figure here; default: EXPERIMENT.svg.")
+@asked_options
 @json_option
-def reproduce(
-    experiment_name: str, quick: bool, physical: str, names: list[str], settings: list[str],
-    figure_path: str | None, json_path: str | None,
-) -> int:  # fmt: skip
+def reproduce(experiment_name: str, asked: Asked, json_path: str | None) -> int:
     """Compute a figure or table of the papers."""
     console = make_console()
-    wanted = Wanted(
-        quick, parse_bytes(physical, what="memory"), tuple(names) or None,
-        figure_path or f"{experiment_name}.svg", tuple(settings),
-    )  # fmt: skip
+    wanted = asked.wanted(experiment_name)
     started = time.perf_counter()
     found = EXPERIMENTS[experiment_name](wanted, console)
     seconds = time.perf_counter() - started

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, astuple, dataclass
-from multiprocessing import get_context
+from functools import partial
 from pathlib import Path
 
 from ooctrain.api import step_trace
 from ooctrain.experiments.kept import ResultStore, digest, package_sources, planner_sources
 from ooctrain.experiments.planned import PlanQuestion, least_bytes, planned
+from ooctrain.experiments.spread import finished
 from ooctrain.rewrite import REWRITES, apply_rewrites, rewritten_with_remarks
 from ooctrain.sched.bounds import closed as bounds
 from ooctrain.sched.bounds import lp as fluid
@@ -157,29 +157,21 @@ def cases(
 
 
 def compare(
-    wanted: Sequence[CompareCase], *, jobs: int = 1, keep: Path | None = None,
+    wanted: Sequence[CompareCase], *, jobs: int | None = 1, keep: Path | None = None,
     done: Callable[[CompareCase], None] = lambda case: None,
 ) -> list[CompareRow]:  # fmt: skip
     """The rows of some cases, in their order.
 
     Args:
-        jobs: processes; 1: in this one.
+        jobs: processes; 1: this one; None: as many as there are cores, or ranks of `mpiexec`.
         keep: folder of rows, plans and bounds; what it has is not computed again. None: nothing is
             kept.
         done: told of each case when its row is there.
     """
-    if jobs == 1:
-        rows = []
-        for case in wanted:
-            rows.append(row_of(case, keep))
-            done(case)
-        return rows
     found: dict[int, CompareRow] = {}
-    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-        waiting = {pool.submit(row_of, case, keep): place for place, case in enumerate(wanted)}
-        for future in as_completed(waiting):
-            found[waiting[future]] = future.result()
-            done(wanted[waiting[future]])
+    for place, row in finished(partial(row_of, keep=keep), wanted, jobs):
+        found[place] = row
+        done(wanted[place])
     return [found[place] for place in range(len(wanted))]
 
 

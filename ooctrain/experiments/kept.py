@@ -13,12 +13,13 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-import os
+import secrets
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
 from ooctrain.plugins import parse_spec
 from ooctrain.sched.planners.registry import PLANNERS, get_planner
@@ -53,7 +54,7 @@ class ResultStore:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps(content)
-        part = self._path(f"{name}.{os.getpid()}.part")
+        part = self._path(f"{name}.{secrets.token_hex(8)}.part")
         part.write_text(f"{digest(text)}\n{text}", encoding="utf-8")
         part.replace(self._path(name))
 
@@ -65,6 +66,27 @@ class ResultStore:
 def digest(*parts: object) -> str:
     """A name made of the parts' content."""
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
+
+
+def revived(hint: Any, data: Any) -> Any:
+    """What a value of a type was before it became plain data: lists, tuples and dataclasses of
+    them, or None, are made again; anything else is what it was.
+    """
+    if data is None:
+        return None
+    if is_dataclass(hint):
+        hints = get_type_hints(hint)
+        again = {name: revived(hints[name], value) for name, value in data.items()}
+        return cast("type", hint)(**again)
+    inner = [each for each in get_args(hint) if each not in (type(None), ...)]
+    if get_origin(hint) in (Union, UnionType):
+        return revived(inner[0], data) if len(inner) == 1 else data
+    if get_origin(hint) is list:
+        return [revived(inner[0], value) for value in data]
+    if get_origin(hint) is tuple:
+        every = inner if len(inner) == len(data) else inner * len(data)
+        return tuple(map(revived, every, data))
+    return data
 
 
 def planner_sources(planner: str) -> tuple[str, str]:

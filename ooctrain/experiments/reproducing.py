@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from rich.console import Console
@@ -29,6 +30,8 @@ class Wanted:
         allocators: by name; None: those of the experiment.
         figure_path: of the SVG.
         settings: of the experiment, such as "epochs=350".
+        keep: folder of what is found, so that an interrupted experiment goes on; None: nothing is
+            kept.
     """
 
     quick: bool
@@ -36,6 +39,7 @@ class Wanted:
     allocators: tuple[str, ...] | None
     figure_path: str
     settings: tuple[str, ...] = ()
+    keep: Path | None = None
 
 
 class Experiment(Protocol):

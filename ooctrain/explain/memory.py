@@ -1,4 +1,4 @@
-"""Codes OOC-120 to OOC-161: the step does not fit, or the device fails it.
+"""Codes OOC-120 to OOC-166: the step does not fit, or the device fails it.
 
 In: a code. Out: what it says of budgets, allocators, copies, mappings and drivers. The one idea: a
 budget that is too small is answered with one that is not, a machine that lacks something with
@@ -119,5 +119,14 @@ MEMORY: Mapping[str, Explanation] = {
         "a step, then os.fork(), and a step in the child",
         "close the trainer before the fork, which brings the values to the host, or have "
         "multiprocessing spawn; in the fork load_state_dict after trainer.close()",
+    ),
+    "OOC-166": Explanation(
+        "a sweep's case kills its process",
+        "The process that computes a case of `compare` or `reproduce` died without a word, and so "
+        "did a second one that had nothing else to do. Mostly that is the system, which kills the "
+        "process that takes most when memory is short. All other cases are done and kept, so the "
+        "same command goes on from there.",
+        "a step of a hundred thousand calls, planned in 1 GiB of memory",
+        "a machine with more memory, or a sweep without this case",
     ),
 }

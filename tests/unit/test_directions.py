@@ -45,7 +45,7 @@ from ooctrain.experiments.paper_002.offload_ratios import (
     worst,
 )
 from ooctrain.experiments.paper_003 import sft
-from ooctrain.experiments.paper_004 import hmms
+from ooctrain.experiments.paper_004 import distributed, hmms
 from ooctrain.experiments.paper_004.hmms import HMMS, LAYER_WISE
 from ooctrain.sched.planners.dynprog import dynprog_search
 from ooctrain.sched.planners.registry import get_planner
@@ -450,6 +450,54 @@ def test_layer_by_layer_resnet_50_loses_more_than_in_print(machines, losses):
     _, fitted = machines
     printed = hmms.PRINTED_LOSS["vgg19", LAYER_WISE]
     assert losses[fitted.name, "vgg19", LAYER_WISE] == pytest.approx(printed, abs=0.03)
+
+
+# ooctrain reproduce distributed
+
+
+@pytest.fixture(scope="module")
+def at_10_gbit(machines) -> dict[tuple[str, int], float]:
+    """{(machine, batch of the baseline): how much faster six times the batch is}."""
+    rows = [row for where in machines for row in distributed.gains(where)]
+    return {(row.machine, row.small_batch): row.speedup for row in rows}
+
+
+def test_six_times_the_batch_is_twice_as_fast_at_10_gbit_if_a_batch_is_done_in_600_ms(
+    machines, at_10_gbit
+):
+    preset, fitted = machines
+    printed = distributed.PRINTED[distributed.AT_GBIT_S]
+    assert at_10_gbit[fitted.name, distributed.BATCH] == pytest.approx(printed, rel=0.07)
+    assert at_10_gbit[preset.name, distributed.BATCH] < 1.2
+    baseline = distributed.step_times(distributed.BATCH, fitted)
+    assert baseline.forward_us + baseline.backward_us == pytest.approx(0.6e6, rel=0.02)
+
+
+@pytest.mark.slow
+def test_from_the_largest_batch_that_fits_in_core_nothing_is_gained(machines, at_10_gbit):
+    for where in machines:
+        assert distributed.largest_in_core(where) > max(distributed.BATCHES) == 192
+        assert at_10_gbit[where.name, 192] == pytest.approx(1, abs=0.01)
+        found = [at_10_gbit[where.name, batch] for batch in distributed.BATCHES]
+        assert found == sorted(found, reverse=True)
+
+
+@pytest.mark.slow
+def test_hmms_without_splitting_needs_more_than_16_gib_for_six_times_the_batch(machines):
+    for where in machines:
+        times = distributed.step_times(384, where, distributed.HMMS)
+        assert times.peak_bytes > where.device_bytes
+
+
+@pytest.mark.slow
+def test_combined_trains_six_times_the_batch_as_fast_in_16_gib_without_splitting(machines):
+    for where in machines:
+        ours = distributed.step_times(384, where, distributed.OURS)
+        hmms_times = distributed.step_times(384, where, distributed.HMMS)
+        assert ours.peak_bytes <= where.device_bytes
+        assert ours.forward_us + ours.backward_us <= 1.01 * (
+            hmms_times.forward_us + hmms_times.backward_us
+        )
 
 
 # ooctrain reproduce sft

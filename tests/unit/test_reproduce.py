@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from dataclasses import replace
@@ -9,6 +10,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from ooctrain.api import step_trace
 from ooctrain.cli import main
@@ -20,7 +23,7 @@ from ooctrain.experiments.paper_001.hybrid_printed import Tuned
 from ooctrain.experiments.paper_002 import offload_ratios
 from ooctrain.experiments.paper_002 import offload_ratios_shown as report_of_ratios
 from ooctrain.experiments.paper_003 import sft
-from ooctrain.experiments.paper_004 import hmms
+from ooctrain.experiments.paper_004 import distributed, hmms
 from ooctrain.sched.planners.bn_recompute import offloadable_share
 from ooctrain.sched.planners.lms.lms import LevelGraph
 from ooctrain.step.presets import rtx2080ti
@@ -221,6 +224,57 @@ def test_split_accuracy_prints_draws_and_writes(tmp_path, capsys):
     assert [row["printed"] for row in found["rows"]] == [94.14, 93.02, 94.58]
     assert {key for row in found["rows"] for key in row} <= documented("split-accuracy")
     assert main(["reproduce", "split-accuracy", "--quick", "--set", "epoch=3"]) == 2
+
+
+def step_of(batch: int, forward_us: float, backward_us: float) -> distributed.StepTimes:
+    return distributed.StepTimes("", "", batch, forward_us, backward_us, None)
+
+
+def test_an_epoch_takes_what_paper_004_prints():
+    """2 G / (alpha B) = 2 x 100 MB / (0.8 x 1 GB/s) = 250 ms, beside 200 ms backwards; 10 steps."""
+    network_us = distributed.exchange_us(100_000_000, 8)
+    assert network_us == pytest.approx(250_000)
+    hidden, shown = step_of(64, 100_000, 300_000), step_of(64, 100_000, 200_000)
+    assert distributed.epoch_us(hidden, network_us, 640) == pytest.approx(10 * 400_000)
+    assert distributed.epoch_us(shown, network_us, 640) == pytest.approx(10 * 350_000)
+
+
+@settings(max_examples=30)
+@given(
+    small=st.integers(1, 64), times=st.integers(2, 8), forward_us=st.integers(1, 10**6),
+    backward_us=st.integers(1, 10**6), size=st.integers(1, 10**9),
+)  # fmt: skip
+@example(small=64, times=6, forward_us=203_385, backward_us=404_533, size=574_668_960)
+def test_a_larger_batch_gains_from_nothing_to_the_ratio_of_the_batches(
+    small, times, forward_us, backward_us, size
+):
+    """Of steps whose time is in proportion to their batch; the slower the network, the more."""
+    one = step_of(small, forward_us, backward_us)
+    other = step_of(times * small, times * forward_us, times * backward_us)
+    found = [row.speedup for row in distributed.speedups(one, other, size)]
+    assert all(slow >= fast * (1 - 1e-9) for fast, slow in itertools.pairwise(found))
+    assert 1 - 1e-9 <= found[0] <= found[-1] * (1 + 1e-9) <= times * (1 + 1e-8)
+    compute = forward_us + max(backward_us, distributed.exchange_us(size, 32.0))
+    assert found[0] == pytest.approx(
+        times * compute
+        / (times * forward_us + max(times * backward_us, distributed.exchange_us(size, 32.0)))
+    )  # fmt: skip
+
+
+def test_gradients_are_those_of_each_parameter_once():
+    step = step_trace("vgg19", 2, 224)
+    assert distributed.gradient_bytes(step) == 4 * 143_667_240
+
+
+@pytest.mark.slow
+def test_distributed_prints_draws_and_writes_figure_11(tmp_path, capsys):
+    shown, found = reproduced("distributed", tmp_path, capsys)
+    assert "Gbit/s" in shown
+    assert found["gradient_bytes"] == 4 * 143_667_240
+    assert {row["gbit_s"] for row in found["speedups"]} == set(distributed.BANDWIDTHS)
+    assert {row["printed"] for row in found["speedups"] if row["gbit_s"] == 10} == {2.1}
+    rows = (found["speedups"][0], found["steps"][0], found["gains"][0])
+    assert {key for row in rows for key in row} <= documented("distributed")
 
 
 def test_activations_of_the_three_networks_are_those_of_paper_003():

@@ -35,7 +35,8 @@ def architectures(wanted: Wanted, console: Console) -> Mapping[str, Any]:
     """Paper 000, figures 4 and 5: DenseNet, Pix2PixHD, DeepLabv3+."""
     networks = experiment.QUICK_NETWORKS if wanted.quick else experiment.NETWORKS
     processes, physical = 1 if wanted.quick else None, wanted.physical_bytes
-    found = spread(experiment.largest, [(each, physical) for each in networks], processes)
+    sizes = [(each, physical) for each in networks]
+    found = spread(experiment.largest, sizes, processes, wanted.keep)
     largest = {each.model: rows for each, rows in zip(networks, found, strict=True)}
     print_title(console, f"The largest batch in {format_bytes(physical)}")
     console.print(largest_table(networks, largest))
@@ -45,7 +46,8 @@ def architectures(wanted: Wanted, console: Console) -> Mapping[str, Any]:
         for batch in experiment.batches_of(rows)
     ]
     cells: dict[str, list[MethodCell]] = {each.model: [] for each in networks}
-    for case, rows in zip(cases, spread(experiment.cells, cases, processes), strict=True):
+    speeds = spread(experiment.cells, cases, processes, wanted.keep)
+    for case, rows in zip(cases, speeds, strict=True):
         cells[case[0]] += rows
     print_title(console, "\nImages per second, simulated, and the memory taken", ABOUT_VA)
     console.print(cell_table(cells))

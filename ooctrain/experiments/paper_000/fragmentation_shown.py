@@ -46,7 +46,7 @@ def fragmentation(wanted: Wanted, console: Console) -> Mapping[str, Any]:
         for batch in sizes
     ]
     budgets: list[LargestBudget] = []
-    for rows in spread(experiment.budget_case, cases, processes):
+    for rows in spread(experiment.budget_case, cases, processes, wanted.keep):
         console.print(budget_table(rows, header=not budgets))
         budgets += rows
     print_title(console, "\nThe largest batch that can be trained")
@@ -55,7 +55,7 @@ def fragmentation(wanted: Wanted, console: Console) -> Mapping[str, Any]:
          experiment.batch_step(model))
         for model in batches
     ]  # fmt: skip
-    found = spread(experiment.batch_case, models, processes)
+    found = spread(experiment.batch_case, models, processes, wanted.keep)
     largest = [row for rows in found for row in rows]
     console.print(batch_table(largest))
     chunks = _chunks(wanted.quick, console)

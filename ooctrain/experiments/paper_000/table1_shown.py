@@ -37,7 +37,8 @@ def table1(wanted: Wanted, console: Console) -> Mapping[str, Any]:
     batches = experiment.QUICK_BATCHES if wanted.quick else experiment.BATCHES
     cases = [(experiment.MODEL, batch, wanted.physical_bytes) for batch in batches]
     # The largest batches take longest to plan; with several processes they should begin first.
-    found = spread(experiment.batch_cells, cases[::-1], 1 if wanted.quick else None)
+    processes = 1 if wanted.quick else None
+    found = spread(experiment.batch_cells, cases[::-1], processes, wanted.keep)
     cells = [cell for rows in reversed(list(found)) for cell in rows]
     print_title(console, "Images per second, simulated (paper 000, measured)", ABOUT_VA)
     console.print(speed_table(cells))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +28,7 @@ class Tuned:
 
 @dataclass(frozen=True, slots=True)
 class TunedNetwork:
-    """A network and what the paper found.
+    """A network and what the paper found; of plain mappings, since it travels to other processes.
 
     Args:
         model, batch: which.
@@ -61,7 +60,7 @@ def _table(
     """{image size: parameters} of the rows of a table."""
     listed = lists or ((),) * len(sizes)
     rows = zip(thresholds, ahead, groupby, listed, strict=True)
-    return MappingProxyType({size: Tuned(*row) for size, row in zip(sizes, rows, strict=True)})
+    return {size: Tuned(*row) for size, row in zip(sizes, rows, strict=True)}
 
 
 _TABLE_1, _TABLE_2 = range(3500, 7001, 500), range(500, 1301, 100)
@@ -69,7 +68,7 @@ _LATER = (8, 9, 11, 12, 13, 14, 15, 16, 17, 18)
 
 RESNET50 = TunedNetwork(
     "resnet50", 1, 802, (2000, 2500, 3000, *_TABLE_1, 7500, 8000, 9000, 10000), (3000, 3500),
-    MappingProxyType({"vanilla": 3000, "recompute": 4500, "swap": 7000, "hybrid": 7000}),
+    {"vanilla": 3000, "recompute": 4500, "swap": 7000, "hybrid": 7000},
     0.158, (6500, 0.375),
     _table(
         _TABLE_1, (743, 639, 593, 529, 501, 463, 429, 399), (217, 74, 49, 30, 28, 23, 17, 9),
@@ -83,7 +82,7 @@ RESNET50 = TunedNetwork(
 )  # fmt: skip
 DEEPLAB = TunedNetwork(
     "deeplabv3plus_xception65", 16, 1501, (300, 400, *_TABLE_2, 1400, 1500, 1700), (400, 500),
-    MappingProxyType({"vanilla": 400, "recompute": 800, "swap": 1300, "hybrid": 1300}),
+    {"vanilla": 400, "recompute": 800, "swap": 1300, "hybrid": 1300},
     0.167, (1000, 0.187),
     _table(
         _TABLE_2, (1427, 1236, 650, 456, 217, 174, 161, 121, 111),

@@ -48,8 +48,10 @@ def hybrid(wanted: Wanted, console: Console) -> Mapping[str, Any]:
     networks = [network_of(model) for model in asked]
     cases = [(network, size) for network in networks for size in asked[network.model]]
     processes = 1 if wanted.quick else None
-    cells = [cell for rows in spread(experiment.cells, cases, processes) for cell in rows]
-    replays = [row for rows in spread(experiment.replays, cases, processes) for row in rows]
+    found = spread(experiment.cells, cases, processes, wanted.keep)
+    cells = [cell for rows in found for cell in rows]
+    replayed = spread(experiment.replays, cases, processes, wanted.keep)
+    replays = [row for rows in replayed for row in rows]
     print_title(console, "The largest of the images that were tried, pixels of a side")
     console.print(largest_table(cells, networks))
     console.print()

@@ -34,7 +34,7 @@ from ooctrain.experiments.reproducing import Wanted, print_title, write_figure
 from ooctrain.experiments.spread import spread
 from ooctrain.report.charts import Curve, beside_svg, curves_svg, stacked_svg
 from ooctrain.report.tables import or_dash, plain_table
-from ooctrain.step.presets import cache_base, usable_cores
+from ooctrain.step.presets import cache_base
 from ooctrain.units import GIB
 
 HEAD_WIDTHS = (12, 6, 5)
@@ -51,7 +51,7 @@ def offload_ratios(wanted: Wanted, console: Console) -> Mapping[str, Any]:
     print_title(console, "Largest step / proposition 3 over all shares of memory, on chains")
     cells: list[ChainCell] = []
     cases = [(group, shares) for group in experiment.groups(networks, batches)]
-    for found in spread(experiment.chain_cells, cases, processes):
+    for found in spread(experiment.chain_cells, cases, processes, wanted.keep):
         console.print(worst_table(found, header=not cells))
         cells += found
     claims = experiment.claims(cells)
@@ -61,7 +61,7 @@ def offload_ratios(wanted: Wanted, console: Console) -> Mapping[str, Any]:
         experiment.QUICK_NETWORKS if wanted.quick else experiment.REPRESENTATIVE,
         experiment.QUICK_STEP_SHARES if wanted.quick else experiment.STEP_SHARES,
     )
-    rows = compare(steps, jobs=processes or usable_cores(), keep=cache_base() / "compare")
+    rows = compare(steps, jobs=processes, keep=cache_base() / "compare")
     print_title(console, "\nThe steps themselves: step / LP bound with recomputation")
     console.print(step_table(rows))
     write_figure(wanted, console, ratio_figure(cells, rows))

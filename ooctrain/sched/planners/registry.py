@@ -18,6 +18,7 @@ from ooctrain.errors import ConfigError
 from ooctrain.sched.planners.auto import Auto
 from ooctrain.sched.planners.belady import Belady
 from ooctrain.sched.planners.bn_recompute import BnRecompute
+from ooctrain.sched.planners.capuchin import Capuchin
 from ooctrain.sched.planners.chen import ChenSqrt
 from ooctrain.sched.planners.combined import Combined
 from ooctrain.sched.planners.dtr.dtr import Dtr
@@ -49,6 +50,7 @@ PLANNERS: Factories = MappingProxyType(
         "auto": Auto,
         "belady": Belady,
         "bn-recompute": BnRecompute,
+        "capuchin": Capuchin,
         "chen-sqrt": ChenSqrt,
         "combined": Combined,
         "dtr": Dtr,

@@ -1,0 +1,75 @@
+"""Where the cases of a sweep are computed: this machine's cores, or the machines of `mpiexec`.
+
+In: how many processes are wanted. Out: an executor with the interface of `concurrent.futures`. The
+one idea: both sorts of workers have that interface, so nobody who sweeps knows which of them work:
+
+    ooctrain compare ...                                               processes of this machine
+    mpiexec -n 64 python -m mpi4py.futures -m ooctrain compare ...     63 workers, wherever they are
+
+In the second line rank 0 runs the command and the others wait for cases. Plain `mpiexec python -m
+ooctrain compare` would compute everything in every process, so it is refused. Source: mpi4py's
+documentation, "mpi4py.futures". Read next: `spread.py`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from concurrent.futures import Executor, ProcessPoolExecutor
+from multiprocessing import get_context
+
+from ooctrain.errors import ConfigError
+from ooctrain.step.presets import usable_cores
+
+POOL = "mpi4py.futures"
+#: How many processes `mpiexec` started, as MPICH, Intel MPI and Open MPI say it.
+SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
+
+
+def worker_count(processes: int | None, cases: int) -> int:
+    """How many workers some cases get; 1: this process computes them itself.
+
+    Args:
+        processes: 1: this process; None: as many as there are cores, or ranks. Under `mpiexec` any
+            other number means all its ranks.
+        cases: how many there are.
+
+    Raises:
+        ConfigError: `mpiexec` started copies of the command.
+    """
+    _require_one_command()
+    wanted = processes or _ranks() or usable_cores()
+    return min(wanted, cases)
+
+
+def open_executor(count: int) -> Executor:
+    """The workers: all other ranks of `mpiexec`, else `count` processes of this machine."""
+    if _ranks():
+        from mpi4py.futures import MPIPoolExecutor  # an extra, and nobody else starts MPI
+
+        return MPIPoolExecutor()
+    # "spawn": a fork would inherit locks of threads that do not exist in the child.
+    return ProcessPoolExecutor(count, get_context("spawn"))
+
+
+def _ranks() -> int:
+    """Ranks that wait for cases; 0 without them."""
+    return _started() - 1 if POOL in sys.orig_argv else 0
+
+
+def _started() -> int:
+    """How many processes `mpiexec` started; 1 without it."""
+    return max(int(os.environ.get(name, "1")) for name in SIZES)
+
+
+def _require_one_command() -> None:
+    if _started() == 1 or POOL in sys.orig_argv:
+        return
+    installed = importlib.util.find_spec("mpi4py") is not None
+    raise ConfigError(
+        "mpiexec started this command several times, and each would compute everything",
+        numbers=f"{_started()} processes",
+        fix=("" if installed else 'pip install "ooctrain[mpi]", then ')
+        + f"mpiexec -n {_started()} python -m {POOL} -m ooctrain ...",
+    )
