@@ -15,7 +15,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from statistics import median
 from types import FrameType
@@ -173,20 +173,21 @@ def run_training(run: TrainingRun, on_step: OnStep, before: RunState | None = No
         run.record.losses += _numbers(before.history.get("losses", []), "losses")
     with stop_on_signal() as stopped:
         while _more(loader, trainer, extent):
-            for images, labels in loader:
-                _one_step(trainer, images, labels, run.record)
-                schedule.step()
-                try:
-                    on_step(trainer, run.record)
-                except OSError:  # nobody reads any more; what was learned is not lost
-                    _save(run, loader, schedule)
-                    raise
-                if stopped() or _is_due(trainer, loader, extent):
-                    _save(run, loader, schedule)
-                if stopped():
-                    raise _interrupted(trainer, extent)
-                if not _more(loader, trainer, extent):
-                    break
+            with closing(trainer.ahead(loader)) as batches:
+                for images, labels in batches:
+                    _one_step(trainer, images, labels, run.record)
+                    schedule.step()
+                    try:
+                        on_step(trainer, run.record)
+                    except OSError:  # nobody reads any more; what was learned is not lost
+                        _save(run, loader, schedule)
+                        raise
+                    if stopped() or _is_due(trainer, loader, extent):
+                        _save(run, loader, schedule)
+                    if stopped():
+                        raise _interrupted(trainer, extent)
+                    if not _more(loader, trainer, extent):
+                        break
     _save(run, loader, schedule)
 
 
