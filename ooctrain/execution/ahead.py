@@ -139,7 +139,7 @@ class Ahead:
         device.attach()
         try:
             if not all(isinstance(value, Laid) for value in values.values()):
-                laid = _lay(Place(trace, device.room(_room_bytes(trace))), values)
+                laid = lay_out(device, trace, values)
                 if laid is None:
                     return values
                 values = laid
@@ -148,6 +148,11 @@ class Ahead:
             if error.lost:
                 raise
         return values
+
+
+def lay_out(device: Device, trace: Trace, values: Values) -> Values | None:
+    """Values as the device wants them, in its next room; None: one of them is read by rows."""
+    return _lay(Place(trace, device.room(_room_bytes(trace))), values)
 
 
 def no_batch(epoch: int) -> ConfigError:
