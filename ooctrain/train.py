@@ -10,9 +10,9 @@ the files.
 
 from __future__ import annotations
 
-import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from typing import Any
 from weakref import WeakSet
@@ -26,15 +26,16 @@ from ooctrain.engine.clip import Clip
 from ooctrain.engine.incore import named_tensors
 from ooctrain.engine.module import Module
 from ooctrain.engine.tensor import Tensor
-from ooctrain.errors import ConfigError, TrainingStopped
 from ooctrain.execution import checkpoint as files
 from ooctrain.execution import saved_state
-from ooctrain.execution.evaluation import Averages, Evaluation, pair_of
+from ooctrain.execution.ahead import Ahead, no_batch
+from ooctrain.execution.evaluation import Averages, Evaluation, ignored_by, pair_of
+from ooctrain.execution.guard import expect_finite
 from ooctrain.execution.prepare import DEFAULT_REWRITES, PreparedStep, Settings
 from ooctrain.execution.residence import Residence, one_at_a_time
 from ooctrain.execution.result import StepResult
 from ooctrain.execution.seen import Seen, StepCache, StepShape, Training, warn_of_strangers
-from ooctrain.execution.sessions import Images, as_images, input_values
+from ooctrain.execution.sessions import Images, as_images, expect_batch, input_values
 from ooctrain.nn.named_losses import Loss
 from ooctrain.optim import LRScheduler, Optimizer, ReduceLROnPlateau
 from ooctrain.sched.planning.planner import TIME_LIMIT_S, Planner
@@ -49,8 +50,6 @@ from ooctrain.tracing import named_optimizer
 from ooctrain.tracing import trace as trace_step
 
 Batch = tuple[np.ndarray, np.ndarray]
-#: The label that cross-entropy ignores unless it is told another one, as in PyTorch.
-IGNORED_LABEL = -100
 
 
 class Trainer:
@@ -117,7 +116,7 @@ class Trainer:
         self._residence = Residence()
         self._adopted: dict[str, Tensor] = {}
         self._known: WeakSet[Tensor] = WeakSet()
-        self._cache = StepCache()
+        self._cache, self._ahead = StepCache(), Ahead()
         self._looked_at: dict[Any, Any] = {}
         self._look()
 
@@ -142,18 +141,22 @@ class Trainer:
             agree_on_step(self.ranks, self._training(), prepared.original, self._tensors())
         variable = prepared.plan.trace.outputs["loss"]
         own = self._seen.own_scalars(prepared, self._scalars())
-        inputs = input_values(prepared.plan.trace, x, y)
+        inputs = self._ahead.inputs(prepared.plan.trace, x, y)
         result = self._run(prepared, inputs, (variable,), own, variable)
         self._last, self._messages = result, () if self.ranks is None else self.ranks.sent()
         loss = float(result.outputs[variable])
-        if not math.isfinite(loss):
-            raise TrainingStopped(
-                f"the loss of step {self.steps_done + 1} is {loss}", step=self.steps_done + 1,
-                where=f"learning rate {self.optimizer.param_groups[0]['lr']}",
-                fix="a smaller --lr, or clip the gradients; the step has changed nothing",
-            )  # fmt: skip
+        expect_finite(loss, self.steps_done + 1, self.optimizer.param_groups[0]["lr"])
         self.optimizer.count(self._seen.updated_by(prepared).values())
         return loss
+
+    def ahead(self, batches: Iterable[Batch]) -> Generator[Batch, None, None]:
+        """The batches, each read and laid out for the device while the step before it runs.
+
+        For `for x, y in trainer.ahead(loader): trainer.step(x, y)`; `fit` does so by itself. A
+        thread reads, so what gives the batches must not use the trainer; arrays come read-only. The
+        next batch takes no memory of the device.
+        """
+        return self._ahead.over(batches)
 
     def fit(
         self, batches: Iterable[Batch], epochs: int = 1, *, schedule: LRScheduler | None = None,
@@ -176,16 +179,13 @@ class Trainer:
         losses: list[float] = []
         for epoch in range(epochs):
             steps_before = len(losses)
-            for x, y in map(pair_of, batches):
-                losses.append(self.step(x, y))
-                if on_step is not None:
-                    on_step(self.steps_done, losses[-1])
+            with closing(self.ahead(batches)) as following:
+                for x, y in following:
+                    losses.append(self.step(x, y))
+                    if on_step is not None:
+                        on_step(self.steps_done, losses[-1])
             if len(losses) == steps_before:
-                raise ConfigError(
-                    f"epoch {epoch + 1} has no batch to train on", code="OOC-106",
-                    fix="a list of batches, or a DataLoader with at least one; a generator ends "
-                    "after one epoch",
-                )  # fmt: skip
+                raise no_batch(epoch)
             if isinstance(schedule, ReduceLROnPlateau):
                 schedule.step(float(np.mean(losses[steps_before:])))
             elif schedule is not None:
@@ -245,7 +245,7 @@ class Trainer:
         Raises:
             ConfigError: there is no batch, or the loss's terms have no common average.
         """
-        averages = Averages(getattr(self.loss, "ignore_index", IGNORED_LABEL))
+        averages = Averages(ignored_by(self.loss))
         for x, y in map(pair_of, batches):
             averages.add(*self._forward(x, y), y)
         return averages.result()
@@ -315,11 +315,7 @@ class Trainer:
         target = target_shape if callable(self.loss) else None
         step = StepShape(tuple(input_shape), target, training, with_loss)
         if step not in self._seen.ready:
-            if len(input_shape) < 2:
-                raise ConfigError(
-                    f"input of shape {tuple(input_shape)} has no batch axis", code="OOC-110",
-                    fix="images are (N, C, H, W)",
-                )  # fmt: skip
+            expect_batch(input_shape)
             found = self._cache.find(self._seen.key(step)) or self._make(step)
             self._seen.ready[step] = found
         return self._seen.ready[step]
@@ -385,6 +381,7 @@ class Trainer:
     ) -> StepResult:  # fmt: skip
         session = self._residence.session(prepared, self.settings, wanted)
         try:
+            inputs = self._ahead.begin(session.device, inputs)
             result = session.run_step(inputs, self._scalars(), own, guarded)
         except BaseException:
             self._residence.abandon()

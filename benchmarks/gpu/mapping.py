@@ -12,7 +12,7 @@ import time
 
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.plans import Planned
-from benchmarks.gpu.steps import STEP_LIMIT_S, find_planned, measure
+from benchmarks.gpu.steps import STEP_LIMIT_S, Case, find_planned, measure
 from benchmarks.gpu.workload import ALLOCATORS, Sizes, Workload, largest_batch, settings
 from ooctrain.devices.cuda import open as cuda_open
 from ooctrain.devices.cuda.driver_memory import DriverMemory
@@ -33,10 +33,8 @@ def run(bench: Bench) -> None:
     if found:
         name, sizes = max(found, key=lambda name: found[name]), planned.sizes
         how, file = _settings(sizes, name), planned.largest_files.get(name, "")
-        bench.check(
-            f"{name}: a step at batch {found[name]}", measure, sizes.workload, found[name], how,
-            file, limit_s=STEP_LIMIT_S,
-        )  # fmt: skip
+        case = Case(sizes.workload, found[name], how, file)
+        bench.check(f"{name}: a step at batch {found[name]}", measure, case, limit_s=STEP_LIMIT_S)
 
 
 def _map(pieces: int) -> dict[str, float]:

@@ -55,7 +55,7 @@ def rehearsing(asked: Asked) -> Iterator[LaunchRunner]:
         raise DeviceUnavailable("a rehearsal wants the stub driver", call="dlopen")
     runner = LaunchRunner(texts, stub.hole)
     stub.on_launch(runner if asked.rehearse == "values" else _only_the_trial(runner))
-    with _keeping(texts):
+    with _keeping(texts, asked.rehearse == "values"):
         yield runner
     stub.on_launch(None)
 
@@ -76,19 +76,22 @@ def _only_the_trial(runner: LaunchRunner) -> Any:
 
 
 @contextmanager
-def _keeping(texts: Texts) -> Iterator[None]:
-    """Keeps the text of each kernel that is compiled, or found as a cubin."""
+def _keeping(texts: Texts, every: bool) -> Iterator[None]:
+    """Keeps the text of each kernel that is compiled, or found as a cubin; or of the one that tries
+    the compiler, since a cubin that was found need not be compiled for a text that nobody runs."""
     compiled, get = shim.compiled, cubins.CubinStore.get
     compile_ptx = cache(shim.compile_ptx)
 
     def keep_compiled(kernel: shim.Kernel) -> Any:
         made = compiled(kernel)
-        texts.keep_compiled(made)
+        if every or kernel is count_up:
+            texts.keep_compiled(made)
         return made
 
     def keep_found(store: Any, kernel: shim.Kernel, capability: shim.Capability) -> cubins.Cubin:
         found = get(store, kernel, capability)
-        texts.keep_for(found.image, found.entry, compile_ptx(kernel, capability))
+        if every or kernel is count_up:
+            texts.keep_for(found.image, found.entry, compile_ptx(kernel, capability))
         return found
 
     with (

@@ -2,18 +2,23 @@
 
 In: a budget that stands for a small GPU. Out: images per second of the best in-core batch within
 it, of 7.5 times as large a step within it by `auto` and by `window`, and of the same large step
-in-core where this GPU has room. The one idea: the budget is taken from free memory, of the GPU and
-of the host, so that the large step also fits in-core here and both can be compared. Times are from
-the first instruction's begin to the last one's end, by the GPU's clock. Source: paper 000, figure 7
-and section 5 (55 % at 7.5 times). Read next: `plans.py`,
-`mapping.py`.
+in-core where this GPU has room; steps launched as a whole (CUDA graphs), and what each costs the
+host. The one idea: the budget is taken from free memory, of the GPU and of the host, so that the
+large step also fits in-core here and both can be compared. Times are from the first instruction's
+begin to the last one's end, by the GPU's clock. Source: paper 000, figure 7 and section 5 (55 % at
+7.5 times). Read next: `plans.py`, `mapping.py`.
 """
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -24,7 +29,10 @@ from benchmarks.gpu.workload import OVERSUBSCRIPTION, Sizes, Workload, settings,
 from ooctrain.devices.cpu.host_vm import available_memory_bytes
 from ooctrain.devices.cuda import open as cuda_open
 from ooctrain.engine.incore import initial_values
+from ooctrain.execution.ahead import lay_out
 from ooctrain.execution.prepare import PreparedStep, Settings, prepare
+from ooctrain.execution.replay import MOST_TRIES
+from ooctrain.execution.result import StepResult
 from ooctrain.execution.sessions import input_values, open_session
 from ooctrain.sched.timeline import Event, Timeline
 from ooctrain.step.trace import Trace
@@ -34,8 +42,41 @@ MOST_BUDGET_BYTES, GPU_SHARE, HOST_SHARE = 6 << 30, 0.7, 0.4
 SCALARS = {"lr": 0.01, "seed": 0}
 #: The first step compiles and maps.
 STEPS = 3
+#: As many may be walked until one is recorded (`replay.MOST_TRIES`), and two more.
+GRAPH_STEPS = MOST_TRIES + 2
+IN_CORE = settings(None, "keep-all")
 STEP_LIMIT_S = 120.0
 REHEARSED = Planned(Sizes(Workload("plain", 8, 10), 800 << 10, 4, 48))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A step to be run.
+
+    Args:
+        workload, batch, how: of the step.
+        file: of a plan made beforehand; "", or one that does not fit this code: plans here.
+    """
+
+    workload: Workload
+    batch: int
+    how: Settings
+    file: str = ""
+
+    def prepared(self) -> tuple[Trace, Any, PreparedStep]:
+        """The traced step, its model and plan, once in a process."""
+        return _prepared_once(self)
+
+
+@cache
+def _prepared_once(case: Case) -> tuple[Trace, Any, PreparedStep]:
+    trace, model = case.workload.trace(case.batch)
+    return trace, model, _prepared(trace, case.how, case.file)
+
+
+def _prepared(trace: Trace, how: Settings, plan_file: str) -> PreparedStep:
+    """By the plan of a file, else planned here."""
+    return by_file(trace, how, plan_file) or prepare(trace, how)
 
 
 def run(bench: Bench) -> None:
@@ -48,7 +89,18 @@ def run(bench: Bench) -> None:
     for planner in PLANNERS:
         name = f"{planner} within the budget, batch {large}"
         bench.check(name, _within, planned, planner, best, limit_s=STEP_LIMIT_S)
+    for name, case in _graph_cases(planned, bench.small):
+        bench.check(f"by graphs: {name}", by_graphs, case, limit_s=STEP_LIMIT_S)
     bench.check(f"in-core, batch {large}", _same_batch, sizes, best, limit_s=STEP_LIMIT_S)
+
+
+def _graph_cases(planned: Planned, small: bool) -> Iterator[tuple[str, Case]]:
+    """In-core, and within the budget; where the PTX interpreter runs them, the first alone."""
+    sizes, large = planned.sizes, planned.sizes.large
+    yield f"in-core, batch {sizes.small}", Case(sizes.workload, sizes.small, IN_CORE)
+    for planner in () if small else PLANNERS:
+        how, file = settings(sizes.budget_bytes, planner), planned.files.get(planner, "")
+        yield f"{planner}, batch {large}", Case(sizes.workload, large, how, file)
 
 
 def find_planned(bench: Bench) -> Planned:
@@ -64,7 +116,7 @@ def find_planned(bench: Bench) -> Planned:
 
 
 def _in_core(sizes: Sizes, batch: int, best: dict[str, float]) -> dict[str, float]:
-    numbers = measure(sizes.workload, batch, settings(None, "keep-all"))
+    numbers = measure(Case(sizes.workload, batch, IN_CORE))
     if numbers["budget_mb"] > sizes.budget_bytes / 1e6:
         raise NotRunError(f"needs {numbers['budget_mb']:.0f} MB, more than the budget")
     best["in-core"] = max(numbers["images_per_s"], best.get("in-core", 0.0))
@@ -73,7 +125,7 @@ def _in_core(sizes: Sizes, batch: int, best: dict[str, float]) -> dict[str, floa
 
 def _within(planned: Planned, planner: str, best: dict[str, float]) -> dict[str, float]:
     sizes, how = planned.sizes, settings(planned.sizes.budget_bytes, planner)
-    numbers = measure(sizes.workload, sizes.large, how, planned.files.get(planner, ""))
+    numbers = measure(Case(sizes.workload, sizes.large, how, planned.files.get(planner, "")))
     best[planner] = numbers["images_per_s"]
     if "in-core" in best:
         kept = "kept_of_best" if planner == "auto" else "kept_of_best_by_window"
@@ -82,29 +134,28 @@ def _within(planned: Planned, planner: str, best: dict[str, float]) -> dict[str,
 
 
 def _same_batch(sizes: Sizes, best: dict[str, float]) -> dict[str, float]:
-    numbers = measure(sizes.workload, sizes.large, settings(None, "keep-all"))
+    numbers = measure(Case(sizes.workload, sizes.large, IN_CORE))
     if "auto" in best:
         numbers["auto_keeps"] = best["auto"] / numbers["images_per_s"]
     return numbers
 
 
-def measure(workload: Workload, batch: int, how: Settings, plan_file: str = "") -> dict[str, float]:
+def measure(case: Case) -> dict[str, float]:
     """Some steps on random images; the numbers of the fastest but the first.
-
-    Args:
-        plan_file: of a plan made beforehand; "", or one that does not fit this code: plans here.
 
     Raises:
         Infeasible, DoesNotFit: the planner finds nothing within the budget.
     """
-    trace, model = workload.trace(batch)
-    began, prepared = time.perf_counter(), _prepared(trace, how, plan_file)
+    began = time.perf_counter()
+    prepared = case.prepared()[2]
     prepared_s = time.perf_counter() - began
-    timelines = _run_steps(prepared, how, trace, model, batch, workload)
-    best = min(timelines[1:], key=lambda timeline: timeline.makespan_us)
+    found, _ = _run_steps(case, STEPS)
+    host_ms = min(ms for _, ms in found[1:])
+    best = min((result.timeline for result, _ in found[1:]), key=lambda line: line.makespan_us)
     return {
-        "images_per_s": batch / best.makespan_us * 1e6, "step_ms": best.makespan_us / 1e3,
-        "prepared_s": prepared_s, "predicted_ms": prepared.predict().makespan_us / 1e3,
+        "images_per_s": case.batch / best.makespan_us * 1e6, "step_ms": best.makespan_us / 1e3,
+        "host_ms": host_ms, "prepared_s": prepared_s,
+        "predicted_ms": prepared.predict().makespan_us / 1e3,
         "budget_mb": prepared.budget_bytes / 1e6,
         "oversubscription": prepared.in_core_peak_bytes / prepared.budget_bytes,
         "copied_mb": (best.bytes_in + best.bytes_out) / 1e6,
@@ -113,9 +164,17 @@ def measure(workload: Workload, batch: int, how: Settings, plan_file: str = "") 
     }  # fmt: skip
 
 
-def _prepared(trace: Trace, how: Settings, plan_file: str) -> PreparedStep:
-    """By the plan of a file, else planned here."""
-    return by_file(trace, how, plan_file) or prepare(trace, how)
+def by_graphs(case: Case) -> dict[str, Any]:
+    """The same steps, each launched as a whole; `refused` says why they are walked instead."""
+    with mock.patch.dict(os.environ, OOCTRAIN_LAUNCHER="graph"):
+        found, refusal = _run_steps(case, GRAPH_STEPS)
+    whole = [(result.replayed_us, ms) for result, ms in found if result.replayed_us is not None]
+    if not whole:
+        walked = min(result.timeline.makespan_us for result, _ in found[1:])
+        return {"refused": refusal, "step_ms": walked / 1e3, "host_ms": found[-1][1]}
+    step_us = min(us for us, _ in whole)
+    numbers = {"step_ms": step_us / 1e3, "host_ms": min(ms for _, ms in whole)}
+    return {"images_per_s": case.batch / max(step_us, 1e-3) * 1e6, **numbers}
 
 
 def hidden_share(timeline: Timeline) -> float:
@@ -142,25 +201,50 @@ def _merged(events: Sequence[Event]) -> list[tuple[float, float]]:
     return found
 
 
-def _run_steps(
-    prepared: PreparedStep, how: Settings, trace: Trace, model: Any, batch: int, workload: Workload
-) -> list[Timeline]:
-    rng = np.random.default_rng(0)
-    images = rng.standard_normal((batch, 3, workload.side, workload.side), np.float32)
-    labels = rng.integers(0, workload.classes, batch)
+def _run_steps(case: Case, steps: int) -> tuple[list[tuple[StepResult, float]], str]:
+    """(each step's result, with milliseconds that the host was at work; why none was recorded).
+
+    The batch is laid out beforehand: what that takes hangs on its size, not on the step.
+    """
+    trace, model, prepared = case.prepared()
+    rng, side = np.random.default_rng(0), case.workload.side
+    images = rng.standard_normal((case.batch, 3, side, side), np.float32)
+    labels = rng.integers(0, case.workload.classes, case.batch)
     planned, by_name = prepared.plan.trace, initial_values(trace, model)
     values = {v: by_name[planned.variables[v].name] for v in planned.end_variables}
     loss = planned.outputs["loss"]
-    device, session = open_session(prepared, how, values, (loss,))
+    device, session = open_session(prepared, case.how, values, (loss,))
     try:
-        timelines = []
-        for step in range(STEPS):
-            result = session.run_step(
-                input_values(planned, images, labels), {**SCALARS, "step": step}
-            )
+        inputs = lay_out(device, planned, input_values(planned, images, labels))
+        assert inputs is not None, "images are arrays"
+        found = []
+        for step in range(steps):
+            began = time.perf_counter()
+            with _waiting(device) as waited:
+                result = session.run_step(inputs, {**SCALARS, "step": step})
+            found.append((result, (time.perf_counter() - began - sum(waited)) * 1e3))
             assert np.isfinite(result.outputs[loss]), f"the loss of step {step} is not finite"
-            timelines.append(result.timeline)
-        return timelines
+        refusal = session.replays.refusal
+        return found, str(refusal) if refusal else ""
     finally:
         session.close()
         device.close()
+
+
+@contextmanager
+def _waiting(device: Any) -> Iterator[list[float]]:
+    """The seconds of each wait of the host for the GPU."""
+    found: list[float] = []
+
+    def timed(wait: Callable[..., object]) -> Callable[..., None]:
+        def run(handle: int) -> None:
+            began = time.perf_counter()
+            wait(handle)
+            found.append(time.perf_counter() - began)
+
+        return run
+
+    driver = device._driver
+    names = ("synchronize_event", "synchronize_stream")
+    with mock.patch.multiple(driver, **{name: timed(getattr(driver, name)) for name in names}):
+        yield found

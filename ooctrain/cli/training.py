@@ -15,7 +15,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import median
@@ -182,21 +182,22 @@ def run_training(run: TrainingRun, on_step: OnStep, before: RunState | None = No
     with stop_on_signal() as asked:
         stopped = asked if ranks is None else partial(_any_rank, ranks, asked)
         while _more(loader, trainer, extent):
-            for images, labels in loader:
-                _one_step(trainer, images, labels, run.record)
-                schedule.step()
-                try:
-                    on_step(trainer, run.record)
-                except OSError:  # nobody reads any more; what was learned is not lost
-                    _save(run, loader, schedule)
-                    raise
-                ending = stopped()
-                if ending or _is_due(trainer, loader, extent):
-                    _save(run, loader, schedule)
-                if ending:
-                    raise _interrupted(trainer, extent)
-                if not _more(loader, trainer, extent):
-                    break
+            with closing(trainer.ahead(loader)) as batches:
+                for images, labels in batches:
+                    _one_step(trainer, images, labels, run.record)
+                    schedule.step()
+                    try:
+                        on_step(trainer, run.record)
+                    except OSError:  # nobody reads any more; what was learned is not lost
+                        _save(run, loader, schedule)
+                        raise
+                    ending = stopped()
+                    if ending or _is_due(trainer, loader, extent):
+                        _save(run, loader, schedule)
+                    if ending:
+                        raise _interrupted(trainer, extent)
+                    if not _more(loader, trainer, extent):
+                        break
     _save(run, loader, schedule)
 
 

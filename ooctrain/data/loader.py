@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from numbers import Integral
 
 import numpy as np
@@ -73,12 +74,19 @@ class DataLoader:
         return whole + bool(rest and not self.drop_last)
 
     def __iter__(self) -> Iterator[Batch]:
+        for batch, hand_out in self.reading():
+            hand_out()
+            yield batch
+
+    def reading(self) -> Iterator[tuple[Batch, Callable[[], None]]]:
+        """The batches, each with what is to be called when it is handed out, for whoever reads
+        ahead: only then does the loader's state count it."""
         epoch, first = self._next
         self._next = (epoch + 1, 0)
         for position, batch in enumerate(self._read(epoch, first), first + 1):
             # After its last batch an epoch is over, whether or not somebody asks for one more.
-            self._state = (epoch, position) if position < len(self) else (epoch + 1, 0)
-            yield batch
+            state = (epoch, position) if position < len(self) else (epoch + 1, 0)
+            yield batch, partial(setattr, self, "_state", state)
 
     def state_dict(self) -> dict[str, int]:
         """{"epoch": the epoch, "position": batches of it that have been handed out}."""

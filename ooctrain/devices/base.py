@@ -20,6 +20,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from ooctrain.devices.room import Room
 from ooctrain.devices.streams import StreamEvent, Waits, WorkSpan
 from ooctrain.errors import ConfigError
 
@@ -228,6 +229,10 @@ class Device(Protocol):
     def feed(self, address: int, data: np.ndarray) -> None:
         """Writes an input to the device, before the work that is submitted from now on; called
         before a step, while nothing that uses these bytes is queued. The host need not wait."""
+
+    def room(self, size_bytes: int) -> Room:
+        """Host memory for a batch, which `feed` takes from there without delay: one of two in turn,
+        all of one size, whose last batch has arrived. Another thread may fill it."""
 
     def discard(self, address: int, size_bytes: int) -> None:
         """The bytes will not be read again; their memory may be given back before the device is

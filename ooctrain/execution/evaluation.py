@@ -23,6 +23,8 @@ from ooctrain.step.trace import Call, Trace
 
 #: How far weights of two terms may be from a constant ratio: roundings of their sums.
 _ROUNDING = 1e-9
+#: The label that cross-entropy ignores unless it is told another one, as in PyTorch.
+_IGNORED = -100
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,11 @@ def pair_of(batch: Any) -> tuple[Any, Any]:
             fix="a list of (images, labels), or a DataLoader",
         )  # fmt: skip
     return batch[0], batch[1]
+
+
+def ignored_by(loss: Any) -> int:
+    """The label that a loss ignores."""
+    return getattr(loss, "ignore_index", _IGNORED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,23 @@ next: `executor.py`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from ooctrain.devices.base import Device
+from ooctrain.errors import TrainingStopped
 from ooctrain.step.trace import Call, Trace
+
+
+def expect_finite(loss: float, step: int, lr: float) -> None:
+    """Raises TrainingStopped unless the loss of a step is a finite number."""
+    if not math.isfinite(loss):
+        raise TrainingStopped(
+            f"the loss of step {step} is {loss}", step=step, where=f"learning rate {lr}",
+            fix="a smaller --lr, or clip the gradients; the step has changed nothing",
+        )  # fmt: skip
 
 
 class Guard:

@@ -70,12 +70,29 @@ class StepResult:
         return replace(timeline, peak_bytes=self.peak_bytes, host_peak_bytes=self.host_peak_bytes)
 
 
+@dataclass(frozen=True, slots=True)
+class Laid:
+    """A value as it lies on the device.
+
+    Args:
+        shape, dtype: of the value, logical.
+        data: uint8, physical layout.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    data: np.ndarray
+
+
 def to_bytes(value: Any, described: Variable) -> np.ndarray:
     """A value as it lies on the device: uint8, physical layout.
 
     Raises:
         ShapeError: not the variable's shape or element type.
     """
+    if isinstance(value, Laid):
+        check_value(value, described)
+        return value.data
     array = np.asarray(value)
     check_value(array, described)
     return to_physical(array).reshape(-1).view(np.uint8)

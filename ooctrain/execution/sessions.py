@@ -111,6 +111,15 @@ def as_images(value: Any) -> Images:
     return value if isinstance(value, ReadByRows) else as_numbers(value, "input")
 
 
+def expect_batch(input_shape: Sequence[int]) -> None:
+    """Raises ConfigError: an input of this shape is no batch."""
+    if len(input_shape) < 2:
+        raise ConfigError(
+            f"input of shape {tuple(input_shape)} has no batch axis", code="OOC-110",
+            fix="images are (N, C, H, W)",
+        )  # fmt: skip
+
+
 def input_values(trace: Trace, x: Images, y: np.ndarray | None) -> dict[int, Any]:
     """A batch by variable, in the element types that the trace wants.
 

@@ -28,6 +28,7 @@ from ooctrain.devices.cpu.host_vm import (
     why_no_virtual_memory,
 )
 from ooctrain.devices.raw_bytes import bytes_at
+from ooctrain.devices.room import Room
 from ooctrain.devices.streams import Streams
 from ooctrain.errors import ConfigError
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
@@ -80,6 +81,7 @@ class CpuDevice:
 
         self._out_engine = engine()
         self._in_engine = engine() if self.link == "duplex" else self._out_engine
+        self._rooms: list[Room] = []
         self._pool = ThreadPool(threads, shuffle_seed=shuffle_seed)
         # Also where nobody closes the device: none of these three knows it.
         self._give_back = weakref.finalize(
@@ -137,6 +139,13 @@ class CpuDevice:
         """Writes uint8 data to the device."""
         self.write(address, data)
 
+    def room(self, size_bytes: int) -> Room:
+        """Host memory for a batch: one of two in turn."""
+        new = len(self._rooms) < 2
+        room = Room(np.empty(size_bytes, np.uint8)) if new else self._rooms.pop(0)
+        self._rooms.append(room)
+        return room
+
     def discard(self, address: int, size_bytes: int) -> None:
         """Gives back the whole pages among these bytes."""
         self.memory.discard(address, size_bytes)
@@ -151,6 +160,8 @@ class CpuDevice:
 
     def close(self) -> None:
         """Ends the threads and gives the memory back."""
+        for room in self._rooms:
+            room.close()
         self._give_back()
         self._slab = np.empty(0, np.uint8)
 

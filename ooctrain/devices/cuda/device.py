@@ -27,6 +27,7 @@ from ooctrain.devices.cuda.step_graph import GraphMaker
 from ooctrain.devices.cuda.streams import CudaStreams
 from ooctrain.devices.driver_calls import GpuDriver, give_back
 from ooctrain.devices.raw_bytes import bytes_at
+from ooctrain.devices.room import Room
 from ooctrain.devices.streams import COMPUTE, OUT
 from ooctrain.errors import ConfigError, DriverError, OutOfDeviceMemory
 from ooctrain.units import format_bytes
@@ -157,6 +158,10 @@ class CudaDevice:
     def feed(self, address: int, data: np.ndarray) -> None:
         """Queues the copy of uint8 data to the device, before all that is submitted from now on."""
         self._feed.write(address, data)
+
+    def room(self, size_bytes: int) -> Room:
+        """Pinned memory for a batch."""
+        return self._feed.room(size_bytes)
 
     def host(self, offset: int, size_bytes: int) -> np.ndarray:
         size_bytes = min(size_bytes, self.host_bytes - offset)

@@ -1,10 +1,12 @@
-"""A batch on its way to a GPU: two pinned blocks in turn, on a stream of their own.
+"""A batch on its way to a GPU: pinned memory in turn, on a stream of its own.
 
 In: values of inputs, and where they are to be. Out: copies that every stream of the device waits
 for, and the host does not. The one idea: while one block is being copied the host fills the other,
-so that filling and copying overlap, and what the step issues first is queued meanwhile. Source:
-notes of the CUDA guide on pinned memory and streams. Read next: `staging.py` (values that come
-back), `device.py`.
+so that filling and copying overlap, and what the step issues first is queued meanwhile. Values that
+were put into a room while the step before ran (`execution/ahead.py`) are copied from there, at
+once. Nothing of a batch is on the GPU before its step begins: the budget has no place for two.
+Source: notes of the CUDA guide on pinned memory and streams. Read next: `staging.py` (values that
+come back), `../room.py`, `device.py`.
 """
 
 from __future__ import annotations
@@ -17,6 +19,22 @@ from ooctrain.devices.cuda.staging import PIECE_BYTES
 from ooctrain.devices.cuda.streams import CudaStreams
 from ooctrain.devices.driver_calls import GpuDriver, give_back
 from ooctrain.devices.raw_bytes import bytes_at
+from ooctrain.devices.room import Room
+
+
+class _Copies:
+    """The copies from one piece of pinned memory.
+
+    Args:
+        event: behind the latest of them.
+
+    Attributes:
+        era: of the streams, when that was queued; None: there has been none.
+    """
+
+    def __init__(self, event: int):
+        self.event = event
+        self.era: int | None = None
 
 
 class Feed:
@@ -25,17 +43,27 @@ class Feed:
     Args:
         driver: opened, and current in this thread.
         streams: of the device; they wait for what travels.
-        piece_bytes: how much goes at a time.
+        piece_bytes: how much goes at a time, of what lies in ordinary memory.
     """
 
     def __init__(self, driver: GpuDriver, streams: CudaStreams, piece_bytes: int = PIECE_BYTES):
         self._driver, self._streams, self._piece_bytes = driver, streams, piece_bytes
         self._held = ExitStack()
         self._stream = 0
-        self._blocks: list[int] = []  # addresses of pinned memory
-        self._events: list[int] = []  # behind the latest copy from each
-        self._copied_in: list[int | None] = [None, None]  # the era of that copy
+        self._pieces: list[tuple[int, _Copies]] = []  # addresses of pinned memory
+        self._rooms: list[tuple[Room, _Copies]] = []
         self._turn = 0
+
+    def room(self, size_bytes: int) -> Room:
+        """One of two rooms in turn, all of one size; all copies from it are done."""
+        self._open()
+        if len(self._rooms) < 2:
+            found, copies = self._pinned_room(size_bytes), self._copies()
+        else:
+            found, copies = self._rooms.pop(0)
+            self._wait_for(copies)
+        self._rooms.append((found, copies))
+        return found
 
     def write(self, address: int, data: np.ndarray) -> None:
         """Queues the copy of uint8 data to the device, before all that is submitted from now on.
@@ -43,26 +71,43 @@ class Feed:
         No work that uses these bytes may be queued.
         """
         self._open()
-        for lo in range(0, data.size, self._piece_bytes):
-            part = data[lo : lo + self._piece_bytes]
-            place, self._turn = self._turn, 1 - self._turn
-            self._wait_for(place)
-            bytes_at(self._blocks[place], part.size)[:] = part
-            self._driver.copy_in(address + lo, self._blocks[place], part.size, self._stream)
-            self._driver.record_event(self._events[place], self._stream)
-            self._copied_in[place] = self._streams.era
-            if lo + part.size == data.size:
-                self._let_wait(self._events[place])
+        last = self._write_from_room(address, data) or self._write_by_pieces(address, data)
+        if last is not None:
+            self._let_wait(last.event)
 
     def close(self) -> None:
         """Gives everything back; what travels still arrives."""
-        self._blocks, self._events = [], []
+        self._pieces, self._rooms = [], []
         self._held.close()
 
-    def _wait_for(self, place: int) -> None:
-        """A block's last copy is done; one of an earlier step is."""
-        if self._copied_in[place] == self._streams.era:
-            self._driver.synchronize_event(self._events[place])
+    def _write_from_room(self, address: int, data: np.ndarray) -> _Copies | None:
+        """None: the data lies in no room."""
+        for room, copies in self._rooms:
+            if data.size and room.holds(data):
+                self._copy(address, data.ctypes.data, data.size, copies)
+                return copies
+        return None
+
+    def _write_by_pieces(self, address: int, data: np.ndarray) -> _Copies | None:
+        """None: there is no data."""
+        copies = None
+        for lo in range(0, data.size, self._piece_bytes):
+            part = data[lo : lo + self._piece_bytes]
+            (block, copies), self._turn = self._pieces[self._turn], 1 - self._turn
+            self._wait_for(copies)
+            bytes_at(block, part.size)[:] = part
+            self._copy(address + lo, block, part.size, copies)
+        return copies
+
+    def _copy(self, address: int, source: int, size_bytes: int, copies: _Copies) -> None:
+        self._driver.copy_in(address, source, size_bytes, self._stream)
+        self._driver.record_event(copies.event, self._stream)
+        copies.era = self._streams.era
+
+    def _wait_for(self, copies: _Copies) -> None:
+        """The last copy is done; one of an earlier step is."""
+        if copies.era == self._streams.era:
+            self._driver.synchronize_event(copies.event)
 
     def _let_wait(self, event: int) -> None:
         """Work that is submitted from now on finds what has travelled."""
@@ -71,13 +116,22 @@ class Feed:
 
     def _open(self) -> None:
         driver, held = self._driver, self._held
-        if self._blocks:
+        if self._pieces:
             return
         self._stream = driver.create_stream()
         held.callback(give_back, driver.destroy_stream, self._stream)
         for _ in range(2):
-            block, event = driver.host_alloc(self._piece_bytes), driver.create_event()
+            block = driver.host_alloc(self._piece_bytes)
             held.callback(give_back, driver.host_free, block)
-            held.callback(give_back, driver.destroy_event, event)
-            self._blocks.append(block)
-            self._events.append(event)
+            self._pieces.append((block, self._copies()))
+
+    def _copies(self) -> _Copies:
+        event = self._driver.create_event()
+        self._held.callback(give_back, self._driver.destroy_event, event)
+        return _Copies(event)
+
+    def _pinned_room(self, size_bytes: int) -> Room:
+        block, free = self._driver.host_alloc(size_bytes), self._driver.host_free
+        found = Room(bytes_at(block, size_bytes), lambda: give_back(free, block))
+        self._held.callback(found.close)
+        return found

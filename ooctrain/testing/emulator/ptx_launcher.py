@@ -19,7 +19,7 @@ from ooctrain.layers.kernels.cuda.runtime.shim import Capability, Kernel
 from ooctrain.testing.emulator.emulator import flat
 from ooctrain.testing.emulator.ptx import read_ptx
 from ooctrain.testing.emulator.ptx_lanes import PtxLaunch
-from ooctrain.testing.emulator.ptx_machine import prepare, run_blocks
+from ooctrain.testing.emulator.ptx_machine import Ready, prepare, run_blocks
 from ooctrain.testing.emulator.ptx_memory import GlobalMemory
 from ooctrain.testing.emulator.ptx_text import entries
 
@@ -49,15 +49,23 @@ class PtxLauncher:
         text = self._edit(kernel, text) if self._edit else text
         given = prepare_arguments(kernel, args, flat)
         (entry,) = entries(text)
-        ready = prepare(text, entry)
+        ready = self.ready(text, entry)
         arrays = [value for value in given if isinstance(value, np.ndarray)]
         x, y, z = (*((blocks,) if isinstance(blocks, int) else blocks), 1, 1)[:3]
         launch = PtxLaunch(
             (x, y, z), (kernel.threads, 1, 1), 0, pack(ready.program.parameters, given),
             GlobalMemory.of_arrays(arrays, self._watched),
         )  # fmt: skip
-        first = 0 if self._last_blocks is None else max(0, launch.blocks - self._last_blocks)
-        run_blocks(ready, launch, range(first, launch.blocks))
+        run_blocks(ready, launch, self.chosen(launch.blocks))
+
+    def ready(self, text: str, entry: str) -> Ready:
+        """A program as it is to be run."""
+        return prepare(text, entry)
+
+    def chosen(self, blocks: int) -> range:
+        """Which blocks of a launch are run."""
+        first = 0 if self._last_blocks is None else max(0, blocks - self._last_blocks)
+        return range(first, blocks)
 
     def part(self, workspace: Any, offset_bytes: int, count: int, dtype: str) -> Any:
         return part_of(workspace, offset_bytes, count, dtype)

@@ -9,7 +9,8 @@ from support.quick import quick
 from ooctrain.errors import ShapeError
 from ooctrain.layers.combine import Concat
 from ooctrain.layers.kernels.cuda import layout, regions
-from ooctrain.layers.kernels.cuda.layout import places
+from ooctrain.layers.kernels.cuda.chunks import QUAD, THREADS
+from ooctrain.layers.kernels.cuda.layout import further, place_in, where_is
 from ooctrain.layers.kernels.cuda.runtime.shim import Kernel, cuda, kernel, why_no_ptx
 from ooctrain.layers.layout import Pad, Reshape
 from ooctrain.layers.regions import Clear, Embed, Insert, InsertAdd, Slice
@@ -17,6 +18,7 @@ from ooctrain.testing.emulator.check_cuda import check_cuda
 from ooctrain.testing.emulator.emulator import EmulatedLauncher
 from ooctrain.testing.emulator.ptx import assemble, check_ptx, why_no_assembler
 
+APART = THREADS * QUAD
 # (whole, start, part), logical: quads and elements; all channels and some; whole pixels; one
 # element; vectors; planes without channels.
 BLOCKS = [
@@ -111,10 +113,12 @@ def test_transpose(shape):
 def test_places_beyond_32_bits():
     """The last element of a tile of a 20,480 x 20,480 x 64 image, in the tile and in the image."""
 
-    @kernel("void(i8[::1], i8, UniTuple(i8, 3), UniTuple(i8, 4), UniTuple(i8, 4))")
-    def last(found, e, extent, source, target):
+    @kernel("void(i8[::1], i8, UniTuple(u4, 3), UniTuple(u4, 4), UniTuple(i8, 4), UniTuple(i8, 4))")
+    def last(found, e, extent, by, source, target):
         if cuda.grid(1) == 0:
-            found[0], found[1] = places(e, extent, source, target)
+            found[0] = place_in(source, where_is(e, extent))
+            # One turn of a thread before it, and a walk from there.
+            found[1] = place_in(target, further(where_is(e - APART, extent), by, extent))
 
     image, tile = (2, 20_480, 20_480, 64), (2, 4000, 20_000, 64)
     start = (0, 16_000, 480, 0)
@@ -123,7 +127,8 @@ def test_places_beyond_32_bits():
     elements = int(np.prod(tile, dtype=np.int64))
     found = np.zeros(2, np.int64)
     boxes = [_box(image, start), _box(tile, (0, 0, 0, 0))]
-    EmulatedLauncher().launch(last, 1, found, elements - 1, tile[1:], *boxes)
+    steps = layout._steps(tile[1:], quads=True)
+    EmulatedLauncher().launch(last, 1, found, elements - 1, tile[1:], steps, *boxes)
     assert found.tolist() == [in_image, elements - 1]
     assert in_image > 2**35
 

@@ -47,14 +47,14 @@ def network():
 rng = np.random.default_rng(0)
 BATCHES = [(rng.standard_normal((2, 3, 8, 8), np.float32), rng.integers(0, 5, 2)) for _ in range(7)]
 
-def trained(launcher, optimizer, batches=BATCHES, **how):
+def trained(launcher, optimizer, batches=BATCHES, ahead=False, **how):
     import os
     os.environ["OOCTRAIN_LAUNCHER"] = launcher
     model = network()
     how = {"planner": "keep-all", "allocator": "va", **how}
     trainer = oc.Trainer(model, optimizer=optimizer(model), device="cuda", **how)
     said = []
-    for number, (x, y) in enumerate(batches):
+    for number, (x, y) in enumerate(trainer.ahead(batches) if ahead else batches):
         trainer.optimizer.param_groups[0]["lr"] = 0.1 / (number + 1)
         try:
             said.append(trainer.step(x, y))
@@ -108,8 +108,10 @@ def test_recorded_steps_have_the_bits_of_walked_ones(tmp_path, optimizer):
 make = lambda model: oc.optim.{optimizer}
 told["walked"] = trained("driver", make)
 told["recorded"] = trained("graph", make)
+told["ahead"] = trained("graph", make, ahead=True)
 """, tmp_path)  # fmt: skip
-    walked, recorded = found["walked"], found["recorded"]
+    walked, recorded, ahead = found["walked"], found["recorded"], found["ahead"]
+    assert (ahead["recorded"], ahead["bits"]) == (True, walked["bits"])
     assert (walked["graphs"], walked["recorded"]) == (0, False)
     assert recorded["recorded"], recorded["refusal"]
     assert recorded["graphs"] >= 8  # two parts, since the host looks at the loss

@@ -24,6 +24,7 @@ from ooctrain.layers.kernels.cuda.conv.columns import (
     finish_sums,
     in_chunk,
     load_rows,
+    load_whole,
     partials_of,
     place_of,
     rows_in_section,
@@ -31,6 +32,7 @@ from ooctrain.layers.kernels.cuda.conv.columns import (
 )
 from ooctrain.layers.kernels.cuda.elementwise import fill, masked_by, relu_of
 from ooctrain.layers.kernels.cuda.quads import (
+    channels_of,
     first_quads,
     load_channels,
     load_quad,
@@ -52,10 +54,10 @@ def normalised(x, mean, inv_std, gamma, beta):
 
 
 @device
-def normalised_quad(x, i, means, inv_stds, gammas, betas, channels):
-    """`normalised` of the quad x, whose elements have the indices i to i + 3."""
-    m, s = load_channels(means, i, channels), load_channels(inv_stds, i, channels)
-    g, b = load_channels(gammas, i, channels), load_channels(betas, i, channels)
+def normalised_quad(x, c, means, inv_stds, gammas, betas, channels):
+    """`normalised` of the quad x, whose first element is of channel c."""
+    m, s = load_channels(means, c, channels), load_channels(inv_stds, c, channels)
+    g, b = load_channels(gammas, c, channels), load_channels(betas, c, channels)
     return (
         normalised(x[0], m[0], s[0], g[0], b[0]), normalised(x[1], m[1], s[1], g[1], b[1]),
         normalised(x[2], m[2], s[2], g[2], b[2]), normalised(x[3], m[3], s[3], g[3], b[3]),
@@ -73,8 +75,9 @@ def _apply(x, mean, inv_std, gamma, beta, y, channels, floor):
     """y = max(normalised x, floor)."""
     i, j = first_quads(cuda.blockIdx.x, cuda.threadIdx.x)
     a, b = load_quad(x, i), load_quad(x, j)
-    a = normalised_quad(a, i, mean, inv_std, gamma, beta, channels)
-    b = normalised_quad(b, j, mean, inv_std, gamma, beta, channels)
+    ci, cj = channels_of(i, j, channels)
+    a = normalised_quad(a, ci, mean, inv_std, gamma, beta, channels)
+    b = normalised_quad(b, cj, mean, inv_std, gamma, beta, channels)
     store_quad(y, i, floored_quad(a, floor))
     store_quad(y, j, floored_quad(b, floor))
 
@@ -87,8 +90,9 @@ def _apply_add(x, mean, inv_std, gamma, beta, residual, y, channels, floor):
     i, j = first_quads(cuda.blockIdx.x, cuda.threadIdx.x)
     a, b = load_quad(x, i), load_quad(x, j)
     r, s = load_quad(residual, i), load_quad(residual, j)
-    a = normalised_quad(a, i, mean, inv_std, gamma, beta, channels)
-    b = normalised_quad(b, j, mean, inv_std, gamma, beta, channels)
+    ci, cj = channels_of(i, j, channels)
+    a = normalised_quad(a, ci, mean, inv_std, gamma, beta, channels)
+    b = normalised_quad(b, cj, mean, inv_std, gamma, beta, channels)
     store_quad(y, i, floored_quad(sum_quad(a, r), floor))
     store_quad(y, j, floored_quad(sum_quad(b, s), floor))
 
@@ -127,7 +131,20 @@ def _grad_sums(
     row, step = uint32(thread // lanes), uint32(THREADS // lanes)
     centre = mean[of_image]
     total, lost, product, product_lost = ZERO, ZERO, ZERO, ZERO
-    while row < left:
+    while in_chunk(BATCH_ROWS - 1, row, step, left):
+        load_whole(dys, dy, base, row, step, channels)
+        load_whole(xs, x, base, row, step, channels)
+        if has_mask:
+            load_whole(masks, mask, base, row, step, channels)
+        part, product_part = ZERO, ZERO
+        for k in range(BATCH_ROWS):
+            dz = masked(dys[k], masks[k], has_mask)
+            part += dz
+            product_part = fma(dz, xs[k] - centre, product_part)
+        total, lost = add_compensated(total, lost, part)
+        product, product_lost = add_compensated(product, product_lost, product_part)
+        row = uint32(row + uint32(BATCH_ROWS) * step)
+    if row < left:
         load_rows(dys, dy, base, row, step, left, channels)
         load_rows(xs, x, base, row, step, left, channels)
         if has_mask:
@@ -140,7 +157,6 @@ def _grad_sums(
             product_part = fma(dz, xs[k] - centre, product_part)
         total, lost = add_compensated(total, lost, part)
         product, product_lost = add_compensated(product, product_lost, product_part)
-        row = uint32(row + uint32(BATCH_ROWS) * step)
     totals[thread], products[thread] = total, product
     cuda.syncthreads()
     if thread < lanes:
@@ -162,12 +178,12 @@ def input_gradient(dz, x, mean, inv_std, gamma, dgamma, dbeta, inv_rows):
 
 @device
 def input_gradient_quad(
-    dy, mask, has_mask, x, i, means, inv_stds, gammas, dgammas, dbetas, channels, inv_rows
+    dy, mask, has_mask, x, c, means, inv_stds, gammas, dgammas, dbetas, channels, inv_rows
 ):
-    """`input_gradient` of a quad, whose elements have the indices i to i + 3."""
-    m, s = load_channels(means, i, channels), load_channels(inv_stds, i, channels)
-    g, p = load_channels(gammas, i, channels), load_channels(dgammas, i, channels)
-    b = load_channels(dbetas, i, channels)
+    """`input_gradient` of a quad, whose first element is of channel c."""
+    m, s = load_channels(means, c, channels), load_channels(inv_stds, c, channels)
+    g, p = load_channels(gammas, c, channels), load_channels(dgammas, c, channels)
+    b = load_channels(dbetas, c, channels)
     z0, z1 = masked(dy[0], mask[0], has_mask), masked(dy[1], mask[1], has_mask)
     z2, z3 = masked(dy[2], mask[2], has_mask), masked(dy[3], mask[3], has_mask)
     return (
@@ -190,11 +206,12 @@ def _grad_apply(dy, mask, x, mean, inv_std, gamma, dgamma, dbeta, dx, has_mask, 
     mask_i, mask_j = dyi, dyj
     if has_mask:
         mask_i, mask_j = load_quad(mask, i), load_quad(mask, j)
+    ci, cj = channels_of(i, j, channels)
     dxi = input_gradient_quad(
-        dyi, mask_i, has_mask, xi, i, mean, inv_std, gamma, dgamma, dbeta, channels, inv_rows
+        dyi, mask_i, has_mask, xi, ci, mean, inv_std, gamma, dgamma, dbeta, channels, inv_rows
     )
     dxj = input_gradient_quad(
-        dyj, mask_j, has_mask, xj, j, mean, inv_std, gamma, dgamma, dbeta, channels, inv_rows
+        dyj, mask_j, has_mask, xj, cj, mean, inv_std, gamma, dgamma, dbeta, channels, inv_rows
     )
     store_quad(dx, i, dxi)
     store_quad(dx, j, dxj)

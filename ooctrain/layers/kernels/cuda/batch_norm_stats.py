@@ -29,6 +29,7 @@ from ooctrain.layers.kernels.cuda.conv.columns import (
     column_of,
     in_chunk,
     load_rows,
+    load_whole,
     partials_of,
     place_of,
     rows_in_section,
@@ -43,7 +44,7 @@ from ooctrain.layers.running_statistics import BatchNormUpdate
 
 Array = Any
 Arrays = Sequence[Array]
-ZERO, ONE = np.float32(0), np.float32(1)
+ZERO, ONE, ALL_ROWS = np.float32(0), np.float32(1), np.float32(BATCH_ROWS)
 
 
 @device
@@ -59,6 +60,18 @@ def moments(batch, row, step, left):
         away = batch[k] - mean if in_chunk(k, row, step, left) else ZERO
         squares = fma(away, away, squares)
     return count, mean, squares
+
+
+@device
+def whole_moments(batch):
+    """(count, mean, squared deviations) of a batch whose rows all belong to the chunk."""
+    total, squares = ZERO, ZERO
+    for k in range(BATCH_ROWS):
+        total += batch[k]
+    mean = total / ALL_ROWS
+    for k in range(BATCH_ROWS):
+        squares = fma(batch[k] - mean, batch[k] - mean, squares)
+    return ALL_ROWS, mean, squares
 
 
 @device
@@ -101,11 +114,15 @@ def _stats(
     base = place_of(cuda.blockIdx.z, first - origin, rows, c, channels)
     row, step = uint32(thread // lanes), uint32(THREADS // lanes)
     count, mean, square = ZERO, ZERO, ZERO
-    while row < left:
+    while in_chunk(BATCH_ROWS - 1, row, step, left):
+        load_whole(batch, x, base, row, step, channels)
+        count2, mean2, square2 = whole_moments(batch)
+        count, mean, square = joined(count, mean, square, count2, mean2, square2)
+        row = uint32(row + uint32(BATCH_ROWS) * step)
+    if row < left:
         load_rows(batch, x, base, row, step, left, channels)
         count2, mean2, square2 = moments(batch, row, step, left)
         count, mean, square = joined(count, mean, square, count2, mean2, square2)
-        row = uint32(row + uint32(BATCH_ROWS) * step)
     counts[thread], means[thread], squares[thread] = count, mean, square
     cuda.syncthreads()
     if thread < lanes:

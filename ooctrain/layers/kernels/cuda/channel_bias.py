@@ -11,6 +11,7 @@ from typing import Any
 
 from ooctrain.layers.kernels.cuda.chunks import THREADS, tiles
 from ooctrain.layers.kernels.cuda.quads import (
+    channels_of,
     first_quads,
     load_channels,
     load_quad,
@@ -25,8 +26,9 @@ from ooctrain.layers.kernels.cuda.runtime.shim import cuda, kernel
 def _add_bias(y, bias, channels):
     i, j = first_quads(cuda.blockIdx.x, cuda.threadIdx.x)
     a, b = load_quad(y, i), load_quad(y, j)
-    store_quad(y, i, sum_quad(a, load_channels(bias, i, channels)))
-    store_quad(y, j, sum_quad(b, load_channels(bias, j, channels)))
+    ci, cj = channels_of(i, j, channels)
+    store_quad(y, i, sum_quad(a, load_channels(bias, ci, channels)))
+    store_quad(y, j, sum_quad(b, load_channels(bias, cj, channels)))
 
 
 def add_in_place(launcher: Launcher, y: Any, bias: Any) -> None:

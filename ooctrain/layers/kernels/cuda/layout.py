@@ -2,9 +2,10 @@
 
 In and out: NHWC arrays. The one idea: slice and insert are one kernel, the copy of a block
 of runs (contiguous channels) between two arrays with strides of their own; where every run and
-stride is a multiple of four elements it moves quads, else elements. Inserts write only their region
-and leave the rest of `dst` as it is, which is what tiles need. A transposition goes through a tile
-of shared memory, so that reads and writes are both contiguous. Read next: `dropout.py`.
+stride is a multiple of four elements it moves quads, else elements. A thread works out where its
+first one lies, walks from there, and loads all before it stores any. Inserts write only their
+region and leave the rest of `dst` as it is, which is what tiles need. A transposition goes through
+a tile of shared memory, so that reads and writes are both contiguous. Read next: `dropout.py`.
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ from ooctrain.layers.kernels.cuda.runtime.shim import (
 
 Array = Any
 Index = tuple[int, int, int, int]
-ZERO = np.float32(0)
-#: Quads or elements that a thread moves.
-MOVES = 2
+ZERO, U1 = np.float32(0), np.uint32(1)
+#: Quads or elements that a thread moves, and has under way at once.
+MOVES = 4
+VALUES = MOVES * QUAD
 #: A tile of a transposition is TILE_SIDE squared; its rows lie one word further apart, so that a
 #: column, too, is read from all banks of shared memory at once.
 TILE_SIDE = 32
@@ -41,24 +43,44 @@ TILE_PITCH = TILE_SIDE + 1
 TILE_WORDS = TILE_SIDE * TILE_PITCH
 TILE_STEP = THREADS // TILE_SIDE
 
-_MOVE = "void(f4[::1], f4[::1], i8, UniTuple(i8, 3), UniTuple(i8, 4), UniTuple(i8, 4))"
-_EMBED = "void(f4[::1], f4[::1], UniTuple(i8, 3), UniTuple(i8, 4), UniTuple(i8, 4), f4)"
+_BOX = "UniTuple(i8, 4)"
+_MOVE = f"void(f4[::1], f4[::1], i8, UniTuple(u4, 3), UniTuple(u4, 4), {_BOX}, {_BOX})"
+_EMBED = f"void(f4[::1], f4[::1], UniTuple(u4, 3), UniTuple(u4, 4), {_BOX}, {_BOX}, f4)"
 
 
 @device
-def place_in(box, n, h, w):
-    """Index of the run (n, h, w) of a block that lies in an array as `box` says."""
-    return box[0] + n * box[1] + h * box[2] + w * box[3]
+def place_in(box, where):
+    """Index of an element of a block in an array where the block lies as `box` says."""
+    n, h, w, k = where
+    return box[0] + int64(n) * box[1] + int64(h) * box[2] + int64(w) * box[3] + int64(k)
 
 
 @device
-def places(e, extent, source, target):
-    """Where the e-th element of a block lies in both arrays."""
+def where_is(e, extent):
+    """The index (n, h, w, k) of the e-th element of a block."""
     height, width, run = extent
-    row = e // run
-    k, w, plane = e - row * run, row % width, row // width
-    n, h = plane // height, plane % height
-    return place_in(source, n, h, w) + k, place_in(target, n, h, w) + k
+    row = e // int64(run)
+    plane = row // int64(width)
+    n = plane // int64(height)
+    h, w = uint32(plane - n * int64(height)), uint32(row - plane * int64(width))
+    return uint32(n), h, w, uint32(e - row * int64(run))
+
+
+@device
+def further(where, by, extent):
+    """The index that lies `by` behind another: a sum with carries, since divisions are dear."""
+    height, width, run = extent
+    k = uint32(where[3] + by[3])
+    w = uint32(where[2] + by[2])
+    h = uint32(where[1] + by[1])
+    n = uint32(where[0] + by[0])
+    if k >= run:
+        k, w = uint32(k - run), uint32(w + U1)
+    if w >= width:
+        w, h = uint32(w - width), uint32(h + U1)
+    if h >= height:
+        h, n = uint32(h - height), uint32(n + U1)
+    return n, h, w, k
 
 
 @device
@@ -88,22 +110,37 @@ def cleared(old, new):
 def _moving(combine: Any) -> tuple[Kernel, Kernel]:
     """Kernels dst = combine(dst, src) over a block, by elements and by quads."""
 
-    def by_elements(src, dst, elements, extent, source, target):
+    def by_elements(src, dst, elements, extent, by, source, target):
+        places = cuda.local.array(MOVES, int64)
+        values = cuda.local.array(MOVES, float32)
+        where = where_is(item_of(cuda.blockIdx.x, cuda.threadIdx.x, 0), extent)
         for move in range(MOVES):
-            e = item_of(cuda.blockIdx.x, cuda.threadIdx.x, move)
-            if e < elements:
-                i, j = places(e, extent, source, target)
-                dst[uint64(j)] = combine(at(dst, j), at(src, i))
+            if item_of(cuda.blockIdx.x, cuda.threadIdx.x, move) < elements:
+                places[move] = place_in(target, where)
+                old, new = at(dst, places[move]), at(src, place_in(source, where))
+                values[move] = combine(old, new)
+            where = further(where, by, extent)
+        for move in range(MOVES):
+            if item_of(cuda.blockIdx.x, cuda.threadIdx.x, move) < elements:
+                dst[uint64(places[move])] = values[move]
 
-    def by_quads(src, dst, elements, extent, source, target):
+    def by_quads(src, dst, elements, extent, by, source, target):
+        places = cuda.local.array(MOVES, int64)
+        values = cuda.local.array(VALUES, float32)
+        where = where_is(item_of(cuda.blockIdx.x, cuda.threadIdx.x, 0) * QUAD, extent)
         for move in range(MOVES):
-            e = item_of(cuda.blockIdx.x, cuda.threadIdx.x, move) * QUAD
-            if e < elements:
-                i, j = places(e, extent, source, target)
-                a, b = ld4(dst, j), ld4(src, i)
-                st4(dst, j, (
-                    combine(a[0], b[0]), combine(a[1], b[1]),
-                    combine(a[2], b[2]), combine(a[3], b[3]),
+            if item_of(cuda.blockIdx.x, cuda.threadIdx.x, move) * QUAD < elements:
+                places[move] = place_in(target, where)
+                a, b = ld4(dst, places[move]), ld4(src, place_in(source, where))
+                first = move * QUAD
+                values[first], values[first + 1] = combine(a[0], b[0]), combine(a[1], b[1])
+                values[first + 2], values[first + 3] = combine(a[2], b[2]), combine(a[3], b[3])
+            where = further(where, by, extent)
+        for move in range(MOVES):
+            if item_of(cuda.blockIdx.x, cuda.threadIdx.x, move) * QUAD < elements:
+                first = move * QUAD
+                st4(dst, places[move], (
+                    values[first], values[first + 1], values[first + 2], values[first + 3],
                 ))  # fmt: skip
 
     as_kernel = kernel(_MOVE, threads=THREADS)
@@ -119,37 +156,47 @@ _clear_elements, _clear_quads = _moving(cleared)
 
 
 @device
-def place_in_part(e, whole, start, part):
-    """Where the e-th element of a whole (height, width, channels) lies in a part of it at `start`;
-    -1 outside.
-    """
-    row = e // whole[2]
-    plane = row // whole[1]
-    c, w = e - row * whole[2] - start[3], row % whole[1] - start[2]
-    h, n = plane % whole[0] - start[1], plane // whole[0] - start[0]
+def place_in_part(where, start, part):
+    """Where an element of a whole lies in a part of it at `start`; -1 outside."""
+    n, h = int64(where[0]) - start[0], int64(where[1]) - start[1]
+    w, c = int64(where[2]) - start[2], int64(where[3]) - start[3]
     inside = 0 <= c < part[3] and 0 <= w < part[2] and 0 <= h < part[1] and 0 <= n < part[0]
     return ((n * part[1] + h) * part[2] + w) * part[3] + c if inside else int64(-1)
 
 
 @kernel(_EMBED, threads=THREADS)
-def _embed_elements(x, y, whole, start, part, value):
+def _embed_elements(x, y, whole, by, start, part, value):
+    values = cuda.local.array(MOVES, float32)
+    where = where_is(item_of(cuda.blockIdx.x, cuda.threadIdx.x, 0), whole)
+    for move in range(MOVES):
+        i = place_in_part(where, start, part)
+        inside = i >= 0 and item_of(cuda.blockIdx.x, cuda.threadIdx.x, move) < y.size
+        values[move] = at(x, i) if inside else value
+        where = further(where, by, whole)
     for move in range(MOVES):
         e = item_of(cuda.blockIdx.x, cuda.threadIdx.x, move)
         if e < y.size:
-            i = place_in_part(e, whole, start, part)
-            y[uint64(e)] = at(x, i) if i >= 0 else value
+            y[uint64(e)] = values[move]
 
 
 @kernel(_EMBED, threads=THREADS)
-def _embed_quads(x, y, whole, start, part, value):
+def _embed_quads(x, y, whole, by, start, part, value):
+    values = cuda.local.array(VALUES, float32)
+    where = where_is(item_of(cuda.blockIdx.x, cuda.threadIdx.x, 0) * QUAD, whole)
     for move in range(MOVES):
-        e = item_of(cuda.blockIdx.x, cuda.threadIdx.x, move) * QUAD
+        i, first = place_in_part(where, start, part), move * QUAD
+        quad = (value, value, value, value)
+        if i >= 0 and item_of(cuda.blockIdx.x, cuda.threadIdx.x, move) * QUAD < y.size:
+            quad = ld4(x, i)
+        values[first], values[first + 1] = quad[0], quad[1]
+        values[first + 2], values[first + 3] = quad[2], quad[3]
+        where = further(where, by, whole)
+    for move in range(MOVES):
+        e, first = item_of(cuda.blockIdx.x, cuda.threadIdx.x, move) * QUAD, move * QUAD
         if e < y.size:
-            i = place_in_part(e, whole, start, part)
-            quad = (value, value, value, value)
-            if i >= 0:
-                quad = ld4(x, i)
-            st4(y, e, quad)
+            st4(y, e, (
+                values[first], values[first + 1], values[first + 2], values[first + 3],
+            ))  # fmt: skip
 
 
 @kernel("void(f4[::1], f4[::1], u4, u4, u4)", threads=THREADS)
@@ -203,10 +250,10 @@ def clear_nhwc(launcher: Launcher, dst: Array, at_index: Index, extent: Index) -
 def embed_nhwc(launcher: Launcher, x: Array, y: Array, start: Index, value: float = 0.0) -> None:
     """y = value, but for the block at `start`, which is x."""
     quads = not any(extent % QUAD for extent in (x.shape[3], y.shape[3], start[3]))
-    items = y.size // QUAD if quads else y.size
+    items, whole = y.size // QUAD if quads else y.size, y.shape[1:]
     launcher.launch(
         _embed_quads if quads else _embed_elements, blocks_for(items, MOVES * THREADS),
-        x, y, y.shape[1:], start, x.shape, value,
+        x, y, whole, _steps(whole, quads), start, x.shape, value,
     )  # fmt: skip
 
 
@@ -248,9 +295,19 @@ def _move(launcher, kernels, src, src_at, dst, dst_at, extent) -> None:
     quads = not any(number % QUAD for number in (run, *source, *target))
     elements = batch * height * width * run
     blocks = blocks_for(elements, MOVES * THREADS * (QUAD if quads else 1))
+    inner = height, width, run
     launcher.launch(
-        kernels[quads], blocks, src, dst, elements, (height, width, run), source, target
+        kernels[quads], blocks, src, dst, elements, inner, _steps(inner, quads), source, target
     )
+
+
+def _steps(extent: tuple[int, ...], quads: bool) -> Index:
+    """How far the next element of a thread lies behind one, as an index of a block."""
+    height, width, run = extent
+    rows, k = divmod(THREADS * (QUAD if quads else 1), run)
+    planes, w = divmod(rows, width)
+    n, h = divmod(planes, height)
+    return n, h, w, k
 
 
 def _offset_and_strides(array: Array, at_index: Index) -> Index:

@@ -67,9 +67,15 @@ def next_channel(c, channels):
 
 
 @device
-def load_channels(values, i, channels):
-    """Of a vector with one value per channel those that belong to the elements i to i + 3."""
+def channels_of(i, j, channels):
+    """The channels of elements i and j, that lies STRIDE behind it."""
     first = uint32(i % int64(channels))
+    return first, uint32(uint32(first + uint32(STRIDE)) % channels)
+
+
+@device
+def load_channels(values, first, channels):
+    """Of a vector with one value per channel those of four elements; `first`: of the first one."""
     if channels % QUAD == 0:
         return ld4(values, first)
     second = next_channel(first, channels)

@@ -95,6 +95,14 @@ def load_rows(batch, x, base, row, step, left, channels):
 
 
 @device
+def load_whole(batch, x, base, row, step, channels):
+    """The same where all rows belong to the chunk, as in every batch of a thread but its last."""
+    first, further = base + int64(row) * int64(channels), int64(step) * int64(channels)
+    for k in range(BATCH_ROWS):
+        batch[k] = at(x, first + k * further)
+
+
+@device
 def in_chunk(k, row, step, left):
     """Whether the k-th row of a batch belongs to the chunk."""
     return uint32(row + uint32(k) * step) < left
@@ -106,13 +114,19 @@ def thread_total(x, base, thread, lanes, left, channels):
     batch = cuda.local.array(BATCH_ROWS, float32)
     row, step = uint32(thread // lanes), uint32(THREADS // lanes)
     total, lost = ZERO, ZERO
-    while row < left:
+    while in_chunk(BATCH_ROWS - 1, row, step, left):
+        load_whole(batch, x, base, row, step, channels)
+        part = ZERO
+        for k in range(BATCH_ROWS):
+            part += batch[k]
+        total, lost = add_compensated(total, lost, part)
+        row = uint32(row + uint32(BATCH_ROWS) * step)
+    if row < left:
         load_rows(batch, x, base, row, step, left, channels)
         part = ZERO
         for k in range(BATCH_ROWS):
             part += batch[k] if in_chunk(k, row, step, left) else ZERO
         total, lost = add_compensated(total, lost, part)
-        row = uint32(row + uint32(BATCH_ROWS) * step)
     return total
 
 

@@ -22,6 +22,7 @@ Sizes = tuple[int, int, int, int, int]
 #: threads of a block, and lanes: the channels of a thread
 THREADS = 128
 LANES = 4
+LANES_SHIFT = np.uint32(2)  # a shift, where a division would be twenty instructions
 U0, U1 = np.uint32(0), np.uint32(1)
 F0 = np.float32(0)
 #: extents up to this have products that 32 bits can count
@@ -58,7 +59,8 @@ def pixel_of(row, place, rows, channels, lanes):
         row: counted over all images, of `rows` each.
         place: as `place_of` gives it.
     """
-    groups, image = uint32(channels // lanes), uint32(row // rows)
+    groups = channels if lanes == U1 else uint32(channels >> LANES_SHIFT)
+    image = uint32(row // rows)
     column = uint32(place // groups)
     channel = uint32(uint32(place - uint32(column * groups)) * lanes)
     return image, uint32(row - uint32(image * rows)), column, channel

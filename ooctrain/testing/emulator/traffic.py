@@ -1,0 +1,118 @@
+"""What a kernel bound by memory issues for each byte that it moves, counted where no GPU is.
+
+In: launches, by the PTX interpreter. Out: a `Traffic` for each kernel: bytes of one load or store
+of global memory, and instructions a thread, counted as they run. The one idea: a kernel runs at the
+speed of memory if its instructions take less time than its bytes; a GPU issues one instruction a
+cycle and scheduler, so there is a number of them that each byte may cost, and no GPU is needed to
+count them. Some PTX instructions stand for several of the machine's (`COST`, counted in machine
+code by `sass.py`'s means); divisions of 64 bits are by then divisions of 32, since the compiler
+looks at the numbers. Read next: `ptx_launcher.py`; docs/gpu.md, "Kernels bound by memory".
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any
+
+from ooctrain.layers.kernels.cuda.runtime.launcher import Blocks
+from ooctrain.layers.kernels.cuda.runtime.shim import Kernel
+from ooctrain.testing.emulator.ptx_lanes import Lanes
+from ooctrain.testing.emulator.ptx_launcher import PtxLauncher
+from ooctrain.testing.emulator.ptx_machine import Ready, prepare
+from ooctrain.testing.emulator.ptx_text import Instruction, readable
+
+#: Machine instructions that stand for one of PTX, by its opcode and type; all others are one.
+COST = {
+    "div u32": 18, "rem u32": 20, "div s64": 70, "rem s64": 70, "div u64": 70, "rem u64": 70,
+    "div f32": 9, "sqrt f32": 8, "rcp f32": 6, "mul s64": 3, "mul u64": 3, "add s64": 2,
+    "mad u64": 4, "mad s64": 4, "shr u64": 2, "shl b64": 2, "xor b64": 2,
+}  # fmt: skip
+#: Instructions for a byte: 132 processors of 4 schedulers at 1.755 GHz, 32 lanes, 4.8 TB/s (H200).
+ISSUED_PER_BYTE = 132 * 4 * 1.755e9 * 32 / 4.8e12
+
+
+#: Blocks of a launch that are run; all have much the same to do.
+MOST_BLOCKS = 8
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What a kernel does.
+
+    Args:
+        widths: {bytes of a load or store of global memory: how often a thread does one}.
+        issued: machine instructions, over all threads.
+    """
+
+    widths: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
+    issued: float = 0.0
+
+    @property
+    def moved_bytes(self) -> float:
+        """Bytes loaded and stored, those included that the cache has."""
+        return sum(size * times for size, times in self.widths.items())
+
+    @property
+    def wide_share(self) -> float:
+        """The part of these bytes that goes 16 at a time."""
+        return self.widths[16] * 16 / max(1, self.moved_bytes)
+
+
+class CountingLauncher(PtxLauncher):
+    """Counts what launches do, by their first blocks.
+
+    Attributes:
+        found: {kernel: what it does}.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(watched=False)
+        self.found: dict[str, Traffic] = {}
+        self._share = 1.0  # of the blocks that are run
+
+    def launch(self, kernel: Kernel, blocks: Blocks, *args: Any) -> None:
+        count = blocks if isinstance(blocks, int) else prod(blocks)
+        self._share = min(1.0, MOST_BLOCKS / count)
+        super().launch(kernel, blocks, *args)
+
+    def chosen(self, blocks: int) -> range:
+        """The first blocks."""
+        return range(min(blocks, MOST_BLOCKS))
+
+    def ready(self, text: str, entry: str) -> Ready:
+        """The program, whose steps count themselves."""
+        made = prepare(text, entry)
+        traffic = self.found.setdefault(readable(made.program.name), Traffic())
+        steps = tuple(
+            tuple((_counted(step, each, traffic, self._share), each) for step, each in piece)
+            for piece in made.steps
+        )
+        return replace(made, steps=steps)
+
+
+def _counted(
+    step: Any, instruction: Instruction, traffic: Traffic, share: float
+) -> Callable[[Lanes], None]:
+    kind = " ".join((instruction.opcode, *instruction.suffixes[-1:]))
+    cost, width = COST.get(kind, 1), width_of(instruction)
+
+    def run(lanes: Lanes) -> None:
+        threads = float(lanes.mask.sum()) / share
+        traffic.issued += cost * threads
+        if width:
+            traffic.widths[width] += threads
+        step(lanes)
+
+    return run
+
+
+def width_of(instruction: Instruction) -> int:
+    """Bytes of global memory that an instruction loads or stores; 0: none."""
+    suffixes = instruction.suffixes
+    if instruction.opcode not in ("ld", "st") or "global" not in suffixes:
+        return 0
+    lanes = next((int(s[1:]) for s in suffixes if s[0] == "v" and s[1:].isdigit()), 1)
+    return lanes * int(suffixes[-1][1:]) // 8

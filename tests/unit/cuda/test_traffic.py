@@ -1,0 +1,77 @@
+"""What kernels bound by memory issue for each byte, and how wide their loads and stores are.
+
+Held at what `python -m benchmarks.bench_traffic` prints (docs/gpu.md has the table), so that a
+change that makes one narrower or longer shows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks import bench_traffic
+from ooctrain.layers.kernels.cuda.runtime.shim import cuda, kernel, why_no_ptx
+from ooctrain.testing.emulator.traffic import ISSUED_PER_BYTE, CountingLauncher
+
+pytestmark = pytest.mark.skipif(bool(why_no_ptx()), reason=why_no_ptx())
+
+#: {operation: {kernel: (share of the bytes that goes 16 at a time, most instructions a byte)}}; why
+#: the others stay narrow is said in docs/gpu.md.
+HELD = {
+    "ReLU": {"elementwise.relu_of": (1.0, 0.9)},
+    "ReLU, gradient": {"elementwise.masked_by": (1.0, 0.7)},
+    "add": {"elementwise.floored_sum": (1.0, 0.8)},
+    "scale": {"elementwise.product": (1.0, 0.8)},
+    "batch norm": {"batch_norm._apply": (1.0, 3.1)},
+    "batch norm, 30 channels": {"batch_norm._apply": (0.3, 5.7)},
+    "batch norm, statistics": {"batch_norm_stats._stats": (0.0, 6.6)},
+    "batch norm, sums of its gradient": {"batch_norm._grad_sums": (0.0, 3.6)},
+    "batch norm, gradient": {"batch_norm._grad_apply": (1.0, 3.4)},
+    "max pool": {"pooling._max_pool": (0.9, 4.1)},
+    "SGD": {"optimizers._sgd": (1.0, 0.9)},
+    "Adam": {"optimizers._adam": (1.0, 1.8)},
+    "dropout": {"dropout._dropout": (1.0, 7.5)},
+    "bytes to floats": {"activations._from_bytes": (0.75, 4.1)},
+    "slice": {"layout.copied_quads": (1.0, 3.5)},
+    "slice, 30 channels": {"layout.copied_elements": (0.0, 13.2)},
+    "insert": {"layout.copied_quads": (1.0, 2.0)},
+    "padding": {"layout._embed_quads": (1.0, 3.5)},
+    "padding, 3 channels": {"layout._embed_elements": (0.0, 13.3)},
+    "a number for each channel": {"strided.product_of_repeated_quads": (1.0, 6.8)},
+    "permutation": {"strided._read": (0.0, 27.0)},
+    "softmax": {"reduction._softmax": (0.0, 13.0)},
+    "cross-entropy": {"losses._cross_entropy": (0.0, 12.8)},
+    "squared error": {"losses.sum_of_squared_error": (0.95, 1.2)},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", HELD)
+def test_a_kernel_stays_as_wide_and_as_short(case):
+    found = {row.kernel: row for row in bench_traffic.count([case])}
+    for name, (wide, per_byte) in HELD[case].items():
+        assert found[name].traffic.wide_share >= wide
+        assert found[name].per_byte <= per_byte
+
+
+@pytest.mark.slow
+def test_every_case_is_held():
+    assert list(HELD) == list(bench_traffic.cases())
+    assert 6 < ISSUED_PER_BYTE < 7
+
+
+def test_what_is_counted():
+    """Sixteen blocks of 32 threads, of which eight are run: a load, a store, a division."""
+
+    @kernel("void(f4[::1], f4[::1], u4)", threads=32)
+    def divided(x, y, by):
+        i = cuda.grid(1)
+        y[i] = x[i // by]
+
+    launcher, x, y = CountingLauncher(), np.ones(512, np.float32), np.zeros(512, np.float32)
+    launcher.launch(divided, 16, x, y, 3)
+    (traffic,) = launcher.found.values()
+    assert (traffic.moved_bytes, traffic.wide_share) == (512 * 8, 0.0)
+    assert 20 < traffic.issued / 512 < 130
+    assert y[:256].all()
+    assert not y[256:].any()

@@ -1,0 +1,258 @@
+"""Batches are read and laid out while the step before runs: same bits, same errors, no traces."""
+
+from __future__ import annotations
+
+import gc
+import random
+import threading
+import time
+from contextlib import closing, suppress
+from hashlib import sha256
+
+import numpy as np
+import pytest
+from support.quick import all_but
+from unit.test_cuda_training import Fakes
+
+import ooctrain as oc
+from ooctrain import nn
+from ooctrain.data import DataLoader, TensorDataset
+from ooctrain.errors import OoctrainError, ShapeError
+from ooctrain.execution import ahead
+from ooctrain.execution.executor import Session
+
+PATIENCE_S = 10.0
+SHAPE, CLASSES = (4, 2, 6, 6), 3
+#: Orders of the fake's queues, by name; "cpu" is the cpu device.
+WHERE = {"cpu": None, "oldest": min, "newest": max, "any": random.Random(3).choice}
+
+
+def network():
+    oc.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(),
+        nn.Linear(4 * 36, CLASSES),
+    )  # fmt: skip
+
+
+def batches(count=5, sizes=(4,)):
+    rng = np.random.default_rng(1)
+    return [
+        (rng.standard_normal((n, *SHAPE[1:]), np.float32), rng.integers(0, CLASSES, n))
+        for n in (sizes[i % len(sizes)] for i in range(count))
+    ]
+
+
+def trainer_of(where):
+    """A trainer whose inputs are swapped out where there is no room for them."""
+    device = "cpu" if where == "cpu" else "cuda"
+    return oc.Trainer(
+        network(), budget=None, planner="keep-all", allocator="best-fit", device=device,
+        threads=1, machine="cpu-generic",
+    )  # fmt: skip
+
+
+@pytest.fixture
+def fakes(monkeypatch):
+    found = Fakes(monkeypatch)
+    yield found
+    found.check_nothing_is_held()
+
+
+def after(where, train):
+    """(what `train` returns, the bits of all values that it leaves)."""
+    with trainer_of(where) as trainer:
+        return train(trainer), bits_of(trainer)
+
+
+def bits_of(trainer):
+    values = sorted(trainer.state_arrays().items())
+    return sha256(b"".join(value.tobytes() for _, value in values)).hexdigest()
+
+
+def one_by_one(trainer, given):
+    return [trainer.step(x, y) for x, y in given]
+
+
+def refilled(given):
+    """The same two arrays each time, with other values."""
+    x, y = np.empty_like(given[0][0]), np.empty_like(given[0][1])
+    for images, labels in given:
+        x[...], y[...] = images, labels
+        yield x, y
+
+
+def check_same_bits(where):
+    given = batches()
+    wanted = after(where, lambda trainer: one_by_one(trainer, given))
+    assert after(where, lambda trainer: trainer.fit(given)) == wanted
+    assert after(where, lambda trainer: trainer.fit(refilled(given))) == wanted
+    assert after(where, lambda trainer: one_by_one(trainer, trainer.ahead(given))) == wanted
+
+
+@pytest.mark.parametrize("where", all_but(WHERE, "oldest", "newest", "any"))
+def test_the_bits_are_those_of_steps_one_by_one(where, fakes):
+    fakes.choose = WHERE[where]
+    check_same_bits(where)
+
+
+def check_other_shapes_and_evaluations(where):
+    given = batches(6, (4, 4, 2))
+
+    def plain(trainer):
+        said = []
+        for x, y in given:
+            said += [trainer.step(x, y), trainer.evaluate(given[:1]).loss]
+        return said
+
+    def fitted(trainer):
+        said = []
+
+        def look(step, loss):
+            said.extend([loss, trainer.evaluate(given[:1]).loss])
+
+        trainer.fit(given, on_step=look)
+        return said
+
+    assert after(where, fitted) == after(where, plain)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["cpu", "newest"])
+def test_batches_of_other_shapes_and_an_evaluation_in_between_change_nothing(where, fakes):
+    fakes.choose = WHERE[where]
+    check_other_shapes_and_evaluations(where)
+
+
+def check_that_the_next_batch_is_there(where, patch):
+    """Each step but the last waits until the next batch is laid out: with nobody ahead, for ever.
+    Its own batch is still what it was."""
+    given, laid, lay, run_step = batches(4), threading.Semaphore(0), ahead._lay, Session.run_step
+    wanted, steps = after(where, lambda trainer: one_by_one(trainer, given)), []
+
+    def noted(*arguments):
+        found = lay(*arguments)
+        if threading.current_thread() is not threading.main_thread():
+            laid.release()
+        return found
+
+    def waiting(session, *arguments, **more):
+        steps.append(session)
+        there = len(steps) == len(given) or laid.acquire(timeout=PATIENCE_S)
+        assert there, f"batch {len(steps) + 1} is not there during step {len(steps)}"
+        return run_step(session, *arguments, **more)
+
+    patch.setattr(ahead, "_lay", noted)
+    patch.setattr(Session, "run_step", waiting)
+    assert after(where, lambda trainer: trainer.fit(given)) == wanted
+    assert len(steps) == len(given)
+
+
+@pytest.mark.parametrize("where", ["cpu", "newest"])
+def test_the_next_batch_is_laid_out_while_a_step_runs(where, fakes, monkeypatch):
+    fakes.choose = WHERE[where]
+    check_that_the_next_batch_is_there(where, monkeypatch)
+
+
+def check_that_an_error_comes_in_its_turn():
+    """The third batch cannot be read; the fourth one is none. The steps before have been done."""
+    given = batches(3)
+
+    def broken():
+        yield from given[:2]
+        raise OSError("the disk is gone")
+
+    for source, kind in ((broken(), OSError), ([*given[:2], (given[0][0], None)], ShapeError)):
+        with trainer_of("cpu") as trainer, trainer_of("cpu") as other:
+            seen = []
+            with pytest.raises(kind):
+                trainer.fit(source, on_step=lambda step, loss, seen=seen: seen.append(step))
+            assert seen == [1, 2]
+            assert trainer.steps_done == 2
+            one_by_one(other, given[:2])
+            assert bits_of(trainer) == bits_of(other)
+            trainer.step(*given[2])  # it can go on
+
+
+def test_an_error_comes_in_its_turn():
+    check_that_an_error_comes_in_its_turn()
+
+
+def check_a_loader_counts_what_was_handed_out():
+    images, labels = (np.concatenate(parts) for parts in zip(*batches(3), strict=True))
+    plain, loader = (DataLoader(TensorDataset(images, labels), 4, shuffle=True) for _ in range(2))
+    wanted, found = [], []
+    with trainer_of("cpu") as trainer:
+        for _ in range(2):
+            for x, y in plain:
+                trainer.step(x, y)
+                wanted.append(plain.state_dict())
+    with trainer_of("cpu") as trainer:
+        trainer.fit(loader, 2, on_step=lambda *_: found.append(loader.state_dict()))
+    assert found == wanted
+
+
+def test_a_loader_counts_what_was_handed_out_and_not_what_was_read():
+    check_a_loader_counts_what_was_handed_out()
+
+
+def check_what_the_user_changes():
+    """Arrays are read-only; another array, or another order, is what is trained on."""
+    given = batches(4)
+
+    def doubled(trainer, source):
+        return [trainer.step(x * 2, y) for x, y in source]
+
+    def late(trainer, source):
+        before, said = None, []
+        for x, y in source:
+            if before is not None:
+                said.append(trainer.step(*before))
+            before = x.copy(), y
+        return said
+
+    for train in (doubled, late):
+        wanted = after("cpu", lambda trainer, train=train: train(trainer, given))
+        found = after("cpu", lambda trainer, train=train: train(trainer, trainer.ahead(given)))
+        assert found == wanted
+    with trainer_of("cpu") as trainer, closing(trainer.ahead(given)) as source:
+        x, _ = next(source)
+        with pytest.raises(ValueError, match="read-only"):
+            x *= 2
+
+
+def test_what_the_user_changes_is_seen():
+    check_what_the_user_changes()
+
+
+def test_nobody_is_left_behind():
+    """After its end, an error, a break, and a loop that is dropped, no thread reads any more."""
+    given = batches(3)
+    with trainer_of("cpu") as trainer:
+        trainer.fit(given)
+        with suppress(OoctrainError):
+            trainer.fit([*given, (given[0][0], None)])
+        for x, y in trainer.ahead(given):
+            trainer.step(x, y)
+            break
+        dropped = trainer.ahead(given)
+        next(dropped)
+        del dropped
+        gc.collect()
+        until = time.monotonic() + PATIENCE_S
+        while any(t.name.startswith(ahead.THREAD_NAME) for t in threading.enumerate()):
+            assert time.monotonic() < until, "a thread still reads"
+            time.sleep(0.01)
+
+
+def test_a_batch_in_a_room_is_not_copied_by_the_host(fakes, monkeypatch):
+    """Over a GPU, a batch that was laid out is copied from where it lies."""
+    from ooctrain.devices.cuda.feed import Feed
+
+    pieces, by_pieces = [], Feed._write_by_pieces
+    monkeypatch.setattr(
+        Feed, "_write_by_pieces", lambda *given: pieces.append(given) or by_pieces(*given)
+    )
+    with trainer_of("oldest") as trainer:
+        trainer.fit(batches(3))
+    assert not pieces
