@@ -16,7 +16,7 @@ from ooctrain.layers.kernels.cuda.runtime.shim import why_no_ptx
 from ooctrain.testing.emulator.ptx import assemble, check_ptx, why_no_assembler
 
 pytestmark = pytest.mark.skipif(bool(why_no_ptx()), reason=why_no_ptx())
-LOWEST, AMPERE, HOPPER, BLACKWELL = (7, 5), (8, 0), (9, 0), (10, 0)
+LOWEST, AMPERE, HOPPER = (7, 5), (8, 0), (9, 0)
 OTHERS = ((8, 0), (8, 6), (8, 9), (10, 0), (12, 0))
 #: 65,536 registers and 256 threads: with so many, two blocks share a processor.
 TWO_BLOCKS = 128
@@ -91,7 +91,6 @@ def test_every_product_for_every_capability(capability, in_fours, columns):
     for kernel, products in kernels.items():
         facts = check_ptx(kernel, capability)
         assert facts.count("fma.rn.f32") == products
-        if capability < BLACKWELL:  # there the widest correlation spills 8 bytes
-            check_resources(facts)
+        check_resources(facts)
     if in_fours and columns == conv_gemm.WIDE:
         check_tensor_cores(capability)
