@@ -227,7 +227,7 @@ class _Rewriter(ast.NodeTransformer):
             )
             if kind is not None:
                 return self._yield(kind)
-            function = self._known.get(ast.unparse(statement.value.func))
+            function: Any = self._known.get(ast.unparse(statement.value.func))
             if _exchanges(function):
                 return self._inlined(function.py_func, statement.value.args)
         if isinstance(statement, ast.Assign) and self._makes_shared(statement.value):

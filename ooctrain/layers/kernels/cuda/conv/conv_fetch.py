@@ -103,9 +103,9 @@ def pixel_quad(x, place, shifts, term, source):
 
 
 @device
-def pixel_single(x, place, shifts, term, source):
-    """One term of an output pixel."""
-    inside, offset = shifted(place, kept_shift(shifts, term), source)
+def term_of_pixel(x, place, shift, source):
+    """What a term of the sums reads for an output pixel."""
+    inside, offset = shifted(place, shift, source)
     return x[uint64(offset)] if inside else ZERO
 
 
@@ -113,10 +113,10 @@ def pixel_single(x, place, shifts, term, source):
 def pixel_singles(x, place, shifts, term, source):
     """As `pixel_quad`, for any number of channels."""
     return (
-        pixel_single(x, place, shifts, term, source),
-        pixel_single(x, place, shifts, uint32(term + uint32(1)), source),
-        pixel_single(x, place, shifts, uint32(term + uint32(2)), source),
-        pixel_single(x, place, shifts, uint32(term + uint32(3)), source),
+        term_of_pixel(x, place, kept_shift(shifts, term), source),
+        term_of_pixel(x, place, kept_shift(shifts, uint32(term + uint32(1))), source),
+        term_of_pixel(x, place, kept_shift(shifts, uint32(term + uint32(2))), source),
+        term_of_pixel(x, place, kept_shift(shifts, uint32(term + uint32(3))), source),
     )
 
 

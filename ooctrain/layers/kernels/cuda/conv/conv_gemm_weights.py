@@ -2,7 +2,7 @@
 
 In: activations x and gradients dy, both NHWC. Out: dW. The one idea: a thread multiplies eight
 terms by eight filters of each pixel, or by four where there are few filters, as in `conv_gemm.py`;
-then 83 of 100 instructions of the loop are multiply-adds, 83 for 64 filters, 70 where each term is
+then 83 of 100 instructions of the loop are multiply-adds, 79 for 64 filters, 68 where each term is
 loaded by itself (`testing/emulator/sass.py` counts). Read next: `conv_tf32_weights.py`.
 """
 

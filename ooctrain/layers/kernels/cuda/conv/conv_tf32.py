@@ -7,11 +7,9 @@ of three stages of sixteen terms each; one barrier for each step tells that a st
 that another may be overwritten. A thread walks from term to term: within a tap it only counts on,
 and works out anew where the next tap lies; so 196 instructions surround 32 products on Hopper, 235
 before (`testing/emulator/sass.py` counts), of which some fifty are reached only at the next tap.
-`ldmatrix` reads eight rows of 16 bytes at once: the order of the 16-byte chunks in a row depends on
-the row's number, so that the eight lie in different banks. Results go through shared memory, to be
-written in whole rows. Needs compute capability 8.0. Sums over channels that are no multiple of four
-go to `conv_gemm.py`. Source: CUTLASS, "Efficient GEMM in CUDA"; PTX ISA. Read next:
-`tensor_core.py`, `conv_tf32_weights.py`.
+Needs compute capability 8.0. Sums over one to three channels go to `conv_tf32_few.py`, over others
+that are no multiple of four to `conv_gemm.py`. Source: CUTLASS, "Efficient GEMM in CUDA"; PTX ISA.
+Read next: `tensor_core.py`, `tensor_tile.py`, then `conv_tf32_few.py`.
 """
 
 from __future__ import annotations
