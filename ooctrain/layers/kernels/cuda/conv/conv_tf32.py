@@ -18,7 +18,6 @@ from ooctrain.layers.kernels.cuda.conv import conv_gemm, conv_plan, conv_tf32_fe
 from ooctrain.layers.kernels.cuda.conv.conv_address import (
     filter_start,
     inside_source,
-    pixel_place,
     terms_of,
 )
 from ooctrain.layers.kernels.cuda.conv.conv_plan import (
@@ -35,17 +34,17 @@ from ooctrain.layers.kernels.cuda.conv.tensor_core import (
     copy_commit,
     copy_wait_all,
     copy_wait_but_one,
-    ldmatrix_x4,
-    mma_tf32,
-    round_tf32,
 )
 from ooctrain.layers.kernels.cuda.conv.tensor_tile import (
     AMPERE,
     DEPTH,
     HALF,
+    ROWS_AT_ONCE,
     chunk_place,
     epilogue,
     fragment_rows,
+    step_product,
+    two_places,
 )
 from ooctrain.layers.kernels.cuda.conv.tile_product import THREADS, TWO_BLOCKS, clear
 from ooctrain.layers.kernels.cuda.runtime.intrinsics import shared_array
@@ -68,12 +67,11 @@ TILE_WORDS = TILE * DEPTH
 STAGE_WORDS = 2 * TILE_WORDS
 STAGES = 3
 SHARED_WORDS = STAGES * STAGE_WORDS
-#: A thread copies chunk t % 4 of rows t // 4 and t // 4 + 64, of both tiles.
-ROWS_AT_ONCE = 64
 #: A warp makes 64 x 32 results: 4 x 4 products of 16 x 8.
 HIGH, WIDE = 4, 4
 SUMS = HIGH * WIDE * 4
 LEFT, RIGHT = HIGH * 4, WIDE * 2
+_multiply = step_product(HIGH, WIDE, rounds=True)
 _spread_sums, _store_rows = epilogue(HIGH, WIDE, TILE)
 
 
@@ -151,15 +149,6 @@ def _copy_terms(tiles, at, x, w, walk, there, places, starts):
 
 
 @device
-def put_rounded(fragments, first, words):
-    """fragments[first : first + 4] = the words, in TF32."""
-    fragments[first] = round_tf32(words[0])
-    fragments[first + 1] = round_tf32(words[1])
-    fragments[first + 2] = round_tf32(words[2])
-    fragments[first + 3] = round_tf32(words[3])
-
-
-@device
 def next_stage(stage):
     """How far it is to the stage that follows another in the ring; that is the first to the last.
 
@@ -194,14 +183,8 @@ def _correlate(x, w, bias, has_bias, y, source, taps, target):
 
     # What this thread copies.
     row, chunk = uint32(thread // uint32(4)), uint32(thread % uint32(4))
-    low, high = uint32(first_pixel + row), uint32(first_pixel + row + uint32(ROWS_AT_ONCE))
     column, first_channel = int32(first_column + int32(row)), int64(int32(group * taps[INNER]))
-    (low_row, low_column, low_at) = pixel_place(low, source, target)
-    (high_row, high_column, high_at) = pixel_place(high, source, target)
-    places = (
-        (low_row, low_column, low_at + first_channel),
-        (high_row, high_column, high_at + first_channel),
-    )
+    places = two_places(uint32(first_pixel + row), first_channel, source, target)
     starts = (
         filter_start(group, column, outer, taps),
         filter_start(group, int32(column + ROWS_AT_ONCE), outer, taps),
@@ -234,25 +217,7 @@ def _correlate(x, w, bias, has_bias, y, source, taps, target):
             walk = next_tap(walk, source, taps)
             there = reached(walk, places, source)
         _copy_terms(tiles, uint64(put), x, w, walk, there, places, starts)
-        for half in range(2):
-            # The order of the chunks is the same every eight rows; half a row is two chunks.
-            a_at, b_at = (
-                uint64(uint32(a_get ^ uint32(half * 8))),
-                uint64(uint32(b_get ^ uint32(half * 8))),
-            )
-            for m in range(HIGH):
-                from_there = a_at + uint64(m * 16 * DEPTH)
-                put_rounded(left, m * 4, ldmatrix_x4(tiles, from_there))
-            for n in range(WIDE // 2):
-                from_there = b_at + uint64(n * 16 * DEPTH)
-                put_rounded(right, n * 4, ldmatrix_x4(tiles, from_there))
-            for m in range(HIGH):
-                for n in range(WIDE):
-                    i, j, k = m * 4, n * 2, (m * WIDE + n) * 4
-                    a = (left[i], left[i + 1], left[i + 2], left[i + 3])
-                    c = (sums[k], sums[k + 1], sums[k + 2], sums[k + 3])
-                    d = mma_tf32(a, (right[j], right[j + 1]), c)
-                    sums[k], sums[k + 1], sums[k + 2], sums[k + 3] = d[0], d[1], d[2], d[3]
+        _multiply(sums, left, right, tiles, a_get, b_get)
         steps = uint32(steps - uint32(1))
         onward = next_stage(stage)
         a_get, b_get = uint32(a_get + onward), uint32(b_get + onward)

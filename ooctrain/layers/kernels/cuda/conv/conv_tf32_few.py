@@ -17,7 +17,6 @@ from ooctrain.layers.kernels.cuda.conv import conv_plan
 from ooctrain.layers.kernels.cuda.conv.conv_address import (
     filter_start,
     inside_source,
-    pixel_place,
 )
 from ooctrain.layers.kernels.cuda.conv.conv_fetch import few_words
 from ooctrain.layers.kernels.cuda.conv.conv_plan import (
@@ -29,14 +28,17 @@ from ooctrain.layers.kernels.cuda.conv.conv_plan import (
     SPACING_W,
     TAP_COUNT,
 )
-from ooctrain.layers.kernels.cuda.conv.tensor_core import ldmatrix_x4, mma_tf32, round_tf32
+from ooctrain.layers.kernels.cuda.conv.tensor_core import round_tf32
 from ooctrain.layers.kernels.cuda.conv.tensor_tile import (
     AMPERE,
     DEPTH,
     HALF,
+    ROWS_AT_ONCE,
     chunk_place,
     epilogue,
     fragment_rows,
+    step_product,
+    two_places,
 )
 from ooctrain.layers.kernels.cuda.conv.tile_product import (
     NARROW,
@@ -60,14 +62,13 @@ from ooctrain.layers.kernels.cuda.runtime.shim import (
 
 #: Taps of a step, and words of each.
 TAPS, TAP_WORDS = 4, 4
-#: A thread fetches tap t % 4 of rows t // 4 and t // 4 + 64 of the pixels, and of one filter.
-ROWS_AT_ONCE = THREADS // TAPS
 A_WORDS, FURTHER = TILE_ROWS * DEPTH, ROWS_AT_ONCE * DEPTH
 STAGE_WORDS = A_WORDS + NARROW * DEPTH
 SHARED_WORDS = 2 * STAGE_WORDS
 #: A warp makes 32 x 32 results: 2 x 4 products of 16 x 8.
 HIGH, WIDE = 2, 4
 SUMS, LEFT, RIGHT = HIGH * WIDE * 4, HIGH * 4, WIDE * 2
+_multiply = step_product(HIGH, WIDE, rounds=False)
 _spread_sums, _store_rows = epilogue(HIGH, WIDE, NARROW)
 
 
@@ -142,14 +143,8 @@ def _correlate(x, w, bias, has_bias, y, source, taps, target):
 
     # What this thread fetches.
     row, tap = uint32(thread // uint32(TAPS)), uint32(thread % uint32(TAPS))
-    low, high = uint32(first_pixel + row), uint32(first_pixel + row + uint32(ROWS_AT_ONCE))
     first_channel = int64(int32(group * inner))
-    (low_row, low_column, low_at) = pixel_place(low, source, target)
-    (high_row, high_column, high_at) = pixel_place(high, source, target)
-    places = (
-        (low_row, low_column, low_at + first_channel),
-        (high_row, high_column, high_at + first_channel),
-    )
+    places = two_places(uint32(first_pixel + row), first_channel, source, target)
     start = filter_start(group, int32(first_column + int32(row)), outer, taps)
     put = chunk_place(row, tap)
 
@@ -158,7 +153,8 @@ def _correlate(x, w, bias, has_bias, y, source, taps, target):
     warp_row = uint32(uint32(warp % uint32(4)) * uint32(32))
     warp_column = uint32(uint32(warp // uint32(4)) * uint32(32))
     a_rows, b_rows = fragment_rows(lane, warp_row, warp_column)
-    a_first, b_first = chunk_place(a_rows[0], a_rows[1]), chunk_place(b_rows[0], b_rows[1])
+    a_first = chunk_place(a_rows[0], a_rows[1])
+    b_first = uint32(uint32(A_WORDS) + chunk_place(b_rows[0], b_rows[1]))
 
     steps = uint32(uint32(uint32(taps[TAP_COUNT]) + uint32(TAPS - 1)) // uint32(TAPS))
     walk = taps_on(first_tap(taps), int32(tap), source, taps)
@@ -174,23 +170,8 @@ def _correlate(x, w, bias, has_bias, y, source, taps, target):
         if steps > uint32(0):
             walk = taps_on(walk, int32(TAPS), source, taps)
             first, second, third = fetch_tap(x, w, walk, places, start, inner, source)
-        for half in range(2):
-            # The order of the chunks is the same every eight rows; half a row is two chunks.
-            a_at = uint64(uint32(uint32(stage + a_first) ^ uint32(half * 8)))
-            b_at = uint64(uint32(uint32(stage + b_first) ^ uint32(half * 8))) + uint64(A_WORDS)
-            for m in range(HIGH):
-                words, k = ldmatrix_x4(tiles, a_at + uint64(m * 16 * DEPTH)), m * 4
-                left[k], left[k + 1], left[k + 2], left[k + 3] = words
-            for n in range(WIDE // 2):
-                words, k = ldmatrix_x4(tiles, b_at + uint64(n * 16 * DEPTH)), n * 4
-                right[k], right[k + 1], right[k + 2], right[k + 3] = words
-            for m in range(HIGH):
-                for n in range(WIDE):
-                    i, j, k = m * 4, n * 2, (m * WIDE + n) * 4
-                    a = (left[i], left[i + 1], left[i + 2], left[i + 3])
-                    c = (sums[k], sums[k + 1], sums[k + 2], sums[k + 3])
-                    d = mma_tf32(a, (right[j], right[j + 1]), c)
-                    sums[k], sums[k + 1], sums[k + 2], sums[k + 3] = d[0], d[1], d[2], d[3]
+        b_get = uint32(stage + b_first)
+        _multiply(sums, left, right, tiles, uint32(stage + a_first), b_get)
         stage = uint32(uint32(STAGE_WORDS) - stage)
 
     # The warps of the upper 64 rows put their results into the free tiles, then those of the lower.
