@@ -10,6 +10,8 @@ from ooctrain.layers.kernels.cuda.conv import (
     conv_naive,
     conv_pieces,
     conv_tf32,
+    conv_tf32_few,
+    conv_tf32_weights,
     conv_tiled,
 )
 from ooctrain.layers.kernels.cuda.runtime.shim import why_no_ptx
@@ -78,6 +80,20 @@ def test_the_implicit_product_on_hopper():
 @pytest.mark.parametrize("capability", [AMPERE, HOPPER])
 def test_tensor_cores(capability):
     check_tensor_cores(capability)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", [AMPERE, HOPPER, *OTHERS[1:]])
+def test_few_channels_read_nothing_but_their_channels(capability):
+    """Three words for each tap, before the loop and in it; four of the bias, or of filters."""
+    for kernel, rows in ((conv_tf32_few._correlate, 3), (conv_tf32_weights._multiply_few, 1)):
+        facts = check_ptx(kernel, capability)
+        filters = 4 if rows == 3 else 2 * 4
+        assert facts.count("ld.global") == 2 * 3 * rows + filters
+        assert facts.count("ld.global.v") == 0
+        assert facts.count("st.shared.v4") == (3 if rows == 3 else 2)
+        assert facts.count("mma.sync") in (8, 16)  # newer compilers leave the loop over halves
+        check_resources(facts)
 
 
 @pytest.mark.slow
