@@ -21,6 +21,7 @@ SHAPES = {
     "1x1, stride 2": ConvShape(2, 8, 9, 8, 12, 1, 1, stride=(2, 2)),
     "3x3, stride 2": ConvShape(2, 8, 9, 8, 40, 3, 3, stride=(2, 2), padding=(1, 1, 1, 1)),
     "stem": ConvShape(2, 3, 15, 14, 16, 7, 7, stride=(2, 2), padding=(3, 3, 3, 3)),
+    "two channels": ConvShape(1, 2, 13, 12, 70, 2, 3, (1, 1), (1, 0, 1, 2), (1, 2)),
     "odd channels": ConvShape(2, 19, 5, 4, 37, 3, 3, padding=(1, 1, 1, 1)),
     "one filter": ConvShape(2, 21, 6, 6, 1, 3, 3, padding=(1, 1, 1, 1)),
     "more filters than a tile": ConvShape(1, 4, 4, 5, 132, 2, 2),

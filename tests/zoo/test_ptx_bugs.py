@@ -29,11 +29,12 @@ from ooctrain.testing.emulator.ptx_launcher import PtxLauncher
 
 pytestmark = pytest.mark.skipif(bool(why_no_ptx()), reason=why_no_ptx())
 SHAPE = ConvShape(1, 40, 4, 5, 12, 2, 3, padding=(1, 0, 1, 1))
+FEW = ConvShape(1, 3, 4, 5, 12, 3, 3, padding=(1, 0, 1, 1))
 LARGE = 2**30 + 2**12
 
 
-def convolution(algorithm: str, launcher: PtxLauncher) -> bool:
-    op, inputs = next(parts(SHAPE, algorithm, draw(SHAPE)))
+def convolution(algorithm: str, launcher: PtxLauncher, shape: ConvShape = SHAPE) -> bool:
+    op, inputs = next(parts(shape, algorithm, draw(shape)))
     (want,) = op.reference(*inputs, scalars={})
     return bool((to_logical(run_cuda(op, inputs, {}, launcher)[0]) == want).all())
 
@@ -87,6 +88,7 @@ def elements_beyond_4_gib(launcher: PtxLauncher) -> bool:
 
 CASES: dict[str, Callable[[PtxLauncher], bool]] = {
     "tensor cores": lambda launcher: convolution("tf32", launcher),
+    "few channels": lambda launcher: convolution("tf32", launcher, FEW),
     "tensor cores, rounding": rounding, "tiled": lambda launcher: convolution("tiled", launcher),
     "loss": loss, "product": product, "elements": elements,
     "elements beyond 4 GiB": elements_beyond_4_gib,

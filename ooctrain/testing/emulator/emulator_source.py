@@ -166,6 +166,22 @@ def _globals_of(function: Callable) -> Mapping[str, Any]:
     return {name: value for name, value in known.items() if name not in own}
 
 
+def _tree_of(function: Callable) -> ast.FunctionDef:
+    tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
+    assert isinstance(tree, ast.FunctionDef)
+    return tree
+
+
+def _exchanges(value: Any) -> bool:
+    """Whether lanes exchange something in a device function itself."""
+    if not hasattr(value, "py_func"):
+        return False
+    known = _globals_of(value.py_func)
+    calls = (node for node in ast.walk(_tree_of(value.py_func)) if isinstance(node, ast.Call))
+    names = [ast.unparse(call.func) for call in calls]
+    return any(name in SHUFFLES or known.get(name) in EXCHANGES for name in names)
+
+
 @dataclass
 class _Translated:
     parameters: list[str]
@@ -175,8 +191,7 @@ class _Translated:
 
 
 def _translate_function(function: Callable, writer: _Writer) -> _Translated:
-    tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
-    assert isinstance(tree, ast.FunctionDef)
+    tree = _tree_of(function)
     rewriter = _Rewriter(function.__name__, _globals_of(function), writer)
     body = rewriter.statements(tree.body)
     lines = [ast.unparse(ast.fix_missing_locations(statement)) for statement in body]
@@ -212,10 +227,32 @@ class _Rewriter(ast.NodeTransformer):
             )
             if kind is not None:
                 return self._yield(kind)
+            function: Any = self._known.get(ast.unparse(statement.value.func))
+            if _exchanges(function):
+                return self._inlined(function.py_func, statement.value.args)
         if isinstance(statement, ast.Assign) and self._makes_shared(statement.value):
             statement.value = self._shared_array(statement)
             return statement
         return self.visit(statement)
+
+    def _inlined(self, function: Callable, arguments: list[ast.expr]) -> ast.stmt:
+        """The statements of a device function in which lanes exchange, in its call's place."""
+        tree, own = _tree_of(function), set(function.__code__.co_varnames)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Return):
+                raise self._unknown(f"a result of {function.__name__}, where lanes exchange")
+            if isinstance(node, ast.Name) and node.id in own:
+                node.id = f"_{node.id}_of{self.sites}"
+        given = [ast.Name(f"_{a.arg}_of{self.sites}", ast.Store()) for a in tree.args.args]
+        assigned: list[ast.stmt] = [
+            ast.Assign([name], self.visit(argument))
+            for name, argument in zip(given, arguments, strict=True)
+        ]
+        rewriter = _Rewriter(function.__name__, _globals_of(function), self._writer)
+        rewriter.sites = self.sites
+        body = assigned + rewriter.statements(tree.body)
+        self.sites = rewriter.sites
+        return ast.If(ast.Constant(True), body, [])
 
     def _makes_shared(self, node: ast.expr) -> bool:
         """Whether a call makes a shared array: Numba's own, or the aligned one."""

@@ -15,6 +15,7 @@ from ooctrain.layers.conv_algorithms import CUDA_ALGORITHMS, choose_algorithm
 from ooctrain.layers.conv_shape import ConvShape
 from ooctrain.layers.conv_transpose import ConvTranspose2d
 from ooctrain.layers.kernels.cuda.conv import conv_plan
+from ooctrain.layers.kernels.cuda.conv.tensor_tile import AMPERE
 from ooctrain.layers.kernels.cuda.table import CUDA
 from ooctrain.step.op import Op, Spec, to_logical, to_physical
 from ooctrain.testing.emulator.emulator import EmulatedLauncher
@@ -59,10 +60,18 @@ def test_exact_on_integers(algorithm, name):
         np.testing.assert_array_equal(run(op, inputs, order), want, err_msg=op.name)
 
 
-@pytest.mark.parametrize("algorithm", quick(CUDA_ALGORITHMS, 3))
-def test_error_on_reals_is_within_the_bound(algorithm):
+def reals() -> Iterator:
+    """Every algorithm on a plain shape, and tensor cores on few channels."""
+    tried = *((a, "3x3") for a in CUDA_ALGORITHMS), ("tf32", "two channels")
+    for algorithm, name in tried:
+        marks = () if algorithm == "naive" else pytest.mark.slow
+        yield pytest.param(algorithm, name, marks=marks)
+
+
+@pytest.mark.parametrize(("algorithm", "name"), list(reals()))
+def test_error_on_reals_is_within_the_bound(algorithm, name):
     """|error| <= (terms + 3) u sum |a b|, with u = 2^-24, or 2^-11 where factors are TF32."""
-    shape = SHAPES["3x3"]
+    shape = SHAPES[name]
     data = draw(shape, integers=False)
     for op, inputs in parts(shape, algorithm, data):
         exact = [a.astype(np.float64) for a in inputs]
@@ -71,6 +80,33 @@ def test_error_on_reals_is_within_the_bound(algorithm):
         terms = shape.n * shape.oh * shape.ow + shape.k * shape.r * shape.s
         bound = (2 * ROUNDING[algorithm] + terms * 2**-24) * size
         assert (np.abs(run(op, inputs) - want) <= bound).all(), op.name
+
+
+class Listing:
+    """A launcher that only notes what it was to launch."""
+
+    def __init__(self):
+        self.kernels = []
+
+    def launch(self, kernel, blocks, *arguments):
+        self.kernels.append(kernel)
+
+    def part(self, array, start_bytes, count, dtype):
+        return np.zeros(count, dtype)
+
+
+@pytest.mark.parametrize("few", [1, 2, 3])
+def test_few_channels_are_left_to_tensor_cores(few):
+    """Forward and both gradients of a first layer; of a last layer the gradient of its input."""
+    first = ConvShape(2, few, 9, 8, 16, 3, 3, padding=(1, 1, 1, 1))
+    last = ConvShape(2, 16, 9, 8, few, 3, 3, padding=(1, 1, 1, 1))
+    tried = [*parts(first, "tf32", draw(first)), list(parts(last, "tf32", draw(last)))[1]]
+    for op, inputs in tried:
+        launcher, specs = Listing(), [Spec(a.shape) for a in inputs]
+        outs = [np.zeros(spec.shape, np.float32) for spec in op.infer(*specs)]
+        CUDA.run(op, launcher, list(inputs), outs, np.zeros(1 << 20, np.uint8), {})
+        products = [k for k in launcher.kernels if not k.name.startswith("conv_pieces")]
+        assert [kernel.capability for kernel in products] == [AMPERE], op.name
 
 
 @pytest.mark.parametrize("algorithm", quick(["implicit_gemm", "naive"], 1))

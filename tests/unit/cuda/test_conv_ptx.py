@@ -10,13 +10,15 @@ from ooctrain.layers.kernels.cuda.conv import (
     conv_naive,
     conv_pieces,
     conv_tf32,
+    conv_tf32_few,
+    conv_tf32_weights,
     conv_tiled,
 )
 from ooctrain.layers.kernels.cuda.runtime.shim import why_no_ptx
 from ooctrain.testing.emulator.ptx import assemble, check_ptx, why_no_assembler
 
 pytestmark = pytest.mark.skipif(bool(why_no_ptx()), reason=why_no_ptx())
-LOWEST, AMPERE, HOPPER, BLACKWELL = (7, 5), (8, 0), (9, 0), (10, 0)
+LOWEST, AMPERE, HOPPER = (7, 5), (8, 0), (9, 0)
 OTHERS = ((8, 0), (8, 6), (8, 9), (10, 0), (12, 0))
 #: 65,536 registers and 256 threads: with so many, two blocks share a processor.
 TWO_BLOCKS = 128
@@ -81,17 +83,30 @@ def test_tensor_cores(capability):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("capability", [AMPERE, HOPPER, *OTHERS[1:]])
+def test_few_channels_read_nothing_but_their_channels(capability):
+    """Three words for each tap, before the loop and in it; four of the bias, or of filters."""
+    for kernel, rows in ((conv_tf32_few._correlate, 3), (conv_tf32_weights._multiply_few, 1)):
+        facts = check_ptx(kernel, capability)
+        filters = 4 if rows == 3 else 2 * 4
+        assert facts.count("ld.global") == 2 * 3 * rows + filters
+        assert facts.count("ld.global.v") == 0
+        assert facts.count("st.shared.v4") == (3 if rows == 3 else 2)
+        assert facts.count("mma.sync") in (8, 16)  # newer compilers leave the loop over halves
+        check_resources(facts)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("capability", OTHERS)
 @pytest.mark.parametrize("in_fours", [True, False])
 @pytest.mark.parametrize("columns", [conv_gemm.WIDE, conv_gemm.NARROW])
 def test_every_product_for_every_capability(capability, in_fours, columns):
     kernels = {conv_gemm._correlation_kernel(in_fours, columns): 512}
     if in_fours or columns == conv_gemm.NARROW:
-        kernels[conv_gemm_weights._weight_kernel(in_fours, columns)] = 4 * columns
+        kernels[conv_gemm_weights._weight_kernel(in_fours, columns)] = 512
     for kernel, products in kernels.items():
         facts = check_ptx(kernel, capability)
         assert facts.count("fma.rn.f32") == products
-        if capability < BLACKWELL:  # there the widest correlation spills 8 bytes
-            check_resources(facts)
+        check_resources(facts)
     if in_fours and columns == conv_gemm.WIDE:
         check_tensor_cores(capability)

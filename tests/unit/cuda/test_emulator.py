@@ -56,6 +56,31 @@ def shuffled(out):
     )
 
 
+@device
+def add_partners(out, value, distance):
+    lane = cuda.shfl_xor_sync(0xFFFFFFFF, value, distance)
+    out[cuda.threadIdx.x] += lane
+
+
+@device
+def partner(value):
+    return cuda.shfl_xor_sync(0xFFFFFFFF, value, 1)
+
+
+@kernel("void(i4[::1])", threads=THREADS)
+def shuffled_elsewhere(out):
+    lane = int32(cuda.laneid)
+    out[cuda.threadIdx.x] = 0
+    for i in range(2):
+        add_partners(out, lane, int32(1 + i))
+    add_partners(out, lane, 4)
+
+
+@kernel("void(i4[::1])", threads=THREADS)
+def asks_for_a_result(out):
+    out[cuda.threadIdx.x] = partner(int32(cuda.laneid))
+
+
 @kernel("void(f4[::1], f4[::1])", threads=THREADS)
 def reversed_in_warps(x, y):
     """Lanes of one warp meet at words with the warp's barrier between them."""
@@ -111,6 +136,20 @@ def test_shuffles_read_the_lanes_that_the_manual_says(order):
     np.testing.assert_array_equal(out[:, 1], lane ^ 3)
     np.testing.assert_array_equal(out[:, 2], np.where(lane >= 2, lane - 2, lane))
     np.testing.assert_array_equal(out[:, 3], np.where(lane < 30, lane + 2, lane) + (lane ^ 1))
+
+
+@pytest.mark.slow  # the emulated tensor cores do it, too
+@ORDERS
+def test_lanes_exchange_in_device_functions(order):
+    out = np.zeros(THREADS, np.int32)
+    EmulatedLauncher(order).launch(shuffled_elsewhere, 1, out)
+    lane = np.arange(THREADS) % 32
+    np.testing.assert_array_equal(out, (lane ^ 1) + (lane ^ 2) + (lane ^ 4))
+
+
+def test_a_device_function_with_an_exchange_gives_no_result():
+    with pytest.raises(ConfigError, match="inside the device function partner"):
+        EmulatedLauncher().launch(asks_for_a_result, 1, np.zeros(THREADS, np.int32))
 
 
 @ORDERS

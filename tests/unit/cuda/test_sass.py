@@ -8,7 +8,13 @@ import subprocess
 import pytest
 
 from ooctrain.layers.kernels.cuda import matmul
-from ooctrain.layers.kernels.cuda.conv import conv_gemm, conv_tf32, conv_tf32_weights
+from ooctrain.layers.kernels.cuda.conv import (
+    conv_gemm,
+    conv_gemm_weights,
+    conv_tf32,
+    conv_tf32_few,
+    conv_tf32_weights,
+)
 from ooctrain.layers.kernels.cuda.conv.tile_product import NARROW, WIDE
 from ooctrain.layers.kernels.cuda.runtime.cubins import CubinStore
 from ooctrain.layers.kernels.cuda.runtime.shim import cuda, kernel, uint32, why_no_ptx
@@ -54,6 +60,21 @@ def test_the_implicit_product_is_mostly_multiply_adds(
     assert loop.share(FFMA) >= percent / 100, f"{loop.kinds[FFMA]} of {loop.length}"
 
 
+#: the same of the gradient of a weight
+WEIGHT_SHARES = [
+    (HOPPER, QUADS, WIDE, 83), (HOPPER, QUADS, NARROW, 79), (HOPPER, SINGLES, NARROW, 68),
+    (AMPERE, QUADS, WIDE, 86), (LOWEST, QUADS, WIDE, 86), (LOWEST, QUADS, NARROW, 81),
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("capability", "fours", "columns", "percent"), WEIGHT_SHARES)
+def test_the_gradient_of_a_weight_is_mostly_multiply_adds(capability, fours, columns, percent):
+    loop = loop_of(conv_gemm_weights._weight_kernel(fours, columns), capability)
+    assert loop.kinds[FFMA] == 512
+    assert loop.share(FFMA) >= percent / 100, f"{loop.kinds[FFMA]} of {loop.length}"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "percent"), [(0, 73), (1, 82), (2, 82), (3, 82)])
 def test_a_linear_layer_is_the_same_product(number, percent):
@@ -66,7 +87,9 @@ def test_a_linear_layer_is_the_same_product(number, percent):
 TENSOR_CORES = [
     (conv_tf32._correlate, HOPPER, 32, 200),
     (conv_tf32._correlate, AMPERE, 32, 240),
-    (conv_tf32_weights._multiply_pixels, HOPPER, 16, 135),
+    (conv_tf32_few._correlate, HOPPER, 16, 160),
+    (conv_tf32_weights._multiply_pixels, HOPPER, 16, 127),
+    (conv_tf32_weights._multiply_few, HOPPER, 16, 175),
 ]
 
 

@@ -106,11 +106,17 @@ def inside_source(row, column, source):
 
 
 @device
+def shifted(place, shift, source):
+    """(whether an image has what lies at a shift from a place, its offset)."""
+    (row, column, offset), (down, right, distance) = place, shift
+    return inside_source(row + down, column + right, source), offset + distance
+
+
+@device
 def shifted_offset(place, shift, source):
     """Offset of what lies at a shift from a place; OUTSIDE in the padding."""
-    (row, column, offset), (down, right, distance) = place, shift
-    inside = inside_source(row + down, column + right, source)
-    return offset + distance if inside else int64(OUTSIDE)
+    inside, offset = shifted(place, shift, source)
+    return offset if inside else int64(OUTSIDE)
 
 
 @device

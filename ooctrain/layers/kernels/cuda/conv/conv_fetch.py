@@ -4,22 +4,20 @@ In: places, and tables of terms. Out: tuples of four float32, zero where there i
 idea: where the number of channels is a multiple of four, four terms of a sum lie side by side and
 are one 128-bit load, with one entry in the table of terms; else (the three colours of an image)
 each term may belong to another tap, has an entry of its own and is loaded by itself. The rest of a
-kernel is the same for both. Read next: `conv_gemm.py`.
+kernel is the same for both. One to three channels can also be made up to four by zeros. Read next:
+`conv_gemm.py`.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from ooctrain.layers.kernels.cuda.conv.conv_address import (
-    inside_source,
-    shifted_offset,
-    source_place,
-)
+from ooctrain.layers.kernels.cuda.conv.conv_address import shifted
 from ooctrain.layers.kernels.cuda.conv.conv_kept import kept_shift
+from ooctrain.layers.kernels.cuda.conv.conv_plan import SOURCE_C
 from ooctrain.layers.kernels.cuda.conv.tile_product import THREADS
 from ooctrain.layers.kernels.cuda.runtime.intrinsics import ld4, st4
-from ooctrain.layers.kernels.cuda.runtime.shim import device, int64, uint32, uint64
+from ooctrain.layers.kernels.cuda.runtime.shim import device, int32, int64, uint32, uint64
 
 ZERO = np.float32(0)
 
@@ -30,9 +28,9 @@ def term_in_source(terms, i, place, source):
 
     `i` is a uint64, so that constants added to it cost nothing.
     """
-    (places, distances), (row, column, offset) = terms, place
-    down, right = places[i], places[i + uint64(THREADS)]
-    return inside_source(row + down, column + right, source), offset + distances[i]
+    places, distances = terms
+    shift = places[i], places[i + uint64(THREADS)], distances[i]
+    return shifted(place, shift, source)
 
 
 @device
@@ -95,46 +93,73 @@ def filter_singles(w, start, terms, quad):
 
 
 @device
-def fetch_pixel_quads(x, dy, pixel, image, shifts, term, filters, source):
-    """Four terms, from `term` of the block, and four filters of one output pixel, in one load each.
-
-    `image` is (pixel that ends the sums, rows, columns), `filters` is (filters of dy, the first
-    one, how many there are from there on).
-    """
-    a, b = (ZERO, ZERO, ZERO, ZERO), (ZERO, ZERO, ZERO, ZERO)
-    (end, rows, columns), (all_filters, first_filter, filters_left) = image, filters
-    if pixel < end:
-        place = source_place(pixel, rows, columns, source)
-        offset = shifted_offset(place, kept_shift(shifts, term), source)
-        if offset >= 0:
-            a = ld4(x, offset)
-        if filters_left > 0:
-            b = ld4(dy, int64(pixel) * all_filters + first_filter)
-    return a, b
+def pixel_quad(x, place, shifts, term, source):
+    """Four terms of the block, from `term` on, of an output pixel, in one load."""
+    inside, offset = shifted(place, kept_shift(shifts, term), source)
+    a = (ZERO, ZERO, ZERO, ZERO)
+    if inside:
+        a = ld4(x, offset)
+    return a
 
 
 @device
 def term_of_pixel(x, place, shift, source):
     """What a term of the sums reads for an output pixel."""
-    offset = shifted_offset(place, shift, source)
-    return x[offset] if offset >= 0 else ZERO
+    inside, offset = shifted(place, shift, source)
+    return x[uint64(offset)] if inside else ZERO
 
 
 @device
-def fetch_pixel_singles(x, dy, pixel, image, shifts, term, filters, source):
-    """As `fetch_pixel_quads`, for any number of channels and filters."""
-    a, b = (ZERO, ZERO, ZERO, ZERO), (ZERO, ZERO, ZERO, ZERO)
-    (end, rows, columns), (all_filters, first_filter, filters_left) = image, filters
-    if pixel < end:
-        b = load_upto(dy, int64(pixel) * all_filters + first_filter, filters_left)
-        place = source_place(pixel, rows, columns, source)
-        a = (
-            term_of_pixel(x, place, kept_shift(shifts, term), source),
-            term_of_pixel(x, place, kept_shift(shifts, uint32(term + uint32(1))), source),
-            term_of_pixel(x, place, kept_shift(shifts, uint32(term + uint32(2))), source),
-            term_of_pixel(x, place, kept_shift(shifts, uint32(term + uint32(3))), source),
-        )
-    return a, b
+def pixel_singles(x, place, shifts, term, source):
+    """As `pixel_quad`, for any number of channels."""
+    return (
+        term_of_pixel(x, place, kept_shift(shifts, term), source),
+        term_of_pixel(x, place, kept_shift(shifts, uint32(term + uint32(1))), source),
+        term_of_pixel(x, place, kept_shift(shifts, uint32(term + uint32(2))), source),
+        term_of_pixel(x, place, kept_shift(shifts, uint32(term + uint32(3))), source),
+    )
+
+
+@device
+def pixel_few(x, place, shifts, term, source):
+    """All channels of a tap of an output pixel, at most three, and zeros up to four."""
+    inside, offset = shifted(place, kept_shift(shifts, term), source)
+    return few_words(x, uint64(offset), source[SOURCE_C] if inside else int32(0))
+
+
+@device
+def filters_quad(dy, pixel, end, filters):
+    """Four filters of an output pixel, in one load; zeros where the sums have ended.
+
+    `filters` is (filters of dy, the first one, how many there are from there on).
+    """
+    all_filters, first_filter, left = filters
+    b = (ZERO, ZERO, ZERO, ZERO)
+    if pixel < end and left > 0:
+        b = ld4(dy, int64(pixel) * all_filters + first_filter)
+    return b
+
+
+@device
+def filters_singles(dy, pixel, end, filters):
+    """As `filters_quad`, for any number of filters."""
+    all_filters, first_filter, left = filters
+    count = left if pixel < end else int32(0)
+    return load_upto(dy, int64(pixel) * all_filters + first_filter, count)
+
+
+@device
+def few_words(x, at, count):
+    """x[at : at + count], for a uint64 and up to three words, as four of which the rest are zeros.
+
+    No memory is read for those.
+    """
+    return (
+        x[at] if count > 0 else ZERO,
+        x[at + uint64(1)] if count > 1 else ZERO,
+        x[at + uint64(2)] if count > 2 else ZERO,
+        ZERO,
+    )
 
 
 @device

@@ -58,6 +58,7 @@ from ooctrain.layers.kernels.cuda.runtime.shim import (
     kernel,
     smaller,
     uint32,
+    uint64,
 )
 
 __all__ = ["correlate", "grad_weight"]
@@ -110,9 +111,10 @@ def _correlation(fetch: Any, entry_terms: int, columns: int) -> Kernel:
         place = pixel_place(uint32(first_pixel + pixel), source, target)
         start = filter_start(group, int32(first_column + number), outer, taps)
         a_put = uint32(uint32(a_quad * uint32(4 * A_STRIDE)) + pixel)
-        b_put = uint32(uint32(a_words) + uint32(b_quad * uint32(4 * b_stride)) + number)
+        b_put = uint32(uint32(b_quad * uint32(4 * b_stride)) + number)
 
-        # It multiplies for eight of the block's pixels and 4 or 8 of its channels.
+        # It multiplies for eight of the block's pixels and 4 or 8 of its channels. The tile of the
+        # filters lies a constant further, which is added as uint64 and then costs no register.
         row = uint32(thread // uint32(16) * uint32(4))
         cell = uint32(thread % uint32(16) * uint32(4))
         stage, known, depth = uint32(0), uint32(0), uint32(terms_of(taps))
@@ -135,7 +137,7 @@ def _correlation(fetch: Any, entry_terms: int, columns: int) -> Kernel:
                     store_column(
                         tiles, uint32(stage + a_put + uint32(8 * A_STRIDE)), A_STRIDE, more
                     )
-                store_column(tiles, uint32(stage + b_put), b_stride, b)
+                store_column(tiles, uint64(uint32(stage + b_put)) + uint64(a_words), b_stride, b)
                 cuda.syncthreads()
                 quad = uint32(quad + uint32(step_quads))
                 if quad < quads:
@@ -144,12 +146,12 @@ def _correlation(fetch: Any, entry_terms: int, columns: int) -> Kernel:
                     if is_long:
                         more = source_terms(x, place, terms, uint32(first + uint32(2)), source)
                     b = filter_terms(w, start, terms, uint32(quad + b_quad))
-                a_get, b_get = uint32(stage + row), uint32(stage + uint32(a_words) + cell)
+                a_get, b_get = uint32(stage + row), uint64(uint32(stage + cell)) + uint64(a_words)
                 product(sums, tiles, a_get, tiles, b_get)
                 stage = uint32(uint32(stage_words) - stage)
             known = uint32(known + uint32(4 * table_quads))
 
-        column = int32(first_column + cell)
+        column = int32(first_column + int32(cell))
         store_results(y, sums, targets, row, (group, column, outer), bias, has_bias)
 
     return multiply_terms

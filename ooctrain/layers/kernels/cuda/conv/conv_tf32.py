@@ -7,28 +7,22 @@ of three stages of sixteen terms each; one barrier for each step tells that a st
 that another may be overwritten. A thread walks from term to term: within a tap it only counts on,
 and works out anew where the next tap lies; so 196 instructions surround 32 products on Hopper, 235
 before (`testing/emulator/sass.py` counts), of which some fifty are reached only at the next tap.
-`ldmatrix` reads eight rows of 16 bytes at once: the order of the 16-byte chunks in a row depends on
-the row's number, so that the eight lie in different banks. Results go through shared memory, to be
-written in whole rows. Needs compute capability 8.0. Sums over channels that are no multiple of four
-go to `conv_gemm.py`. Source: CUTLASS, "Efficient GEMM in CUDA"; PTX ISA. Read next:
-`tensor_core.py`, `conv_tf32_weights.py`.
+Needs compute capability 8.0. Sums over one to three channels go to `conv_tf32_few.py`, over others
+that are no multiple of four to `conv_gemm.py`. Source: CUTLASS, "Efficient GEMM in CUDA"; PTX ISA.
+Read next: `tensor_core.py`, `tensor_tile.py`, then `conv_tf32_few.py`.
 """
 
 from __future__ import annotations
 
-from ooctrain.layers.kernels.cuda.conv import conv_gemm, conv_plan
+from ooctrain.layers.kernels.cuda.conv import conv_gemm, conv_plan, conv_tf32_few
 from ooctrain.layers.kernels.cuda.conv.conv_address import (
     filter_start,
     inside_source,
-    pixel_place,
-    target_offset,
     terms_of,
 )
-from ooctrain.layers.kernels.cuda.conv.conv_fetch import load_upto, store_upto
 from ooctrain.layers.kernels.cuda.conv.conv_plan import (
     INNER,
     OUTER,
-    PIXELS,
     SOURCE_C,
     SOURCE_W,
     SPACING_H,
@@ -40,13 +34,20 @@ from ooctrain.layers.kernels.cuda.conv.tensor_core import (
     copy_commit,
     copy_wait_all,
     copy_wait_but_one,
-    ldmatrix_x4,
-    mma_tf32,
-    round_tf32,
 )
-from ooctrain.layers.kernels.cuda.conv.tile_product import TWO_BLOCKS, clear
-from ooctrain.layers.kernels.cuda.quads import sum_quad
-from ooctrain.layers.kernels.cuda.runtime.intrinsics import ld4, shared_array
+from ooctrain.layers.kernels.cuda.conv.tensor_tile import (
+    AMPERE,
+    DEPTH,
+    HALF,
+    ROWS_AT_ONCE,
+    chunk_place,
+    epilogue,
+    fragment_rows,
+    step_product,
+    two_places,
+)
+from ooctrain.layers.kernels.cuda.conv.tile_product import THREADS, TWO_BLOCKS, clear
+from ooctrain.layers.kernels.cuda.runtime.intrinsics import shared_array
 from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher, blocks_for
 from ooctrain.layers.kernels.cuda.runtime.shim import (
     cuda,
@@ -61,30 +62,17 @@ from ooctrain.layers.kernels.cuda.runtime.shim import (
 
 __all__ = ["correlate", "grad_weight"]
 
-THREADS = 256
-AMPERE = (8, 0)
 TILE = 128
-#: Words of a row of a tile: terms of one step.
-DEPTH = 16
 TILE_WORDS = TILE * DEPTH
 STAGE_WORDS = 2 * TILE_WORDS
 STAGES = 3
 SHARED_WORDS = STAGES * STAGE_WORDS
-#: A thread copies chunk t % 4 of rows t // 4 and t // 4 + 64, of both tiles.
-ROWS_AT_ONCE = 64
 #: A warp makes 64 x 32 results: 4 x 4 products of 16 x 8.
 HIGH, WIDE = 4, 4
 SUMS = HIGH * WIDE * 4
 LEFT, RIGHT = HIGH * 4, WIDE * 2
-#: Results of half a block on their way out, in rows of so many words.
-OUT_STRIDE = TILE + 4
-
-
-@device
-def chunk_place(row, chunk):
-    """Where a chunk of four words of a row lies in its tile: chunk ^ (row / 2 % 4) of that row."""
-    moved = uint32(chunk ^ uint32(uint32(row >> uint32(1)) & uint32(3)))
-    return uint32(uint32(row * uint32(DEPTH)) + uint32(moved * uint32(4)))
+_multiply = step_product(HIGH, WIDE, rounds=True)
+_spread_sums, _store_rows = epilogue(HIGH, WIDE, TILE)
 
 
 @device
@@ -161,29 +149,6 @@ def _copy_terms(tiles, at, x, w, walk, there, places, starts):
 
 
 @device
-def fragment_rows(lane, warp_row, warp_column):
-    """((row, chunk) of A, (row, chunk) of B): what a lane hands to ldmatrix first.
-
-    Of A four matrices are 16 rows x 2 chunks, of B two of eight rows x 2 chunks.
-    """
-    a_row = uint32(warp_row + uint32(lane % uint32(16)))
-    b_row = uint32(
-        warp_column + uint32(lane % uint32(8)) + uint32(uint32(lane // uint32(16)) * uint32(8))
-    )
-    b_chunk = uint32(uint32(lane // uint32(8)) % uint32(2))
-    return (a_row, uint32(lane // uint32(16))), (b_row, b_chunk)
-
-
-@device
-def put_rounded(fragments, first, words):
-    """fragments[first : first + 4] = the words, in TF32."""
-    fragments[first] = round_tf32(words[0])
-    fragments[first + 1] = round_tf32(words[1])
-    fragments[first + 2] = round_tf32(words[2])
-    fragments[first + 3] = round_tf32(words[3])
-
-
-@device
 def next_stage(stage):
     """How far it is to the stage that follows another in the ring; that is the first to the last.
 
@@ -197,40 +162,6 @@ def next_stage(stage):
 def before(stage):
     """The stage that another follows."""
     return uint32(2 * STAGE_WORDS) if stage == uint32(0) else uint32(stage - uint32(STAGE_WORDS))
-
-
-@device
-def spread_sums(tiles, sums, lane, warp_column):
-    """A warp's 64 x 32 sums, from where mma leaves them into rows of OUT_STRIDE words."""
-    at = uint32(uint32(uint32(lane // uint32(4)) * uint32(OUT_STRIDE)) + warp_column)
-    at = uint32(at + uint32(uint32(lane % uint32(4)) * uint32(2)))
-    for m in range(HIGH):
-        for n in range(WIDE):
-            k = (m * WIDE + n) * 4
-            place = uint32(at + uint32(m * 16 * OUT_STRIDE + n * 8))
-            tiles[place] = sums[k]
-            tiles[uint32(place + uint32(1))] = sums[k + 1]
-            tiles[uint32(place + uint32(8 * OUT_STRIDE))] = sums[k + 2]
-            tiles[uint32(place + uint32(8 * OUT_STRIDE + 1))] = sums[k + 3]
-
-
-@device
-def store_rows(y, tiles, first_pixel, warp, lane, channels, target, bias, has_bias):
-    """Every eighth of 64 rows of results, four channels of each, to where the row's pixel lies.
-
-    `channels` is (group, first channel of the block in it).
-    """
-    group, outer = channels[0], target[OUTER]
-    column, in_fours = int32(channels[1] + int32(lane * uint32(4))), outer % 4 == 0
-    remaining, first = int32(outer - column), int32(group * outer + column)
-    base = load_upto(bias, first, remaining if has_bias else 0)
-    for i in range(8):
-        row = uint32(warp + uint32(i * 8))
-        pixel = uint32(first_pixel + row)
-        if pixel < uint32(target[PIXELS]):
-            values = ld4(tiles, uint32(uint32(row * uint32(OUT_STRIDE)) + lane * uint32(4)))
-            offset = target_offset(pixel, target) + first
-            store_upto(y, offset, sum_quad(values, base), remaining, in_fours)
 
 
 @kernel(
@@ -252,14 +183,8 @@ def _correlate(x, w, bias, has_bias, y, source, taps, target):
 
     # What this thread copies.
     row, chunk = uint32(thread // uint32(4)), uint32(thread % uint32(4))
-    low, high = uint32(first_pixel + row), uint32(first_pixel + row + uint32(ROWS_AT_ONCE))
     column, first_channel = int32(first_column + int32(row)), int64(int32(group * taps[INNER]))
-    (low_row, low_column, low_at) = pixel_place(low, source, target)
-    (high_row, high_column, high_at) = pixel_place(high, source, target)
-    places = (
-        (low_row, low_column, low_at + first_channel),
-        (high_row, high_column, high_at + first_channel),
-    )
+    places = two_places(uint32(first_pixel + row), first_channel, source, target)
     starts = (
         filter_start(group, column, outer, taps),
         filter_start(group, int32(column + ROWS_AT_ONCE), outer, taps),
@@ -292,25 +217,7 @@ def _correlate(x, w, bias, has_bias, y, source, taps, target):
             walk = next_tap(walk, source, taps)
             there = reached(walk, places, source)
         _copy_terms(tiles, uint64(put), x, w, walk, there, places, starts)
-        for half in range(2):
-            # The order of the chunks is the same every eight rows; half a row is two chunks.
-            a_at, b_at = (
-                uint64(uint32(a_get ^ uint32(half * 8))),
-                uint64(uint32(b_get ^ uint32(half * 8))),
-            )
-            for m in range(HIGH):
-                from_there = a_at + uint64(m * 16 * DEPTH)
-                put_rounded(left, m * 4, ldmatrix_x4(tiles, from_there))
-            for n in range(WIDE // 2):
-                from_there = b_at + uint64(n * 16 * DEPTH)
-                put_rounded(right, n * 4, ldmatrix_x4(tiles, from_there))
-            for m in range(HIGH):
-                for n in range(WIDE):
-                    i, j, k = m * 4, n * 2, (m * WIDE + n) * 4
-                    a = (left[i], left[i + 1], left[i + 2], left[i + 3])
-                    c = (sums[k], sums[k + 1], sums[k + 2], sums[k + 3])
-                    d = mma_tf32(a, (right[j], right[j + 1]), c)
-                    sums[k], sums[k + 1], sums[k + 2], sums[k + 3] = d[0], d[1], d[2], d[3]
+        _multiply(sums, left, right, tiles, a_get, b_get)
         steps = uint32(steps - uint32(1))
         onward = next_stage(stage)
         a_get, b_get = uint32(a_get + onward), uint32(b_get + onward)
@@ -321,16 +228,19 @@ def _correlate(x, w, bias, has_bias, y, source, taps, target):
     # The warps of the upper 64 rows put their results into the free tiles, then those of the lower.
     for half in range(2):
         cuda.syncthreads()
-        if warp_row == uint32(half * 64):
-            spread_sums(tiles, sums, lane, warp_column)
+        if warp_row == uint32(half * HALF):
+            _spread_sums(tiles, sums, lane, warp_row, warp_column)
         cuda.syncthreads()
-        first = uint32(first_pixel + uint32(half * 64))
-        store_rows(y, tiles, first, warp, lane, (group, first_column), target, bias, has_bias)
+        first = uint32(first_pixel + uint32(half * HALF))
+        _store_rows(y, tiles, first, thread, (group, first_column), target, bias, has_bias)
 
 
 def correlate(launcher: Launcher, correlation: conv_plan.Correlation, x, w, bias, y) -> None:
     """y[pixel, o] = sum over terms of x times w [+ bias]."""
     source, taps, target = correlation
+    if taps.inner < 4:
+        conv_tf32_few.correlate(launcher, correlation, x, w, bias, y)
+        return
     if taps.inner % 4:
         conv_gemm.correlate(launcher, correlation, x, w, bias, y)
         return

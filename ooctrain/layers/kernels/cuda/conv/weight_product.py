@@ -1,0 +1,191 @@
+"""The gradient of the weight as a matrix product whose sum runs over pixels: one loop for all.
+
+In: activations x and gradients dy, both NHWC. Out: dW, or one partial result for each split of the
+pixels. The one idea: dW is terms (taps x channels) x filters. x and dy lie in memory with channels
+side by side, so what is fetched is stored as it comes, and a tile's rows are pixels: eight in a
+step, or sixteen. Where a pixel reads takes two divisions to find, so each thread of a block works
+it out for one of 256 pixels, and all look it up. Few filters and many pixels would keep few blocks
+busy: pixels are cut into splits by shape alone, and their results are added in order. A `Form` says
+what differs between float32 and TF32. Source: Chetlur et al., "cuDNN" (2014), section 3. Read next:
+`conv_gemm_weights.py`, `conv_tf32_weights.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ooctrain.layers.conv_shape import ConvShape
+from ooctrain.layers.kernels.cuda.conv import conv_plan
+from ooctrain.layers.kernels.cuda.conv.conv_kept import keep_place, keep_term, kept_place
+from ooctrain.layers.kernels.cuda.conv.conv_pieces import add_partials
+from ooctrain.layers.kernels.cuda.conv.conv_plan import INNER
+from ooctrain.layers.kernels.cuda.conv.tile_product import (
+    LONG_DEPTH,
+    THREADS,
+    TILE_DEPTH,
+    TILE_ROWS,
+    TWO_BLOCKS,
+    clear,
+)
+from ooctrain.layers.kernels.cuda.runtime.intrinsics import shared_array, st4
+from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher, blocks_for
+from ooctrain.layers.kernels.cuda.runtime.shim import (
+    LOWEST_CAPABILITY,
+    Capability,
+    Kernel,
+    cuda,
+    float32,
+    int32,
+    int64,
+    kernel,
+    smaller,
+    uint32,
+    uint64,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What differs between the kernels of the gradient of a weight; the functions are device code.
+
+    Args:
+        columns: filters of a tile, which has 128 terms.
+        depth: pixels of a step, TILE_DEPTH or LONG_DEPTH.
+        pitches: words from one pixel's row to the next, in the tile of the terms and of the
+            filters.
+        fetch: (what loads four terms of a pixel, what loads four filters).
+        cells: where in both tiles a thread's factors begin.
+        product: what adds the products of a step to a thread's sums.
+        results: (row, column) of a thread's first result in the block's.
+        store: what writes a thread's results.
+        padded: whether each tap has four terms, of which the last are zero.
+        capability: lowest compute capability.
+    """
+
+    columns: int
+    depth: int
+    pitches: tuple[int, int]
+    fetch: tuple[Any, Any]
+    cells: Callable
+    product: Any
+    results: Callable
+    store: Callable
+    padded: bool = False
+    capability: Capability = LOWEST_CAPABILITY
+
+
+def weight_kernel(form: Form) -> Kernel:
+    """The kernel of dW for tiles of 128 terms (taps x channels) x `form.columns` filters."""
+    columns, depth, padded = form.columns, form.depth, form.padded
+    (a_pitch, b_pitch), (fetch_terms, fetch_filters) = form.pitches, form.fetch
+    first_cells, first_results = form.cells, form.results
+    product, store_results = form.product, form.store
+    is_long, sums_words, line_quads = depth == LONG_DEPTH, columns // 2, columns // 4
+    further, a_words = TILE_DEPTH * a_pitch, depth * a_pitch
+    stage_words = a_words + depth * b_pitch
+    tile_words = 2 * stage_words
+
+    @kernel(
+        "void(f4[::1], f4[::1], f4[::1], UniTuple(i4, 9), UniTuple(i4, 9), UniTuple(i4, 5), i4,"
+        " i4)",
+        threads=THREADS,
+        capability=form.capability,
+        max_registers=TWO_BLOCKS,
+    )
+    def multiply_pixels(x, dy, partials, source, taps, pixels, outer, groups):
+        tiles = shared_array(tile_words, float32)
+        shift_rows = shared_array(TILE_ROWS, int32)
+        shift_columns = shared_array(TILE_ROWS, int32)
+        shift_distances = shared_array(TILE_ROWS, int64)
+        place_rows = shared_array(THREADS, int32)
+        place_columns = shared_array(THREADS, int32)
+        place_offsets = shared_array(THREADS, int64)
+        sums = cuda.local.array(sums_words, float32)
+        clear(sums, sums_words)
+        total, image_rows, image_columns, filters, per_split = pixels
+        thread = uint32(cuda.threadIdx.x)
+        group = int32(uint32(cuda.blockIdx.z) % uint32(groups))
+        split = int32(uint32(cuda.blockIdx.z) // uint32(groups))
+        first_term = int32(cuda.blockIdx.x * TILE_ROWS)
+        first_filter = int32(cuda.blockIdx.y * columns)
+        shifts = shift_rows, shift_columns, shift_distances
+        places = place_rows, place_columns, place_offsets
+        if thread < uint32(TILE_ROWS):
+            term = uint32(uint32(first_term) + thread)
+            if padded:
+                term = uint32(uint32(term // uint32(4)) * uint32(taps[INNER]))
+            keep_term(shifts, thread, term, int32(group * taps[INNER]), source, taps)
+        cuda.syncthreads()
+
+        # This thread fetches four terms of one or two of a step's pixels, and four filters of one.
+        number, within = uint32(thread // uint32(32)), uint32(thread % uint32(32) * uint32(4))
+        b_number = uint32(thread // uint32(line_quads))
+        b_within = uint32(thread % uint32(line_quads) * uint32(4))
+        k = int32(first_filter + int32(b_within))
+        those = filters, int32(group * outer + k), int32(outer - k)
+        a_put = uint32(uint32(number * uint32(a_pitch)) + within)
+        b_put = uint32(uint32(b_number * uint32(b_pitch)) + b_within)
+
+        # What lies a constant further is added as uint64, which costs no register.
+        a_cell, b_cell = first_cells(thread)
+        start, end = uint32(split * per_split), uint32((split + 1) * per_split)
+        end = end if end < uint32(total) else uint32(total)
+        stage = uint32(0)
+        while start < end:
+            image = end, image_rows, image_columns
+            keep_place(places, thread, uint32(start + thread), image, source)
+            cuda.syncthreads()
+            known = smaller(uint32(THREADS), uint32(end - start))
+            a = fetch_terms(x, kept_place(places, number), shifts, within, source)
+            more = a
+            if is_long:
+                i = uint32(number + uint32(TILE_DEPTH))
+                more = fetch_terms(x, kept_place(places, i), shifts, within, source)
+            b = fetch_filters(dy, uint32(start + b_number), end, those)
+            step = uint32(0)
+            while step < known:
+                st4(tiles, uint32(stage + a_put), a)
+                if is_long:
+                    st4(tiles, uint64(uint32(stage + a_put)) + uint64(further), more)
+                st4(tiles, uint64(uint32(stage + b_put)) + uint64(a_words), b)
+                cuda.syncthreads()
+                step = uint32(step + uint32(depth))
+                if step < known:
+                    i = uint32(step + number)
+                    a = fetch_terms(x, kept_place(places, i), shifts, within, source)
+                    if is_long:
+                        i = uint32(i + uint32(TILE_DEPTH))
+                        more = fetch_terms(x, kept_place(places, i), shifts, within, source)
+                    b = fetch_filters(dy, uint32(start + step + b_number), end, those)
+                b_get = uint64(uint32(stage + b_cell)) + uint64(a_words)
+                product(sums, tiles, uint32(stage + a_cell), tiles, b_get)
+                stage = uint32(uint32(stage_words) - stage)
+            start = uint32(start + uint32(THREADS))
+
+        row, column = first_results(thread)
+        line = int64(split) * filters + group * outer
+        k, term = int32(first_filter + int32(column)), int32(first_term + int32(row))
+        store_results(partials, sums, line, k, outer, term, taps)
+
+    return multiply_pixels
+
+
+def launch(
+    launcher: Launcher, kernel: Kernel, form: Form, shape: ConvShape, arrays: Any, workspace: Any
+) -> None:
+    """Queues a kernel for all tiles and splits, and the sum of the splits.
+
+    Args:
+        arrays: x, dy, dw.
+    """
+    x, dy, dw = arrays
+    source, taps, pixels = conv_plan.grad_weight(shape)
+    splits, terms = conv_plan.splits(shape), taps.count * (4 if form.padded else taps.inner)
+    partials = launcher.part(workspace, 0, splits * dw.size, "float32") if splits > 1 else dw
+    blocks = (
+        blocks_for(terms, TILE_ROWS), blocks_for(shape.kg, form.columns), shape.groups * splits,
+    )  # fmt: skip
+    launcher.launch(kernel, blocks, x, dy, partials, source, taps, pixels, shape.kg, shape.groups)
+    add_partials(launcher, partials, splits, dw)
