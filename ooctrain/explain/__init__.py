@@ -75,6 +75,8 @@ def explain_code(code: str) -> str:
     elif known not in CODES:
         kind, example = " (a rule of the verifier)", "smallest list that breaks it"
         meaning = entry.meaning  # a docstring, with lines of its own
+        if known < "R5":
+            example = f"smallest list that breaks it, for the step\n    {_example_step()}\nis"
     parts = [f"{known}: {entry.title}{kind}", meaning, _section(example, entry.example)]
     return "\n\n".join([*parts, *([_section("what mends it", entry.fix)] if entry.fix else [])])
 
@@ -89,6 +91,13 @@ def _laws() -> Mapping[str, str]:
     from ooctrain.testing.allocator_laws import LAWS
 
     return LAWS
+
+
+def _example_step() -> str:
+    # As in `_laws`.
+    from ooctrain.sched.rules import EXAMPLE_STEP
+
+    return EXAMPLE_STEP
 
 
 def _rules() -> Mapping:

@@ -3,8 +3,8 @@
 In: a planner's decisions. Out: `Schedule`, read by verifier, simulator, executor and report alike.
 The one idea: correctness and memory are decided by the order of the list alone, speed by the three
 streams it runs on. The six instructions are in `instructions.py`; everybody takes them from here,
-with the list. How both look in a file is `plan_file.py`. Read next: `instructions.py`, then
-`ledger.py`, `simulate.py`, `verify.py`.
+with the list. How both look in a file is `plan_file.py`, as text `list_text.py`. Read next:
+`instructions.py`, then `ledger.py`, `simulate.py`, `verify.py`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from types import ModuleType
 from typing import Any
 
 from ooctrain.sched.instructions import (
@@ -74,8 +75,36 @@ class Schedule:
         """Raises ConfigError where the data is not a schedule."""
         return Schedule(*schedule_from_json(data))
 
+    def __str__(self) -> str:
+        return self.text()
+
+    def text(self, trace: Trace | None = None) -> str:
+        """The list as text, an instruction a line (docs/schedule.md, "The list as text").
+
+        Args:
+            trace: gives the names; None: ids stand for them.
+        """
+        parts = (self.instructions, self.start_device, self.start_host, self.granule)
+        return _list_text().list_to_text(parts, trace, trace and default_start(trace))
+
+    @staticmethod
+    def parse(text: str, trace: Trace | None = None) -> Schedule:
+        """The list that a text says: `Schedule.parse(schedule.text(trace), trace)` is the schedule.
+
+        Args:
+            trace: what its names and whole variables are; None: the text has ids and ranges only.
+
+        Raises:
+            ListSyntaxError: with the line and the column that cannot be read.
+        """
+        return Schedule(*_list_text().list_from_text(text, trace, trace and default_start(trace)))
+
+    def diff(self, other: Schedule, trace: Trace | None = None) -> str:
+        """The first instruction in which another list differs, both in text; "" for equal ones."""
+        return first_difference(self.text(trace), other.text(trace))
+
     def describe(self, index: int, trace: Trace) -> str:
-        """Instruction `index` in words: "SwapOut layer1.0.conv1.out [0, 65536)"."""
+        """Instruction `index` as a line of the list: "out layer1.0.conv1.out[0:64K]"."""
         return describe_instruction(self.instructions[index], trace)
 
 
@@ -155,6 +184,29 @@ class Plan:
         text = json.dumps(self.to_json())
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
+
+
+def first_difference(ours: str, theirs: str) -> str:
+    """The first line in which two lists differ, with the two lines before it; "" for equal ones."""
+    a, b = ours.split("\n"), theirs.split("\n")
+    if a == b:
+        return ""
+    pairs = enumerate(zip(a, b, strict=False))
+    same = next((n for n, (x, y) in pairs if x != y), min(len(a), len(b)))
+    lines = [f"the first {same} lines are equal"]
+    lines += [f"    {n:4d}  {a[n]}" for n in range(max(0, same - 2), same)]
+    lines += [
+        f"  {sign} {same:4d}  {side[same] if same < len(side) else '(the list ends)'}"
+        for sign, side in (("-", a), ("+", b))
+    ]
+    return "\n".join(lines)
+
+
+def _list_text() -> ModuleType:
+    # Not at the top: lists are planned, proved and run a thousand times for each one that is read.
+    from ooctrain.sched import list_text
+
+    return list_text
 
 
 def default_start(trace: Trace) -> tuple[tuple[Range, ...], tuple[Range, ...]]:
