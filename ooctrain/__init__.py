@@ -49,6 +49,7 @@ _HOME = {name: module for module, names in _NAMES.items() for name in names}
 _MODULES = {
     **{m: m for m in ("alloc", "data", "errors", "functional", "models", "nn", "optim", "testing")},
     "utils": "engine.clip",
+    "puzzles": "course.puzzles",
 }
 __all__ = sorted([*_HOME, *_MODULES, "__version__"])
 
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from ooctrain import alloc, data, errors, functional, models, nn, optim, testing
     from ooctrain.alloc.registry import allocators
     from ooctrain.api import execute, load_plan, lower_bound, plan, simulate, verify
+    from ooctrain.course import puzzles
     from ooctrain.engine import clip as utils
     from ooctrain.engine.autograd import manual_seed, no_grad, tensor
     from ooctrain.engine.own_op import Op

@@ -102,11 +102,16 @@ class Puzzle:
         name: such as "a1"; its file in `tutorials/puzzles` begins with it.
         title: what it is about.
         judge: what makes an attempt of an answer.
+        given: says what is given, as far as its file does not.
     """
 
     name: str
     title: str
     judge: Callable[[str, Any], Attempt]
+    given: Callable[[], str] = str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.title}\n{self.given()}".rstrip()
 
     def check(self, answer: Any, picture: str | None = None) -> Attempt:
         """Tries an answer, and prints what it is worth.

@@ -1,4 +1,4 @@
-"""Series a: the list by hand. A step, a machine and a budget are given; the student writes the list.
+"""Series a: the list by hand. Step, machine and budget are given; the student writes the list.
 
 The answer is text (docs/schedule.md, "The list as text"). It is proved by the verifier and timed by
 the simulator, as every planner's list is. The target is what one of the library's planners needs,
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from ooctrain import api
 from ooctrain.course.puzzles.attempt import Attempt, Number, Puzzle, Wrong, attempted
@@ -91,7 +91,7 @@ def uneven_stages() -> Trace:
 
 def skip_connection() -> Trace:
     """Six equal stages; F4 reads x1 besides, so that x1 has two gradients, which `add` adds."""
-    builder, backward = TraceBuilder(), "backward"
+    builder = TraceBuilder()
 
     def value(name: str, kind: str) -> int:
         return builder.variable(name, (100,), "uint8", kind)  # type: ignore[arg-type]
@@ -108,14 +108,15 @@ def skip_connection() -> Trace:
     ]  # fmt: skip
     builder.call("loss", Stage(), (x[6],), (y[6],), phase="loss", duration_ns=0)
     for i in reversed(range(6)):
-        ins, outs = (x[i], x[i + 1], y[i + 1]), (y[i],)
+        ins: tuple[int, ...] = (x[i], x[i + 1], y[i + 1])
+        outs: tuple[int, ...] = (y[i],)
         if i == 4:
             ins, outs = (x[4], x[1], x[5], y[5]), (y[4], side)
         if i == 0:
             builder.call("add", Stage(), (y[1], side), (total,), reuse={total: y[1]},
                          phase="backward", duration_ns=NS_PER_US)  # fmt: skip
             ins = (x[0], x[1], total)
-        builder.call(f"B{i}", Stage(), ins, outs, phase=backward, forward_of=forward[i],
+        builder.call(f"B{i}", Stage(), ins, outs, phase="backward", forward_of=forward[i],
                      duration_ns=20 * NS_PER_US)  # fmt: skip
     return builder.build()
 
@@ -157,8 +158,8 @@ def judge(task: Task, title: str, answer: object) -> Attempt:
     rows[f"target, by {task.planner}"] = target
     bound = api.lower_bound(trace, budget, task.machine).makespan_us
     numbers = (
-        Number("time, us", yours and yours.makespan_us, best.makespan_us, bound),
-        Number("memory, bytes", yours and yours.peak_bytes, budget),
+        Number("time, us", yours.makespan_us if yours else None, best.makespan_us, bound),
+        Number("memory, bytes", yours.peak_bytes if yours else None, budget),
     )
     phases = {call.name: call.phase for call in trace.calls}
     hint = _longest_wait(yours) if yours else ""
@@ -215,7 +216,7 @@ TITLES = {
 
 
 def _puzzle(name: str) -> Puzzle:
-    return Puzzle(name, TITLES[name], lambda title, answer: judge(TASKS[name], title, answer))
+    return Puzzle(name, TITLES[name], partial(judge, TASKS[name]), TASKS[name].__str__)
 
 
 PUZZLES = tuple(_puzzle(name) for name in TASKS)

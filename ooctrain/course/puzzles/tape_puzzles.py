@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ Arrays = Mapping[str, np.ndarray]
 
 def conv(x: np.ndarray, w: np.ndarray) -> np.ndarray:
     """(N, C, H, W) by (K, C, R, S) without padding: (N, K, H - R + 1, W - S + 1)."""
-    fields = np.lib.stride_tricks.sliding_window_view(x, w.shape[2:], (2, 3))  # type: ignore[call-overload]
+    fields = np.lib.stride_tricks.sliding_window_view(x, w.shape[2:], (2, 3))
     return np.einsum("nchwrs,kcrs->nkhw", fields, w)
 
 
@@ -160,7 +161,8 @@ def _error(found: np.ndarray, right: np.ndarray) -> float:
 
 def _compare(gradients: Arrays, right: Arrays) -> None:
     for name, slope in right.items():
-        off = np.abs(gradients[name] - slope) > TOLERANCE * max(np.abs(slope).max(), 1.0)
+        # Written so that what is not a number is off, too.
+        off = ~(np.abs(gradients[name] - slope) <= TOLERANCE * max(np.abs(slope).max(), 1.0))
         if off.any():
             place = tuple(int(i) for i in np.argwhere(off)[0])
             raise Wrong(
@@ -179,7 +181,8 @@ def _waiting(tape: Tape) -> float:
 def lifetimes(title: str, tape: Tape) -> str:
     """From the line that writes a value to the last that reads it, for each value of a tape."""
     lines = tape.lines
-    first = [n for name in tape.values if name not in {o for *_, o in lines} for n in [name]]
+    written_by_lines = {output for *_, output in lines}
+    first = [name for name in tape.values if name not in written_by_lines]
     rows: list[tuple[str, Sequence[Piece]]] = []
     for name in first:
         reads = [n for n, (_, inputs, _) in enumerate(lines) if name in inputs]
@@ -200,7 +203,7 @@ TITLES = {"e1": "The gradient of a product", "e2": "The gradients of a convoluti
 
 
 def _puzzle(name: str) -> Puzzle:
-    return Puzzle(name, TITLES[name], lambda title, answer: judge(TASKS[name], title, answer))
+    return Puzzle(name, TITLES[name], partial(judge, TASKS[name]))
 
 
 PUZZLES = tuple(_puzzle(name) for name in TASKS)
