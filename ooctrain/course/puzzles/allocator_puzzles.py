@@ -59,7 +59,7 @@ def judge_choose(title: str, choose: Callable[[list[Hole], int], int | None]) ->
 def judge_join(title: str, give_back: Callable[[list[Hole], int, int], list[Hole]]) -> Attempt:
     """b2: `give_back(holes, offset, size)` returns the holes after a block has gone."""
 
-    return _on_a_step(title, lowest, give_back)
+    return _on_a_step(title, lowest, lambda *block: give_back(*block))
 
 
 Place = Callable[[list[Hole], int, str, int], int | None]

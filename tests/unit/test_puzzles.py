@@ -1,0 +1,135 @@
+"""Each puzzle can be solved, each stub says what is missing, and wrong attempts are told where."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+from zipfile import ZipFile
+
+import pytest
+from support import puzzle_solutions
+from support.puzzle_solutions import SOLUTIONS, WRONG
+
+import ooctrain as oc
+from ooctrain.errors import ConfigError
+
+FOLDER = Path(__file__).parents[2] / "tutorials" / "puzzles"
+FILES = {path.name[:2]: path for path in sorted(FOLDER.glob("*.py"))}
+#: These compile kernels, or trace and plan a ResNet-18.
+LONG = ("b1", "b2", "b4", "d1", "d2", "d3", "d4")
+NAMES = [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in SOLUTIONS]
+WRONG_ONES = [
+    pytest.param(*case, marks=pytest.mark.slow if case[0] in LONG else (), id=f"{n}-{case[0]}")
+    for n, case in enumerate(WRONG)
+]
+
+
+def test_there_is_a_file_and_a_solution_for_each_puzzle_in_order():
+    assert list(FILES) == list(SOLUTIONS) == list(oc.puzzles.PUZZLES)
+    assert len(FILES) >= 16
+    assert {case[0] for case in WRONG} == set(FILES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_stub_runs_and_says_what_is_missing(name, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(FILES[name]), run_name="__main__")
+    shown = capsys.readouterr().out
+    assert "solved" not in shown
+    assert re.search(r"wrong: \S|right, but not there yet: \S", shown)
+    assert shown.startswith(f"{name} ")
+    assert ElementTree.parse(tmp_path / f"{name}.svg").getroot().tag.endswith("svg")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_solution_reaches_both_targets(name, capsys):
+    attempt = oc.puzzles.PUZZLES[name].check(SOLUTIONS[name])
+    assert attempt.solved, str(attempt)
+    assert "  solved" in capsys.readouterr().out
+    for number in attempt.numbers:
+        assert number.bound is None or number.bound <= number.target * (1 + 1e-9)
+        assert number.bound is None or number.bound <= number.yours * (1 + 1e-9)
+    assert attempt._repr_svg_().startswith("<svg ")
+
+
+@pytest.mark.parametrize(("name", "answer", "words"), WRONG_ONES)
+def test_a_wrong_attempt_is_told_where(name, answer, words):
+    attempt = oc.puzzles.PUZZLES[name].check(answer)
+    assert not attempt.solved
+    assert words in str(attempt)
+    ElementTree.fromstring(attempt.picture)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("answer", [None, 7, "run", (), object()])
+def test_an_answer_of_another_kind_is_refused_in_words(name, answer):
+    attempt = oc.puzzles.PUZZLES[name].check(answer)
+    assert attempt.wrong
+    assert not attempt.solved
+
+
+def functions_of(answer):
+    """The functions of an answer, whatever it is made of."""
+    if isinstance(answer, dict):
+        answer = tuple(answer.values())
+    parts = answer if isinstance(answer, tuple) else (getattr(answer, "function", answer),)
+    return parts if parts == (answer,) or not isinstance(answer, tuple) else [
+        function for part in parts for function in functions_of(part)
+    ]  # fmt: skip
+
+
+def test_solutions_are_short():
+    """A few lines that a student writes, signatures and all."""
+    for name, answer in SOLUTIONS.items():
+        texts = (
+            [answer] if isinstance(answer, str) else map(inspect.getsource, functions_of(answer))
+        )
+        lines = [line for text in texts for line in text.splitlines() if line]
+        assert 2 <= len(lines) <= 28, (name, len(lines))
+
+
+def test_no_solution_is_in_the_package_or_in_a_file_of_a_puzzle():
+    texts = [path.read_text() for path in FILES.values()]
+    texts += [p.read_text() for p in Path(oc.puzzles.__file__).parent.glob("*.py")]
+    for source in (A for A in vars(puzzle_solutions).values() if inspect.isfunction(A)):
+        body = "\n".join(inspect.getsource(source).splitlines()[2:]).strip()
+        if len(body) > 120:
+            assert not any(body in text for text in texts), source
+
+
+def test_the_files_come_out_of_the_library(tmp_path):
+    copied = oc.puzzles.copy(str(tmp_path / "mine"))
+    assert {path.name for path in FILES.values()} <= set(copied)
+    (tmp_path / "mine" / copied[0]).write_text("my work")
+    assert oc.puzzles.copy(str(tmp_path / "mine")) == []
+    assert (tmp_path / "mine" / copied[0]).read_text() == "my work"
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="OOC-117"):
+        oc.puzzles.copy(str(tmp_path / "file" / "below"))
+
+
+def test_what_is_given_can_be_printed():
+    assert "B7(x7 100 B, x8 100 B, y8 100 B) -> y7 100 B, 20 us" in str(oc.puzzles.a2)
+    assert str(oc.puzzles.c1) == "c1 The frontier"
+
+
+@pytest.mark.slow
+def test_the_wheel_has_the_files_and_no_solution(tmp_path):
+    pytest.importorskip("hatchling")
+    if shutil.which("git") is None:
+        pytest.skip("hatchling asks git what belongs to a wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    done = subprocess.run(
+        command, cwd=FOLDER.parents[1], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    names = ZipFile(wheel).namelist()
+    assert {f"ooctrain/tutorials/puzzles/{path.name}" for path in FILES.values()} <= set(names)
+    assert not [name for name in names if "solution" in name]
