@@ -70,7 +70,7 @@ run B5; free x6; free y6
 run B4; free x5; free y5
 in x3; run B3; free x4; free y4
 in x2; run B2; free x3; free y3
-run B1; in x0; end B1; free x2; free y2
+run B1; in x0; free x2; free y2
 run add; free s1
 run B0; free x1; free t1; free y0
 """
@@ -80,11 +80,11 @@ run F1; out x1; free x1
 run F2; out x2; free x2
 run F3; run F4; run F5; run loss
 run B5; free x6; free y6
-run B4; in x2; end B4; free x5; free y5
-run B3; in x1[0:40]; end B3; free x4; free y4
-run B2; in x1[40:100]; end B2; free x3; free y3
+run B4; in x2; free x5; free y5
+run B3; in x1[0:40]; free x4; free y4
+run B2; in x1[40:100]; free x3; free y3
 in x1[100:200]
-run B1; in x0; end B1; free x2; free y2
+run B1; in x0; free x2; free y2
 run B0; free x1; free y1; free y0
 """
 A6 = """
@@ -96,9 +96,9 @@ run F4; free x1[50:100]
 run F5; out x2[0:50]
 run loss; free x2[0:50]
 run B5; free x6; free y6
-run B4; in x2[0:50]; in x1[0:50]; end B4; free x5; free y5
-run B3; in x1[50:100]; in x0[0:50]; end B3; free x4; free y4
-run B2; in x0[50:100]; end B2; free x3; free y3
+run B4; in x2[0:50]; in x1[0:50]; free x5; free y5
+run B3; in x1[50:100]; in x0[0:50]; free x4; free y4
+run B2; in x0[50:100]; free x3; free y3
 run B1; free x2; free y2
 run B0; free x1; free y1; free y0
 """
@@ -482,7 +482,7 @@ WRONG = [
     ("a1", A1.replace("free x4; ", ""), "[R407] 'x4'"),
     ("a1", A1.replace("run F2;", "run F2; free x2;"), "instruction 9: run B2"),
     ("a2", A2.replace("free x0", "free x9"), "line 3, column 22"),
-    ("a2", A2.replace("; free x4\nrun F7", "\nrun F7").replace("; in x4", ""), "exceeds the budget"),
+    ("a2", A2.replace("F6; free x4", "F6").replace("; in x4", ""), "exceeds the budget"),
     ("a2", on_demand(A2), "the longest wait: B"),
     ("a3", A3.replace("run F0; run F1; free x1\nrun B2", "run B2"), "run its producer 'F1' again"),
     ("a4", A4.replace("in x2; ", ""), "it has a host copy: list a SwapIn before"),

@@ -5,18 +5,17 @@ from __future__ import annotations
 import inspect
 import re
 import runpy
-import shutil
-import subprocess
-import sys
+import tomllib
 from pathlib import Path
 from xml.etree import ElementTree
-from zipfile import ZipFile
 
 import pytest
 from support import puzzle_solutions
 from support.puzzle_solutions import SOLUTIONS, WRONG
 
 import ooctrain as oc
+from ooctrain.course.puzzles.law_puzzles import ARENAS, FRONTIERS, NORMS
+from ooctrain.course.puzzles.list_puzzles import TASKS
 from ooctrain.errors import ConfigError
 
 FOLDER = Path(__file__).parents[2] / "tutorials" / "puzzles"
@@ -119,17 +118,32 @@ def test_what_is_given_can_be_printed():
     assert str(oc.puzzles.c1) == "c1 The frontier"
 
 
-@pytest.mark.slow
-def test_the_wheel_has_the_files_and_no_solution(tmp_path):
-    pytest.importorskip("hatchling")
-    if shutil.which("git") is None:
-        pytest.skip("hatchling asks git what belongs to a wheel")
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
-    done = subprocess.run(
-        command, cwd=FOLDER.parents[1], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    (wheel,) = tmp_path.glob("*.whl")
-    names = ZipFile(wheel).namelist()
-    assert {f"ooctrain/tutorials/puzzles/{path.name}" for path in FILES.values()} <= set(names)
-    assert not [name for name in names if "solution" in name]
+def test_the_wheel_takes_the_files_to_where_they_are_looked_for():
+    project = tomllib.loads((FOLDER.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
+    included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    root = Path(oc.__file__).parents[1]
+    assert [root / to for to in included.values() if to.endswith("puzzles")] == [
+        oc.puzzles._FILES[0]
+    ]
+    assert (FOLDER.parents[1] / "tutorials" / "puzzles").samefile(FOLDER)
+
+
+def test_the_numbers_in_the_texts_are_those_of_the_library():
+    words = {"two": 2, "five": 5, "seven": 7}
+    for name, zoo in {"f1": ARENAS, "f2": FRONTIERS, "f3": NORMS}.items():
+        text = " ".join(FILES[name].read_text().replace("\n#", " ").split())
+        count = re.search(r"kills all (\w+)", text)[1]
+        assert words[count] == len(zoo.bugs)
+    for name, needs in {"a1": "700 bytes", "a2": "1,100 bytes", "a6": "they need 900"}.items():
+        trace = TASKS[name].trace()
+        assert needs in " ".join(FILES[name].read_text().replace("\n#", " ").split())
+        peak = oc.plan(trace, 1 << 20, "keep-all", TASKS[name].machine, rewrites=()).peak_bytes
+        assert peak == int(re.sub(r"\D", "", needs))
+        assert f"{TASKS[name].budget_bytes} bytes" in FILES[name].read_text()
+
+
+def test_an_unfinished_list_has_numbers_and_a_picture_too():
+    attempt = oc.puzzles.a2.check("run F0; out x0; run F1; free x7")
+    assert [number.yours for number in attempt.numbers] == [20, 300]
+    assert "instruction 3: free x7" in attempt.wrong
+    assert "as far as it is legal" in attempt.picture

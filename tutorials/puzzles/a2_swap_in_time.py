@@ -13,6 +13,8 @@
 #
 # **Your work:** finish within 500 bytes in at most the time that the planner `window` needs. The
 # picture shows the three streams, yours above the planner's. **Needs:** tutorial 04.
+#
+# `print(oc.puzzles.a2)` lists the calls with what they read and write.
 
 # %%
 import ooctrain as oc

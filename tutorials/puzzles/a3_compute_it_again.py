@@ -8,6 +8,8 @@
 #
 # **Your work:** finish within 500 bytes in at most the time of `rotor`, which finds the best way
 # to recompute a chain. Which values are worth keeping? **Needs:** tutorial 11.
+#
+# `print(oc.puzzles.a3)` lists the calls with what they read and write.
 
 # %%
 import ooctrain as oc

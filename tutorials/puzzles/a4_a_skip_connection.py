@@ -11,6 +11,8 @@
 #
 # **Your work:** finish within 600 bytes in at most the time of `belady`, which evicts what is read
 # again last. Can you do better? `combined` also computes again. **Needs:** a2, tutorial 09.
+#
+# `print(oc.puzzles.a4)` lists the calls with what they read and write.
 
 # %%
 import ooctrain as oc

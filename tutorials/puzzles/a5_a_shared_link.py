@@ -11,6 +11,8 @@
 #
 # **Your work:** finish within 620 bytes in at most the time of `belady`, which here moves pieces
 # of 20 bytes. Bring a part in as soon as there is room for it. **Needs:** a2, tutorial 09.
+#
+# `print(oc.puzzles.a5)` lists the calls with what they read and write.
 
 # %%
 import ooctrain as oc

@@ -8,6 +8,8 @@
 # **Your work:** finish within 650 bytes in at most the time of `belady`, in pieces of 50 bytes.
 # Keep the link busy from the first stage on, and begin to fetch as soon as a value has been freed.
 # **Needs:** a5, tutorial 10 for the bound.
+#
+# `print(oc.puzzles.a6)` lists the calls with what they read and write.
 
 # %%
 import ooctrain as oc

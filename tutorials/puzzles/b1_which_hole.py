@@ -14,9 +14,9 @@ import ooctrain as oc
 
 def choose(holes, size):
     """The number of a hole that takes `size` bytes, or None."""
-    for _number, (_offset, _length) in enumerate(holes):
-        pass  # does it take the block?
-    return  # every block goes to the free end: that is a large arena
+    if holes and holes[-1][1] >= size:
+        return len(holes) - 1  # the last one, if it takes the block
+    return None
 
 
 oc.puzzles.b1.check(choose, picture="b1.svg")

@@ -228,7 +228,8 @@ def judge_pack(title: str, pack_blocks: Callable[[list], list[int]]) -> Attempt:
                 for n, (at, (size, begin, end)) in enumerate(zip(offsets, blocks, strict=True))
             ]
     limits = [("the most that lives at one time", numbers[0].bound or 0)]
-    picture = areas_svg(title, areas, axes=("time", "address"), limits=limits)
+    legend = [f"block {n}, {n + 6}, ..." for n in range(6)]
+    picture = areas_svg(title, areas, axes=("time", "address"), legend=legend, limits=limits)
     hint = "the largest first is good, and not always best: which others keep a place for long?"
     return Attempt(title, (numbers[0], numbers[1]), wrong, hint, picture)
 

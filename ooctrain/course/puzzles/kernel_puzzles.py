@@ -185,7 +185,7 @@ def accesses_picture(title: str, counts: Counts | None) -> str:
     extent = max((max(words) for _, words in shown), default=0) + 1
     return strips_svg(
         f"{title}: what the first warp asks for", rows or [("no access", [])],
-        extent=extent, axis="word",
+        extent=extent, axis="word", legend=("sectors of 32 bytes", "and those between"),
     )  # fmt: skip
 
 

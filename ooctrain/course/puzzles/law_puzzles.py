@@ -182,18 +182,20 @@ def judge(zoo: Zoo, title: str, law: Callable[..., Any]) -> Attempt:
         name, why = next(iter(alarms.items()))
         wrong = broken or f"a false alarm: {name} is right, and your law says\n    {why}"
     elif alive:
-        wrong = f"a bug is alive: {alive[0]!r}, and {len(alive) - 1} more"
+        more = f", and {len(alive) - 1} more" if len(alive) > 1 else ""
+        wrong = f"a bug is alive: {alive[0]!r}{more}"
     numbers = (
         Number("bugs alive", None if broken else len(alive), 0, 0),
         Number("false alarms", None if broken else len(alarms), 0, 0),
     )
-    rows = [(name[:14], [Piece(0, 1, name, 1 if name in alarms else 2)]) for name in zoo.right]
+    rows = [(name[:14], [Piece(0, 1, name, int(name in alarms))]) for name in zoo.right]
     rows += [
-        (f"bug {number}", [Piece(0, 1, bug, 1 if broken or bug in alive else 2)])
+        (f"bug {number}", [Piece(0, 1, bug, int(bool(broken) or bug in alive))])
         for number, bug in enumerate(zoo.bugs, 1)
     ]
-    legend = ("", "not yet", "as it should be")
-    return Attempt(title, numbers, wrong, "", strips_svg(title, rows, extent=1, legend=legend))
+    legend = ("as it should be", "not yet")
+    picture = strips_svg(title, rows, extent=1, legend=legend, number=lambda _: "")
+    return Attempt(title, numbers, wrong, "", picture)
 
 
 def _refused(law: Callable[..., Any], arguments: tuple) -> str:

@@ -9,7 +9,7 @@ worked out when it is asked for; the bound is what no list within the budget can
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
 from ooctrain import api
@@ -151,10 +151,8 @@ def judge(task: Task, title: str, answer: object) -> Attempt:
     trace, budget = task.trace(), task.budget_bytes
     best = task.plan()
     target = api.simulate(best.schedule, trace, task.machine)
-    wrong, found = attempted(lambda: _timed(task, answer))
-    wrong = wrong or (found[1] if found else "")
-    yours: Timeline | None = found[0] if found else None
-    rows = {"yours": yours} if yours else {}
+    wrong, yours = _timed(task, answer)
+    rows = {"yours" + ", as far as it is legal" * bool(wrong): yours} if yours else {}
     rows[f"target, by {task.planner}"] = target
     bound = api.lower_bound(trace, budget, task.machine).makespan_us
     numbers = (
@@ -167,35 +165,46 @@ def judge(task: Task, title: str, answer: object) -> Attempt:
     return Attempt(title, numbers, wrong, hint, picture)
 
 
-def _timed(task: Task, answer: object) -> tuple[Timeline, str]:
-    """The timeline of a legal list, and what is wrong if it is over the budget.
-
-    Raises:
-        Wrong: it is not legal at any budget, with its last lines.
-    """
-    if not isinstance(answer, str | Schedule):
-        raise Wrong(f"the answer is a list as text, and it is {answer!r:.60}")
+def _timed(task: Task, answer: object) -> tuple[str, Timeline | None]:
+    """What is wrong with a list, and its timeline as far as it is legal without a budget."""
     trace = task.trace()
-    schedule = Schedule.parse(answer, trace) if isinstance(answer, str) else answer
-    _prove(schedule, trace, None)
-    timeline = api.simulate(schedule, trace, task.machine)
-    try:
-        _prove(schedule, trace, task.budget_bytes)
-    except Wrong as over:
-        return timeline, str(over)
-    return timeline, ""
+    wrong, schedule = attempted(lambda: _read(answer, trace))
+    if schedule is None:
+        return wrong, None
+    legal = schedule
+    broken = _broken(schedule, trace, 2 * sum(variable.nbytes for variable in trace.variables))
+    if broken is not None and broken.index is not None:
+        legal = replace(schedule, instructions=schedule.instructions[: broken.index])
+    elif broken is not None and broken.where == "before the step":
+        return _shown(broken, schedule, trace), None
+    timeline = api.simulate(legal, trace, task.machine)
+    broken = broken or _broken(schedule, trace, task.budget_bytes)
+    return _shown(broken, schedule, trace) if broken else "", timeline
 
 
-def _prove(schedule: Schedule, trace: Trace, budget_bytes: int | None) -> None:
-    all_bytes = sum(variable.nbytes for variable in trace.variables)
+def _read(answer: object, trace: Trace) -> Schedule:
+    if isinstance(answer, str):
+        return Schedule.parse(answer, trace)
+    if not isinstance(answer, Schedule):
+        raise Wrong(f"the answer is a list as text, and it is {answer!r:.60}")
+    return answer
+
+
+def _broken(schedule: Schedule, trace: Trace, budget_bytes: int) -> ScheduleError | None:
     try:
-        api.verify(schedule, trace, budget_bytes or 2 * all_bytes)
+        api.verify(schedule, trace, budget_bytes)
     except ScheduleError as broken:
-        lines = [f"{broken}"]
-        if broken.index is not None and len(schedule):
-            shown = describe_list(schedule, trace, broken.index)[1:][-_SHOWN:]
-            lines += ["  the list up to there:", *(f"  {line}" for line in shown)]
-        raise Wrong("\n".join(lines).replace("\n", "\n  ")) from None
+        return broken
+    return None
+
+
+def _shown(broken: ScheduleError, schedule: Schedule, trace: Trace) -> str:
+    """What is wrong, with the lines of the list up to there."""
+    lines = [str(broken)]
+    if broken.index is not None:
+        shown = describe_list(schedule, trace, broken.index)[1:][-_SHOWN:]
+        lines += ["  the list up to there:", *(f"  {line}" for line in shown)]
+    return "\n".join(lines).replace("\n", "\n  ")
 
 
 def _longest_wait(timeline: Timeline) -> str:

@@ -96,13 +96,13 @@ def _check_frontier(window: Window, there: int, rows: int, found: int) -> None:
         missing = [i for i in rows_read(window, right, rows) if i >= there]
         raise Wrong(
             f"row {right} of the output cannot be computed yet ({named(window, rows)}): "
-            f"it reads row {missing[0]}, and rows 0 to {there - 1} are there; you say {found} rows"
+            f"it reads row {missing[0]}, and {_first(there)}; you say {found} rows"
         )
     if found < right:
         raise Wrong(
             f"row {found} of the output can be computed already ({named(window, rows)}): "
-            f"it reads rows {_span(rows_read(window, found, rows))}, and rows 0 to {there - 1} "
-            f"are there; you say {found} rows"
+            f"it reads rows {_span(rows_read(window, found, rows))}, and {_first(there)}; "
+            f"you say {found} rows"
         )
 
 
@@ -186,7 +186,7 @@ def judge_kept(title: str, kept: Callable[..., tuple[int, int]]) -> Attempt:
 
 def _check_kept(window: Window, there: int, done: int, rows: int, found: range) -> None:
     right = range(*true_kept(window, there, done, rows))
-    where = f"({named(window, rows)}; rows 0 to {there - 1} are there, {done} output rows are done)"
+    where = f"({named(window, rows)}; {_first(there)}, {done} output rows are done)"
     for row in right:
         if row not in found:
             reader = next(
@@ -261,6 +261,10 @@ def judge_gather(title: str, gather: Callable[..., tuple[int, int]]) -> Attempt:
     ]
     picture = strips_svg(f"{title}: {named(window, 16)}", strips, extent=16, axis="row of dy")
     return Attempt(title, numbers, wrong, "", picture)
+
+
+def _first(there: int) -> str:
+    return f"the first {there} rows are there"
 
 
 def _span(rows: range) -> str:
