@@ -147,3 +147,20 @@ def test_an_unfinished_list_has_numbers_and_a_picture_too():
     assert [number.yours for number in attempt.numbers] == [20, 300]
     assert "instruction 3: free x7" in attempt.wrong
     assert "as far as it is legal" in attempt.picture
+
+
+def test_the_page_shows_a_real_attempt(repository, monkeypatch, tmp_path, capsys):
+    page = (repository / "docs" / "puzzles.md").read_text(encoding="utf-8")
+    attempt = oc.puzzles.a2.check(puzzle_solutions.on_demand(puzzle_solutions.A2))
+    handout = (FOLDER / "README.md").read_text(encoding="utf-8")
+    assert str(attempt) in page
+    assert str(attempt) in handout
+    assert attempt.picture == (repository / "docs" / "pictures" / "puzzle_a2.svg").read_text()
+    for path in FILES.values():
+        assert f"({path.name})" in handout
+        assert f"(../tutorials/puzzles/{path.name})" in page
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "puzzles.md", "exec"), {})
+    assert len(list((tmp_path / "puzzles").glob("*.py"))) == len(FILES)
+    assert "budget 500 bytes" in capsys.readouterr().out
