@@ -3,8 +3,8 @@
 Three of them work, each on a stream of its own: Run on C, SwapOut on D (device to host), SwapIn on
 H (host to device); the other three release or wait. What each claims, releases and waits for is
 fixed in `docs/schedule.md`; `ledger.py` is that table as code. An instruction is written as one
-line, `out x1[0:64K]`, wherever somebody reads it: in a message, a counterexample, a puzzle. Read
-next: `schedule.py`, the list of them; `list_text.py`, which reads such lines.
+line, `out x1[0:64K]`, wherever somebody reads it: in a message, a counterexample, a puzzle.
+Read next: `schedule.py`, the list of them; `list_text.py`, which reads such lines.
 """
 
 from __future__ import annotations
@@ -137,3 +137,21 @@ def spelled_size(size_bytes: int) -> str:
 
 def _kept(keep: Sequence[int], trace: Trace | None) -> list[str]:
     return [spelled(v, trace.variables if trace else ()) for v in keep] or ["nothing"]
+
+
+def default_start(trace: Trace) -> tuple[tuple[Range, ...], tuple[Range, ...]]:
+    """(device, host) ranges before a step unless a planner says otherwise.
+
+    Persistent variables stand on the device only, inputs on the host (docs/schedule.md).
+    """
+    device: list[Range] = []
+    host: list[Range] = []
+    for variable in trace.initial:
+        size = trace.variables[variable].nbytes
+        (device if trace.variables[variable].persistent else host).append((variable, 0, size))
+    return tuple(device), tuple(host)
+
+
+def whole(trace: Trace, variable: int) -> Range:
+    """The range of a whole variable."""
+    return (variable, 0, trace.variables[variable].nbytes)

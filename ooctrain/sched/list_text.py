@@ -21,18 +21,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from ooctrain.errors import ListSyntaxError, did_you_mean
-from ooctrain.sched.instructions import (
-    WORDS,
-    End,
-    Fence,
-    Instruction,
-    Range,
-    Run,
-    describe_instruction,
-    spelled_range,
-    spelled_size,
-    unquoted,
-)  # fmt: skip
+from ooctrain.sched import instructions as listed
+from ooctrain.sched.instructions import WORDS, End, Fence, Instruction, Range, Run
 from ooctrain.sched.plan_file import Parts
 from ooctrain.step.trace import Call, Trace, Variable
 from ooctrain.units import BYTES, GIB, KIB, MIB, Granule
@@ -54,36 +44,33 @@ _TOKEN = re.compile(
 _SIZE = re.compile(r"\s*(-?[0-9]+)([KMG]?)\s*", re.ASCII)
 _UNITS = {"": 1, "K": KIB, "M": MIB, "G": GIB}
 Item = TypeVar("Item")
-Starts = tuple[tuple[Range, ...], tuple[Range, ...]]
 
 
-def list_to_text(parts: Parts, trace: Trace | None, usual: Starts | None) -> str:
-    """The text of a list; `list_from_text` gives back equal parts.
-
-    Args:
-        usual: where a step of this trace starts if nothing is said; None: say it always.
-    """
+def list_to_text(parts: Parts, trace: Trace | None) -> str:
+    """The text of a list; `list_from_text` gives back equal parts."""
     instructions, device, host, granule = parts
     lines = []
     if granule != BYTES:
         whole = "" if granule.ranges else " whole"
-        region = f" region {spelled_size(granule.fixed_bytes)}" if granule.fixed_bytes else ""
-        lines.append(f"granule {spelled_size(granule.size_bytes)}{whole}{region}")
-    if (device, host) != usual:
+        region = (
+            f" region {listed.spelled_size(granule.fixed_bytes)}" if granule.fixed_bytes else ""
+        )
+        lines.append(f"granule {listed.spelled_size(granule.size_bytes)}{whole}{region}")
+    if trace is None or (device, host) != listed.default_start(trace):
         for word, ranges in (("device", device), ("host", host)):
-            names = [spelled_range(part, trace) for part in ranges] or ["nothing"]
+            names = [listed.spelled_range(part, trace) for part in ranges] or ["nothing"]
             lines.append(" ".join([word, *names]))
-    lines += [describe_instruction(instruction, trace) for instruction in instructions]
+    lines += [listed.describe_instruction(instruction, trace) for instruction in instructions]
     return "\n".join(lines)
 
 
-def list_from_text(text: str, trace: Trace | None, usual: Starts | None) -> Parts:
+def list_from_text(text: str, trace: Trace | None) -> Parts:
     """The parts of a list that a text says.
 
     Raises:
         ListSyntaxError: the first word that cannot be read.
     """
-    device, host = usual or ((), ())
+    device, host = listed.default_start(trace) if trace else ((), ())
     granule, instructions = BYTES, list[Instruction]()
     for words in _statements(text):
         statement = _Statement(text, words, trace)
@@ -101,6 +88,17 @@ def list_from_text(text: str, trace: Trace | None, usual: Starts | None) -> Part
             instructions.append(statement.instruction(_KINDS[verb]))
         statement.finish()
     return tuple(instructions), device, host, granule
+
+
+def first_difference(ours: str, theirs: str) -> str:
+    """The first line in which two lists differ, with the two lines before it; "" for equal ones."""
+    a, b = ([*text.split("\n"), "(the list ends)"] for text in (ours, theirs))
+    if a == b:
+        return ""
+    same = next(n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y)
+    lines = [f"the first {same} lines are equal"]
+    lines += [f"    {n:4d}  {a[n]}" for n in range(max(0, same - 2), same)]
+    return "\n".join([*lines, f"  - {same:4d}  {a[same]}", f"  + {same:4d}  {b[same]}"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +213,7 @@ class _Statement:
             return int(word.text[1:])
         if known is None:
             raise self.refused(word, "names need a trace", fix="Schedule.parse(text, trace)")
-        name = word.text if word.kind == "name" else unquoted(word.text)
+        name = word.text if word.kind == "name" else listed.unquoted(word.text)
         if name not in known:
             names = [*list(known)[:8], *(["..."] if len(known) > 8 else [])]
             fix = did_you_mean(name, known) or f"one of {', '.join(names)}"

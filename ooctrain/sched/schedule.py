@@ -24,7 +24,9 @@ from ooctrain.sched.instructions import (
     Run,
     SwapIn,
     SwapOut,
+    default_start,
     describe_instruction,
+    whole,
 )
 from ooctrain.sched.plan_file import (
     check_plan_file,
@@ -79,29 +81,22 @@ class Schedule:
         return self.text()
 
     def text(self, trace: Trace | None = None) -> str:
-        """The list as text, an instruction a line (docs/schedule.md, "The list as text").
-
-        Args:
-            trace: gives the names; None: ids stand for them.
-        """
+        """The list as text, an instruction a line, with the names of a trace or with ids."""
         parts = (self.instructions, self.start_device, self.start_host, self.granule)
-        return _list_text().list_to_text(parts, trace, trace and default_start(trace))
+        return _list_text().list_to_text(parts, trace)
 
     @staticmethod
     def parse(text: str, trace: Trace | None = None) -> Schedule:
-        """The list that a text says: `Schedule.parse(schedule.text(trace), trace)` is the schedule.
-
-        Args:
-            trace: what its names and whole variables are; None: the text has ids and ranges only.
+        """The list that a text says (docs/schedule.md); without a trace it has ids for names.
 
         Raises:
             ListSyntaxError: with the line and the column that cannot be read.
         """
-        return Schedule(*_list_text().list_from_text(text, trace, trace and default_start(trace)))
+        return Schedule(*_list_text().list_from_text(text, trace))
 
     def diff(self, other: Schedule, trace: Trace | None = None) -> str:
         """The first instruction in which another list differs, both in text; "" for equal ones."""
-        return first_difference(self.text(trace), other.text(trace))
+        return _list_text().first_difference(self.text(trace), other.text(trace))
 
     def describe(self, index: int, trace: Trace) -> str:
         """Instruction `index` as a line of the list: "out layer1.0.conv1.out[0:64K]"."""
@@ -186,42 +181,8 @@ class Plan:
             file.write(text)
 
 
-def first_difference(ours: str, theirs: str) -> str:
-    """The first line in which two lists differ, with the two lines before it; "" for equal ones."""
-    a, b = ours.split("\n"), theirs.split("\n")
-    if a == b:
-        return ""
-    pairs = enumerate(zip(a, b, strict=False))
-    same = next((n for n, (x, y) in pairs if x != y), min(len(a), len(b)))
-    lines = [f"the first {same} lines are equal"]
-    lines += [f"    {n:4d}  {a[n]}" for n in range(max(0, same - 2), same)]
-    lines += [
-        f"  {sign} {same:4d}  {side[same] if same < len(side) else '(the list ends)'}"
-        for sign, side in (("-", a), ("+", b))
-    ]
-    return "\n".join(lines)
-
-
 def _list_text() -> ModuleType:
     # Not at the top: lists are planned, proved and run a thousand times for each one that is read.
     from ooctrain.sched import list_text
 
     return list_text
-
-
-def default_start(trace: Trace) -> tuple[tuple[Range, ...], tuple[Range, ...]]:
-    """(device, host) ranges before a step unless a planner says otherwise.
-
-    Persistent variables stand on the device only, inputs on the host (docs/schedule.md).
-    """
-    device: list[Range] = []
-    host: list[Range] = []
-    for variable in trace.initial:
-        size = trace.variables[variable].nbytes
-        (device if trace.variables[variable].persistent else host).append((variable, 0, size))
-    return tuple(device), tuple(host)
-
-
-def whole(trace: Trace, variable: int) -> Range:
-    """The range of a whole variable."""
-    return (variable, 0, trace.variables[variable].nbytes)

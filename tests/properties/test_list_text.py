@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 import re
 from dataclasses import replace
@@ -15,7 +16,7 @@ from support.worked_example import worked_schedule, worked_trace
 from ooctrain.errors import ConfigError, Infeasible, ListSyntaxError, ScheduleError
 from ooctrain.execution.planners import get_planner, planners
 from ooctrain.explain import explain_code
-from ooctrain.sched import list_text
+from ooctrain.sched import instructions
 from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planning.planner import as_plan
 from ooctrain.sched.rules import EXAMPLE_STEP, RULES
@@ -196,15 +197,11 @@ def test_a_counterexample_can_be_copied_into_a_list():
 )
 def test_the_law_bites(right, wrong, monkeypatch):
     """A text that says less than the list is noticed."""
-    import inspect
-
-    from ooctrain.sched import instructions
-
     names = ("_kept", "spelled_range", "describe_instruction")
     bad: dict = dict(vars(instructions))
     for name in names:
         exec(inspect.getsource(getattr(instructions, name)).replace(right, wrong), bad)
-    monkeypatch.setattr(list_text, "describe_instruction", bad["describe_instruction"])
+    monkeypatch.setattr(instructions, "describe_instruction", bad["describe_instruction"])
     schedule = Schedule((Run(0, ()), Free(2, 60, 100), Fence()))
     with pytest.raises((AssertionError, ListSyntaxError)):
         same_both_ways(schedule, TRACE)

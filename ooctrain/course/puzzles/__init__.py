@@ -26,29 +26,27 @@ from ooctrain.course.puzzles import (
 from ooctrain.course.puzzles.attempt import Attempt, Puzzle
 from ooctrain.errors import ConfigError
 
-__all__ = [
-    "PUZZLES", "Attempt", "Puzzle", "a1", "a2", "a3", "a4", "a5", "a6", "b1", "b2", "b3", "b4",
-    "c1", "c2", "c3", "c4", "copy", "d1", "d2", "d3", "d4", "e1", "e2", "e3", "f1", "f2", "f3",
-]  # fmt: skip
+__all__ = ["PUZZLES", "Attempt", "Puzzle", "copy"]
 
-a1, a2, a3, a4, a5, a6 = list_puzzles.PUZZLES
-b1, b2, b3, b4 = allocator_puzzles.PUZZLES
-c1, c2, c3, c4 = tile_puzzles.PUZZLES
-d1, d2, d3, d4 = kernel_puzzles.PUZZLES
-e1, e2, e3 = tape_puzzles.PUZZLES
-f1, f2, f3 = law_puzzles.PUZZLES
-#: {name: puzzle}, in the order of the course.
-PUZZLES: Mapping[str, Puzzle] = {
-    puzzle.name: puzzle
-    for puzzle in (
-        *(a1, a2, a3, a4, a5, a6), *(b1, b2, b3, b4), *(c1, c2, c3, c4), *(d1, d2, d3, d4),
-        *(e1, e2, e3), *(f1, f2, f3),
-    )
-}  # fmt: skip
+_SERIES = (
+    list_puzzles, allocator_puzzles, tile_puzzles, kernel_puzzles, tape_puzzles, law_puzzles,
+)  # fmt: skip
+#: {name: puzzle}, in the order of the course; each is an attribute of this module, too.
+PUZZLES: Mapping[str, Puzzle] = {p.name: p for series in _SERIES for p in series.PUZZLES}
 
 _PACKAGE = Path(__file__).resolve().parents[2]
 #: Where the files are: in an installed package, in a checkout.
 _FILES = (_PACKAGE / "tutorials" / "puzzles", _PACKAGE.parent / "tutorials" / "puzzles")
+
+
+def __getattr__(name: str) -> Puzzle:
+    if name not in PUZZLES:
+        raise AttributeError(f"no puzzle is called {name!r}: there are {', '.join(PUZZLES)}")
+    return PUZZLES[name]
+
+
+def __dir__() -> list[str]:
+    return [*__all__, *PUZZLES]
 
 
 def copy(folder: str) -> list[str]:

@@ -18,7 +18,7 @@ from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.alloc.replay.replay import peak_bytes
 from ooctrain.alloc.static import Forecast, Lifetime, pack
-from ooctrain.course.puzzles.attempt import Attempt, Number, Puzzle, Wrong, attempted, wanted
+from ooctrain.course.puzzles.attempt import Attempt, Puzzle, Score, Wrong, attempted, wanted
 from ooctrain.course.puzzles.page_puzzle import judge_pages
 from ooctrain.course.replays import GRANULE, ROOM, addresses_given, extent_bytes, log_of
 from ooctrain.course.rubric import Replay
@@ -145,8 +145,8 @@ def _on_a_step(title: str, place: Place, give_back: Callable | None) -> Attempt:
     extent = max(end for _, _, end, _, _ in blocks) if blocks else None
     _, tight = attempted(lambda: serve(target, place, give_back))
     numbers = (
-        Number("arena, MiB", extent and extent / MIB, target / MIB, alive / MIB),
-        Number("refused in the target's", tight and tight[1], 0, 0),
+        Score("arena, MiB", extent and extent / MIB, target / MIB, alive / MIB),
+        Score("refused in the target's", tight and tight[1], 0, 0),
     )
     hint = _outgrown(blocks, target)
     return Attempt(title, numbers, wrong, hint, arena_picture(title, blocks, alive))
@@ -213,7 +213,7 @@ def lifetimes_of_a_step() -> list[tuple[int, int, int]]:
 def judge_pack(title: str, pack_blocks: Callable[[list], list[int]]) -> Attempt:
     """b4: `pack(lifetimes)` returns an offset for each of (bytes, begin, end)."""
     sets = {"few blocks, bytes": (list(FEW), 1), "ResNet-18, MiB": (lifetimes_of_a_step(), MIB)}
-    wrong, numbers, areas = "", list[Number](), list[Area]()
+    wrong, numbers, areas = "", list[Score](), list[Area]()
     for name, (blocks, unit) in sets.items():
         failed, offsets = attempted(partial(_packed, pack_blocks, blocks))
         wrong = wrong or failed
@@ -221,7 +221,7 @@ def judge_pack(title: str, pack_blocks: Callable[[list], list[int]]) -> Attempt:
         if offsets is not None:
             extent = max(at + size for at, (size, _, _) in zip(offsets, blocks, strict=True)) / unit
         target, bound = _packing(tuple(blocks))
-        numbers.append(Number(name, extent, target / unit, bound / unit))
+        numbers.append(Score(name, extent, target / unit, bound / unit))
         if not areas and offsets is not None:
             areas = [
                 Area(begin, end, at, at + size, f"block {n}", n)

@@ -27,7 +27,7 @@ class Wrong(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
+class Score:
     """One of the two numbers of an attempt: the smaller, the better.
 
     Args:
@@ -66,7 +66,7 @@ class Attempt:
     """
 
     title: str
-    numbers: tuple[Number, Number]
+    numbers: tuple[Score, Score]
     wrong: str
     hint: str
     picture: str

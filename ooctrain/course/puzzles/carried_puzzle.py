@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ooctrain.course.puzzles.attempt import Attempt, Number, Wrong, attempted, wanted
+from ooctrain.course.puzzles.attempt import Attempt, Score, Wrong, attempted, wanted
 from ooctrain.report.charts import Piece, strips_svg
 
 ROWS, _CHANNELS = 32, 8
@@ -46,8 +46,8 @@ def judge_carried(title: str, answer: tuple[Callable, Callable]) -> Attempt:
     differ = [int((found != whole).any(0).sum()) for _, found, _ in runs] if runs else []
     carried = max((floats for _, _, floats in runs), default=None)
     numbers = (
-        Number("channels that differ", max(differ) if differ else None, 0, 0),
-        Number("floats carried", carried, 2 * _CHANNELS, 2 * _CHANNELS),
+        Score("channels that differ", max(differ) if differ else None, 0, 0),
+        Score("floats carried", carried, 2 * _CHANNELS, 2 * _CHANNELS),
     )
     strips = [
         (

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ooctrain.course.puzzles.attempt import Attempt, Number, Puzzle, Wrong, attempted
+from ooctrain.course.puzzles.attempt import Attempt, Puzzle, Score, Wrong, attempted
 from ooctrain.course.puzzles.kernel_counts import SECTOR_WORDS, Counts, count
 from ooctrain.report.charts import Piece, strips_svg
 
@@ -33,7 +33,7 @@ _SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class KernelTask:
     """What a kernel is to compute.
 
     Args:
@@ -72,7 +72,7 @@ def _sectors(words: int) -> int:
 
 
 @lru_cache(maxsize=1)
-def tasks() -> dict[str, Task]:
+def tasks() -> dict[str, KernelTask]:
     """The tasks of the series."""
     moved = 2 * SIDE * SIDE
     halvings = SUM_THREADS.bit_length() - 1
@@ -84,24 +84,24 @@ def tasks() -> dict[str, Task]:
     tile_words = (PIXELS_OF_TILE + FILTERS) * TERMS_OF_TILE
     copied = 2 * _sectors(COPIED)
     return {
-        "d1": Task(
+        "d1": KernelTask(
             (-(-COPIED // 128), 1), 128, lambda: {"x": whole_numbers(COPIED)}, lambda x: x,
             (("sectors", lambda c, k: c.sectors, copied, copied),
              ("busiest thread", lambda c, k: c.busiest, 2, 2)),
         ),
-        "d2": Task(
+        "d2": KernelTask(
             (SIDE // 32, SIDE // 32), 256, lambda: {"x": whole_numbers(SIDE, SIDE)},
             lambda x: x.T,
             (("sectors", lambda c, k: c.sectors, _sectors(moved), _sectors(moved)),
              ("bank conflicts", lambda c, k: c.conflicts, 0, 0)),
         ),
-        "d3": Task(
+        "d3": KernelTask(
             (1, 1), SUM_THREADS, lambda: {"x": whole_numbers(SUMMED)},
             lambda x: x.sum(keepdims=True),
             (("busiest thread", lambda c, k: c.busiest, each + 3 * halvings + 3, each + halvings),
              ("bank conflicts", lambda c, k: c.conflicts, 0, 0)),
         ),
-        "d4": Task(
+        "d4": KernelTask(
             (tiles, 1), PIXELS_OF_TILE * FILTERS,
             lambda: {"x": _padded_image(), "w": whole_numbers(FILTERS, WINDOW, WINDOW, CHANNELS)},
             convolved,
@@ -133,13 +133,13 @@ def judge(name: str, title: str, kernel: Any) -> Attempt:
         )
         wrong = failed or wrong
     first, second = (
-        Number(what, None if counts is None else of(counts, kernel), target, bound)
+        Score(what, None if counts is None else of(counts, kernel), target, bound)
         for what, of, target, bound in task.measured
     )
     return Attempt(title, (first, second), wrong, "", accesses_picture(title, counts))
 
 
-def _check(task: Task, kernel: Any, inputs: dict[str, np.ndarray]) -> None:
+def _check(task: KernelTask, kernel: Any, inputs: dict[str, np.ndarray]) -> None:
     if not hasattr(kernel, "function"):
         raise Wrong(f"the answer is a function below @kernel(...), and it is {kernel!r:.40}")
     if kernel.threads != task.threads:

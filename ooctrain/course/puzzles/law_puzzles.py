@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ooctrain.course.puzzles.attempt import Attempt, Number, Puzzle, reason_of
+from ooctrain.course.puzzles.attempt import Attempt, Puzzle, Score, reason_of
 from ooctrain.course.puzzles.tape_puzzles import batch_norm
 from ooctrain.course.puzzles.tile_puzzles import true_frontier
 from ooctrain.report.charts import Piece, strips_svg
@@ -37,7 +37,7 @@ class Zoo:
     bugs: Mapping[str, tuple]
 
 
-class Arena:
+class ToyArena:
     """A small allocator: holes by address, the lowest or the smallest that takes a block.
 
     Args:
@@ -89,9 +89,9 @@ class Arena:
 
 
 ARENAS = Zoo(
-    {"first fit": (Arena,), "best fit": (partial(Arena, best=True),)},
+    {"first fit": (ToyArena,), "best fit": (partial(ToyArena, best=True),)},
     {
-        bug: (partial(Arena, bug),)
+        bug: (partial(ToyArena, bug),)
         for bug in (
             "the rest of a hole is lost", "a block may be one byte too large for its hole",
             "a hole of just the size is refused", "a hole behind does not melt",
@@ -185,8 +185,8 @@ def judge(zoo: Zoo, title: str, law: Callable[..., Any]) -> Attempt:
         more = f", and {len(alive) - 1} more" if len(alive) > 1 else ""
         wrong = f"a bug is alive: {alive[0]!r}{more}"
     numbers = (
-        Number("bugs alive", None if broken else len(alive), 0, 0),
-        Number("false alarms", None if broken else len(alarms), 0, 0),
+        Score("bugs alive", None if broken else len(alive), 0, 0),
+        Score("false alarms", None if broken else len(alarms), 0, 0),
     )
     rows = [(name[:14], [Piece(0, 1, name, int(name in alarms))]) for name in zoo.right]
     rows += [

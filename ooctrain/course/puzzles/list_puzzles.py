@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
 from ooctrain import api
-from ooctrain.course.puzzles.attempt import Attempt, Number, Puzzle, Wrong, attempted
+from ooctrain.course.puzzles.attempt import Attempt, Puzzle, Score, Wrong, attempted
 from ooctrain.errors import ScheduleError
 from ooctrain.report.svg import timelines_svg
 from ooctrain.report.waits import waits_of
@@ -30,7 +30,7 @@ _SHOWN = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class ListTask:
     """One puzzle of the series.
 
     Args:
@@ -137,16 +137,16 @@ def eight_stages() -> Trace:
 
 
 TASKS = {
-    "a1": Task(four_stages, 700, 20, "keep-all"),
-    "a2": Task(eight_stages, 500, 20, "window"),
-    "a3": Task(six_stages, 500, 1, "rotor"),
-    "a4": Task(skip_connection, 600, 20, "belady"),
-    "a5": Task(uneven_stages, 620, 20, "belady", 20, "shared"),
-    "a6": Task(six_stages, 650, 4, "belady", 50),
+    "a1": ListTask(four_stages, 700, 20, "keep-all"),
+    "a2": ListTask(eight_stages, 500, 20, "window"),
+    "a3": ListTask(six_stages, 500, 1, "rotor"),
+    "a4": ListTask(skip_connection, 600, 20, "belady"),
+    "a5": ListTask(uneven_stages, 620, 20, "belady", 20, "shared"),
+    "a6": ListTask(six_stages, 650, 4, "belady", 50),
 }
 
 
-def judge(task: Task, title: str, answer: object) -> Attempt:
+def judge(task: ListTask, title: str, answer: object) -> Attempt:
     """Proves and times a list."""
     trace, budget = task.trace(), task.budget_bytes
     best = task.plan()
@@ -156,8 +156,8 @@ def judge(task: Task, title: str, answer: object) -> Attempt:
     rows[f"target, by {task.planner}"] = target
     bound = api.lower_bound(trace, budget, task.machine).makespan_us
     numbers = (
-        Number("time, us", yours.makespan_us if yours else None, best.makespan_us, bound),
-        Number("memory, bytes", yours.peak_bytes if yours else None, budget),
+        Score("time, us", yours.makespan_us if yours else None, best.makespan_us, bound),
+        Score("memory, bytes", yours.peak_bytes if yours else None, budget),
     )
     phases = {call.name: call.phase for call in trace.calls}
     hint = _longest_wait(yours) if yours else ""
@@ -165,7 +165,7 @@ def judge(task: Task, title: str, answer: object) -> Attempt:
     return Attempt(title, numbers, wrong, hint, picture)
 
 
-def _timed(task: Task, answer: object) -> tuple[str, Timeline | None]:
+def _timed(task: ListTask, answer: object) -> tuple[str, Timeline | None]:
     """What is wrong with a list, and its timeline as far as it is legal without a budget."""
     trace = task.trace()
     wrong, schedule = attempted(lambda: _read(answer, trace))

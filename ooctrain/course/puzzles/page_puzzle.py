@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from ooctrain.course.puzzles.attempt import Attempt, Number, Wrong, attempted, wanted
+from ooctrain.course.puzzles.attempt import Attempt, Score, Wrong, attempted, wanted
 from ooctrain.report.charts import Piece, strips_svg
 
 PAGE, PAGES = 16, 24
@@ -24,8 +24,8 @@ def judge_pages(title: str, answer: tuple[Callable, Callable, Callable]) -> Atte
     counts = {"refused": 0, "lost": 0}
     wrong, ended = attempted(lambda: _use_pages(answer, rows, counts))
     numbers = (
-        Number("blocks refused", counts["refused"] if ended else None, 0, 0),
-        Number("pages lost", counts["lost"] if ended else None, 0, 0),
+        Score("blocks refused", counts["refused"] if ended else None, 0, 0),
+        Score("pages lost", counts["lost"] if ended else None, 0, 0),
     )
     shown = [row for number, row in enumerate(rows) if number % 8 == 0][:12]
     picture = strips_svg(

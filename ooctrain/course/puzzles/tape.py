@@ -21,7 +21,7 @@ FUNCTIONS: Mapping[str, Callable[..., np.ndarray]] = {
 }
 
 
-class Tape:
+class NamedTape:
     """Lines (function, inputs, output) over named values.
 
     Args:

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from ooctrain.course.puzzles.attempt import Attempt, Number, Puzzle, Wrong, attempted
-from ooctrain.course.puzzles.tape import FUNCTIONS, Tape
+from ooctrain.course.puzzles.attempt import Attempt, Puzzle, Score, Wrong, attempted
+from ooctrain.course.puzzles.tape import FUNCTIONS, NamedTape
 from ooctrain.report.charts import Piece, strips_svg
 
 _EPSILON = float(np.finfo(float).eps)
@@ -42,7 +42,7 @@ def batch_norm(x: np.ndarray, gamma: np.ndarray, beta: np.ndarray) -> np.ndarray
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class TapeTask:
     """An operation whose gradient is asked for.
 
     Args:
@@ -67,13 +67,13 @@ class Task:
 
 
 TASKS = {
-    "e1": Task("mul", FUNCTIONS["mul"], {"a": (3, 2), "b": (3, 2)}),
-    "e2": Task("conv", conv, {"x": (2, 2, 4, 5), "w": (3, 2, 2, 3)}),
-    "e3": Task("batch_norm", batch_norm, {"x": (5, 3), "gamma": (3,), "beta": (3,)}),
+    "e1": TapeTask("mul", FUNCTIONS["mul"], {"a": (3, 2), "b": (3, 2)}),
+    "e2": TapeTask("conv", conv, {"x": (2, 2, 4, 5), "w": (3, 2, 2, 3)}),
+    "e3": TapeTask("batch_norm", batch_norm, {"x": (5, 3), "gamma": (3,), "beta": (3,)}),
 }
 
 
-def slopes(task: Task, inputs: Arrays) -> dict[str, np.ndarray]:
+def slopes(task: TapeTask, inputs: Arrays) -> dict[str, np.ndarray]:
     """{input: the slope of sum(cotangent * output) along each of its elements}."""
     cotangent, found = task.cotangent(), {}
     for name, value in inputs.items():
@@ -88,7 +88,7 @@ def slopes(task: Task, inputs: Arrays) -> dict[str, np.ndarray]:
     return found
 
 
-def needed(task: Task) -> list[str]:
+def needed(task: TapeTask) -> list[str]:
     """The inputs with which the slopes change: no backward pass does without them."""
     inputs, other = task.inputs(0), task.inputs(1)
     before = slopes(task, inputs)
@@ -100,13 +100,13 @@ def needed(task: Task) -> list[str]:
     return found
 
 
-def judge(task: Task, title: str, answer: Any) -> Attempt:
+def judge(task: TapeTask, title: str, answer: Any) -> Attempt:
     """Runs a rule on the tape, and compares gradients with slopes."""
     functions, rule = answer if isinstance(answer, tuple) and len(answer) == 2 else ({}, answer)
     known = {**FUNCTIONS, task.function: task.forward, **functions}
     if task.function in functions:
         known[task.function] = task.forward  # the forward pass is given
-    tape = Tape(known)
+    tape = NamedTape(known)
 
     def run() -> dict[str, np.ndarray]:
         for name, value in task.inputs(0).items():
@@ -126,14 +126,14 @@ def judge(task: Task, title: str, answer: Any) -> Attempt:
     waits = sum(np.prod(task.shapes[name]) for name in needed(task))
     read = _waiting(tape) if gradients is not None else None
     numbers = (
-        Number("error beside the slope", error, TOLERANCE),
-        Number("floats that wait", read, float(waits), float(waits)),
+        Score("error beside the slope", error, TOLERANCE),
+        Score("floats that wait", read, float(waits), float(waits)),
     )
     hint = "a backward line reads a forward value that could be done without"
     return Attempt(title, numbers, wrong, hint, lifetimes(title, tape))
 
 
-def _gradients(task: Task, tape: Tape, names: Any) -> dict[str, np.ndarray]:
+def _gradients(task: TapeTask, tape: NamedTape, names: Any) -> dict[str, np.ndarray]:
     inputs = list(task.shapes)
     if not isinstance(names, tuple | list) or len(names) != len(inputs):
         raise Wrong(
@@ -171,14 +171,14 @@ def _compare(gradients: Arrays, right: Arrays) -> None:
             )
 
 
-def _waiting(tape: Tape) -> float:
+def _waiting(tape: NamedTape) -> float:
     """Floats of forward values that backward lines read."""
     forward = {*tape.lines[0][1], tape.lines[0][2]}
     read = {name for _, inputs, _ in tape.lines[1:] for name in inputs} & forward
     return float(sum(tape.values[name].size for name in read))
 
 
-def lifetimes(title: str, tape: Tape) -> str:
+def lifetimes(title: str, tape: NamedTape) -> str:
     """From the line that writes a value to the last that reads it, for each value of a tape."""
     lines = tape.lines
     written_by_lines = {output for *_, output in lines}

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
-from ooctrain.course.puzzles.attempt import Attempt, Number, Puzzle, Wrong, attempted, wanted
+from ooctrain.course.puzzles.attempt import Attempt, Puzzle, Score, Wrong, attempted, wanted
 from ooctrain.course.puzzles.carried_puzzle import judge_carried
 from ooctrain.report.charts import Piece, strips_svg
 from ooctrain.step.op import Window
@@ -81,10 +81,10 @@ def judge_frontier(title: str, frontier: Callable[..., int]) -> Attempt:
     _, yours = attempted(lambda: frontiers_of(ask))
     best = frontiers_of(true_frontier)
     numbers = (
-        Number(
+        Score(
             "rows computed", _computed(yours) if yours else None, _computed(best), _computed(best)
         ),
-        Number("rows kept at borders", _kept(yours) if yours else None, _kept(best), _kept(best)),
+        Score("rows kept at borders", _kept(yours) if yours else None, _kept(best), _kept(best)),
     )
     return Attempt(title, numbers, wrong, "a row that is computed late is kept longer",
                    bands_picture(title, yours or best))  # fmt: skip
@@ -178,8 +178,8 @@ def judge_kept(title: str, kept: Callable[..., tuple[int, int]]) -> Attempt:
     best = _kept_rows(ends, lambda w, t, d, r: range(*true_kept(w, t, d, r)))
     count, most = sum(map(len, best)), max(map(len, best))
     numbers = (
-        Number("rows kept", sum(map(len, yours)) if yours else None, count, count),
-        Number("most at one border", max(map(len, yours)) if yours else None, most, most),
+        Score("rows kept", sum(map(len, yours)) if yours else None, count, count),
+        Score("most at one border", max(map(len, yours)) if yours else None, most, most),
     )
     return Attempt(title, numbers, wrong, "", _kept_picture(title, ends, yours or best))
 
@@ -251,8 +251,8 @@ def judge_gather(title: str, gather: Callable[..., tuple[int, int]]) -> Attempt:
     _, yours = attempted(lambda: [ask(window, row, 16) for row in range(16)])
     target = sum(map(len, best))
     numbers = (
-        Number("rows of dy read", sum(map(len, yours)) if yours else None, target, target),
-        Number("most for one row", max(map(len, yours)) if yours else None, window.kernel,
+        Score("rows of dy read", sum(map(len, yours)) if yours else None, target, target),
+        Score("most for one row", max(map(len, yours)) if yours else None, window.kernel,
                window.kernel),
     )  # fmt: skip
     strips = [
