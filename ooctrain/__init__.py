@@ -53,6 +53,7 @@ _MODULES = {
     **{m: m for m in ("alloc", "data", "distributed", "errors", "functional")},
     **{m: m for m in ("models", "nn", "optim", "testing")},
     "utils": "engine.clip",
+    "puzzles": "course.puzzles",
 }
 __all__ = sorted([*_HOME, *_MODULES, "__version__"])
 
@@ -74,6 +75,7 @@ if TYPE_CHECKING:  # "x as x" is how a type checker knows that a name is public
     from ooctrain.api import simulate as simulate
     from ooctrain.api import split_to_fit as split_to_fit
     from ooctrain.api import verify as verify
+    from ooctrain.course import puzzles as puzzles
     from ooctrain.engine import clip as _clip
     from ooctrain.engine.autograd import manual_seed as manual_seed
     from ooctrain.engine.autograd import no_grad as no_grad

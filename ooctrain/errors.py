@@ -3,6 +3,7 @@
     OoctrainError
     +-- ConfigError (ValueError)         a wrong argument, budget, name or option
     |   +-- ShapeError                   shapes or dtypes that do not fit an operation
+    |   +-- ListSyntaxError              a list in text that cannot be read (.line, .column)
     +-- Infeasible                       no schedule of this planner fits (carries the minimum)
     +-- DoesNotFit                       planned, but the allocator's reserved peak is too high
     +-- ScheduleError                    a schedule breaks a verifier's rule (.rule, .index)
@@ -139,6 +140,20 @@ class ShapeError(ConfigError):
     """Shapes or dtypes that do not fit an operation."""
 
     default_code = "OOC-110"
+
+
+class ListSyntaxError(ConfigError):
+    """A list in text that cannot be read.
+
+    Attributes:
+        line, column: where, counted from 1.
+    """
+
+    default_code = "OOC-220"
+
+    def __init__(self, what: str, *, line: int, column: int, **details: str):
+        super().__init__(what, **details)
+        self.line, self.column = line, column
 
 
 class Infeasible(OoctrainError):

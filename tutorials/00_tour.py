@@ -56,8 +56,8 @@ for call in trace.calls[:4]:
 # %% [markdown]
 # ## 3. Plan: the list with swaps, within a budget
 #
-# A *planner* adds instructions to the list: `SwapOut` copies a value to the host, `Free` gives its
-# memory back, `SwapIn` fetches it again. (`Run` and `End` are where a call begins and ends.) The
+# A *planner* adds instructions to the list: `out` copies a value to the host, `free` gives its
+# memory back, `in` fetches it again. (`run` and `end` are where a call begins and ends.) The
 # planner `keep-all` lets nothing leave; `window` is paper 000's, and tutorial 04 explains it. The
 # budget "25%" is a quarter of the way from the least that whole calls need to what in-core
 # needs. **What share of the in-core peak will that be?**

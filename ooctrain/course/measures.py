@@ -13,19 +13,17 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from ooctrain.api import step_trace
+from ooctrain.api import step_trace, verify
 from ooctrain.course.beside_par import BesidePar
 from ooctrain.course.rubric import BOUND, Measure
 from ooctrain.course.submitted import planner_of, why_not
 from ooctrain.errors import ConfigError, Infeasible, OoctrainError, PlanMismatch
 from ooctrain.execution.planners import get_planner
-from ooctrain.rewrite import REWRITES
 from ooctrain.sched.bounds.lp import fluid_bound
 from ooctrain.sched.budget import resolve_budget
 from ooctrain.sched.planning.planner import as_plan
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.simulate import simulate
-from ooctrain.sched.verify import verify
 from ooctrain.step.presets import machine
 from ooctrain.step.trace import Trace
 from ooctrain.units import MAX_BYTES, Granule, format_bytes
@@ -96,7 +94,7 @@ def _judged_us(measure: Measure, plan: Plan) -> float:
     step, where = step_of(measure), machine(measure.machine)
     if plan.schedule.granule != granule_of(measure):
         raise ValueError(f"it is made for {plan.schedule.granule}")
-    verify(plan, step, budget_bytes_of(measure), where, rewrites=REWRITES)
+    verify(plan, step, budget_bytes_of(measure), where)
     return simulate(plan.schedule, plan.trace, where).makespan_us
 
 

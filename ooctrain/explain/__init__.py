@@ -12,6 +12,7 @@ import difflib
 import inspect
 import textwrap
 from collections.abc import Mapping
+from types import ModuleType
 
 from ooctrain.errors import ConfigError
 from ooctrain.explain.arguments import ARGUMENTS
@@ -34,7 +35,7 @@ def all_codes() -> dict[str, str]:
     """{code: title} of all error codes, of the verifier's rules and of the allocators' laws."""
     return {
         **{code: entry.title for code, entry in CODES.items()},
-        **{code: rule.title for code, rule in _rules().items()},
+        **{code: rule.title for code, rule in _rules().RULES.items()},
         **_laws(),
     }
 
@@ -49,8 +50,8 @@ def find_code(code: str) -> tuple[str, Explanation]:
     wanted = code.strip().upper()
     if wanted in CODES:
         return wanted, CODES[wanted]
-    if wanted in _rules():
-        rule = _rules()[wanted]
+    if wanted in _rules().RULES:
+        rule = _rules().RULES[wanted]
         meaning = inspect.cleandoc(rule.check.__doc__ or "")
         return wanted, Explanation(rule.title, meaning, rule.example, "")
     if wanted in _laws():
@@ -76,6 +77,8 @@ def explain_code(code: str) -> str:
     elif known not in CODES:
         kind, example = " (a rule of the verifier)", "smallest list that breaks it"
         meaning = entry.meaning  # a docstring, with lines of its own
+        if known < "R5":
+            example = f"smallest list that breaks it, for the step\n    {_rules().EXAMPLE_STEP}\nis"
     parts = [f"{known}: {entry.title}{kind}", meaning, _section(example, entry.example)]
     return "\n\n".join([*parts, *([_section("what mends it", entry.fix)] if entry.fix else [])])
 
@@ -92,8 +95,8 @@ def _laws() -> Mapping[str, str]:
     return LAWS
 
 
-def _rules() -> Mapping:
+def _rules() -> ModuleType:
     # As in `_laws`.
-    from ooctrain.sched.rules import RULES
+    from ooctrain.sched import rules
 
-    return RULES
+    return rules

@@ -24,11 +24,18 @@ LISTS: Mapping[str, Explanation] = {
         "a plan of batch 64 executed with a batch of 32",
         "plan again with the same model, batch, optimizer, threads and allocator",
     ),
+    "OOC-220": Explanation(
+        "a list that cannot be read",
+        "A list in text has a word, a name or a range that the grammar does not know. The message "
+        "gives the line and the column, and repeats the line.",
+        "oc.Schedule.parse('runn F0', trace)",
+        'docs/schedule.md, "The list as text", has the whole grammar',
+    ),
     "OOC-290": Explanation(
         "a list breaks a law",
         "The law-checker runs a list on bytes in random orders. This list is illegal, or "
         "two of its instructions that may overlap touch the same bytes.",
-        "Free x; Run f(x)",
+        "free x; run f, where f reads x",
         "`oc.verify` names the rule",
     ),
     "OOC-291": Explanation(

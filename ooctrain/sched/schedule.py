@@ -3,8 +3,8 @@
 In: a planner's decisions. Out: `Schedule`, read by verifier, simulator, executor and report alike.
 The one idea: correctness and memory are decided by the order of the list alone, speed by the three
 streams it runs on. The six instructions are in `instructions.py`; everybody takes them from here,
-with the list. How both look in a file is `plan_file.py`. Read next: `instructions.py`, then
-`ledger.py`, `simulate.py`, `verify.py`.
+with the list. How both look in a file is `plan_file.py`, as text `list_text.py`. Read next:
+`instructions.py`, then `ledger.py`, `simulate.py`, `verify.py`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from types import ModuleType
 from typing import Any
 
 from ooctrain.sched.instructions import (
@@ -23,7 +24,9 @@ from ooctrain.sched.instructions import (
     Run,
     SwapIn,
     SwapOut,
+    default_start,
     describe_instruction,
+    whole,
 )
 from ooctrain.sched.plan_file import (
     check_plan_file,
@@ -74,8 +77,29 @@ class Schedule:
         """Raises ConfigError where the data is not a schedule."""
         return Schedule(*schedule_from_json(data))
 
+    def __str__(self) -> str:
+        return self.text()
+
+    def text(self, trace: Trace | None = None) -> str:
+        """The list as text, an instruction a line, with the names of a trace or with ids."""
+        parts = (self.instructions, self.start_device, self.start_host, self.granule)
+        return _list_text().list_to_text(parts, trace)
+
+    @staticmethod
+    def parse(text: str, trace: Trace | None = None) -> Schedule:
+        """The list that a text says (docs/schedule.md); without a trace it has ids for names.
+
+        Raises:
+            ListSyntaxError: with the line and the column that cannot be read.
+        """
+        return Schedule(*_list_text().list_from_text(text, trace))
+
+    def diff(self, other: Schedule, trace: Trace | None = None) -> str:
+        """The first instruction in which another list differs, both in text; "" for equal ones."""
+        return _list_text().first_difference(self.text(trace), other.text(trace))
+
     def describe(self, index: int, trace: Trace) -> str:
-        """Instruction `index` in words: "SwapOut layer1.0.conv1.out [0, 65536)"."""
+        """Instruction `index` as a line of the list: "out layer1.0.conv1.out[0:64K]"."""
         return describe_instruction(self.instructions[index], trace)
 
 
@@ -157,19 +181,8 @@ class Plan:
             file.write(text)
 
 
-def default_start(trace: Trace) -> tuple[tuple[Range, ...], tuple[Range, ...]]:
-    """(device, host) ranges before a step unless a planner says otherwise.
+def _list_text() -> ModuleType:
+    # Not at the top: lists are planned, proved and run a thousand times for each one that is read.
+    from ooctrain.sched import list_text
 
-    Persistent variables stand on the device only, inputs on the host (docs/schedule.md).
-    """
-    device: list[Range] = []
-    host: list[Range] = []
-    for variable in trace.initial:
-        size = trace.variables[variable].nbytes
-        (device if trace.variables[variable].persistent else host).append((variable, 0, size))
-    return tuple(device), tuple(host)
-
-
-def whole(trace: Trace, variable: int) -> Range:
-    """The range of a whole variable."""
-    return (variable, 0, trace.variables[variable].nbytes)
+    return list_text

@@ -159,7 +159,4 @@ def _error(code: str, problem: Problem, where: str, index: int | None = None) ->
 
 
 def _where(state: State, index: int, instruction: Instruction) -> str:
-    try:
-        return f"instruction {index}: {describe_instruction(instruction, state.trace)}"
-    except IndexError:
-        return f"instruction {index}: {instruction}"
+    return f"instruction {index}: {describe_instruction(instruction, state.trace)}"

@@ -185,6 +185,11 @@ class Trace:
         }
 
     @cached_property
+    def call_by_name(self) -> Mapping[str, Call]:
+        """{name: call}."""
+        return MappingProxyType({call.name: call for call in self.calls})
+
+    @cached_property
     def variable_by_name(self) -> Mapping[str, Variable]:
         """Look-up of a variable by its name."""
         return {variable.name: variable for variable in self.variables}

@@ -12,7 +12,7 @@ from ooctrain.errors import OoctrainError
 
 EXTRA = {
     "minimum_bytes": 7, "witness_call": "conv1.fwd", "reserved_bytes": 9, "budget_bytes": 8,
-    "rule": "R203",
+    "rule": "R203", "line": 3, "column": 9,
     "index": 4, "call": "mmap", "status": 12, "path": "x.bin", "offset": 3, "step": 5,
 }  # fmt: skip
 CLASSES = [

@@ -136,7 +136,7 @@ def test_a_swap_out_that_has_not_begun_is_cancelled():
     assert copies(roomy, SwapOut) == [(ids["b"], 0, 100)]
 
 
-@pytest.mark.parametrize(("machine", "first"), [(SHARED, "SwapIn z"), (DUPLEX, "SwapOut a")])
+@pytest.mark.parametrize(("machine", "first"), [(SHARED, "in z"), (DUPLEX, "out a")])
 def test_on_a_shared_link_a_call_that_waits_for_data_goes_first(machine, first):
     steps = Steps()
     steps.variable("x", "input")

@@ -35,12 +35,12 @@ def test_granted_bytes_are_whole_granules():
 
 def test_instructions_in_words():
     trace = worked_trace()
-    assert describe_instruction(Run(0), trace) == "Run f1"
-    assert describe_instruction(Run(0, ()), trace) == "Run f1 keep nothing"
-    assert describe_instruction(Run(0, (2,)), trace) == "Run f1 keep a"
-    assert describe_instruction(End(0), trace) == "End f1"
-    assert describe_instruction(Fence(), trace) == "Fence"
-    assert describe_instruction(SwapOut(2, 0, 60), trace) == "SwapOut a [0, 60)"
+    assert describe_instruction(Run(0), trace) == "run f1"
+    assert describe_instruction(Run(0, ()), trace) == "run f1 keep nothing"
+    assert describe_instruction(Run(0, (2,)), trace) == "run f1 keep a"
+    assert describe_instruction(End(0), trace) == "end f1"
+    assert describe_instruction(Fence(), trace) == "fence"
+    assert describe_instruction(SwapOut(2, 0, 60), trace) == "out a[0:60]"
 
 
 def test_by_default_what_persists_is_on_the_device_and_inputs_are_on_the_host():

@@ -23,12 +23,19 @@ __all__ = [
     "AT_START",
     "BEFORE",
     "CLAIMS",
+    "EXAMPLE_STEP",
     "RULES",
     "Problem",
     "Recomputed",
     "Rule",
     "State",
 ]
+
+
+#: The step of all examples; every variable has 64 bytes, x is an input and W a parameter.
+EXAMPLE_STEP = (
+    "f(x W) -> y; relu(y) -> z in place of y; b(x z) -> gW; update(W gW) -> W' in place of W"
+)
 
 
 class Rule(NamedTuple):
@@ -40,74 +47,60 @@ class Rule(NamedTuple):
 
 
 RULES: Mapping[str, Rule] = {
-    "R101": Rule("names exist", shape.known_names, "Run 7, in a trace of 3 calls"),
-    "R102": Rule(
-        "ranges lie inside", shape.range_inside, "SwapOut x [0, 128), where x has 64 bytes"
-    ),
-    "R103": Rule("ranges are aligned", shape.range_aligned, "SwapOut x [0, 100), granule 64"),
-    "R104": Rule(
-        "whole variables only", shape.range_whole, "SwapOut x [0, 64) of 128, granule.ranges False"
-    ),
-    "R105": Rule(
-        "keep names outputs", shape.keep_is_output, "Run f keep x, where x is an input of f"
-    ),
-    "R106": Rule(
-        "start: initial variables", shape.start_is_initial, "start_device = (y,), which f writes"
-    ),
+    "R101": Rule("names exist", shape.known_names, "run @7  # the step has four calls"),
+    "R102": Rule("ranges lie inside", shape.range_inside, "out W[0:128]"),
+    "R103": Rule("ranges are aligned", shape.range_aligned, "granule 32; out W[0:20]"),
+    "R104": Rule("whole variables only", shape.range_whole, "granule 32 whole; out W[0:32]"),
+    "R105": Rule("keep names outputs", shape.keep_is_output, "in x; run f keep x"),
+    "R106": Rule("start: initial variables", shape.start_is_initial, "device W y; host x"),
     "R107": Rule(
-        "start: everything is somewhere", shape.start_is_complete, "start_device = start_host = ()"
+        "start: everything is somewhere", shape.start_is_complete, "device nothing; host x"
     ),
     "R108": Rule(
         "the region is counted",
         shape.region_is_counted,
-        "a trace after pin_small, granule.fixed_bytes 0",
+        "granule 64 whole  # of a step after pin_small; `region 192` is missing",
     ),
-    "R201": Rule(
-        "inputs are resident", residency.inputs_resident, "Run f(x) -> y; Free y; Run g(y)"
-    ),
+    "R201": Rule("inputs are resident", residency.inputs_resident, "in x; run f; free y; run relu"),
     "R202": Rule(
-        "no read after reuse",
-        residency.inputs_not_overwritten,
-        "Run relu(x) -> y, y reuses x; Run conv_backward(x)",
+        "no read after reuse", residency.inputs_not_overwritten, "in x; run f; run relu; run relu"
     ),
     "R203": Rule(
-        "no output twice",
-        residency.outputs_absent,
-        "Run f(x) -> y; Run f(x) -> y (keep nothing is legal)",
+        "no output twice", residency.outputs_absent, "in x; run f; run f  # keep nothing is legal"
     ),
-    "R204": Rule("SwapOut, Free: resident", residency.range_resident, "Free x; SwapOut x"),
-    "R205": Rule(
-        "SwapIn: not resident", residency.range_absent, "SwapOut x; SwapIn x (Free x is missing)"
-    ),
-    "R206": Rule(
-        "SwapIn: a host copy", residency.host_copy_listed, "Free x; SwapIn x (SwapOut x is missing)"
-    ),
+    "R204": Rule("SwapOut, Free: resident", residency.range_resident, "free x"),
+    "R205": Rule("SwapIn: not resident", residency.range_absent, "in x; in x"),
+    "R206": Rule("SwapIn: a host copy", residency.host_copy_listed, "free W; in W  # no `out W`"),
     "R207": Rule(
         "SwapIn: a current host copy",
         residency.host_copy_current,
-        "SwapOut W; Run update(W) -> W'; SwapOut W'; SwapIn W",
+        "in x; out W; run f; run relu; run b; run update; out W'; in W",
     ),
-    "R301": Rule(
-        "device budget", limits.device_budget, "Run f, whose output has 65 bytes, budget 64"
-    ),
-    "R302": Rule("host budget", limits.host_budget, "SwapOut x of 65 bytes, host budget 64"),
-    "R303": Rule(
-        "ledgers above zero", limits.ledgers_positive, "Free x twice (caught by R204 before)"
-    ),
-    "R401": Rule("every call runs", limits.all_calls_run, "an empty list"),
-    "R402": Rule("first runs in trace order", limits.first_runs_in_order, "Run f2; Run f1"),
+    "R301": Rule("device budget", limits.device_budget, "in x; run f  # within 128 bytes"),
+    "R302": Rule("host budget", limits.host_budget, "out W  # within 64 bytes, which x takes"),
+    "R303": Rule("ledgers above zero", limits.ledgers_positive, "free W; free W  # R204 is first"),
+    "R401": Rule("every call runs", limits.all_calls_run, "in x"),
+    "R402": Rule("first runs in trace order", limits.first_runs_in_order, "run relu; run f"),
     "R403": Rule(
-        "only pure calls run again", limits.pure_reruns, "Run update; Free W'; Run update"
+        "only pure calls run again",
+        limits.pure_reruns,
+        "in x; run f; run relu; run b; run update; run update",
     ),
-    "R404": Rule("End follows its Run", limits.end_matches_run, "Run f; End f; End f"),
+    "R404": Rule("End follows its Run", limits.end_matches_run, "in x; run f; end f; end f"),
     "R405": Rule(
-        "end = start on the device", limits.device_end, "start W on the device; Free W' at the end"
+        "end = start on the device",
+        limits.device_end,
+        "in x; run f; run relu; run b; run update; free W'",
     ),
     "R406": Rule(
-        "end = start on the host", limits.host_end, "start W on both sides; no SwapOut W' after it"
+        "end = start on the host",
+        limits.host_end,
+        "device W; host x W; in x; run f; run relu; run b; run update  # no `out W'`",
     ),
     "R407": Rule(
-        "nothing else is left", limits.nothing_else_resident, "Run f(x) -> y, never Free y"
+        "nothing else is left",
+        limits.nothing_else_resident,
+        "in x; run f; run relu; run b; run update  # x, z and gW stay",
     ),
     "R501": Rule(
         "peak as claimed", claims.peak_claim, "Plan(peak_bytes=64) of a list that peaks at 128"
