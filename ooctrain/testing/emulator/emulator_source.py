@@ -238,17 +238,22 @@ class _Rewriter(ast.NodeTransformer):
     def _inlined(self, function: Callable, arguments: list[ast.expr]) -> ast.stmt:
         """The statements of a device function in which lanes exchange, in its call's place."""
         tree, own = _tree_of(function), set(function.__code__.co_varnames)
+        known = _globals_of(function)
+        # A name of the kernel may mean something else here.
+        theirs = {name: name if name == "cuda" else f"_its_{name}" for name in known}
         for node in ast.walk(tree):
             if isinstance(node, ast.Return):
                 raise self._unknown(f"a result of {function.__name__}, where lanes exchange")
-            if isinstance(node, ast.Name) and node.id in own:
-                node.id = f"_{node.id}_of{self.sites}"
+            if isinstance(node, ast.Name):
+                renamed = f"_{node.id}_of{self.sites}" if node.id in own else node.id
+                node.id = theirs.get(node.id, renamed)
         given = [ast.Name(f"_{a.arg}_of{self.sites}", ast.Store()) for a in tree.args.args]
         assigned: list[ast.stmt] = [
             ast.Assign([name], self.visit(argument))
             for name, argument in zip(given, arguments, strict=True)
         ]
-        rewriter = _Rewriter(function.__name__, _globals_of(function), self._writer)
+        given_to_it = {theirs[name]: value for name, value in known.items()}
+        rewriter = _Rewriter(function.__name__, given_to_it, self._writer)
         rewriter.sites = self.sites
         body = assigned + rewriter.statements(tree.body)
         self.sites = rewriter.sites

@@ -31,7 +31,7 @@ from ooctrain.layers.kernels.cuda.conv.tile_product import (
     long_product_64,
     product_128,
 )
-from ooctrain.layers.kernels.cuda.conv.weight_product import Form, launch, weight_kernel
+from ooctrain.layers.kernels.cuda.conv.weight_product import WeightForm, launch, weight_kernel
 from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher
 from ooctrain.layers.kernels.cuda.runtime.shim import Kernel, device, int32, uint32
 
@@ -73,12 +73,12 @@ def grad_weight(launcher: Launcher, shape: ConvShape, x, dy, dw, workspace) -> N
 
 
 @cache
-def _form(in_fours: bool, columns: int) -> Form:
+def _form(in_fours: bool, columns: int) -> WeightForm:
     """Of 64 filters sixteen pixels in a step, so that all threads have as much to fetch."""
     fetch = (pixel_quad, filters_quad) if in_fours else (pixel_singles, filters_singles)
     depth, product = (TILE_DEPTH, product_128) if columns == WIDE else (LONG_DEPTH, long_product_64)
     pitches = A_STRIDE, columns + PADDING
-    return Form(columns, depth, pitches, fetch, _cells, product, _cells, _epilogue(columns))
+    return WeightForm(columns, depth, pitches, fetch, _cells, product, _cells, _epilogue(columns))
 
 
 @cache

@@ -7,7 +7,7 @@ bytes that lie at a multiple of 16; the three colours of a pixel are neither. So
 chunk of four terms in shared memory, whose last ones are zeros that are written there and read
 nowhere; a step is four taps. Factors pass through registers, one word in a load, and are rounded on
 their way, once, instead of in each warp that uses them. Such layers have few filters: a block makes
-128 x 64 results. 160 instructions surround 16 products on Hopper (`testing/emulator/sass.py`
+128 x 64 results. 159 instructions surround 16 products on Hopper (`testing/emulator/sass.py`
 counts). Needs compute capability 8.0. Read next: `conv_tf32_weights.py`.
 """
 

@@ -25,7 +25,7 @@ from ooctrain.layers.kernels.cuda.conv.conv_fetch import (
 from ooctrain.layers.kernels.cuda.conv.conv_plan import INNER
 from ooctrain.layers.kernels.cuda.conv.tensor_core import mma_tf32, round_tf32
 from ooctrain.layers.kernels.cuda.conv.tile_product import TILE_DEPTH, WIDE
-from ooctrain.layers.kernels.cuda.conv.weight_product import Form, launch, weight_kernel
+from ooctrain.layers.kernels.cuda.conv.weight_product import WeightForm, launch, weight_kernel
 from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher
 from ooctrain.layers.kernels.cuda.runtime.shim import device, int32, uint32, uint64
 
@@ -116,7 +116,7 @@ def store_few(partials, sums, first, k, outer, term, taps):
                     partials[uint64(place)] = sums[(m * ACROSS + n) * 4 + i]
 
 
-FORM = Form(
+FORM = WeightForm(
     WIDE, TILE_DEPTH, (PITCH, PITCH), (pixel_quad, filters_quad), _cells, _product, _results,
     store_sums, capability=AMPERE,
 )  # fmt: skip

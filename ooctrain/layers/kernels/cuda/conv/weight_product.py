@@ -5,9 +5,9 @@ pixels. The one idea: dW is terms (taps x channels) x filters. x and dy lie in m
 side by side, so what is fetched is stored as it comes, and a tile's rows are pixels: eight in a
 step, or sixteen. Where a pixel reads takes two divisions to find, so each thread of a block works
 it out for one of 256 pixels, and all look it up. Few filters and many pixels would keep few blocks
-busy: pixels are cut into splits by shape alone, and their results are added in order. A `Form` says
-what differs between float32 and TF32. Source: Chetlur et al., "cuDNN" (2014), section 3. Read next:
-`conv_gemm_weights.py`, `conv_tf32_weights.py`.
+busy: pixels are cut into splits by shape alone, and their results are added in order. What differs
+between float32 and TF32 says a `WeightForm`. Source: Chetlur et al., "cuDNN" (2014), section 3.
+Read next: `conv_gemm_weights.py`, `conv_tf32_weights.py`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from ooctrain.layers.kernels.cuda.runtime.shim import (
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class WeightForm:
     """What differs between the kernels of the gradient of a weight; the functions are device code.
 
     Args:
@@ -76,7 +76,7 @@ class Form:
     capability: Capability = LOWEST_CAPABILITY
 
 
-def weight_kernel(form: Form) -> Kernel:
+def weight_kernel(form: WeightForm) -> Kernel:
     """The kernel of dW for tiles of 128 terms (taps x channels) x `form.columns` filters."""
     columns, depth, padded = form.columns, form.depth, form.padded
     (a_pitch, b_pitch), (fetch_terms, fetch_filters) = form.pitches, form.fetch
@@ -173,8 +173,9 @@ def weight_kernel(form: Form) -> Kernel:
 
 
 def launch(
-    launcher: Launcher, kernel: Kernel, form: Form, shape: ConvShape, arrays: Any, workspace: Any
-) -> None:
+    launcher: Launcher, kernel: Kernel, form: WeightForm, shape: ConvShape, arrays: Any,
+    workspace: Any,
+) -> None:  # fmt: skip
     """Queues a kernel for all tiles and splits, and the sum of the splits.
 
     Args:
