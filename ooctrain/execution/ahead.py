@@ -33,6 +33,8 @@ Pair = tuple[Any, Any]
 Values = Mapping[int, Any]
 #: Values of a room begin at multiples of so many bytes.
 APART = 256
+#: Larger batches are read in their turn: host memory would have to hold two of them more.
+MOST_BYTES = 1 << 30
 THREAD_NAME = "ooctrain-ahead"
 
 
@@ -136,6 +138,8 @@ class Ahead:
         if reader is None or reader.reads or asked is None or asked[2] is not values:
             return values
         _, trace, _ = asked
+        if _room_bytes(trace) > MOST_BYTES:
+            return values
         device.attach()
         try:
             if not all(isinstance(value, Laid) for value in values.values()):
