@@ -33,11 +33,13 @@ Pair = tuple[Any, Any]
 Values = Mapping[int, Any]
 #: Values of a room begin at multiples of so many bytes.
 APART = 256
+#: Larger batches are read in their turn: host memory would have to hold two of them more.
+MOST_BYTES = 1 << 30
 THREAD_NAME = "ooctrain-ahead"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Berth:
     """Where a batch is laid out, and for which step."""
 
     trace: Trace
@@ -56,7 +58,7 @@ class ReadBatch:
 
     batch: Pair
     hand_out: Callable[[], object]
-    place: Place | None = None
+    place: Berth | None = None
     values: Values | None = None
 
     def serves(self, trace: Trace, x: Any, y: Any) -> bool:
@@ -79,7 +81,7 @@ class Reader:
         """Whether the next batch is on its way, or there."""
         return self._next is not None
 
-    def begin(self, place: Place | None = None) -> None:
+    def begin(self, place: Berth | None = None) -> None:
         """Has the next batch read, and laid out if a place is given."""
         self._next = self._pool.submit(_read, self._source, place)
 
@@ -136,6 +138,8 @@ class Ahead:
         if reader is None or reader.reads or asked is None or asked[2] is not values:
             return values
         _, trace, _ = asked
+        if _room_bytes(trace) > MOST_BYTES:
+            return values
         device.attach()
         try:
             if not all(isinstance(value, Laid) for value in values.values()):
@@ -143,7 +147,7 @@ class Ahead:
                 if laid is None:
                     return values
                 values = laid
-            reader.begin(Place(trace, device.room(_room_bytes(trace))))
+            reader.begin(Berth(trace, device.room(_room_bytes(trace))))
         except DriverError as error:  # there is no more pinned memory
             if error.lost:
                 raise
@@ -152,7 +156,7 @@ class Ahead:
 
 def lay_out(device: Device, trace: Trace, values: Values) -> Values | None:
     """Values as the device wants them, in its next room; None: one of them is read by rows."""
-    return _lay(Place(trace, device.room(_room_bytes(trace))), values)
+    return _lay(Berth(trace, device.room(_room_bytes(trace))), values)
 
 
 def no_batch(epoch: int) -> ConfigError:
@@ -164,7 +168,7 @@ def no_batch(epoch: int) -> ConfigError:
     )  # fmt: skip
 
 
-def _read(source: Iterator[tuple[Any, Callable[[], object]]], place: Place | None) -> Any:
+def _read(source: Iterator[tuple[Any, Callable[[], object]]], place: Berth | None) -> Any:
     """What the thread does."""
     found = next(source, None)
     if found is None:
@@ -179,7 +183,7 @@ def _read(source: Iterator[tuple[Any, Callable[[], object]]], place: Place | Non
     return ReadBatch((x, y), found[1], place if values is not None else None, values)
 
 
-def _lay(place: Place, values: Values) -> dict[int, Laid] | None:
+def _lay(place: Berth, values: Values) -> dict[int, Laid] | None:
     """Values in a room; None: it is closed, or one of them is read by rows, in its own time."""
     variables, found = place.trace.variables, {}
     if not all(isinstance(value, np.ndarray) for value in values.values()):

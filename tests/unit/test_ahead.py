@@ -245,6 +245,27 @@ def test_nobody_is_left_behind():
             time.sleep(0.01)
 
 
+def test_a_batch_that_is_too_large_is_read_in_its_turn(monkeypatch):
+    given, read = batches(3), []
+
+    def source():
+        for batch in given:
+            read.append(len(read))
+            yield batch
+
+    wanted = after("cpu", lambda trainer: one_by_one(trainer, given))
+    monkeypatch.setattr(ahead, "MOST_BYTES", given[0][0].nbytes)
+    monkeypatch.setattr(ahead, "_lay", lambda *_: pytest.fail("it was laid out"))
+    found, counts = [], []
+
+    def note(step, loss):
+        found.append(loss)
+        counts.append(len(read))
+
+    assert after("cpu", lambda trainer: trainer.fit(source(), on_step=note)) == wanted
+    assert (found, counts) == (wanted[0], [1, 2, 3])
+
+
 def test_a_batch_in_a_room_is_not_copied_by_the_host(fakes, monkeypatch):
     """Over a GPU, a batch that was laid out is copied from where it lies."""
     from ooctrain.devices.cuda.feed import Feed

@@ -25,6 +25,9 @@ ELF = b"\x7fELF"
 INSTRUCTION_BYTES, KIND_BITS = 16, 9
 #: the kinds that are counted, by their lowest bits; all others only add to the length
 FFMA, HMMA, BRANCH, BARRIER = 0x023, 0x03C, 0x147, 0x11D
+LOAD, STORE = 0x181, 0x186  # of global memory
+#: bytes of an access, by the number in its instruction
+WIDTHS = (1, 1, 2, 2, 4, 8, 16)
 LOWEST, HIGHEST, HOPPER = (7, 5), (9, 0), (9, 0)
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 
@@ -74,6 +77,21 @@ def hot_loop(kernel: Kernel, capability: Capability, kind: int) -> Loop:
     if best is None or not best.kinds[kind]:
         raise ConfigError(f"{kernel.name} has no loop with such an instruction", numbers=hex(kind))
     return best
+
+
+def widths(kernel: Kernel, capability: Capability, kind: int) -> Counter[int]:
+    """{bytes: how many loads or stores of global memory of so many stand in a kernel's code}.
+
+    Args:
+        kind: LOAD or STORE.
+    """
+    image = CubinStore().get(kernel, capability).image
+    return Counter(
+        WIDTHS[high >> 9 & 7]
+        for section in _sections(image, ".text.")
+        for low, high in struct.iter_unpack("<QQ", section)
+        if low & (1 << KIND_BITS) - 1 == kind
+    )
 
 
 def _loop(code: list[tuple[int, int]]) -> Loop:

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from benchmarks import bench_traffic
+from ooctrain.layers.kernels.cuda import batch_norm, dropout, elementwise, layout, optimizers
 from ooctrain.layers.kernels.cuda.runtime.shim import cuda, kernel, why_no_ptx
+from ooctrain.testing.emulator.sass import HOPPER, LOAD, STORE, why_no_machine_code, widths
 from ooctrain.testing.emulator.traffic import ISSUED_PER_BYTE, CountingLauncher
 
 pytestmark = pytest.mark.skipif(bool(why_no_ptx()), reason=why_no_ptx())
@@ -58,6 +60,20 @@ def test_a_kernel_stays_as_wide_and_as_short(case):
 def test_every_case_is_held():
     assert list(HELD) == list(bench_traffic.cases())
     assert 6 < ISSUED_PER_BYTE < 7
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", [(7, 5), HOPPER])
+def test_the_machine_code_is_as_wide_as_the_text(capability):
+    """(kernel, loads of 16 bytes, stores): nvJitLink has cut none."""
+    for wide, loads, stores in (
+        (elementwise._relu, 2, 2), (elementwise._add, 4, 2), (batch_norm._apply, 10, 2),
+        (optimizers._sgd, 6, 4), (layout._copy_quads, 4, 4), (dropout._dropout, 1, 1),
+    ):  # fmt: skip
+        if reason := why_no_machine_code(wide, capability):
+            pytest.skip(reason)
+        assert widths(wide, capability, LOAD)[16] == loads, wide.name
+        assert widths(wide, capability, STORE)[16] == stores, wide.name
 
 
 def test_what_is_counted():
