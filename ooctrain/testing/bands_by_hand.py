@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol
 
+from ooctrain.errors import ConfigError
 from ooctrain.rewrite.tile.frontier import even_cuts, frontier_after
 from ooctrain.rewrite.tile.row_rules import RowsRead
 from ooctrain.rewrite.tile.segment import find_segment
@@ -174,7 +175,7 @@ def _handed_out(t: int, done: int, rows: tuple[int, int]) -> int:
 
 def par_rows(layers: Sequence[LayerRows], cuts: Sequence[int]) -> list[list[list[int]]]:
     """What the library does: frontiers, and the rows that the next band reads."""
-    windows = [Window(k, s, p, p) for k, s, p in layers]
+    windows = [Window(k, s, pad_lo=p, pad_hi=p) for k, s, p in layers]
     heights = BandedChain(tuple(layers), tuple(cuts), ()).heights
     fronts = [tuple(cuts)]
     for window, outputs in zip(windows, heights[1:], strict=True):
@@ -209,13 +210,22 @@ def random_chain(rng: random.Random) -> BandedChain:
 
 
 def chain_in(trace: Trace, bands: int) -> BandedChain:
-    """The longest chain of a step, in even bands; calls on single pixels are left out."""
+    """The longest chain of a step, in even bands; calls on single pixels are left out.
+
+    Raises:
+        ConfigError: a layer has another window than (kernel, stride, padding).
+    """
     segment = find_segment(trace)
     source = trace.variables[segment.source]
     layers, sizes = list[LayerRows](), [source.shape]
     for stage in segment.stages:
         window = stage.windows[0]
-        if (window.kernel, window.stride) != (1, 1):
+        if window.dilation != 1 or window.pad_lo != window.pad_hi:
+            raise ConfigError(
+                f"{stage.forward.name!r} is dilated, or padded otherwise above than below",
+                code="OOC-119", fix="a network whose layers are (kernel, stride, padding)",
+            )  # fmt: skip
+        if window != Window():
             layers.append((window.kernel, window.stride, window.pad_lo))
             sizes.append(trace.variables[stage.forward.outs[0]].shape)
     row_bytes = tuple(c * w * ITEM_BYTES["float32"] for _, c, _, w in sizes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,6 +72,12 @@ class Forked(nn.Module):
         return self.second(x) + x
 
 
+def of_names() -> Trace:
+    layers = OrderedDict(conv1=conv(), relu=nn.ReLU())
+    network = nn.Sequential(OrderedDict(features=nn.Sequential(layers)))
+    return oc.trace(network, (1, 2, 9, 9), "mse", None, threads=1)
+
+
 def forked() -> Trace:
     return oc.trace(Forked(), (1, 2, 9, 9), "mse", None, threads=1)
 
@@ -82,11 +89,20 @@ def conv(kernel: int = 3, channels: int = 4) -> nn.Conv2d:
 #: What is asked for, and what its error says.
 REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "bands that are no number": (lambda: planned("bands:x"), "'bands:x' names no tiling"),
-    "no bands": (lambda: planned("bands:0"), r"not \(0, 1\)"),
+    "no bands": (lambda: planned("bands:0"), "'bands:0' asks for 0 bands"),
+    "no tiles across": (lambda: planned("tile:2x0"), "'tile:2x0' asks for 0 tiles"),
     "fewer than no bands": (lambda: planned("bands:-1"), "'bands:-1' names no tiling"),
     "bands by halves": (lambda: banded(step(), (2.5, 1)), r"not \(2.5, 1\)"),
     "bands that are true": (lambda: banded(step(), (True, 1)), r"not \(True, 1\)"),
-    "an unknown layer": (lambda: banded(step(), (2, 1), "conv9"), "'conv9'"),
+    "an unknown layer": (
+        lambda: banded(step(), (2, 1), "conv9"), r"'conv9'\n  numbers: 4 are there: 0\.fwd, 1\.fwd"
+    ),
+    "nearly a layer": (
+        lambda: banded(of_names(), (2, 1), "features.convl"), "did you mean 'features.conv1'"
+    ),
+    "more pixels than a GPU counts": (
+        lambda: of(conv(), image=(1, 2, 50_000, 50_000), device="cuda"), "at most 2147483647"
+    ),
     "the wrong way round": (lambda: banded(step(), (2, 1), "3", "0"), "'3.fwd' to '0.fwd'"),
     "a chain that forks": (
         lambda: tile(forked(), (2, 2), "conv", "add"),

@@ -66,7 +66,8 @@ def test_computable_rows_recede_by_the_halo(rows: int, outputs: int) -> None:
 def test_there_are_no_more_bands_than_rows() -> None:
     assert even_cuts(5, 3) == (0, 1, 3, 5)
     assert even_cuts(2, 9) == (0, 1, 2)
-    few = tile(chain_trace(vgg_like(), (1, 3, 4, 8)), (99, 1), halo="keep")
+    with pytest.warns(UserWarning, match="bands_again:99 makes 4 bands"):
+        few = tile(chain_trace(vgg_like(), (1, 3, 4, 8)), (99, 1), halo="keep")
     assert sum(c.name.startswith("0.fwd[") for c in few.calls) == 3  # the first band has no output
 
 

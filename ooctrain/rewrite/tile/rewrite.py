@@ -144,5 +144,12 @@ def parse_name(name: str) -> Tiling:
             code="OOC-113",
             fix="tile:4x4, tile:4x4:conv1:pool2, bands:16:conv1:pool2 or bands_again:16",
         )
+    if min(int(h), int(w)) < 1:
+        what = "bands" if NAMED[kind][0] == "keep" else "tiles"
+        raise ConfigError(
+            f"{name!r} asks for 0 {what}, and there is 1 at least",
+            code="OOC-113",
+            fix="bands:4" if what == "bands" else "tile:4x4",
+        )
     first, last = (*(end or None for end in ends), None, None)[:2]
     return Tiling((int(h), int(w)), first, last, *NAMED[kind])

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ooctrain.errors import ConfigError
+from ooctrain.errors import ConfigError, did_you_mean
 from ooctrain.rewrite.tile.adjoint import match_backward
 from ooctrain.rewrite.tile.rules import TileRule, obstacle, rule_of
 from ooctrain.step.op import Window
@@ -113,10 +113,14 @@ def named_calls(trace: Trace, name: str, phases: Sequence[Phase] = ("forward",))
     if tiles and all(is_tile(call) for call in found):
         raise _tiled_already(repr(name), tiles)
     if not found:
+        known = [call.name for call in trace.calls if call.phase in phases]
+        layers = [call.removesuffix(".fwd") for call in known]
         raise ConfigError(
             f"no forward call is named {name!r}",
             code="OOC-113",
-            fix="the name of a layer, as in model.named_modules(), or of a call, as in trace.calls",
+            numbers=f"{len(known)} are there: {', '.join(known[:8])}{', ...' * (len(known) > 8)}",
+            fix=did_you_mean(name, layers)
+            or "the name of a layer, as in model.named_modules(), or of a call, as in trace.calls",
         )
     return found
 
