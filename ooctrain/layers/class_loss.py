@@ -111,10 +111,10 @@ class TotalLoss(Op):
         divisor[0] = counted
         return np.asarray(losses.sum() / counted, losses.dtype), divisor
 
-    def weight_of(self, labels: np.ndarray, *weights: np.ndarray) -> np.float64:
+    def weight_of(self, labels: np.ndarray, *weights: np.ndarray) -> float:
         """The weight of the labels that count: their number, where there are no weights."""
         counted = labels[labels != self.ignore_index]
-        return np.float64(weights[0][counted].sum() if weights else counted.size)
+        return float(weights[0][counted].sum() if weights else counted.size)
 
 
 def number_of(divisor: np.ndarray) -> float:

@@ -167,6 +167,12 @@ def check_total(
     assert np.array_equal(dx, dx_by_divisor), "the gradient by the carried divisor differs"
 
 
+@pytest.mark.parametrize("weights", [False, True])
+def test_the_total_of_a_few_bands(weights: bool) -> None:
+    check_total((2, 23, 9), [8, 9], weights)
+
+
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(
     st.tuples(st.integers(1, 3), st.integers(1, 40), st.integers(1, 900)),
@@ -220,7 +226,8 @@ def test_labels_lie_in_blocks_and_are_checked() -> None:
         input_values(banded, x, y)
 
 
-@pytest.mark.parametrize("planner", quick(["naive", "belady", "prefix"], 1))
+@pytest.mark.slow
+@pytest.mark.parametrize("planner", ["naive", "belady", "prefix"])
 def test_out_of_core_as_in_core(planner: str) -> None:
     """Batch norm, a skip, a loss per pixel: the same bits under any plan, two steps long."""
     oc.manual_seed(0)
