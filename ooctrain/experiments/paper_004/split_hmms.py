@@ -31,7 +31,7 @@ from ooctrain.step.machine import Machine
 SPLIT, WHOLE = "depth=0.75,grid=2x2", ""
 BASELINE = "baseline"
 #: Batches are tried in steps of this; --quick: of QUICK_STEP up to QUICK_MOST.
-STEP, MOST = 16, 1024
+STEP, MOST = 32, 4096
 QUICK_STEP, QUICK_MOST = 128, 512
 TIME_LIMIT_S = 1.0
 

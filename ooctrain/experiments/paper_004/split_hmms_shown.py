@@ -42,8 +42,9 @@ def split_hmms(wanted: Wanted, console: Console) -> Mapping[str, Any]:
                 status.update(f"{model}, {row.method}: {row.batch}")
             rows += found
             batch = max((row.batch for row in found if not row.exact), default=0) or step
-            for split in (WHOLE, SPLIT):
-                calls.append(experiment.large_calls(model, batch, split, where))
+            calls += [
+                experiment.large_calls(model, batch, split, where) for split in (WHOLE, SPLIT)
+            ]
     memory = format_bytes(where.device_bytes)
     print_title(console, f"Largest batches in {memory}, simulated on {where.name} (paper 004)")
     console.print(batch_table(rows))
