@@ -211,8 +211,9 @@ first = next(i for i in range(STEPS) if losses["whole"][i] != losses["split"][i]
 lesson.reveal("first step with another loss", first)
 
 # %% [markdown]
-# One short run says nothing about which is better: the seed matters more. `ooctrain reproduce
-# split-accuracy` trains several seeds and prints the spread beside the mean.
+# The split network has the lower loss of the two in patches, and fails whole: it has learned to use
+# its borders. One short run says nothing more than that; the seed matters too. `ooctrain reproduce
+# split-accuracy` trains several seeds, tests whole and in patches, and prints the spread.
 #
 # ## Exercises
 #

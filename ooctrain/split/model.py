@@ -67,6 +67,10 @@ class SplitModel(Module):
         whole: the model.
         how: depth, grid, and whether chance chooses boundaries.
 
+    Attributes:
+        tested_in_patches: whether evaluation is in patches too, as the paper tests splits whose
+            boundaries are not drawn (figures 4 and 5); False unless it is set.
+
     Raises:
         ConfigError: it is split already, has no convolution, or defines its own loss.
     """
@@ -79,7 +83,7 @@ class SplitModel(Module):
         for registry in ("_parameters", "_buffers", "_modules", "_not_saved"):
             object.__setattr__(self, registry, getattr(whole, registry))
         self.__dict__["whole"] = whole  # no part: it would give all names a prefix
-        self.how, self.step_number = how, 0
+        self.how, self.step_number, self.tested_in_patches = how, 0, False
         object.__setattr__(self, "training", whole.training)
 
     def begin_step(self, number: int) -> None:
@@ -90,7 +94,7 @@ class SplitModel(Module):
 
     def forward(self, *inputs: Any) -> Any:
         object.__setattr__(self.whole, "training", self.training)
-        if not (self.training and self.how.splits):
+        if not ((self.training and self.how.splits) or self.tested_in_patches):
             return self.whole(*inputs)
         if len(inputs) != 1:
             raise ConfigError(

@@ -133,6 +133,20 @@ def test_004_stochastic_empty_range() -> None:
 # -------
 
 
+def test_004_separate_splits_are_not_joined() -> None:
+    """Boundaries of two maps that are drawn apart, as section 3.3 says, seldom are one boundary, as
+    section 3.2 needs; with 2 x 2 pooling between them the cut of the input must be 2 O.
+    """
+    rng, omega = random.Random(1), 0.2
+    ranges = [
+        (math.ceil((1 - omega) * rows / 2), math.floor((1 + omega) * rows / 2)) for rows in (32, 16)
+    ]
+    assert ranges == [(13, 19), (7, 9)]
+    drawn = [[rng.randint(*bounds) for bounds in ranges] for _ in range(1000)]
+    fitting = sum(cut == 2 * output for cut, output in drawn)
+    assert 100 < fitting < 200  # 1/7: for each of 7, 8, 9 one of 13 to 19
+
+
 def test_004_shared_error_storage() -> None:
     """All error terms of a sum are equal, and may share storage, until one of them is written in
     place.

@@ -45,7 +45,7 @@ from ooctrain.experiments.paper_002.offload_ratios import (
     worst,
 )
 from ooctrain.experiments.paper_003 import sft
-from ooctrain.experiments.paper_004 import distributed, hmms
+from ooctrain.experiments.paper_004 import distributed, hmms, split_accuracy, split_hmms
 from ooctrain.experiments.paper_004.hmms import HMMS, LAYER_WISE
 from ooctrain.sched.planners.dynprog import dynprog_search
 from ooctrain.sched.planners.registry import get_planner
@@ -523,3 +523,51 @@ def test_tiles_go_on_where_keeping_all_and_checkpoints_end() -> None:
 def test_bands_that_keep_their_halos_take_less_time_than_tiles() -> None:
     cells = vgg16_cells(4096)
     assert cells[sft.OURS].seconds < cells[sft.SFT].seconds
+
+
+# Paper 004, figure 10 and table 1: Split-CNN
+
+
+def largest(model: str, *names: str) -> dict[str, split_hmms.SplitBatch]:
+    """The largest batches of some methods on the fitted machine, in steps of 192."""
+    _, where = hmms.machines(hmms.QUICK_BATCH)
+    rows = split_hmms.largest_batches(model, where, 192, 2112, ("baseline", *names))
+    return {row.method: row for row in rows}
+
+
+@pytest.mark.slow
+def test_split_and_hmms_together_reach_a_batch_that_neither_reaches_alone():
+    rows = largest("vgg19", "split", "HMMS", "split + HMMS", "belady")
+    assert rows["split"].batch == rows["baseline"].batch
+    assert rows["split + HMMS"].times >= 4 > 2 > rows["HMMS"].times
+    assert rows["split + HMMS"].loss < 0.015 < rows["belady"].loss
+
+
+@pytest.mark.slow
+def test_with_batch_norm_recomputed_resnet_18_doubles_its_batch_without_a_split():
+    rows = largest("resnet18", "bn-recompute + HMMS", "split + bn-recompute + HMMS")
+    assert rows["bn-recompute + HMMS"].times >= 2
+    assert rows["split + bn-recompute + HMMS"].times > rows["bn-recompute + HMMS"].times
+
+
+@pytest.mark.slow
+def test_after_the_split_no_call_needs_half_of_the_memory_by_itself():
+    _, where = hmms.machines(hmms.QUICK_BATCH)
+    for model, batch in (("vgg19", 512), ("resnet18", 1024)):
+        before, after = (
+            split_hmms.large_calls(model, batch, split, where)
+            for split in (split_hmms.WHOLE, split_hmms.SPLIT)
+        )
+        assert before.large > 0 == after.large
+        assert after.minimum_bytes < before.minimum_bytes / 3
+
+
+@pytest.mark.slow
+def test_a_short_training_in_patches_of_small_images_is_far_from_the_whole_one():
+    recipe = split_accuracy.Recipe004(epochs=3, seeds=2, images=320)
+    whole, split = (
+        split_accuracy.trained(recipe, "vgg19", depth, 4, kind)
+        for depth, kind in ((0.0, "whole"), (0.5, "split"))
+    )
+    assert whole.in_patches == whole.accuracies
+    assert split.mean < whole.mean - 2

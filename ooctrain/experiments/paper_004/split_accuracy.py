@@ -83,6 +83,7 @@ class Trained:
         kind: "whole", "split" or "stochastic"; depth: as asked; patches: in all.
         share: of the convolutions that are split.
         accuracies: of the test images, by the whole network, a seed each.
+        in_patches: by the network in even patches, as the paper tests what is split and not drawn.
         printed: the paper's, in percent, where it has one.
     """
 
@@ -93,12 +94,18 @@ class Trained:
     patches: int
     share: float
     accuracies: tuple[float, ...]
+    in_patches: tuple[float, ...]
     printed: float | None
 
     @property
     def mean(self) -> float:
         """Of the seeds."""
         return mean(self.accuracies)
+
+    @property
+    def mean_in_patches(self) -> float:
+        """Of the seeds, tested in patches."""
+        return mean(self.in_patches)
 
     @property
     def spread(self) -> float:
@@ -170,7 +177,7 @@ def trained(
 ) -> Trained:  # fmt: skip
     """Trains a configuration with each seed, and evaluates the whole network."""
     how = Splitting(depth, GRIDS[patches], kind == STOCHASTIC)
-    accuracies, share, name = [], 0.0, model
+    accuracies, share, name = list[tuple[float, float]](), 0.0, model
     for seed in range(recipe.seeds):
         name, network = _network(recipe, model, seed)
         made = SplitModel(network, Splitting(depth, how.grid, how.stochastic, seed=seed))
@@ -180,8 +187,9 @@ def trained(
         accuracies.append(_accuracy(recipe, made, train, test, seed))
     printed = PRINTED.get((model, kind)) if depth in (0.0, HALF) else None
     count = patches if how.splits else 1
+    by_whole, in_patches = zip(*accuracies, strict=True)
     return Trained(model=name, paper=model, kind=kind, depth=depth, patches=count, share=share,
-                   accuracies=tuple(accuracies), printed=printed)  # fmt: skip
+                   accuracies=by_whole, in_patches=in_patches, printed=printed)  # fmt: skip
 
 
 def _network(recipe: Recipe004, model: str, seed: int) -> tuple[str, Module]:
@@ -198,8 +206,9 @@ def _images(recipe: Recipe004, train: bool) -> Dataset:
 
 
 def _accuracy(
-    recipe: Recipe004, model: Module, train: Dataset, test: Dataset, seed: int
-) -> float:  # fmt: skip
+    recipe: Recipe004, model: SplitModel, train: Dataset, test: Dataset, seed: int
+) -> tuple[float, float]:  # fmt: skip
+    """(by the whole network, in patches), in percent."""
     optimizer = SGD(model.parameters(), lr=recipe.lr, momentum=0.9, weight_decay=1e-4)
     falls = [max(1, round(recipe.epochs * share)) for share in FALLS]
     schedule = MultiStepLR(optimizer, falls, gamma=0.1)
@@ -209,6 +218,9 @@ def _accuracy(
     loader = DataLoader(part, recipe.batch, shuffle=True, drop_last=True, seed=seed)
     with Trainer(model, optimizer=optimizer, threads=1, seed=seed) as trainer:
         trainer.fit(loader, recipe.epochs, schedule=schedule)
-        found = trainer.evaluate(DataLoader(test, 120))
-    assert found.accuracy is not None, "the labels are classes"
-    return 100 * found.accuracy
+        whole = trainer.evaluate(DataLoader(test, 120)).accuracy
+        model.tested_in_patches = model.how.splits
+        in_patches = trainer.evaluate(DataLoader(test, 120)).accuracy
+    assert whole is not None, "the labels are classes"
+    assert in_patches is not None, "as above"
+    return 100 * whole, 100 * in_patches

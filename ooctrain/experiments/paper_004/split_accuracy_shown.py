@@ -40,7 +40,11 @@ def split_accuracy(wanted: Wanted, console: Console) -> Mapping[str, Any]:
         for model, depth, patches, kind in experiment.configurations(wanted.quick):
             status.update(f"{model}, depth {depth:.1%}, {patches} patches, {kind}")
             rows.append(experiment.trained(recipe, model, depth, patches, kind))
-    print_title(console, "Test accuracy of the whole network after training in patches", about)
+    print_title(
+        console,
+        "Test accuracy after training in patches, of the whole network and in patches",
+        about,
+    )
     console.print(accuracy_table(rows))
     print_title(console, "\nImageNet, top-1 in % (paper 004, table 1): not run here")
     console.print(imagenet_table())
@@ -71,18 +75,17 @@ def recipe_of(settings: Sequence[str], base: Recipe004) -> Recipe004:
 
 
 def accuracy_table(rows: Sequence[Trained]) -> Table:
-    """Mean and spread of each configuration; the paper's in brackets."""
+    """Mean and spread of each configuration, tested whole and in patches, beside the paper's."""
     table = plain_table(
-        "network", "for", "trained", "depth", "patches", "accuracy", "spread", "seeds",
-        "to the whole", left=("network", "for", "trained"),
+        "network", "for", "trained", "depth", "patches", "tested whole", "spread", "seeds",
+        "in patches", "paper", left=("network", "for", "trained"),
     )  # fmt: skip
-    whole = {row.paper: row.mean for row in rows if row.kind == BASELINE}
     for row in rows:
-        paper = "" if row.printed is None else f" ({row.printed:.2f})"
+        paper = "" if row.printed is None else f"{row.printed:.2f} %"
         table.add_row(
             row.model, row.paper, row.kind, f"{row.share:.0%}", str(row.patches),
-            f"{row.mean:.2f} %{paper}", f"{row.spread:.2f}", str(len(row.accuracies)),
-            f"{row.mean - whole[row.paper]:+.2f}",
+            f"{row.mean:.2f} %", f"{row.spread:.2f}", str(len(row.accuracies)),
+            f"{row.mean_in_patches:.2f} %", paper,
         )  # fmt: skip
     return table
 
@@ -101,12 +104,12 @@ def figure(rows: Sequence[Trained]) -> str:
     for name in dict.fromkeys(row.model for row in rows):
         own = [row for row in rows if row.model == name and row.kind != STOCHASTIC]
         four = sorted((row for row in own if row.patches in (1, 4)), key=lambda row: row.share)
-        deep.append(Curve(name, [(100 * row.share, 100 - row.mean) for row in four]))
+        deep.append(Curve(name, [(100 * row.share, 100 - row.mean_in_patches) for row in four]))
         at = sorted(
             (row for row in own if row.depth == QUARTER or row.kind == BASELINE),
             key=lambda row: row.patches,
         )
-        many.append(Curve(name, [(row.patches, 100 - row.mean) for row in at]))
+        many.append(Curve(name, [(row.patches, 100 - row.mean_in_patches) for row in at]))
         drawn = [row for row in rows if row.model == name and row.kind == STOCHASTIC]
         if drawn:
             points = [(0.0, 100 - drawn[0].mean), (100 * HALF, 100 - drawn[0].mean)]

@@ -31,13 +31,13 @@ from ooctrain.step.machine import Machine
 SPLIT, WHOLE = "depth=0.75,grid=2x2", ""
 BASELINE = "baseline"
 #: Batches are tried in steps of this; --quick: of QUICK_STEP up to QUICK_MOST.
-STEP, MOST = 16, 1024
+STEP, MOST = 32, 4096
 QUICK_STEP, QUICK_MOST = 128, 512
 TIME_LIMIT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Method:
+class SplitMethod:
     """A way to train: a planner, on the split network or on the whole one.
 
     Args:
@@ -54,19 +54,21 @@ class Method:
         return not self.split
 
 
-METHODS: Mapping[str, tuple[Method, ...]] = MappingProxyType(
+METHODS: Mapping[str, tuple[SplitMethod, ...]] = MappingProxyType(
     {
         "vgg19": (
-            Method(BASELINE, "keep-all"), Method("HMMS", "hmms"),
-            Method("split", "keep-all", SPLIT), Method("split + HMMS", "hmms", SPLIT),
-            Method("belady", "belady"), Method("exact bands", "banded"), Method("auto", "auto"),
+            SplitMethod(BASELINE, "keep-all"), SplitMethod("HMMS", "hmms"),
+            SplitMethod("split", "keep-all", SPLIT), SplitMethod("split + HMMS", "hmms", SPLIT),
+            SplitMethod("belady", "belady"), SplitMethod("exact bands", "banded"),
+            SplitMethod("auto", "auto"),
         ),
         "resnet18": (
-            Method(BASELINE, "keep-all"), Method("HMMS", "hmms"),
-            Method("split", "keep-all", SPLIT), Method("split + HMMS", "hmms", SPLIT),
-            Method("bn-recompute + HMMS", "bn-recompute:swap=hmms"),
-            Method("split + bn-recompute + HMMS", "bn-recompute:swap=hmms", SPLIT),
-            Method("belady", "belady"), Method("exact bands", "banded"), Method("auto", "auto"),
+            SplitMethod(BASELINE, "keep-all"), SplitMethod("HMMS", "hmms"),
+            SplitMethod("split", "keep-all", SPLIT), SplitMethod("split + HMMS", "hmms", SPLIT),
+            SplitMethod("bn-recompute + HMMS", "bn-recompute:swap=hmms"),
+            SplitMethod("split + bn-recompute + HMMS", "bn-recompute:swap=hmms", SPLIT),
+            SplitMethod("belady", "belady"), SplitMethod("exact bands", "banded"),
+            SplitMethod("auto", "auto"),
         ),
     }
 )  # fmt: skip
@@ -82,7 +84,7 @@ PRINTED: Mapping[tuple[str, str], tuple[float, float]] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class LargestBatch:
+class SplitBatch:
     """What a method reaches.
 
     Args:
@@ -130,7 +132,7 @@ class LargeCalls:
 
 def largest_batches(
     model: str, where: Machine, step: int, most: int, names: tuple[str, ...] = ()
-) -> Iterator[LargestBatch]:
+) -> Iterator[SplitBatch]:
     """The rows of a network, the baseline first.
 
     Args:
@@ -146,7 +148,7 @@ def largest_batches(
         if method.name == BASELINE:
             speed, base = images_per_s, float(batch)
         times, loss = PRINTED.get((model, method.name), (None, None))
-        yield LargestBatch(
+        yield SplitBatch(
             model, method.name, method.planner, method.exact, batch, batch / base if base else 0.0,
             images_per_s, 1 - images_per_s / speed if speed else 0.0,
             plan.peak_bytes if plan else 0, times, loss,
@@ -154,7 +156,7 @@ def largest_batches(
 
 
 def _largest(
-    model: str, method: Method, where: Machine, step: int, most: int
+    model: str, method: SplitMethod, where: Machine, step: int, most: int
 ) -> tuple[int, Plan | None]:
     """The largest batch with a plan, by doubling, then bisection: who can train a batch can train a
     smaller one.
@@ -172,7 +174,7 @@ def _largest(
     return low * step, best
 
 
-def _plan(model: str, method: Method, where: Machine, batch: int) -> Plan | None:
+def _plan(model: str, method: SplitMethod, where: Machine, batch: int) -> Plan | None:
     step = step_trace(model, batch, IMAGE_SIZE, split=method.split)
     if trace_minimum_bytes(step) > where.device_bytes and method.planner in ("keep-all", "hmms"):
         return None

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from ooctrain.experiments.paper_004 import split_hmms as experiment
 from ooctrain.experiments.paper_004.hmms import QUICK_BATCH, machines
-from ooctrain.experiments.paper_004.split_hmms import SPLIT, WHOLE, LargeCalls, LargestBatch
+from ooctrain.experiments.paper_004.split_hmms import SPLIT, WHOLE, LargeCalls, SplitBatch
 from ooctrain.experiments.reproducing import Wanted, print_title, write_figure
 from ooctrain.report.charts import Piece, strips_svg
 from ooctrain.report.tables import plain_table
@@ -32,13 +32,19 @@ def split_hmms(wanted: Wanted, console: Console) -> Mapping[str, Any]:
         step, most = experiment.QUICK_STEP, experiment.QUICK_MOST
         names = experiment.QUICK_METHODS
     models = ("vgg19",) if wanted.quick else tuple(experiment.METHODS)
-    rows: list[LargestBatch] = []
+    rows: list[SplitBatch] = []
     calls: list[LargeCalls] = []
-    for model in models:
-        found = list(experiment.largest_batches(model, where, step, most, names))
-        rows += found
-        batch = max((row.batch for row in found if not row.exact), default=0) or step
-        calls += [experiment.large_calls(model, batch, split, where) for split in (WHOLE, SPLIT)]
+    with console.status("") as status:
+        for model in models:
+            found: list[SplitBatch] = []
+            for row in experiment.largest_batches(model, where, step, most, names):
+                found.append(row)
+                status.update(f"{model}, {row.method}: {row.batch}")
+            rows += found
+            batch = max((row.batch for row in found if not row.exact), default=0) or step
+            calls += [
+                experiment.large_calls(model, batch, split, where) for split in (WHOLE, SPLIT)
+            ]
     memory = format_bytes(where.device_bytes)
     print_title(console, f"Largest batches in {memory}, simulated on {where.name} (paper 004)")
     console.print(batch_table(rows))
@@ -51,7 +57,7 @@ def split_hmms(wanted: Wanted, console: Console) -> Mapping[str, Any]:
     }  # fmt: skip
 
 
-def batch_table(rows: Sequence[LargestBatch]) -> Table:
+def batch_table(rows: Sequence[SplitBatch]) -> Table:
     """The largest batch of each method; the paper's figures in brackets."""
     table = plain_table(
         "network", "method", "results", "batch", "times", "images/s", "loss", "peak",
@@ -83,7 +89,7 @@ def call_table(rows: Sequence[LargeCalls]) -> Table:
     return table
 
 
-def figure(rows: Sequence[LargestBatch]) -> str:
+def figure(rows: Sequence[SplitBatch]) -> str:
     """SVG: the largest batches, as multiples of the baseline's."""
     most = max((row.times for row in rows), default=1.0) + 1
     strips = []
