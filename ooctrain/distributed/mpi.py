@@ -1,4 +1,4 @@
-"""Ranks that MPI connects: `mpiexec -n 2 python -m mpi4py program.py`.
+"""Ranks that MPI connects: `mpiexec -n 2 python -m mpi4py PROGRAM`.
 
 In: the processes that `mpiexec` has started. Out: `world()`, a `Ranks` for a `Trainer`. The one
 idea: mpi4py does the talking; this file makes its non-blocking verbs those of `communicator.py`,
