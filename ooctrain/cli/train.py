@@ -99,7 +99,8 @@ def _train(
         task = make_task(workload)
         if ranks is not None:
             agree_on_run(ranks, options, task, verify=verify)
-        trainer = training.make_trainer(task, workload, memory, ranks=ranks)
+        trainer = training.make_trainer(task, workload, memory)
+        trainer.ranks = ranks
         writes = ranks is None or ranks.is_first
         with only_writer(_to_hold(extent) if writes else None):
             _run(console, training.TrainingRun(options, task, trainer, record), verify)
