@@ -22,7 +22,7 @@ from ooctrain.errors import OoctrainError, printable
 Result = TypeVar("Result")
 _WIDTH = 14
 _PACKAGE = str(Path(__file__).resolve().parents[2])
-_LIBRARIES = re.compile(r"[/\\](site-packages|lib[/\\]python3[.0-9]*)[/\\]")
+_LIBRARIES = re.compile(r"[/\\](emulated|site-packages|lib[/\\]python3[.0-9]*)[/\\]")
 
 
 class Wrong(Exception):
