@@ -8,7 +8,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.quick import quick
 from support.worked_example import worked_schedule, worked_trace
@@ -107,6 +107,7 @@ SCHEDULES = st.builds(
 @example(Schedule((Run(0, ()), Free(0, 0, 64), Run(1, (1,)), Run(3, (2, 3)))))
 @example(Schedule((SwapOut(4, 0, 2**16), Run(-1), End(99)), ((0, 0, 64),), (), Granule(512)))
 @example(Schedule((), *default_start(awkward_trace())))
+@settings(max_examples=40)
 @given(SCHEDULES)
 def test_any_list_legal_or_not_reads_back_as_it_is(schedule):
     same_both_ways(schedule, awkward_trace())

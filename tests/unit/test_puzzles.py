@@ -12,10 +12,13 @@ from xml.etree import ElementTree
 import pytest
 from support import puzzle_solutions
 from support.puzzle_solutions import SOLUTIONS, WRONG
+from support.quick import quick
 
 import ooctrain as oc
+from ooctrain.course.puzzles.allocator_puzzles import STEP
 from ooctrain.course.puzzles.law_puzzles import ARENAS, FRONTIERS, NORMS
 from ooctrain.course.puzzles.list_puzzles import TASKS
+from ooctrain.course.replays import log_of
 from ooctrain.errors import ConfigError
 
 FOLDER = Path(__file__).parents[2] / "tutorials" / "puzzles"
@@ -66,7 +69,7 @@ def test_a_wrong_attempt_is_told_where(name, answer, words):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("answer", [None, 7, "run", (), object()])
+@pytest.mark.parametrize("answer", quick([None, 7, "run", (), object()], 0))
 def test_an_answer_of_another_kind_is_refused_in_words(name, answer):
     attempt = oc.puzzles.PUZZLES[name].check(answer)
     assert attempt.wrong
@@ -128,12 +131,16 @@ def test_the_wheel_takes_the_files_to_where_they_are_looked_for():
     assert (FOLDER.parents[1] / "tutorials" / "puzzles").samefile(FOLDER)
 
 
+@pytest.mark.slow
 def test_the_numbers_in_the_texts_are_those_of_the_library():
     words = {"two": 2, "five": 5, "seven": 7}
     for name, zoo in {"f1": ARENAS, "f2": FRONTIERS, "f3": NORMS}.items():
         text = " ".join(FILES[name].read_text().replace("\n#", " ").split())
         count = re.search(r"kills all (\w+)", text)[1]
         assert words[count] == len(zoo.bugs)
+    requests = [request.op for request in log_of(STEP).requests]
+    assert requests.count("step") == 3
+    assert round(requests.count("allocate"), -2) == 1600
     for name, needs in {"a1": "700 bytes", "a2": "1,100 bytes", "a6": "they need 900"}.items():
         trace = TASKS[name].trace()
         assert needs in " ".join(FILES[name].read_text().replace("\n#", " ").split())
@@ -164,3 +171,11 @@ def test_the_page_shows_a_real_attempt(repository, monkeypatch, tmp_path, capsys
     exec(compile(code, "puzzles.md", "exec"), {})
     assert len(list((tmp_path / "puzzles").glob("*.py"))) == len(FILES)
     assert "budget 500 bytes" in capsys.readouterr().out
+
+
+def test_an_error_of_the_students_code_is_shown_with_its_line(monkeypatch, tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("def frontier(there, *layer):\n    return layer[99]\n")
+    attempt = oc.puzzles.c1.check(runpy.run_path(str(path))["frontier"])
+    assert "IndexError" in attempt.wrong
+    assert "line 2: return layer[99]" in attempt.wrong

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # b1 Which hole
 #
-# A ResNet-18 that swaps asks for about 1,500 blocks. Between the blocks that live lie *holes*;
-# behind the last block is the free end of the arena, which grows when it is used.
+# Three steps of a ResNet-18 that swaps ask for some 1,600 blocks. Between the blocks that live lie
+# *holes*; behind the last block is the free end of the arena, which grows when it is used.
 #
 # **Your work:** `choose(holes, size)` gets the holes [(offset, bytes), ...] by their offsets, and
 # returns the number of the one that the block goes into, or None: the free end. The arena must not

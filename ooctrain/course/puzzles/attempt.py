@@ -10,6 +10,7 @@ LLM-Training-Puzzles (Sasha Rush). Read next: `list_puzzles.py`, the first serie
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from ooctrain.errors import OoctrainError, printable
 
 Result = TypeVar("Result")
 _WIDTH = 14
+_PACKAGE = str(Path(__file__).resolve().parents[2])
+_LIBRARIES = re.compile(r"[/\\](emulated|site-packages|lib[/\\]python3[.0-9]*)[/\\]")
 
 
 class Wrong(Exception):
@@ -142,13 +145,18 @@ def reason_of(error: Exception) -> str:
         return str(error)
     if isinstance(error, OoctrainError):
         return str(error).replace("\n", "\n  ")
-    here = str(Path(__file__).resolve().parents[2])
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith(here)]
+    own = [frame for frame in frames if frame.line and _is_of_the_student(frame.filename)]
     place = f"\n    line {own[-1].lineno}: {own[-1].line}" if own else ""
     if isinstance(error, NotImplementedError):
         return f"nothing is there yet: {error}{place}"
-    return f"it raises {type(error).__name__}: {error}{place}"
+    # Numba says a lot, and first of all that it failed.
+    lines = [line for line in str(error).splitlines() if line and not line.startswith("Failed in")]
+    return f"it raises {type(error).__name__}: {''.join(lines[:1])}{place}"
+
+
+def _is_of_the_student(file: str) -> bool:
+    return not file.startswith(_PACKAGE) and not _LIBRARIES.search(file)
 
 
 def wanted(value: Any, kind: type | tuple[type, ...], what: str) -> Any:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -100,8 +100,17 @@ def needed(task: TapeTask) -> list[str]:
     return found
 
 
-def judge(task: TapeTask, title: str, answer: Any) -> Attempt:
+@lru_cache(maxsize=4)
+def expected(name: str) -> tuple[dict[str, np.ndarray], float]:
+    """(the slopes, the floats that must wait) of a task."""
+    task = TASKS[name]
+    waits = sum(np.prod(task.shapes[value]) for value in needed(task))
+    return slopes(task, task.inputs(0)), float(waits)
+
+
+def judge(name: str, title: str, answer: Any) -> Attempt:
     """Runs a rule on the tape, and compares gradients with slopes."""
+    task, (right, waits) = TASKS[name], expected(name)
     functions, rule = answer if isinstance(answer, tuple) and len(answer) == 2 else ({}, answer)
     known = {**FUNCTIONS, task.function: task.forward, **functions}
     if task.function in functions:
@@ -119,15 +128,14 @@ def judge(task: TapeTask, title: str, answer: Any) -> Attempt:
         return _gradients(task, tape, names)
 
     wrong, gradients = attempted(run)
-    right, error = slopes(task, task.inputs(0)), None
+    error = None
     if gradients is not None:
-        error = max(_error(gradients[name], right[name]) for name in right)
+        error = max(_error(gradients[value], right[value]) for value in right)
         wrong, _ = attempted(lambda: _compare(gradients, right))
-    waits = sum(np.prod(task.shapes[name]) for name in needed(task))
     read = _waiting(tape) if gradients is not None else None
     numbers = (
         Score("error beside the slope", error, TOLERANCE),
-        Score("floats that wait", read, float(waits), float(waits)),
+        Score("floats that wait", read, waits, waits),
     )
     hint = "a backward line reads a forward value that could be done without"
     return Attempt(title, numbers, wrong, hint, lifetimes(title, tape))
@@ -203,7 +211,7 @@ TITLES = {"e1": "The gradient of a product", "e2": "The gradients of a convoluti
 
 
 def _puzzle(name: str) -> Puzzle:
-    return Puzzle(name, TITLES[name], partial(judge, TASKS[name]))
+    return Puzzle(name, TITLES[name], partial(judge, name))
 
 
 PUZZLES = tuple(_puzzle(name) for name in TASKS)
