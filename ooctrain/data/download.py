@@ -9,9 +9,9 @@ somebody asks for it (`--download`). Source: https://www.fatiando.org/pooch. Rea
 from __future__ import annotations
 
 from pathlib import Path
-from types import ModuleType
 
-from ooctrain.errors import ConfigError, DataFormatError
+from ooctrain.data.extras import extra
+from ooctrain.errors import DataFormatError
 from ooctrain.step.presets import cache_base
 
 CIFAR10_URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
@@ -33,7 +33,7 @@ def fetch_cifar10(folder: Path) -> None:
     """
     if (folder / "cifar-10-batches-bin" / "test_batch.bin").is_file():
         return
-    pooch = _pooch()
+    pooch = extra("pooch", "pooch", "data sets to be fetched", "fetch the files by hand")
     try:
         pooch.retrieve(
             CIFAR10_URL, CIFAR10_HASH, fname="cifar-10-binary.tar.gz", path=folder,
@@ -45,15 +45,3 @@ def fetch_cifar10(folder: Path) -> None:
             path=CIFAR10_URL,
             fix=f"fetch and unpack it by hand, then --data cifar10:DIR; or free {folder}",
         ) from error
-
-
-def _pooch() -> ModuleType:
-    try:
-        import pooch  # an extra: only who fetches data needs it
-    except ImportError as error:
-        raise ConfigError(
-            "--download needs pooch, which is not installed",
-            code="OOC-106",
-            fix='pip install "ooctrain[data]", or fetch the files by hand',
-        ) from error
-    return pooch

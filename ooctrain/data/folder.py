@@ -14,7 +14,8 @@ from types import ModuleType
 import numpy as np
 
 from ooctrain.data.dataset import Batch, Shape, permutation, stack
-from ooctrain.errors import ConfigError, DataFormatError
+from ooctrain.data.extras import extra
+from ooctrain.errors import DataFormatError
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".tif", ".tiff")
 TEST_FOLDERS = ("val", "test")
@@ -169,11 +170,4 @@ def _list_classes(folder: Path) -> tuple[list[str], list[tuple[Path, int]]]:
 
 
 def _pillow() -> ModuleType:
-    try:
-        from PIL import Image  # an extra: only who reads image folders needs it
-    except ImportError as error:
-        raise ConfigError(
-            "image folders need Pillow, which is not installed",
-            fix='pip install "ooctrain[data]"',
-        ) from error
-    return Image
+    return extra("PIL.Image", "Pillow", "image folders")

@@ -10,12 +10,12 @@ packed at all is mapped into memory. Parsing and unpacking are tifffile's, an ex
 from __future__ import annotations
 
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from ooctrain.errors import ConfigError, DataFormatError
+from ooctrain.data.extras import extra
+from ooctrain.errors import DataFormatError
 
 
 class TiffRows:
@@ -33,7 +33,7 @@ class TiffRows:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file = path.open("rb")
-        tifffile = _tifffile()
+        tifffile = extra("tifffile", "tifffile", "TIFF files", "numpy.save the image as .npy")
         try:
             self._page: Any = tifffile.TiffFile(self._file).pages[0]
             self.dtype = np.dtype(self._page.dtype)
@@ -120,15 +120,3 @@ class TiffRows:
             numbers=where,
             fix="uncompressed or deflated TIFF; for JPEG and LZW pip install imagecodecs",
         )
-
-
-def _tifffile() -> ModuleType:
-    try:
-        import tifffile  # an extra: only who reads TIFF needs it
-    except ImportError as error:
-        raise ConfigError(
-            "TIFF files need tifffile, which is not installed",
-            code="OOC-108",
-            fix='pip install "ooctrain[data]", or numpy.save the image as .npy',
-        ) from error
-    return tifffile

@@ -60,8 +60,7 @@ def open_session(
 
 def _open_cpu(prepared: PreparedStep, settings: Settings, host_bytes: int) -> Device:
     # Not at the top, since it loads Numba, which planning does without.
-    from ooctrain.devices.cpu.copy_engine import CopyLink
-    from ooctrain.devices.cpu.device import CpuDevice
+    from ooctrain.devices.cpu import copy_engine, device
 
     plan = prepared.plan
     if not _serves(plan.trace, settings.thread_count):
@@ -72,9 +71,9 @@ def _open_cpu(prepared: PreparedStep, settings: Settings, host_bytes: int) -> De
             + (f"; it was traced with {plan.trace.threads}" if plan.trace.threads else ""),
         )
     rate = settings.link_bytes_per_us
-    return CpuDevice(
+    return device.CpuDevice(
         prepared.allocator.budget_bytes, host_bytes, settings.thread_count,
-        CopyLink(prepared.machine.link, rate, rate), settings.debug,
+        copy_engine.CopyLink(prepared.machine.link, rate, rate), settings.debug,
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ next: `test_planner.py`.
 from __future__ import annotations
 
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -58,12 +59,9 @@ def rewrite(request: pytest.FixtureRequest) -> Any:
 @pytest.fixture
 def bands(request: pytest.FixtureRequest) -> Any:
     """The bands of `--bands`, else what `bands()` of adapters.py returns."""
-    # Not at the top: see the head of this file.
-    from ooctrain.plugins import resolve
-
     named = _named(request, "bands")
     if isinstance(named, str):
-        return resolve(named, {}, group="ooctrain.nobody", what="bands")
+        return _plugins().resolve(named, {}, group="ooctrain.nobody", what="bands")
     return named
 
 
@@ -71,14 +69,13 @@ def bands(request: pytest.FixtureRequest) -> Any:
 def split(request: pytest.FixtureRequest) -> Any:
     """The function of `--split`, else what `split()` of the nearest adapters.py returns."""
     # Not at the top: see the head of this file.
-    from ooctrain.plugins import load_from_file
     from ooctrain.split.model import split as own
 
     named = _named(request, "split")
     if not isinstance(named, str) or named == "oc.split":
         return own if isinstance(named, str) else named
     path, _, name = named.rpartition(":")
-    return load_from_file(path, name)
+    return _plugins().load_from_file(path, name)
 
 
 def repeat_command(request: pytest.FixtureRequest, what: str) -> str:
@@ -97,10 +94,14 @@ def repeat_command(request: pytest.FixtureRequest, what: str) -> str:
     )
 
 
-def _named(request: pytest.FixtureRequest, what: str) -> Any:
+def _plugins() -> ModuleType:
     # Not at the top: see the head of this file.
-    from ooctrain.plugins import load_from_file
+    from ooctrain import plugins
 
+    return plugins
+
+
+def _named(request: pytest.FixtureRequest, what: str) -> Any:
     given = request.config.getoption(what)
     if given:
         return given
@@ -108,5 +109,5 @@ def _named(request: pytest.FixtureRequest, what: str) -> Any:
     for folder in (request.path.parent, here, here / "tests"):
         file = Path(folder) / ADAPTERS
         if file.is_file() and f"def {what}(" in file.read_text(encoding="utf-8"):
-            return load_from_file(str(file), what)()
+            return _plugins().load_from_file(str(file), what)()
     pytest.skip(f"nothing to try: give --{what}, or a function {what}() in {ADAPTERS}")

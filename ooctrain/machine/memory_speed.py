@@ -80,7 +80,7 @@ def _beside_copies() -> Iterator[None]:
 def _copy() -> Callable[[], object]:
     """A function that makes one copy of `COPY_BYTES` by the copy engines' kernel."""
     # Not at the top, since it loads Numba, and `--help` is to answer at once.
-    from ooctrain.layers.kernels.cpu.copy import stream_copy
+    from ooctrain.layers.kernels.cpu.runtime.copy import stream_copy
 
     # Written once, so that the pages are there before anything is timed.
     source, target = np.ones(COPY_BYTES, np.uint8), np.zeros(COPY_BYTES, np.uint8)

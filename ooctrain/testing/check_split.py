@@ -25,7 +25,7 @@ from ooctrain.layers.conv2d import Conv2d
 from ooctrain.split.model import split as split_whole
 from ooctrain.step.op import to_logical, to_physical
 from ooctrain.step.trace import Trace, Variable
-from ooctrain.testing.split_networks import Network, random_network, sum_of_squares
+from ooctrain.testing.split_networks import SplitNetwork, random_network, sum_of_squares
 from ooctrain.tracing import trace
 
 Splitter = Callable[..., Module]
@@ -215,7 +215,7 @@ SPLIT_LAWS: Mapping[str, SplitLaw] = MappingProxyType(
 
 
 def _made(
-    split: Splitter, net: Network, rng: random.Random, *, depth: float, step: int
+    split: Splitter, net: SplitNetwork, rng: random.Random, *, depth: float, step: int
 ) -> Module:  # fmt: skip
     """A network in patches before a training step; boundaries are drawn in one case of two."""
     made = split(net.model, depth, net.grid, rng.random() < 0.5, omega=OMEGA, seed=rng.randrange(9))
@@ -223,7 +223,7 @@ def _made(
     return made
 
 
-def _traced(model: Module, net: Network) -> Trace:
+def _traced(model: Module, net: SplitNetwork) -> Trace:
     return trace(model, net.shape, sum_of_squares, threads=1)
 
 
@@ -244,7 +244,7 @@ def _values(step: Trace, largest: int) -> dict[str, np.ndarray]:
     return {v.name: rng.integers(1, largest + 1, v.shape).astype("float64") for v in variables}
 
 
-def _reach(model: Module, net: Network) -> dict[int, frozenset[int]]:
+def _reach(model: Module, net: SplitNetwork) -> dict[int, frozenset[int]]:
     """{row of the image: rows of the output that change with it}, of a network whose images do not
     know of each other: one for each row, in which it is another, and one as it is.
     """

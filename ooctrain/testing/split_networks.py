@@ -1,7 +1,7 @@
 """Small random networks for the laws of splits.
 
-In: a generator of random numbers, kinds of networks. Out: a `Network`: a model, images, a grid. The
-one idea: each kind shows something: "windows" all kernels, strides and paddings with k >= s,
+In: a generator of random numbers, kinds of networks. Out: a `SplitNetwork`: a model, images, a grid.
+The one idea: each kind shows something: "windows" all kernels, strides and paddings with k >= s,
 "tiling" those with k = s, "residual" a block whose shortcut skips rows, "norm" statistics of parts,
 "chain" and "wide" plain 3 x 3 convolutions, "wide" with room for many boundaries. Read next:
 `check_split.py`.
@@ -12,7 +12,6 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from ooctrain import functional as F
 from ooctrain import nn
 from ooctrain.engine.module import Module
 from ooctrain.engine.tensor import Tensor
@@ -21,7 +20,7 @@ LARGEST_KERNEL = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
+class SplitNetwork:
     """A model, the images it is given, and the patches it is tried in."""
 
     model: Module
@@ -40,10 +39,10 @@ class Shortcut(nn.Module):
         super().__init__()
         self.first = nn.Conv2d(channels, 2, 3, 2, 1)
         self.second = nn.Conv2d(2, 2, 3, padding=1)
-        self.beside = nn.Conv2d(channels, 2, 1, 2)
+        self.beside, self.relu = nn.Conv2d(channels, 2, 1, 2), nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.relu(self.second(self.first(x)) + self.beside(x))
+        return self.relu(self.second(self.first(x)) + self.beside(x))
 
 
 def sum_of_squares(output: Tensor, target: Tensor) -> Tensor:
@@ -51,7 +50,7 @@ def sum_of_squares(output: Tensor, target: Tensor) -> Tensor:
     return (output * output).sum()
 
 
-def random_network(rng: random.Random, *kinds: str) -> Network:
+def random_network(rng: random.Random, *kinds: str) -> SplitNetwork:
     """A network of one of the kinds."""
     kind = rng.choice(kinds)
     channels, grid = rng.randint(1, 2), (rng.randint(2, 3), rng.randint(1, 2))
@@ -70,7 +69,7 @@ def random_network(rng: random.Random, *kinds: str) -> Network:
     else:
         count = rng.randint(2, 5)
         layers = [nn.Conv2d(channels if i == 0 else 2, 2, 3, padding=1) for i in range(count)]
-    return Network(nn.Sequential(*layers), (1, channels, height, rng.randint(16, 20)), grid)
+    return SplitNetwork(nn.Sequential(*layers), (1, channels, height, rng.randint(16, 20)), grid)
 
 
 def _window(rng: random.Random, channels: int, poolings: float = 0.0) -> Module:
@@ -83,10 +82,10 @@ def _window(rng: random.Random, channels: int, poolings: float = 0.0) -> Module:
     return nn.Conv2d(channels, 2, kernel, stride, padding)
 
 
-def _tiling(rng: random.Random, channels: int, grid: tuple[int, int]) -> Network:
+def _tiling(rng: random.Random, channels: int, grid: tuple[int, int]) -> SplitNetwork:
     """Windows side by side: k = s."""
     first, second = rng.randint(1, 3), 2
     layers = [nn.Conv2d(channels, 2, first, first), nn.Dropout(), nn.MaxPool2d(second)]
     layers += [nn.Conv2d(2, 2, 1)]
     side = first * second * rng.randint(3, 4)
-    return Network(nn.Sequential(*layers), (2, channels, side, side), grid)
+    return SplitNetwork(nn.Sequential(*layers), (2, channels, side, side), grid)

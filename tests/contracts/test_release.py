@@ -38,6 +38,10 @@ EXTRAS = {extra: names(needed) for extra, needed in PROJECT["optional-dependenci
 CORE = names(PROJECT["dependencies"])
 
 
+def called(node: ast.Call) -> str:
+    return getattr(node.func, "attr", "") or getattr(node.func, "id", "")
+
+
 def imported(folder: str) -> set[str]:
     found = set()
     for path in (ROOT / folder).rglob("*.py"):
@@ -46,7 +50,7 @@ def imported(folder: str) -> set[str]:
                 found |= {alias.name.split(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and not node.level:
                 found.add((node.module or "").split(".")[0])
-            elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "importorskip":
+            elif isinstance(node, ast.Call) and called(node) in ("importorskip", "extra"):
                 found.add(ast.literal_eval(node.args[0]).split(".")[0])
     return found
 

@@ -176,7 +176,7 @@ def _give_back(process: int, *held: Streams | ThreadPool | Arena | VirtualArena)
 def _copy_kernel() -> CopyBytes:
     """The kernels' non-temporal copy."""
     # Not at the top, since it compiles the kernel or loads it from the disk.
-    from ooctrain.layers.kernels.cpu.copy import stream_copy
+    from ooctrain.layers.kernels.cpu.runtime.copy import stream_copy
 
     def copy_bytes(target: int, source: int, size_bytes: int) -> None:
         stream_copy(bytes_at(target, size_bytes), bytes_at(source, size_bytes))

@@ -22,7 +22,6 @@ from types import MappingProxyType
 from ooctrain import nn
 from ooctrain.data import DataLoader, Dataset, Subset, load
 from ooctrain.engine.autograd import manual_seed
-from ooctrain.engine.module import Module
 from ooctrain.engine.tensor import Tensor
 from ooctrain.models import build
 from ooctrain.models.resnet import BasicBlock
@@ -118,7 +117,7 @@ class SmallVGG(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        layers, channels = list[Module](), 3
+        layers, channels = list[nn.Module](), 3
         for width in (8, 16, 24, 32):
             for _ in range(2):
                 conv = nn.Conv2d(channels, width, 3, padding=1, bias=False)
@@ -155,7 +154,7 @@ class SmallResNet(nn.Module):
 
 
 #: {network of the paper: (name here, what makes it)}, on the digits.
-SMALL: Mapping[str, tuple[str, Callable[[], Module]]] = MappingProxyType(
+SMALL: Mapping[str, tuple[str, Callable[[], nn.Module]]] = MappingProxyType(
     {"vgg19": ("small vgg", SmallVGG), "resnet18": ("small resnet", SmallResNet)}
 )
 
@@ -192,7 +191,7 @@ def trained(
                    accuracies=by_whole, in_patches=in_patches, printed=printed)  # fmt: skip
 
 
-def _network(recipe: Recipe004, model: str, seed: int) -> tuple[str, Module]:
+def _network(recipe: Recipe004, model: str, seed: int) -> tuple[str, nn.Module]:
     manual_seed(seed)
     if recipe.data == DIGITS:
         name, make = SMALL[model]

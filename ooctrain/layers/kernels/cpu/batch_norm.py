@@ -21,13 +21,13 @@ import numpy as np
 
 from ooctrain.layers.kernels.cpu.batch_norm_apply import apply as apply
 from ooctrain.layers.kernels.cpu.chunks import past_caches, row_chunk
-from ooctrain.layers.kernels.cpu.copy import copy_unless_same
 from ooctrain.layers.kernels.cpu.partials import (
     channel_partials,
     channel_total,
     first_of_block,
     pixels_of_block,
 )
+from ooctrain.layers.kernels.cpu.runtime.copy import copy_unless_same
 from ooctrain.layers.kernels.cpu.runtime.jit import kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd.simd import vfma, vselect_gt, vsplat

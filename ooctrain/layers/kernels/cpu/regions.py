@@ -13,7 +13,7 @@ import numpy as np
 
 from ooctrain.layers.combine import Concat
 from ooctrain.layers.kernels.cpu import elementwise, layout
-from ooctrain.layers.kernels.cpu.copy import copy_unless_same
+from ooctrain.layers.kernels.cpu.runtime.copy import copy_unless_same
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.layout import Reshape, logical_in_memory
 from ooctrain.step.op import to_logical

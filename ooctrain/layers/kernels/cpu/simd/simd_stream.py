@@ -4,7 +4,7 @@ In: arrays and offsets. Out: written memory. The one idea: an ordinary store fir
 into the cache, which costs half as much again, and evicts another line; where the result is larger
 than the caches (`chunks.past_caches`), neither is of use. Non-temporal stores avoid both; they need
 addresses that are multiples of their size, and a fence behind them. Read next:
-`layers/kernels/cpu/copy.py`.
+`layers/kernels/cpu/runtime/copy.py`.
 """
 
 from __future__ import annotations

@@ -132,13 +132,12 @@ def compile_ptx(kernel: Kernel, capability: Capability) -> str:
 def why_no_ptx() -> str:
     """Why PTX cannot be made here, in one sentence; empty where it can."""
     # Not at the top: Numba's simulator has other ones.
-    from numba.cuda.cudadrv import error as errors
-    from numba.cuda.cudadrv import nvvm
+    from numba.cuda.cudadrv import error, nvvm
 
     try:
         nvvm.NVVM()
-    except (errors.NvvmError, ImportError, OSError, RuntimeError) as error:
-        return f"Numba finds no NVVM library ({error}); pip install numba-cuda[cu13]"
+    except (error.NvvmError, ImportError, OSError, RuntimeError) as fault:
+        return f"Numba finds no NVVM library ({fault}); pip install numba-cuda[cu13]"
     return ""
 
 

@@ -1,0 +1,35 @@
+"""Modules that only some users need, from the extra `data`.
+
+Pillow reads image folders, tifffile TIFF images, pooch fetches data sets. None of them is a
+dependency, so each is imported when it is first needed, and whoever lacks it is told what to
+install. Read next: `folder.py`, `tiff_rows.py`, `download.py`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import ModuleType
+
+from ooctrain.errors import ConfigError
+
+
+def extra(name: str, package: str, who: str, otherwise: str = "") -> ModuleType:
+    """A module of the extra `data`.
+
+    Args:
+        name: of the module, such as "PIL.Image".
+        package: that brings it, such as "Pillow".
+        who: needs it, in the plural.
+        otherwise: what one can do without it.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise ConfigError(
+            f"{who} need {package}, which is not installed",
+            code="OOC-108",
+            fix='pip install "ooctrain[data]"' + (f", or {otherwise}" if otherwise else ""),
+        ) from error
