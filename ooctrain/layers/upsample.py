@@ -48,7 +48,8 @@ class Upsample(Op):
         return (rows @ x @ columns.T,)
 
     def vjp(self, tape, ins, outs, grads):
-        return tape.call(UpsampleGrad(ins[0].shape[2:], self.mode, self.corners), grads, of=ins)
+        op = UpsampleGrad(ins[0].shape[2:], self.mode, self.corners, self.place)
+        return tape.call(op, grads, of=ins)
 
     def flops(self, ins, outs):
         return 0 if self.mode == "nearest" else BILINEAR_FLOPS * outs[0].size

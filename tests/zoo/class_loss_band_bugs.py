@@ -15,7 +15,6 @@ import pytest
 from zoo.planting import plant, plant_everywhere, with_bug
 
 from ooctrain.layers.kernels.cpu import carried_sums as kernels
-from ooctrain.layers.kernels.cpu import loss_totals
 from ooctrain.rewrite.tile import bands, class_losses, row_rules, scaled_rows
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -47,11 +46,11 @@ CLASS_LOSS_BUGS: dict[str, Plant] = {
         class_losses, "losses_apart", "(*call.ins, parts.divisors[call.forward_of])", "call.ins"
     ),
     "the divisor of the last band": _slip(
-        loss_totals, "add", "weight[0] += valid_rows", "weight[0] = valid_rows"
+        kernels, "add_losses", "weight[0] += valid_rows", "weight[0] = valid_rows"
     ),
     "a block forgets what the band before has added": _slip(
-        loss_totals, "add", "partials, lanes, weight = _parts(state, rows)",
-        "partials, lanes, weight = _parts(state, rows); lanes[:] = 0",
+        kernels, "add_losses", "partials, lanes, weight = _loss_parts(state, rows)",
+        "partials, lanes, weight = _loss_parts(state, rows); lanes[:] = 0",
     ),
     "the total of each band": _slip(
         bands._BandWeaver, "_run_call", "(image, rows.lo), call.id in run.states",
@@ -65,7 +64,7 @@ CLASS_LOSS_BUGS: dict[str, Plant] = {
         kernels, "add", "(place[0] * shape[1] + place[1])", "(place[1])"
     ),
     "labels count alike, whatever their class weighs": _slip(
-        loss_totals, "add", "op.counts and len(others) > 1", "op.counts < 0"
+        kernels, "add_losses", "op.counts and len(others) > 1", "op.counts < 0"
     ),
     "a mean without weights": _slip(
         class_losses._Parts, "of", "(each, labels, *weighted) if", "(each, labels) if"

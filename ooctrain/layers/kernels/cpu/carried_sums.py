@@ -1,9 +1,12 @@
-"""Sums over all rows of an image, some rows at a time: statistics, their gradients, bias gradients.
+"""Sums over all rows of an image, some rows at a time: statistics, gradients of these, of biases;
+losses.
 
 In: an operation that sums over all pixels, some whole blocks of rows (`workspace.py`), the shape of
 all, the state so far. Out: the state, and in the end what the operation gives. The one idea: the
 state is the workspace that the untiled kernel keeps its partial sums in; here it lives on from call
-to call. Source: ours, docs/tiling.md. Read next: `ooctrain/rewrite/tile/carried_sums.py`.
+to call. `losses.total` adds 2,048 losses at a time in the lanes of a vector, wherever rows begin:
+of a block that is not complete the state holds the lanes. Source: ours, docs/tiling.md. Read next:
+`ooctrain/rewrite/tile/carried_sums.py`.
 """
 
 from __future__ import annotations
@@ -16,15 +19,25 @@ import numpy as np
 
 from ooctrain.layers.batch_norm import BatchNormGradReduce, BatchNormStats
 from ooctrain.layers.channel_sum import ChannelSum
-from ooctrain.layers.class_loss import TotalLoss
+from ooctrain.layers.class_loss import TotalLoss, number_of
 from ooctrain.layers.instance_norm import InstanceNormGradReduce, InstanceNormStats
-from ooctrain.layers.kernels.cpu import batch_norm, elementwise, loss_totals
+from ooctrain.layers.kernels.cpu import batch_norm, elementwise
+from ooctrain.layers.kernels.cpu.chunks import chunk_count, flat, reduction_chunk
+from ooctrain.layers.kernels.cpu.losses import combine, valid_rows
+from ooctrain.layers.kernels.cpu.runtime.jit import kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
-from ooctrain.step.op import Op
+from ooctrain.layers.kernels.cpu.simd.simd import vsum
+from ooctrain.layers.kernels.cpu.simd.simd_memory import vload
+from ooctrain.layers.kernels.cpu.simd.vector import VL
+from ooctrain.layers.kernels.cpu.weighted_losses import weight_of_labels
+from ooctrain.layers.kernels.cpu.workspace import BLOCK_ELEMENTS, DOUBLE_BYTES, MOST_LANES
+from ooctrain.layers.regression_loss import mean_factor
+from ooctrain.step.op import FLOAT_BYTES, Op, whole_lines
 
 Array = np.ndarray
 Arrays = Sequence[Any]
 Shape = tuple[int, ...]
+ZERO = np.float32(0)
 
 
 def add(
@@ -47,7 +60,7 @@ def add(
         state[:] = old
     if isinstance(op, TotalLoss):
         start = (place[0] * shape[1] + place[1]) * shape[2]
-        loss_totals.add(op, math.prod(shape), start, ins, state)
+        add_losses(op, math.prod(shape), start, ins, state)
         return
     (_, height, width, _), (image, row) = shape, place
     pixel = row * width
@@ -91,7 +104,7 @@ def finish(
                 space = _of_image(state, shape[0], n)
                 batch_norm.finish_grad_sums(pool, shape[1:], inv_std, dz_xhat, dz, space)
         case TotalLoss():
-            loss_totals.finish(op, math.prod(shape), vectors, outs, state)
+            finish_losses(op, math.prod(shape), vectors, outs, state)
         case ChannelSum():
             elementwise.finish_channel_sums(pool, shape, outs[0], state)
 
@@ -100,3 +113,82 @@ def _of_image(state: Array, images: int, image: int) -> Array:
     """The state of one image: each has the same share."""
     size_bytes = state.size // images
     return state[image * size_bytes : (image + 1) * size_bytes]
+
+
+# Losses of class numbers
+
+
+@kernel("void(f4[::1], i8, i8, i8, f8[::1], f4[::1])")
+def _go_on(losses, start, rows, chunk, partials, lanes):
+    """Adds the losses of the rows from `start` on, of `rows` in all."""
+    at, stop = start, start + losses.size
+    while at < stop:
+        first = at // chunk * chunk
+        block = first + (at - first) // BLOCK_ELEMENTS * BLOCK_ELEMENTS
+        last = min(first + chunk, block + BLOCK_ELEMENTS, rows)
+        end = min(last, stop)
+        for i in range(at, end):
+            lanes[(i - block) % VL] += losses[i - start]
+        if end == last:
+            partials[first // chunk] += vsum(vload(lanes, 0))
+            for lane in range(VL):
+                lanes[lane] = ZERO
+        at = end
+
+
+def total_loss(
+    pool: ThreadPool, op: TotalLoss, ins: Arrays, outs: Arrays, workspace: Array
+) -> None:
+    """The loss, and what it is divided by where the labels say that."""
+    workspace[:] = 0
+    add_losses(op, ins[0].size, 0, ins, workspace)
+    finish_losses(op, ins[0].size, ins[2:] if op.counts else ins[1:], outs, workspace)
+
+
+def add_losses(op: TotalLoss, rows: int, start: int, ins: Arrays, state: Array) -> None:
+    """Goes on with the sums of `rows` rows.
+
+    Args:
+        start: first row of what is read.
+        ins: what the operation reads, of some rows.
+        state: uint8, `total_loss_bytes(rows)`; zeros at first.
+    """
+    losses, *others = ins
+    partials, lanes, weight = _loss_parts(state, rows)
+    _go_on(flat(losses), start, rows, reduction_chunk(rows), partials, lanes)
+    if op.counts and len(others) > 1:
+        labels, weights = others
+        weight[0] = weight_of_labels(flat(labels), weights, op.ignore_index, weight[0])
+    elif op.counts:
+        weight[0] += valid_rows(others[0], op.ignore_index)
+
+
+def finish_losses(op: TotalLoss, rows: int, others: Arrays, outs: Arrays, state: Array) -> None:
+    """What the operation gives.
+
+    Args:
+        others: what it reads that has no rows.
+    """
+    partials, _, weight = _loss_parts(state, rows)
+    factor = 1.0
+    if op.counts:
+        factor = mean_factor(weight[0])
+        rest = weight[0]
+        for part in range(outs[1].size):
+            outs[1][part] = rest
+            rest -= outs[1][part]
+    elif others:
+        factor = mean_factor(number_of(others[0]))
+    combine(partials, chunk_count(rows, reduction_chunk(rows)), factor, flat(outs[0]))
+
+
+def _loss_parts(state: Array, rows: int) -> tuple[Array, Array, Array]:
+    """The partial sum of each chunk, the lanes of a block, the weight of the labels."""
+    chunks = chunk_count(rows, reduction_chunk(rows))
+    lanes = whole_lines(DOUBLE_BYTES * chunks)
+    weight = lanes + FLOAT_BYTES * MOST_LANES
+    return (
+        state[: DOUBLE_BYTES * chunks].view(np.float64),
+        state[lanes:weight].view(np.float32),
+        state[weight : weight + DOUBLE_BYTES].view(np.float64),
+    )

@@ -210,7 +210,7 @@ CPU = DriverTable("cpu", {
     SoftmaxCrossEntropy: Driver("losses.cross_entropy", arguments.whole_call, _class_loss),
     SoftmaxCrossEntropyGrad: Driver("losses.cross_entropy_grad", arguments.whole_call),
     LabelWeight: Driver("weighted_losses.label_weight", arguments.whole_call),
-    TotalLoss: Driver("loss_totals.total_loss", arguments.whole_call, _loss_total),
+    TotalLoss: Driver("carried_sums.total_loss", arguments.whole_call, _loss_total),
     ClassWeights: Driver("weighted_losses.write", "values"),
     WeightedCrossEntropy: Driver(
         "weighted_losses.weighted_cross_entropy", arguments.whole_call, _class_loss

@@ -58,7 +58,7 @@ def class_loss_bytes(rows: int) -> int:
 
 
 def total_loss_bytes(rows: int) -> int:
-    """Scratch of `loss_totals.total_loss`, and what it carries from band to band: the partial sum
+    """Scratch of `carried_sums.total_loss`, and what it carries from band to band: the partial sum
     of each chunk, a block's sums in each lane of a vector, the weight of the labels.
     """
     return whole_lines(reduction_workspace_bytes(rows)) + MOST_LANES * FLOAT_BYTES + DOUBLE_BYTES

@@ -3,7 +3,8 @@
 In: an operation that sums over all pixels, some whole chunks of rows (`chunks.image_columns`), the
 shape of all, the state so far. Out: the state, and in the end what the operation gives. The one
 idea: as on the cpu (`../cpu/carried_sums.py`) the state is the untiled kernels' workspace. Here
-each chunk has a partial result of its own, so the order in which bands come does not matter.
+each chunk has a partial result of its own, so the order in which bands come does not matter; of a
+loss the losses and labels themselves are carried, 12 bytes a pixel, and summed in the end.
 Source: ours, docs/tiling.md. Read next: `ooctrain/rewrite/tile/carried_sums.py`.
 """
 
@@ -17,11 +18,13 @@ from ooctrain.layers.batch_norm import BatchNormGradReduce, BatchNormStats
 from ooctrain.layers.channel_sum import ChannelSum
 from ooctrain.layers.class_loss import TotalLoss
 from ooctrain.layers.instance_norm import InstanceNormGradReduce, InstanceNormStats
-from ooctrain.layers.kernels.cuda import batch_norm, batch_norm_stats, loss_totals
+from ooctrain.layers.kernels.cuda import batch_norm, batch_norm_stats
 from ooctrain.layers.kernels.cuda.chunks import FLOAT_BYTES, Columns, image_columns
 from ooctrain.layers.kernels.cuda.conv import columns
 from ooctrain.layers.kernels.cuda.elementwise import fill
-from ooctrain.layers.kernels.cuda.regions import copy_unless_same
+from ooctrain.layers.kernels.cuda.loss_space import label_bytes, loss_bytes, loss_space
+from ooctrain.layers.kernels.cuda.losses import total, weigh_labels
+from ooctrain.layers.kernels.cuda.regions import copy_unless_same, insert_into
 from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher
 from ooctrain.step.op import Op
 
@@ -43,7 +46,7 @@ def add(
         copy_unless_same(launcher, launcher.part(old, 0, words, "float32"), numbers)
     if isinstance(op, TotalLoss):
         start = (place[0] * shape[1] + place[1]) * shape[2]
-        loss_totals.add(launcher, op, math.prod(shape), start, ins, state)
+        add_losses(launcher, op, math.prod(shape), start, ins, state)
         return
     cut, (image, row) = _cut(op, shape), place
     if cut.images == 1:
@@ -70,7 +73,7 @@ def finish(
     """
     if isinstance(op, TotalLoss):
         spaces = ins[0], workspace
-        loss_totals.finish(launcher, op, math.prod(shape), ins[1:], outs, spaces)
+        finish_losses(launcher, op, math.prod(shape), ins[1:], outs, spaces)
         return
     (state, *_), cut = ins, _cut(op, shape)
     match op:
@@ -89,3 +92,60 @@ def finish(
 def _cut(op: Op, shape: Shape) -> Columns:
     of_images = isinstance(op, InstanceNormStats | InstanceNormGradReduce)
     return image_columns(shape, shape[0] if of_images else 1)
+
+
+# Losses of class numbers
+
+
+def total_loss(
+    launcher: Launcher, op: TotalLoss, ins: Arrays, outs: Arrays, workspace: Array
+) -> None:
+    """The loss, and what it is divided by where the labels say that."""
+    held = loss_bytes(ins[0].size) + label_bytes(ins[0].size)
+    state = launcher.part(workspace, 0, held, "uint8")
+    scratch = launcher.part(workspace, held, workspace.size - held, "uint8")
+    add_losses(launcher, op, ins[0].size, 0, ins, state)
+    finish_losses(
+        launcher, op, ins[0].size, ins[2:] if op.counts else ins[1:], outs, (state, scratch)
+    )
+
+
+def add_losses(
+    launcher: Launcher, op: TotalLoss, rows: int, start: int, ins: Arrays, state: Array
+) -> None:
+    """Puts the losses and labels of some rows beside those that are there: the
+    untiled kernel's tiles begin anywhere in an image and cannot stop between two rows.
+    """
+    losses, labels = _loss_parts(launcher, state, rows)
+    insert_into(launcher, ins[0].ravel(), losses, (start,))
+    if op.counts:
+        insert_into(launcher, ins[1].ravel(), labels, (start,))
+
+
+def finish_losses(
+    launcher: Launcher, op: TotalLoss, rows: int, others: Arrays, outs: Arrays,
+    spaces: tuple[Array, Array],
+) -> None:  # fmt: skip
+    """What the operation gives.
+
+    Args:
+        spaces: the state; scratch of `loss_space_bytes`.
+    """
+    state, scratch = spaces
+    losses, labels = _loss_parts(launcher, state, rows)
+    space = loss_space(launcher, scratch, rows, each=False)
+    divisor = others[0] if others and not op.counts else None
+    if op.counts:
+        divisor = outs[1]
+        fill(launcher, divisor, 0.0)
+        weights = others[0] if others else None
+        weigh_labels(launcher, op.ignore_index, labels, weights, divisor, space.partials)
+    total(launcher, losses, outs[0], space.partials, divisor)
+
+
+def _loss_parts(launcher: Launcher, state: Array, rows: int) -> tuple[Array, Array]:
+    """The losses, the labels."""
+    return (
+        launcher.part(state, 0, rows, "float32"),
+        launcher.part(state, loss_bytes(rows), rows, "int64"),
+    )

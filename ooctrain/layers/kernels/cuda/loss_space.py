@@ -39,7 +39,7 @@ def loss_space_bytes(rows: int, each: bool) -> int:
 
 
 def total_loss_bytes(rows: int) -> int:
-    """Scratch of `loss_totals.total_loss`, and what it carries from band to band."""
+    """Scratch of `carried_sums.total_loss`, and what it carries from band to band."""
     return loss_bytes(rows) + label_bytes(rows) + loss_space_bytes(rows, each=False)
 
 

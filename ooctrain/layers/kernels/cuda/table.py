@@ -208,7 +208,7 @@ CUDA = DriverTable("cuda", {
         "losses.cross_entropy_grad", arguments.whole_call, _class_loss_grad
     ),
     LabelWeight: Driver("losses.label_weight", arguments.whole_call, _sum),
-    TotalLoss: Driver("loss_totals.total_loss", arguments.whole_call, _loss_total),
+    TotalLoss: Driver("carried_sums.total_loss", arguments.whole_call, _loss_total),
     ClassWeights: Driver("weighted_losses.write", "values"),
     WeightedCrossEntropy: Driver(
         "weighted_losses.weighted_cross_entropy", arguments.whole_call, _class_loss
