@@ -51,7 +51,7 @@ def run(command: list[str]) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_train_verifies_on_ranks_and_goes_on_on_one(count, tmp_path):
     path = str(tmp_path / "run.safetensors")
-    words = [*TRAIN, "--budget", "60%", "--checkpoint", path]
+    words = [*TRAIN, "--budget", "60%", "--planner", "belady", "--checkpoint", path]
     done = on_processes(count, "-m", "mpi4py", "-m", "ooctrain", *words, "--verify")
     assert done.returncode == 0, done.stderr
     assert "the same bits as in-core" in done.stdout
