@@ -14,8 +14,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from ooctrain.layers.kernels.cuda.every_kernel import every_kernel
 from ooctrain.layers.kernels.cuda.runtime.cubins import fill
-from ooctrain.layers.kernels.cuda.runtime.every_kernel import every_kernel
 from ooctrain.layers.kernels.cuda.runtime.shim import Kernel, why_no_ptx
 
 CAPABILITIES = "7.5,8.0,9.0"

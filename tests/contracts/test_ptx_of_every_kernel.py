@@ -15,7 +15,7 @@ from types import ModuleType
 import pytest
 from support.quick import quick
 
-from ooctrain.layers.kernels.cuda.runtime.every_kernel import every_kernel, modules
+from ooctrain.layers.kernels.cuda.every_kernel import every_kernel, modules
 from ooctrain.layers.kernels.cuda.runtime.shim import (
     LOWEST_CAPABILITY,
     Capability,

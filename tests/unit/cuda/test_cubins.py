@@ -12,9 +12,9 @@ import pytest
 
 from benchmarks.gpu import cubins as command
 from ooctrain.errors import ConfigError, DriverError
+from ooctrain.layers.kernels.cuda.every_kernel import every_kernel
 from ooctrain.layers.kernels.cuda.runtime import cubins, runner, shim
 from ooctrain.layers.kernels.cuda.runtime.cubins import CubinStore, fill, key_of
-from ooctrain.layers.kernels.cuda.runtime.every_kernel import every_kernel
 from ooctrain.layers.kernels.cuda.runtime.shim import kernel, why_no_ptx
 from ooctrain.testing.driver.stub.build import why_no_stub
 from ooctrain.testing.driver.stub.stub import Stub

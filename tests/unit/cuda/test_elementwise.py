@@ -10,8 +10,8 @@ from support.quick import quick
 
 from ooctrain.layers.activation import Sigmoid, SigmoidGrad, Tanh, TanhGrad
 from ooctrain.layers.combine import Add, AddMasked, Constant, Scale
-from ooctrain.layers.kernels.cuda import channel_bias, chunks, elementwise
-from ooctrain.layers.kernels.cuda.conv import columns
+from ooctrain.layers.kernels.cuda import chunks, elementwise
+from ooctrain.layers.kernels.cuda.conv import channel_bias, columns
 from ooctrain.layers.kernels.cuda.quads import channels_of, first_quads, load_channels
 from ooctrain.layers.kernels.cuda.runtime import workspace
 from ooctrain.layers.kernels.cuda.runtime.shim import Kernel, cuda, int64, kernel, why_no_ptx

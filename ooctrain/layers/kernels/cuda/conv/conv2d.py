@@ -18,8 +18,8 @@ from typing import Any
 
 from ooctrain.errors import ConfigError
 from ooctrain.layers.conv_shape import ConvShape
-from ooctrain.layers.kernels.cuda.channel_bias import add_in_place
 from ooctrain.layers.kernels.cuda.conv import conv_plan
+from ooctrain.layers.kernels.cuda.conv.channel_bias import add_in_place
 from ooctrain.layers.kernels.cuda.conv.conv_pieces import turn_weights
 from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher
 
