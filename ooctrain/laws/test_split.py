@@ -7,17 +7,17 @@ In: the fixture `split`. Out: passed, or the report of `check_split`. Read next:
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from ooctrain.engine.module import Module
 from ooctrain.laws.plugin import repeat_command
 from ooctrain.testing.check_split import SPLIT_LAWS, SplitFailure, check_split
 
 
 @pytest.mark.parametrize("law", SPLIT_LAWS, ids=lambda name: name.replace(" ", "_"))
 def test_split(
-    law: str, split: Callable[..., Module], request: pytest.FixtureRequest
+    law: str, split: Callable[..., Any], request: pytest.FixtureRequest
 ) -> None:  # fmt: skip
     """The split keeps the law on small random networks."""
     options = request.config.getoption
@@ -28,7 +28,7 @@ def test_split(
 
 
 def _failure_of(
-    split: Callable[..., Module], law: str, examples: int, seed: int
+    split: Callable[..., Any], law: str, examples: int, seed: int
 ) -> SplitFailure | None:  # fmt: skip
     try:
         check_split(split, examples=examples, seed=seed, laws=(law,))

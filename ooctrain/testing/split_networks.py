@@ -12,7 +12,6 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from ooctrain import functional as F
 from ooctrain import nn
 from ooctrain.engine.module import Module
 from ooctrain.engine.tensor import Tensor
@@ -40,10 +39,10 @@ class Shortcut(nn.Module):
         super().__init__()
         self.first = nn.Conv2d(channels, 2, 3, 2, 1)
         self.second = nn.Conv2d(2, 2, 3, padding=1)
-        self.beside = nn.Conv2d(channels, 2, 1, 2)
+        self.beside, self.relu = nn.Conv2d(channels, 2, 1, 2), nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.relu(self.second(self.first(x)) + self.beside(x))
+        return self.relu(self.second(self.first(x)) + self.beside(x))
 
 
 def sum_of_squares(output: Tensor, target: Tensor) -> Tensor:

@@ -40,7 +40,7 @@ ON_THE_GROUND = {("units", "errors"), ("plugins", "errors"), ("plugins", "units"
 #: Rooms whose folders are compared with each other.
 WITH_FOLDERS = ("sched", "alloc", "devices")
 #: `split/` is a room named by its issue (Split-CNN, beside `models/`): it knows 6 rooms, and api,
-#: cli, experiments and testing know it.
+#: cli, laws and testing know it.
 PAIRS_OF_SPLIT = 10
 MOST_LOOSE_FILES, MOST_ROOMS, MOST_PAIRS, LONGEST_CHAIN = 8, 30, 175 + PAIRS_OF_SPLIT, 10
 MOST_FILES, MOST_PLANNERS, MOST_LINES = 32, 45, 405
