@@ -212,8 +212,9 @@ lesson.reveal("first step with another loss", first)
 
 # %% [markdown]
 # In training the split network does as well as the whole one; tested whole it fails more often: it
-# has learned to use its borders. One short run says nothing more than that; the seed matters too. `ooctrain reproduce
-# split-accuracy` trains several seeds, tests whole and in patches, and prints the spread.
+# has learned to use its borders. One short run says nothing more than that; the seed matters too.
+# `ooctrain reproduce split-accuracy` trains several seeds, tests whole and in patches, and prints
+# the spread.
 #
 # ## Exercises
 #
