@@ -211,9 +211,10 @@ first = next(i for i in range(STEPS) if losses["whole"][i] != losses["split"][i]
 lesson.reveal("first step with another loss", first)
 
 # %% [markdown]
-# The split network has the lower loss of the two in patches, and fails whole: it has learned to use
-# its borders. One short run says nothing more than that; the seed matters too. `ooctrain reproduce
-# split-accuracy` trains several seeds, tests whole and in patches, and prints the spread.
+# In training the split network does as well as the whole one; tested whole it fails more often: it
+# has learned to use its borders. One short run says nothing more than that; the seed matters too.
+# `ooctrain reproduce split-accuracy` trains several seeds, tests whole and in patches, and prints
+# the spread.
 #
 # ## Exercises
 #

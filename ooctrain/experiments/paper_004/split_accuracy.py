@@ -18,17 +18,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import mean, stdev
 from types import MappingProxyType
+from typing import Any
 
-from ooctrain import nn
-from ooctrain.data import DataLoader, Dataset, Subset, load
-from ooctrain.engine.autograd import manual_seed
-from ooctrain.engine.tensor import Tensor
-from ooctrain.models import build
+import ooctrain as oc
 from ooctrain.models.resnet import BasicBlock
-from ooctrain.optim import SGD, MultiStepLR
-from ooctrain.split.model import SplitModel
-from ooctrain.split.settings import Splitting
-from ooctrain.train import Trainer
 
 DIGITS, SIDE = "digits", 16
 #: Figure 4's depths, in 2 x 2 patches; figure 5's numbers of patches, of a quarter of the network.
@@ -112,49 +105,50 @@ class Trained:
         return stdev(self.accuracies) if len(self.accuracies) > 1 else 0.0
 
 
-class SmallVGG(nn.Module):
+class SmallVGG(oc.nn.Module):
     """Eight 3 x 3 convolutions with batch norm, halving the image after each two."""
 
     def __init__(self) -> None:
         super().__init__()
-        layers, channels = list[nn.Module](), 3
+        layers, channels = list[oc.nn.Module](), 3
         for width in (8, 16, 24, 32):
             for _ in range(2):
-                conv = nn.Conv2d(channels, width, 3, padding=1, bias=False)
-                layers += [conv, nn.BatchNorm2d(width), nn.ReLU()]
+                conv = oc.nn.Conv2d(channels, width, 3, padding=1, bias=False)
+                layers += [conv, oc.nn.BatchNorm2d(width), oc.nn.ReLU()]
                 channels = width
-            layers.append(nn.MaxPool2d(2))
-        self.features = nn.Sequential(*layers)
-        self.classifier = nn.Linear(channels, 10)
+            layers.append(oc.nn.MaxPool2d(2))
+        self.features = oc.nn.Sequential(*layers)
+        self.classifier = oc.nn.Linear(channels, 10)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: oc.Tensor) -> oc.Tensor:
         return self.classifier(self.features(x).flatten(1))
 
 
-class SmallResNet(nn.Module):
+class SmallResNet(oc.nn.Module):
     """A stem and four residual blocks, each half of them halving the image."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(3, 8, 3, padding=1, bias=False)
-        self.bn1, self.relu = nn.BatchNorm2d(8), nn.ReLU()
+        self.conv1 = oc.nn.Conv2d(3, 8, 3, padding=1, bias=False)
+        self.bn1, self.relu = oc.nn.BatchNorm2d(8), oc.nn.ReLU()
         blocks = [BasicBlock(8, 8, 1, None)]
         for channels in (8, 16):
-            shortcut = nn.Sequential(
-                nn.Conv2d(channels, 2 * channels, 1, 2, bias=False), nn.BatchNorm2d(2 * channels)
+            shortcut = oc.nn.Sequential(
+                oc.nn.Conv2d(channels, 2 * channels, 1, 2, bias=False),
+                oc.nn.BatchNorm2d(2 * channels),
             )
             blocks.append(BasicBlock(channels, 2 * channels, 2, shortcut))
         blocks.append(BasicBlock(32, 32, 1, None))
-        self.blocks = nn.Sequential(*blocks)
-        self.avgpool, self.fc = nn.AdaptiveAvgPool2d(1), nn.Linear(32, 10)
+        self.blocks = oc.nn.Sequential(*blocks)
+        self.avgpool, self.fc = oc.nn.AdaptiveAvgPool2d(1), oc.nn.Linear(32, 10)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: oc.Tensor) -> oc.Tensor:
         x = self.blocks(self.relu(self.bn1(self.conv1(x))))
         return self.fc(self.avgpool(x).flatten(1))
 
 
 #: {network of the paper: (name here, what makes it)}, on the digits.
-SMALL: Mapping[str, tuple[str, Callable[[], nn.Module]]] = MappingProxyType(
+SMALL: Mapping[str, tuple[str, Callable[[], oc.nn.Module]]] = MappingProxyType(
     {"vgg19": ("small vgg", SmallVGG), "resnet18": ("small resnet", SmallResNet)}
 )
 
@@ -175,51 +169,53 @@ def trained(
     recipe: Recipe004, model: str, depth: float, patches: int, kind: str
 ) -> Trained:  # fmt: skip
     """Trains a configuration with each seed, and evaluates the whole network."""
-    how = Splitting(depth, GRIDS[patches], kind == STOCHASTIC)
+    grid, splits = GRIDS[patches], depth > 0 and patches > 1
     accuracies, share, name = list[tuple[float, float]](), 0.0, model
     for seed in range(recipe.seeds):
         name, network = _network(recipe, model, seed)
-        made = SplitModel(network, Splitting(depth, how.grid, how.stochastic, seed=seed))
+        made = oc.split(network, depth, grid, kind == STOCHASTIC, seed=seed)
         train, test = _images(recipe, True), _images(recipe, False)
-        if how.splits:
+        if splits:
             share = made.shape_of((1, *train[0][0].shape)).share
         accuracies.append(_accuracy(recipe, made, train, test, seed))
     printed = PRINTED.get((model, kind)) if depth in (0.0, HALF) else None
-    count = patches if how.splits else 1
+    count = patches if splits else 1
     by_whole, in_patches = zip(*accuracies, strict=True)
     return Trained(model=name, paper=model, kind=kind, depth=depth, patches=count, share=share,
                    accuracies=by_whole, in_patches=in_patches, printed=printed)  # fmt: skip
 
 
-def _network(recipe: Recipe004, model: str, seed: int) -> tuple[str, nn.Module]:
-    manual_seed(seed)
+def _network(recipe: Recipe004, model: str, seed: int) -> tuple[str, oc.nn.Module]:
+    oc.manual_seed(seed)
     if recipe.data == DIGITS:
         name, make = SMALL[model]
         return name, make()
     name = "vgg19_bn" if model == "vgg19" else model
-    return name, build(name, 10, "cifar")
+    return name, oc.models.build(name, 10, "cifar")
 
 
-def _images(recipe: Recipe004, train: bool) -> Dataset:
-    return load(recipe.data, train=train, image_size=SIDE if recipe.data == DIGITS else None)
+def _images(recipe: Recipe004, train: bool) -> oc.data.Dataset:
+    return oc.data.load(
+        recipe.data, train=train, image_size=SIDE if recipe.data == DIGITS else None
+    )
 
 
 def _accuracy(
-    recipe: Recipe004, model: SplitModel, train: Dataset, test: Dataset, seed: int
+    recipe: Recipe004, model: Any, train: oc.data.Dataset, test: oc.data.Dataset, seed: int
 ) -> tuple[float, float]:  # fmt: skip
     """(by the whole network, in patches), in percent."""
-    optimizer = SGD(model.parameters(), lr=recipe.lr, momentum=0.9, weight_decay=1e-4)
+    optimizer = oc.optim.SGD(model.parameters(), lr=recipe.lr, momentum=0.9, weight_decay=1e-4)
     falls = [max(1, round(recipe.epochs * share)) for share in FALLS]
-    schedule = MultiStepLR(optimizer, falls, gamma=0.1)
+    schedule = oc.optim.MultiStepLR(optimizer, falls, gamma=0.1)
     part = train
     if recipe.images is not None:
-        part = Subset(train, range(min(recipe.images, len(train))))
-    loader = DataLoader(part, recipe.batch, shuffle=True, drop_last=True, seed=seed)
-    with Trainer(model, optimizer=optimizer, threads=1, seed=seed) as trainer:
+        part = oc.data.Subset(train, range(min(recipe.images, len(train))))
+    loader = oc.data.DataLoader(part, recipe.batch, shuffle=True, drop_last=True, seed=seed)
+    with oc.Trainer(model, optimizer=optimizer, threads=1, seed=seed) as trainer:
         trainer.fit(loader, recipe.epochs, schedule=schedule)
-        whole = trainer.evaluate(DataLoader(test, 120)).accuracy
+        whole = trainer.evaluate(oc.data.DataLoader(test, 120)).accuracy
         model.tested_in_patches = model.how.splits
-        in_patches = trainer.evaluate(DataLoader(test, 120)).accuracy
+        in_patches = trainer.evaluate(oc.data.DataLoader(test, 120)).accuracy
     assert whole is not None, "the labels are classes"
     assert in_patches is not None, "as above"
     return 100 * whole, 100 * in_patches
