@@ -1,9 +1,9 @@
 """`make bench`: every benchmark, or the named ones, each in a process of its own.
 
-In: names out of steps, ops, conv, prediction, planners, overhead, launches, scale, alloc, blocks;
-none: all. Out: what they print, and with `--json` one file of all results; status 1 if one fails. A
-target that is missed is said in its table and in the closing lines, but is no failure: a busy
-machine misses some.
+In: names out of steps, ops, conv, prediction, planners, overhead, launches, scale, alloc, blocks,
+ranks; none: all. Out: what they print, and with `--json` one file of all results; status 1 if one
+fails. A target that is missed is said in its table and in the closing lines, but is no failure: a
+busy machine misses some.
 Read next: `README.md`, `common.py`.
 
     python -m benchmarks [NAME ...] [--json FILE] [--quick]
@@ -24,7 +24,7 @@ from typing import Any
 #: All of them; those of kernels are commands with options of their own, and race torch.
 NAMES = (
     "steps", "ops", "conv", "prediction", "planners", "overhead", "launches", "scale", "alloc",
-    "blocks",
+    "blocks", "ranks",
 )  # fmt: skip
 KERNELS = ("ops", "conv")
 NEEDS_TORCH = KERNELS

@@ -47,13 +47,14 @@ _NAMES = {
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 #: {public name: the module that it is}
 _MODULES = {
-    **{m: m for m in ("alloc", "data", "errors", "functional", "models", "nn", "optim", "testing")},
+    **{m: m for m in ("alloc", "data", "distributed", "errors", "functional")},
+    **{m: m for m in ("models", "nn", "optim", "testing")},
     "utils": "engine.clip",
 }
 __all__ = sorted([*_HOME, *_MODULES, "__version__"])
 
 if TYPE_CHECKING:
-    from ooctrain import alloc, data, errors, functional, models, nn, optim, testing
+    from ooctrain import alloc, data, distributed, errors, functional, models, nn, optim, testing
     from ooctrain.alloc.registry import allocators
     from ooctrain.api import execute, load_plan, lower_bound, plan, simulate, verify
     from ooctrain.engine import clip as utils

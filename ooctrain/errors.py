@@ -18,6 +18,7 @@
     +-- CheckpointError                  a checkpoint is broken, foreign or cannot be written
     +-- InUse                            two threads at once, or a fork, at one trainer
     +-- TrainingStopped                  the run ended early: NaN loss, interrupt (.step)
+    +-- RanksDiffer                      ranks that train together do not agree, or one is lost
     +-- AutogradError                    second backward, no graph, in-place write on a saved value
 
 Each message has up to four lines: code and what; where; the numbers; the likely fix. Where memory
@@ -310,6 +311,12 @@ class TrainingStopped(OoctrainError):
     def __init__(self, what: str, *, step: int, **details: str):
         super().__init__(what, **details)
         self.step = step
+
+
+class RanksDiffer(OoctrainError):
+    """Ranks that train together were not given the same, or one of them is lost."""
+
+    default_code = "OOC-330"
 
 
 class AutogradError(OoctrainError):

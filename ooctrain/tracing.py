@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any
 
+from ooctrain.distributed.ranks import Ranks
+from ooctrain.distributed.recording import Sharing
 from ooctrain.engine.autograd import no_grad
 from ooctrain.engine.backward import record_backward
 from ooctrain.engine.clip import Clip, ClipNorm, as_clip, gradient_of
@@ -24,7 +26,7 @@ from ooctrain.engine.parts import Parts
 from ooctrain.engine.site import Site
 from ooctrain.engine.tensor import Tape, Tensor, use_tape
 from ooctrain.errors import ConfigError, ShapeError
-from ooctrain.layers.conv_algorithms import CUDA_ALGORITHMS
+from ooctrain.layers.conv_algorithms import algorithm_for
 from ooctrain.layers.kernels.tables import TABLES
 from ooctrain.nn.containers import Sequential
 from ooctrain.nn.named_losses import Loss, named_loss, target_of
@@ -95,7 +97,7 @@ class TraceRunner:
             op, [t.spec for t in ins], [t.spec for t in outs], self.threads
         )
         if self.parts is not None and ins:
-            self.parts.follow(op, ins[0], outs[0])
+            self.parts.follow(op, ins, outs)
         # What changes state does so in place: the new value takes the old one's storage.
         reuse = None if op.pure else {out_ids[o]: in_ids[i] for o, i in op.reusable().items()}
         name = site.path if site.phase == "update" and not op.pure else site.call_name(op)
@@ -122,7 +124,7 @@ def trace(
     keep_gradients: bool = False, *, accumulate: int = 1, training: bool = True,
     conv_algorithm: str = "auto", target_shape: Sequence[int] | None = None,
     clip: Clip | float | None = None, allow_tf32: bool = False,
-    looked_at: dict[Any, Any] | None = None,
+    looked_at: dict[Any, Any] | None = None, ranks: Ranks | None = None,
 ) -> Trace:  # fmt: skip
     """The training step of a model as a trace, each of its parts in the mode that it is in.
 
@@ -152,6 +154,7 @@ def trace(
             for the tensor cores.
         looked_at: is filled with what the trace depends on besides arguments and shapes, {tensor:
             its value} and {module that was called: None}.
+        ranks: that take a part of the batch each; `input_shape` is that of this rank's part.
 
     Returns:
         A checked trace with outputs "loss" and "grad:<parameter>".
@@ -162,7 +165,7 @@ def trace(
 
     Cost: time and memory O(calls); no array is made.
     """
-    algorithm = _conv_algorithm(device, conv_algorithm, allow_tf32)
+    algorithm = algorithm_for(device, conv_algorithm, allow_tf32)
     if threads is not None and threads < 1:
         raise ConfigError(f"{threads} threads are none", code="OOC-106", fix="1 or more")
     if not isinstance(accumulate, Integral):
@@ -172,10 +175,13 @@ def trace(
     shape = _batch_shape(input_shape)
     update = named_optimizer(optimizer, model) if training and optimizer is not None else None
     names = {tensor: name for name, tensor in named_tensors(model, update).items()}
-    parts = Parts(accumulate) if training and accumulate > 1 else None
-    runner = TraceRunner(threads or usable_cores(), names, device, parts)
-    tape = Tape(runner, algorithm, looked_at=looked_at, parts=parts)
+    runner = TraceRunner(threads or usable_cores(), names, device)
+    tape = Tape(runner, algorithm, looked_at=looked_at)
     step = _Step(runner, tape, update, as_clip(clip), keep_gradients)
+    if training and accumulate > 1:
+        runner.parts = tape.parts = Parts(accumulate)
+    if training and ranks is not None and ranks.count > 1:
+        step.share(ranks, device, accumulate)
     with use_tape(tape), _named(names):
         if training:
             step.train(model, shape, named_loss(loss, model), target_shape, accumulate)
@@ -210,28 +216,6 @@ def _tiled(step: Trace, model: Module, accumulate: int) -> Trace:
     return step
 
 
-def _conv_algorithm(device: str, requested: str, allow_tf32: bool) -> str:
-    """What convolutions are asked to use. Raises ConfigError: the device has no such thing."""
-    if device == "cpu" and not allow_tf32 and requested not in CUDA_ALGORITHMS:
-        return requested  # the rules of the cpu kernels know the rest
-    if device == "cuda" and requested == "auto":
-        return "tf32" if allow_tf32 else "implicit_gemm"
-    if device == "cuda" and requested in CUDA_ALGORITHMS:
-        return requested
-    if device not in ("cpu", "cuda"):
-        raise ConfigError(
-            f"device {device!r} is neither 'cpu' nor 'cuda'", code="OOC-106", fix="--device cpu"
-        )
-    if device == "cpu" and allow_tf32:
-        raise ConfigError(
-            "TF32 is a number format of GPUs", code="OOC-106", fix="--device cuda, or no TF32"
-        )
-    raise ConfigError(
-        f"no convolution algorithm {requested!r} on device {device}", code="OOC-106",
-        fix=f"on a GPU: auto, {', '.join(CUDA_ALGORITHMS)}",
-    )  # fmt: skip
-
-
 @dataclass
 class _Step:
     """Records one step: forward, loss, backward, updates."""
@@ -241,6 +225,18 @@ class _Step:
     optimizer: Optimizer | None
     clip: Clip | None
     keep_gradients: bool
+    sharing: Sharing | None = None
+
+    def share(self, ranks: Ranks, device: str, accumulate: int) -> None:
+        """The step takes one rank's part of a batch. Raises ConfigError: it cannot."""
+        if device != "cpu" or accumulate > 1:
+            raise ConfigError(
+                f"{ranks.count} ranks on device {device!r} with accumulate {accumulate}",
+                fix="device cpu, and accumulate 1: each rank takes one part of the batch, and a "
+                "smaller budget does the rest",
+            )
+        self.sharing = Sharing(ranks, self.tape, self._complete)
+        self.runner.parts = self.tape.parts = self.sharing.part
 
     def evaluate(
         self,
@@ -273,7 +269,10 @@ class _Step:
         batch = self.runner.input("input", _images(model, shape))
         targets: Tensor | None = None
         total: Tensor | None = None
+        sharing, shares = self.sharing, parts if self.sharing is None else self.sharing.count
         for part in range(parts):
+            if self.tape.parts is not None:
+                self.tape.begin_part(part)
             output = model(_part(batch, part, parts))
             if targets is None:
                 spec = target_of(model, loss, output, target_shape, parts)
@@ -281,18 +280,28 @@ class _Step:
             with self.tape.at(phase="loss"):
                 target = _part(targets, part, parts)
                 if self.tape.parts is not None:
-                    self.tape.parts.cut(target, targets)
+                    whole = targets if sharing is None else sharing.whole_target(targets)
+                    self.tape.parts.cut(target, whole)
                 value = _tensor(loss(output, target))
-                value = value * (1 / parts) if parts > 1 else value
+                value = value * (1 / shares) if shares > 1 else value
+                if sharing is not None:
+                    sharing.send_loss(value.detach())
                 # Before the backward pass: the loss is known when the first update comes.
                 total = value.detach() if total is None else total + value.detach()
             last = part == parts - 1
             record_backward(self.tape, value, on_gradient=self._on_gradient if last else None)
         assert total is not None, "there is at least one part"
-        self._hand_out("loss", total)
+        self._hand_out("loss", total if sharing is None else sharing.end())
         self._end()
 
     def _on_gradient(self, parameter: Tensor) -> None:
+        """This process's gradient is complete."""
+        if self.sharing is None:
+            self._complete(parameter)
+        else:
+            self.sharing.gradient(parameter)
+
+    def _complete(self, parameter: Tensor) -> None:
         """One gradient is complete: the parameter's update follows, unless all are needed first."""
         if self.keep_gradients or self.clip is None:
             self._hand_out(f"grad:{parameter.name}", gradient_of(parameter))

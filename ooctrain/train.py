@@ -13,19 +13,22 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from functools import partial
 from typing import Any
 from weakref import WeakSet
 
 import numpy as np
 
 from ooctrain.devices.base import Debug
+from ooctrain.distributed.agreement import agree_on_step
+from ooctrain.distributed.ranks import Ranks
 from ooctrain.engine.clip import Clip
 from ooctrain.engine.incore import named_tensors
 from ooctrain.engine.module import Module
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ConfigError, TrainingStopped
 from ooctrain.execution import checkpoint as files
+from ooctrain.execution import saved_state
 from ooctrain.execution.evaluation import Averages, Evaluation, pair_of
 from ooctrain.execution.prepare import DEFAULT_REWRITES, PreparedStep, Settings
 from ooctrain.execution.residence import Residence, one_at_a_time
@@ -75,6 +78,8 @@ class Trainer:
             `prepare.Settings`; link_bandwidth in bytes per microsecond.
         conv_algorithm: "auto", or see `oc.trace`.
         allow_tf32: see `oc.trace`.
+        ranks: `oc.distributed.world()`: each process trains with a part of every batch, and `step`
+            takes that part; None: this process is alone.
         clip: `engine.clip.ClipNorm`, `ClipEach` or a number for the norm; of the gradients of all
             the model's parameters that require one.
 
@@ -95,6 +100,7 @@ class Trainer:
         host_budget: int | str | None = None, conv_algorithm: str = "auto", seed: int = 0,
         clip: Clip | float | None = None, debug: Debug | None = None, allow_tf32: bool = False,
         time_limit_s: float | None = TIME_LIMIT_S, rewrites: Sequence[str] = DEFAULT_REWRITES,
+        ranks: Ranks | None = None,
     ):  # fmt: skip
         self.model, self.loss = model, loss
         self.optimizer = named_optimizer(optimizer or "sgd", model)
@@ -104,8 +110,9 @@ class Trainer:
             debug=debug or Debug(), time_limit_s=time_limit_s, rewrites=tuple(rewrites),
         )  # fmt: skip
         self.accumulate, self.conv_algorithm, self.clip = accumulate, conv_algorithm, clip
-        self.allow_tf32 = allow_tf32
+        self.allow_tf32, self.ranks = allow_tf32, ranks
         self._last: StepResult | None = None
+        self._messages: Sequence[tuple[int, int, int]] = ()
         self.prepared: PreparedStep | None = None
         self._residence = Residence()
         self._adopted: dict[str, Tensor] = {}
@@ -131,10 +138,13 @@ class Trainer:
         """
         x, y = as_images(x), as_numbers(y, "target")
         prepared = self.prepare(x.shape, y.shape)
+        if self.ranks is not None:
+            agree_on_step(self.ranks, self._training(), prepared.original, self._tensors())
         variable = prepared.plan.trace.outputs["loss"]
         own = self._seen.own_scalars(prepared, self._scalars())
-        result = self._run(prepared, (variable,), x, y, own, variable)
-        self._last = result
+        inputs = input_values(prepared.plan.trace, x, y)
+        result = self._run(prepared, inputs, (variable,), own, variable)
+        self._last, self._messages = result, () if self.ranks is None else self.ranks.sent()
         loss = float(result.outputs[variable])
         if not math.isfinite(loss):
             raise TrainingStopped(
@@ -207,7 +217,9 @@ class Trainer:
     @property
     def timeline(self) -> Timeline | None:
         """Of the last step, measured; read from the device when it is asked for."""
-        return None if self._last is None else self._last.timeline
+        if self._last is None or self.ranks is None:
+            return None if self._last is None else self._last.timeline
+        return self._last.timeline_with(self._messages)
 
     @property
     def plan(self) -> Plan | None:
@@ -247,24 +259,20 @@ class Trainer:
     @one_at_a_time
     def state_arrays(self) -> dict[str, np.ndarray]:
         """Copies of parameters, buffers and optimizer slots by name: all that persists."""
-        return {
-            name: np.array(tensor.storage.read(), order="C")
-            for name, tensor in self._tensors().items()
-        }
+        return saved_state.arrays_of(self.model, self.optimizer)
 
     @one_at_a_time
     def save(self, path: str, run: files.RunState | None = None, *, keep: int = files.KEEP) -> None:
-        """Writes a checkpoint, whole or not at all.
+        """Writes a checkpoint, whole or not at all; of several ranks the first one does.
 
         Args:
             path: of the file, ".safetensors" by custom.
             run: where the run stands; default: the steps done and the seed.
             keep: files kept in all.
         """
-        state = run or files.RunState(step=self.steps_done, seed=self.settings.seed)
-        counts = {name: self.optimizer.steps.get(p, 0) for name, p in self._trained().items()}
-        others = {name: count for name, count in counts.items() if count != state.step}
-        files.save(path, self.state_arrays(), replace(state, updates=others), keep=keep)
+        run = run or files.RunState(step=self.steps_done, seed=self.settings.seed)
+        if self.ranks is None or self.ranks.is_first:
+            saved_state.save(path, self.model, self.optimizer, run, keep)
 
     @one_at_a_time
     def resume(self, path: str, config: Mapping[str, Any] | None = None) -> files.RunState:
@@ -281,21 +289,9 @@ class Trainer:
         Raises:
             CheckpointError: missing, broken, or of another model or run.
         """
-        found = files.load(path)
-        shapes = {
-            # Shapes without bytes: the values themselves may be lost.
-            name: np.broadcast_to(np.zeros((), tensor.dtype), tensor.shape)
-            for name, tensor in self._tensors().items()
-        }
-        files.check_arrays(found, shapes)
-        if config is not None:
-            files.check_config(found, config)
-        for name, tensor in self._tensors().items():
-            tensor.storage.write(found.arrays[name])
-        self.optimizer.steps_done = found.run.step
-        for name, parameter in self._trained().items():
-            self.optimizer.steps[parameter] = found.run.updates.get(name, found.run.step)
-        return found.run
+        read = partial(files.load, path)
+        found = read() if self.ranks is None else self.ranks.from_first(read)
+        return saved_state.restore(found, self.model, self.optimizer, config)
 
     def close(self) -> None:
         """Gives the device back; values that no other trainer has taken over are on the host."""
@@ -353,7 +349,7 @@ class Trainer:
     def _training(self) -> Training:
         return Training(
             self.model, self.loss, self.optimizer, self.settings, self.accumulate, self.clip,
-            self.conv_algorithm, self.allow_tf32,
+            self.conv_algorithm, self.allow_tf32, self.ranks and self.ranks.settings,
         )  # fmt: skip
 
     def _trace(self, step: StepShape, looked_at: dict[Any, Any]) -> Trace:
@@ -364,6 +360,7 @@ class Trainer:
             accumulate=self.accumulate if training else 1, training=training,
             conv_algorithm=self.conv_algorithm, target_shape=step.target,
             clip=self.clip if training else None, allow_tf32=self.allow_tf32, looked_at=looked_at,
+            ranks=self.ranks if training else None,
         )  # fmt: skip
 
     def _forward(self, x: Images, y: np.ndarray | None) -> tuple[Trace, dict[str, np.ndarray]]:
@@ -376,15 +373,15 @@ class Trainer:
             x.shape, target_shape, training=False, with_loss=y is not None
         )
         trace = prepared.plan.trace
-        result = self._run(prepared, tuple(trace.outputs.values()), x, y)
+        wanted = tuple(trace.outputs.values())
+        result = self._run(prepared, input_values(trace, x, y), wanted)
         found = {name: result.outputs[v] for name, v in trace.outputs.items()}
         return prepared.original, put_together(found)
 
     def _run(
-        self, prepared: PreparedStep, wanted: tuple[int, ...], x: Images, y: np.ndarray | None,
+        self, prepared: PreparedStep, inputs: Mapping[int, Any], wanted: tuple[int, ...],
         own: Mapping[int, Scalars] | None = None, guarded: int | None = None,
     ) -> StepResult:  # fmt: skip
-        inputs = input_values(prepared.plan.trace, x, y)
         session = self._residence.session(prepared, self.settings, wanted)
         try:
             result = session.run_step(inputs, self._scalars(), own, guarded)
@@ -399,7 +396,3 @@ class Trainer:
 
     def _tensors(self) -> dict[str, Tensor]:
         return named_tensors(self.model, self.optimizer)
-
-    def _trained(self) -> dict[str, Tensor]:
-        """The model's parameters that the optimizer knows, by name."""
-        return {n: p for n, p in self.model.named_parameters() if self.optimizer.updates(p)}

@@ -146,7 +146,9 @@ def _run(given: Sequence[str]) -> int:
     # The place in the library where a warning arose tells a user of the command nothing.
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
-        status = command_line.main(list(given), prog_name="ooctrain", standalone_mode=False)
+        status = command_line.main(
+            list(given), prog_name="ooctrain", standalone_mode=False, obj=list(given)
+        )
     sys.stdout.flush()
     return status if isinstance(status, int) else DONE
 

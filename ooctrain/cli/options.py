@@ -103,6 +103,21 @@ class Extent:
     lr_schedule: str
 
 
+@dataclass(frozen=True, slots=True)
+class RankOptions:
+    """How ranks that `mpiexec` has started share a run.
+
+    Args:
+        ranks: to start under mpiexec; None: those that were started, if any.
+        bucket: gradients are sent as soon as so many bytes of them are complete, as it was typed.
+        sync_batch_norm: batch norm by the statistics of the whole batch.
+    """
+
+    ranks: int | None
+    bucket: str
+    sync_batch_norm: bool
+
+
 def list_option(*names: str, text: str, default: str = "") -> Callable[[Command], Command]:
     """An option of several values: separated by commas, or given several times.
 
@@ -249,6 +264,19 @@ EXTENT_OPTIONS = (
         help="Go on from a checkpoint, and save there again.",
     ),
 )  # fmt: skip
+RANK_OPTIONS = (
+    click.option(
+        "--ranks", type=POSITIVE, help="Start so many processes, each with a part of every batch."
+    ),
+    click.option(
+        "--bucket", metavar="SIZE", default="1MiB", show_default=True,
+        help="Of several ranks: gradients leave as soon as so many bytes of them are complete.",
+    ),
+    click.option(
+        "--sync-batch-norm", is_flag=True,
+        help="Of several ranks: batch norm by the whole batch, not by each rank's part.",
+    ),
+)  # fmt: skip
 json_option = file_option("--json", "json_path", text="Write the numbers here.")
 model_argument = click.argument("model", metavar="MODEL")
 
@@ -266,6 +294,11 @@ def memory_options(command: Command) -> Command:
 def extent_options(command: Command) -> Command:
     """Adds the options of `Extent`, which the command gets as `extent`."""
     return _gathered(command, "extent", Extent, EXTENT_OPTIONS)
+
+
+def rank_options(command: Command) -> Command:
+    """Adds the options of `RankOptions`, which the command gets as `shared`."""
+    return _gathered(command, "shared", RankOptions, RANK_OPTIONS)
 
 
 def _gathered(command: Command, name: str, kind: type, options: tuple) -> Command:

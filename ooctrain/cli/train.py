@@ -8,27 +8,35 @@ compared. Read next: `training.py` for the run, `docs/json.md` for the numbers.
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
 
 from ooctrain.cli import DONE, FAILED, training
+from ooctrain.cli.launch import launch
 from ooctrain.cli.live import LiveView, total_steps
 from ooctrain.cli.options import (
     Extent,
     MemoryOptions,
+    RankOptions,
     Workload,
     extent_options,
     file_option,
     json_option,
     memory_options,
+    rank_options,
     workload_options,
 )
+from ooctrain.cli.ranks import agree_on_run, rank_rows, ranks_of_run, with_cores
 from ooctrain.cli.terminal import make_console
 from ooctrain.cli.workload import make_task, usual_data
 from ooctrain.data import Shape
+from ooctrain.distributed.mpi import launched_ranks
+from ooctrain.distributed.ranks import Ranks
 from ooctrain.execution.allocation_log import allocation_log
+from ooctrain.execution.checkpoint_lock import only_writer
 from ooctrain.execution.prepare import PreparedStep
 from ooctrain.machine.measured import profile_of_steps
 from ooctrain.models import MODELS, stem_for
@@ -47,26 +55,51 @@ JSON_VERSION = 1
 @memory_options
 @json_option
 @extent_options
+@rank_options
 @file_option(
     "--allocation-log", "log_path", text="Write what the steps ask of the allocator, for `replay`."
 )
 @click.option("--verify", is_flag=True, help="Run in-core as well and compare every bit.")
 def train(
     workload: Workload, memory: MemoryOptions, extent: Extent, json_path: str | None, verify: bool,
-    log_path: str | None,
+    log_path: str | None, shared: RankOptions,
 ) -> int:  # fmt: skip
-    """Train MODEL within a memory budget."""
+    """Train MODEL within a memory budget; with --ranks, or under mpiexec, on several ranks."""
+    if shared.ranks is not None and shared.ranks > 1 == launched_ranks():
+        return launch(shared.ranks, click.get_current_context().find_root().obj)
+    with ranks_of_run(shared) as ranks:
+        files = (json_path, log_path) if ranks is None or ranks.is_first else (None, None)
+        options = training.RunOptions(with_cores(workload, ranks), memory, extent)
+        return _train(options, ranks, files, verify)
+
+
+def _train(
+    options: training.RunOptions, ranks: Ranks | None, files: tuple[str | None, str | None],
+    verify: bool,
+) -> int:  # fmt: skip
+    """Trains as asked.
+
+    Args:
+        files: for numbers as JSON, and for the allocation log.
+    """
+    workload, memory, extent = options.workload, options.memory, options.extent
+    json_path, log_path = files
     data = usual_data(workload) if workload.data is None else workload.data
     workload = replace(workload, data=data)
     extent = replace(extent, checkpoint_path=extent.checkpoint_path or extent.resume_path)
     options = training.RunOptions(workload, memory, extent)
     console, record = make_console(), training.RunRecord()
+    console.quiet = ranks is not None and not ranks.is_first
     trainer: Trainer | None = None
     error: BaseException | None = None
     try:
         task = make_task(workload)
-        trainer = training.make_trainer(task, workload, memory)
-        _run(console, training.TrainingRun(options, task, trainer, record), verify)
+        if ranks is not None:
+            agree_on_run(ranks, options, task, verify=verify)
+        trainer = training.make_trainer(task, workload, memory, ranks=ranks)
+        writes = ranks is None or ranks.is_first
+        with only_writer(_to_hold(extent) if writes else None):
+            _run(console, training.TrainingRun(options, task, trainer, record), verify)
         if log_path and trainer.prepared:
             write_log(trainer.prepared, workload, log_path)
             console.print(f"wrote {log_path}")
@@ -82,19 +115,31 @@ def train(
     return FAILED if record.identical_to_incore is False else DONE
 
 
+def _to_hold(extent: Extent) -> str | None:
+    """The checkpoint that a run writes; None: none, or there is no folder to resume from."""
+    resumed = extent.resume_path
+    return None if resumed and not Path(resumed).parent.is_dir() else extent.checkpoint_path
+
+
 def _run(console: Console, run: training.TrainingRun, verify: bool) -> None:
     trainer, workload, extent = run.trainer, run.options.workload, run.options.extent
     before = training.take_up(run)  # first: a broken file needs no plan
-    prepared = trainer.prepare(run.task.input_shape())
-    console.print(facts(_plan_rows(prepared, workload, run.task.shape)))
+    ranks = trainer.ranks
+    part = workload.batch // (1 if ranks is None else ranks.count)
+    prepared = trainer.prepare(run.task.input_shape(part))
+    rows = _plan_rows(prepared, workload, run.task.shape)
+    console.print(facts([*rows, *rank_rows(ranks, workload.batch)]))
     for notice in prepared.notices:
         console.print(f"note: {notice}")
     if not has_compiled_kernels():
         console.print("compiling the kernels, once; later starts take them from the cache ...")
-    total = total_steps(len(training.make_loader(run.task, workload)), extent.epochs, extent.steps)
+    batches = len(training.make_loader(run.task, workload))
+    total = total_steps(batches, extent.epochs, extent.steps)
     title = "out-of-core" if prepared.plan.notes.get("planner") != "keep-all" else "in-core"
     with LiveView(console, total, title) as view:
         training.run_training(run, view.on_step, before)
+    if ranks is not None and not ranks.is_first:
+        return
     trained = trainer.prepared  # the test prepares a step of its own
     training.run_test(run)
     trainer.prepared = trained

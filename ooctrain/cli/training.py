@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from statistics import median
 from types import FrameType
 from typing import Any
@@ -28,6 +29,7 @@ from ooctrain.cli.options import Extent, MemoryOptions, Workload
 from ooctrain.cli.schedules import RunLength, depends_on_the_end, find_schedule
 from ooctrain.cli.workload import Task, link_rate, make_task, threads_of
 from ooctrain.data import DataLoader
+from ooctrain.distributed.ranks import Ranks
 from ooctrain.errors import CheckpointError, TrainingStopped
 from ooctrain.execution.checkpoint import RunState, expect_writable
 from ooctrain.optim import LRScheduler, Optimizer
@@ -99,8 +101,9 @@ OnStep = Callable[[Trainer, RunRecord], None]
 
 
 def make_trainer(
-    task: Task, workload: Workload, memory: MemoryOptions, *, in_core: bool = False
-) -> Trainer:
+    task: Task, workload: Workload, memory: MemoryOptions, *, in_core: bool = False,
+    ranks: Ranks | None = None,
+) -> Trainer:  # fmt: skip
     """The trainer that the options describe; in-core: without its budget, so that everything stays
     in memory, whatever the planner."""
     return Trainer(
@@ -120,6 +123,7 @@ def make_trainer(
         allow_tf32=workload.allow_tf32,
         time_limit_s=memory.time_limit or TIME_LIMIT_S,
         rewrites=all_rewrites(memory),
+        ranks=ranks,
     )
 
 
@@ -148,7 +152,8 @@ def take_up(run: TrainingRun) -> RunState | None:
     extent, before = run.options.extent, None
     if extent.resume_path is not None:
         before = run.trainer.resume(extent.resume_path, config_of(run.options))
-    if extent.checkpoint_path is not None:
+    ranks = run.trainer.ranks
+    if extent.checkpoint_path is not None and (ranks is None or ranks.is_first):
         expect_writable(extent.checkpoint_path)
     return before
 
@@ -165,13 +170,14 @@ def run_training(run: TrainingRun, on_step: OnStep, before: RunState | None = No
         CheckpointError: a checkpoint cannot be written, or what `before` says cannot be.
     """
     trainer, extent = run.trainer, run.options.extent
-    loader = make_loader(run.task, run.options.workload)
+    loader, ranks = make_loader(run.task, run.options.workload, trainer.ranks), trainer.ranks
     schedule = make_schedule(trainer.optimizer, extent, len(loader))
     if before is not None:
         loader.load_state_dict(before.data)
         _restore(schedule, before.schedule)
         run.record.losses += _numbers(before.history.get("losses", []), "losses")
-    with stop_on_signal() as stopped:
+    with stop_on_signal() as asked:
+        stopped = asked if ranks is None else partial(_any_rank, ranks, asked)
         while _more(loader, trainer, extent):
             for images, labels in loader:
                 _one_step(trainer, images, labels, run.record)
@@ -181,9 +187,10 @@ def run_training(run: TrainingRun, on_step: OnStep, before: RunState | None = No
                 except OSError:  # nobody reads any more; what was learned is not lost
                     _save(run, loader, schedule)
                     raise
-                if stopped() or _is_due(trainer, loader, extent):
+                ending = stopped()
+                if ending or _is_due(trainer, loader, extent):
                     _save(run, loader, schedule)
-                if stopped():
+                if ending:
                     raise _interrupted(trainer, extent)
                 if not _more(loader, trainer, extent):
                     break
@@ -195,10 +202,19 @@ def make_schedule(optimizer: Optimizer, extent: Extent, steps_per_epoch: int) ->
     return find_schedule(extent.lr_schedule)(RunLength(optimizer, extent.epochs, steps_per_epoch))
 
 
-def make_loader(task: Task, workload: Workload) -> DataLoader:
-    """Shuffled batches of one size: another size would be another plan."""
+def make_loader(task: Task, workload: Workload, ranks: Ranks | None = None) -> DataLoader:
+    """Shuffled batches of one size: another size would be another plan. Of several ranks each reads
+    its part of each batch."""
     assert task.train is not None, "training needs data"
-    return DataLoader(task.train, workload.batch, shuffle=True, drop_last=True, seed=workload.seed)
+    return DataLoader(
+        task.train, workload.batch, shuffle=True, drop_last=True, seed=workload.seed,
+        share=None if ranks is None else ranks.part_of,
+    )  # fmt: skip
+
+
+def _any_rank(ranks: Ranks, asked: Callable[[], bool]) -> bool:
+    """Whether any rank was asked to stop: all stop after the same step."""
+    return ranks.any(asked())
 
 
 def run_test(run: TrainingRun) -> None:
@@ -212,13 +228,17 @@ def run_test(run: TrainingRun) -> None:
 def compare_with_in_core(run: TrainingRun, on_step: OnStep) -> None:
     """Runs the same steps in-core, and compares every loss and every value.
 
-    A resumed run is compared from its first step on, those before it was stopped included: its
-    checkpoint has been overwritten by now, and in-core it must not have mattered.
+    What several ranks did, one does in as many parts. A resumed run is compared from its first step
+    on, those before it was stopped included: its checkpoint has been overwritten by now, and
+    in-core it must not have mattered.
     """
     asked, record, done = run.options, run.record, run.trainer.steps_done
     until = replace(asked.extent, steps=done, checkpoint_path=None, checkpoint_steps=None)
-    task = make_task(asked.workload)
-    with make_trainer(task, asked.workload, asked.memory, in_core=True) as other:
+    ranks = run.trainer.ranks
+    parts = asked.workload.accumulate if ranks is None else ranks.count
+    workload = replace(asked.workload, accumulate=parts)
+    task = make_task(workload)
+    with make_trainer(task, workload, asked.memory, in_core=True) as other:
         again = TrainingRun(replace(asked, extent=until), task, other)
         run_training(again, on_step)
         same_values = _same(run.trainer.state_arrays(), other.state_arrays())

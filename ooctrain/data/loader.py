@@ -33,6 +33,8 @@ class DataLoader:
         num_workers: threads that read; batches are the same, whatever their number.
         transform: changes each image as it is read, see `transforms`; of data whose targets are
             class numbers.
+        share: which samples of a batch of so many are handed out, such as `Ranks.part_of`; only
+            these are read.
 
     Raises:
         ConfigError: sizes that are none, or too few samples; while iterating: a transform of images
@@ -42,7 +44,7 @@ class DataLoader:
     def __init__(
         self, dataset: Dataset, batch_size: int = 1, shuffle: bool = False,
         drop_last: bool = False, *, seed: int = 0, prefetch: int = 2, num_workers: int = 1,
-        transform: Transform | None = None,
+        transform: Transform | None = None, share: Callable[[int], slice] | None = None,
     ):  # fmt: skip
         if not isinstance(drop_last, bool):
             raise ConfigError(
@@ -57,7 +59,7 @@ class DataLoader:
             )
         self.dataset, self.batch_size, self.shuffle = dataset, batch_size, shuffle
         self.drop_last, self.seed, self.prefetch = drop_last, seed, prefetch
-        self.num_workers, self.transform = num_workers, transform
+        self.num_workers, self.transform, self.share = num_workers, transform, share
         if not len(self):
             raise ConfigError(
                 f"{len(dataset)} samples do not fill one batch of {batch_size}",
@@ -122,7 +124,8 @@ class DataLoader:
         """Of each batch of an epoch the numbers of its samples."""
         count = len(self.dataset)
         order = permutation(count, self.seed, epoch) if self.shuffle else np.arange(count)
-        return [order[i * self.batch_size :][: self.batch_size] for i in range(len(self))]
+        batches = [order[i * self.batch_size :][: self.batch_size] for i in range(len(self))]
+        return batches if self.share is None else [b[self.share(len(b))] for b in batches]
 
 
 def _read_ahead(

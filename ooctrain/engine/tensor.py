@@ -229,6 +229,8 @@ class Tape:
         self, op: Op, ins: Sequence[Tensor], targets: Sequence[Tensor], scalars: Scalars
     ) -> None:
         """Records a call whose outputs are the next values of `targets` (parameters or states)."""
+        if self.parts is not None and self.parts.puts_off(op, ins, targets, self.site):
+            return
         specs = op.infer(*(tensor.spec for tensor in ins))
         outs = [
             Tensor(spec, name=f"{target.name}'", kind=target.kind)
@@ -246,6 +248,12 @@ class Tape:
     def next_dropout(self) -> int:
         """A number for one call of dropout, part of the key of its mask."""
         return next(self._dropouts)
+
+    def begin_part(self, number: int) -> None:
+        """From now on another part of the batch goes through: calls of dropout count anew, and draw
+        what the whole batch would."""
+        self._dropouts = itertools.count()
+        self.parts.begin(number)
 
     def reseed(self, seed: int) -> None:
         """Begins all random numbers anew."""

@@ -30,10 +30,12 @@ class Guard:
         self._kept: dict[int, np.ndarray] = {}
 
     def changed_by(self, call: Call) -> Sequence[int]:
-        """The variables there before the step whose next values a call makes."""
+        """The variables whose next values a call makes: there before the step, or made of such in
+        their place, as where running statistics are moved several times."""
         if call.pure or self.loss is None:
             return ()
-        return [v for v in call.ins if v in self._trace.carried_from]
+        first, lasting = self._trace.storage, self._trace.carried_from
+        return [v for v in call.ins if first[v] in lasting]
 
     def lets(self, call: Call, places: Sequence[tuple[int, int]]) -> bool:
         """Whether a call may run; called by the compute stream's work, as `look` is.
@@ -46,6 +48,8 @@ class Guard:
             return False
         if self._sound is None or not in_place:
             for variable, address in places:
+                if variable not in self._trace.carried_from:
+                    continue  # what was there before has been kept by the call that made it
                 size = self._trace.variables[variable].value_bytes
                 self._kept[variable] = self._device.capture(address, size)
         return True

@@ -7,7 +7,7 @@ two can be laid over each other. Read next: `executor.py`, `../sched/timeline.py
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -17,6 +17,7 @@ import numpy as np
 from ooctrain.devices.streams import WorkSpan
 from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.execution.program import Program
+from ooctrain.sched.network import events_of
 from ooctrain.sched.timeline import Timeline, timeline_of
 from ooctrain.step.op import physical_shape, to_logical, to_physical
 from ooctrain.step.trace import Variable
@@ -46,6 +47,14 @@ class StepResult:
     @cached_property
     def timeline(self) -> Timeline:
         """The step in time, as measured."""
+        return self.timeline_with(())
+
+    def timeline_with(self, messages: Iterable[tuple[int, int, int]]) -> Timeline:
+        """The step in time, with messages between ranks.
+
+        Args:
+            messages: (number, start in ns, end in ns), by the clock of the spans.
+        """
         program, length = self.program, len(self.program.schedule)
         start_ns, done_ns = [0] * length, [0] * length
         spans = [span for span in self.spans if span.tag >= 0]
@@ -53,7 +62,11 @@ class StepResult:
         for span in spans:
             start_ns[span.tag] = span.start_ns - zero_ns
             done_ns[span.tag] = span.end_ns - zero_ns
-        timeline = timeline_of(program.issued, program.schedule, program.trace, start_ns, done_ns)
+        known = {number: (begin - zero_ns, end - zero_ns) for number, begin, end in messages}
+        events = events_of(known, program.schedule, program.trace) if known else ()
+        timeline = timeline_of(
+            program.issued, program.schedule, program.trace, start_ns, done_ns, events
+        )
         return replace(timeline, peak_bytes=self.peak_bytes, host_peak_bytes=self.host_peak_bytes)
 
 

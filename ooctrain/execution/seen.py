@@ -41,6 +41,8 @@ class Training(NamedTuple):
     clip: Clip | float | None
     conv_algorithm: str
     allow_tf32: bool
+    #: of the ranks that take a part of the batch each, all that a trace depends on
+    shared: Hashable = None
 
 
 class StepShape(NamedTuple):
@@ -90,7 +92,8 @@ class Seen:
         groups = enumerate(now.optimizer.param_groups)
         place = {p: number for number, group in groups for p in group["params"]}
         places = tuple(place.get(parameter) for parameter in self._watch.parameters)
-        return *key, described((now.accumulate, now.clip)), now.optimizer.settings(), places
+        how = described((now.accumulate, now.clip, now.shared))
+        return *key, how, now.optimizer.settings(), places
 
     def updated_by(self, step: PreparedStep) -> Mapping[int, Tensor]:
         """{call that updates a parameter: the parameter} of a step that is ready."""

@@ -53,12 +53,27 @@ TRAINING: Mapping[str, Explanation] = {
         "ooctrain train lenet --checkpoint /proc/run.safetensors",
         "free some space, or another folder",
     ),
+    "OOC-315": Explanation(
+        "another process writes this checkpoint",
+        "Two runs with one checkpoint would each replace the other's, so a run locks a file "
+        "beside it (.lock) until it ends.",
+        "the same ooctrain train --checkpoint run.safetensors in two terminals",
+        "wait until the other run has ended, or another --checkpoint",
+    ),
     "OOC-320": Explanation(
         "training stopped",
         "The loss is no finite number, so this step has changed nothing; or the run was "
         "interrupted by Ctrl-C, SIGTERM or SIGHUP. The last checkpoint is kept.",
         "ooctrain train lenet --lr 1e9",
         "a smaller learning rate; `--resume` continues from the last checkpoint",
+    ),
+    "OOC-330": Explanation(
+        "ranks that differ",
+        "Ranks that train together were given another version, model, batch, seed, budget, data or "
+        "other values, or one of them is lost. They meet before each step, so the error comes on "
+        "all of them, and names who differs from rank 0, in what.",
+        "mpiexec -n 1 ooctrain train lenet : -n 1 ooctrain train lenet --seed 1",
+        "the same command, program and version for all ranks",
     ),
     "OOC-400": Explanation(
         "wrong use of gradients",

@@ -41,7 +41,7 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
     """Drops each element with probability p and scales the others by 1 / (1 - p), in training.
 
     The mask is a hash of the seed, the step, the call and the element, so that a call that runs
-    again draws the same. `inplace` as in `relu`.
+    again draws the same, and a part of a batch what the whole would. `inplace` as in `relu`.
 
     Args:
         input: (N, C, H, W) or (N, C).
@@ -53,7 +53,9 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
         raise ConfigError(f"dropout: probability {p} is not in [0, 1]")
     if not training or p == 0:
         return input
-    return call(Dropout(p, current_tape().next_dropout()), input)
+    tape = current_tape()
+    place = {} if tape.parts is None else tape.parts.place_of(input.shape)
+    return call(Dropout(p, tape.next_dropout(), **place), input)
 
 
 def dropout2d(

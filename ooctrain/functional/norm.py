@@ -57,13 +57,17 @@ def batch_norm(
         if running_mean is None or running_var is None:
             raise ConfigError("batch_norm in evaluation needs running statistics")
         inv_std = call(InverseStd(eps), running_var)
-        apply = BatchNormApply(batch_stats=False)
-        return tape.call(apply, (input, running_mean, inv_std, gamma, beta))[0]
-    mean, inv_std, var = tape.call(BatchNormStats(eps), (input,))
-    y = call(BatchNormApply(), input, mean, inv_std, gamma, beta)
+        fixed = BatchNormApply(batch_stats=False)
+        return tape.call(fixed, (input, running_mean, inv_std, gamma, beta))[0]
+    statistics, apply = tape.call(BatchNormStats(eps), (input,)), BatchNormApply()
+    rows = input.numel() // input.shape[1]
+    if tape.parts is not None:
+        statistics, apply, rows = tape.parts.batch_statistics(tape, statistics, eps, rows)
+    mean, inv_std, var = statistics
+    y = call(apply, input, mean, inv_std, gamma, beta)
     if running_mean is not None and running_var is not None:
         state = running_mean, running_var, *present(num_batches_tracked)
-        update = BatchNormUpdate(momentum, input.numel() // input.shape[1], len(state) == 3)
+        update = BatchNormUpdate(momentum, rows, len(state) == 3)
         tape.update(update, (mean, var, *state), state, {})
     return y
 

@@ -113,3 +113,25 @@ def _require_countable(shape: ConvShape) -> None:
                 f"a convolution with {count} {what} is too large for the cuda device",
                 numbers=f"at most {MOST_COUNTED}", fix="split the batch, or tile the image",
             )  # fmt: skip
+
+
+def algorithm_for(device: str, requested: str, allow_tf32: bool) -> str:
+    """What convolutions are asked to use. Raises ConfigError: the device has no such thing."""
+    if device == "cpu" and not allow_tf32 and requested not in CUDA_ALGORITHMS:
+        return requested  # the rules of the cpu kernels know the rest
+    if device == "cuda" and requested == "auto":
+        return "tf32" if allow_tf32 else "implicit_gemm"
+    if device == "cuda" and requested in CUDA_ALGORITHMS:
+        return requested
+    if device not in ("cpu", "cuda"):
+        raise ConfigError(
+            f"device {device!r} is neither 'cpu' nor 'cuda'", code="OOC-106", fix="--device cpu"
+        )
+    if device == "cpu" and allow_tf32:
+        raise ConfigError(
+            "TF32 is a number format of GPUs", code="OOC-106", fix="--device cuda, or no TF32"
+        )
+    raise ConfigError(
+        f"no convolution algorithm {requested!r} on device {device}", code="OOC-106",
+        fix=f"on a GPU: auto, {', '.join(CUDA_ALGORITHMS)}",
+    )  # fmt: skip

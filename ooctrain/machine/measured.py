@@ -132,7 +132,7 @@ def copies_of(
     moving_us = line.bytes_out / out_rate + line.bytes_in / in_rate
     known_us = calls_us + moving_us + issue_us * len(plan.schedule)
     besides_us = median(line.makespan_us for line in lines) - known_us
-    count = sum(event.stream != "C" for event in line.events)
+    count = sum(event.stream in ("D", "H") for event in line.events)
     return Copies(out_rate, in_rate, max(0.0, besides_us) / count)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from ooctrain.report.holdings import group_curves
 from ooctrain.report.record import Record
-from ooctrain.report.streams import STREAM_NAMES
+from ooctrain.report.streams import STREAM_NAMES, streams_of
 from ooctrain.report.waits import waits_of
 from ooctrain.sched.ledger import Stream
 from ooctrain.sched.timeline import Event
@@ -39,8 +39,9 @@ def perfetto_trace(record: Record) -> dict[str, Any]:
 
 def _names(record: Record) -> Iterator[Entry]:
     yield _about(COUNTERS, "process_name", name=record.title)
-    for stream, thread in THREADS.items():
-        yield _about(thread, "thread_name", name=STREAM_NAMES[stream])
+    for stream, name in streams_of(record.timeline).items():
+        thread = THREADS[stream]
+        yield _about(thread, "thread_name", name=name)
         yield _about(thread, "thread_sort_index", sort_index=thread)
 
 

@@ -1,7 +1,8 @@
-"""The three streams of a timeline, as pictures and texts call them.
+"""The streams of a timeline, as pictures and texts call them, and the network between ranks.
 
-In: nothing. Out: `STREAM_NAMES`, in the order in which they are drawn. Read next: `text.py` and
-`svg.py`, which draw them; `../sched/timeline.py`.
+In: a timeline. Out: the lanes to draw, with their names. The one idea: a list has three streams; a
+step that several ranks share has messages on their way besides, which are drawn like a fourth. Read
+next: `text.py` and `svg.py`, which draw them; `../sched/timeline.py`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,15 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from ooctrain.sched.ledger import Stream
+from ooctrain.sched.timeline import Timeline
 
 STREAM_NAMES: Mapping[Stream, str] = MappingProxyType(
-    {"C": "compute", "D": "swap out", "H": "swap in"}
+    {"C": "compute", "D": "swap out", "H": "swap in", "N": "network"}
 )
+
+
+def streams_of(timeline: Timeline) -> Mapping[Stream, str]:
+    """Names of the lanes of a timeline in the order in which they are drawn; the network's only
+    where messages were sent."""
+    messages = any(event.stream == "N" for event in timeline.events)
+    return {stream: name for stream, name in STREAM_NAMES.items() if stream != "N" or messages}

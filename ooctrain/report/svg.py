@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
 from ooctrain.report import shapes
-from ooctrain.report.streams import STREAM_NAMES
+from ooctrain.report.streams import streams_of
 from ooctrain.sched.timeline import Timeline
 from ooctrain.units import format_bytes, format_us
 
 LEFT, RIGHT = 96, 16
 LANE_HEIGHT, LANE_GAP, CURVE_HEIGHT, LEGEND_HEIGHT = 20, 6, 84, 26
 FORWARD, BACKWARD, IN, OUT = shapes.COLOURS[:4]
+NETWORK = shapes.COLOURS[4]
 #: Of the compute lane; the loss is drawn as a forward call.
 PHASES = {"forward": FORWARD, "backward": BACKWARD, "update": shapes.COLOURS[5]}
 
@@ -55,9 +56,8 @@ def timelines_svg(
     scale, parts, y = _Scale(end_us, top_bytes, budget_bytes), [], 8
     if phases:
         shown = set(phases.values())
-        parts += shapes.legend_row(
-            LEFT, y + 12, [entry for entry in PHASES.items() if entry[0] in shown]
-        )
+        entries = [entry for entry in PHASES.items() if entry[0] in shown]
+        parts += shapes.legend_row(LEFT, y + 12, entries)
         y += LEGEND_HEIGHT
     for title, timeline in rows.items():
         part, height = _one_timeline(title, timeline, scale, phases or {}, y)
@@ -86,9 +86,9 @@ def _one_timeline(
 def lane_boxes(
     timeline: Timeline, end_us: float, phases: Mapping[str, str], y: int
 ) -> tuple[list[str], int]:
-    """The three lanes of a timeline from y on, and where they end."""
+    """The lanes of a timeline from y on, and where they end."""
     parts = []
-    for stream, label in STREAM_NAMES.items():
+    for stream, label in streams_of(timeline).items():
         parts.append(shapes.words(LEFT - 8, y + 14, label, "end"))
         parts.append(shapes.box(LEFT, y, shapes.WIDTH - LEFT - RIGHT, LANE_HEIGHT, shapes.EMPTY))
         for event in timeline.events:
@@ -133,10 +133,10 @@ def _curve(timeline: Timeline, scale: _Scale, y: int) -> str:
 
 def time_axis(end_us: float, y: int) -> str:
     """The axis below lanes that end at `end_us`, with round times."""
-    marks = [shapes.line(LEFT, y, shapes.WIDTH - RIGHT, y, shapes.AXIS)]
+    marks = [shapes.line((LEFT, y), (shapes.WIDTH - RIGHT, y), shapes.AXIS)]
     for tick in shapes.round_ticks(0, end_us):
         x = x_of(tick, end_us)
-        marks.append(shapes.line(x, y, x, y + 4, shapes.AXIS))
+        marks.append(shapes.line((x, y), (x, y + 4), shapes.AXIS))
         marks.append(shapes.words(x, y + 17, format_us(tick) if tick else "0", "middle"))
     return "\n".join(marks)
 
@@ -146,6 +146,8 @@ def _colour(stream: str, phase: str | None) -> str:
         return OUT
     if stream == "H":
         return IN
+    if stream == "N":
+        return NETWORK
     return PHASES.get(phase or "", FORWARD)
 
 

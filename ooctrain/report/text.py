@@ -17,16 +17,18 @@ from rich.table import Table
 from rich.text import Text
 
 from ooctrain.report.layers import LayerRow, total_row
-from ooctrain.report.streams import STREAM_NAMES
+from ooctrain.report.streams import streams_of
 from ooctrain.report.tables import plain_table
 from ooctrain.sched.ledger import Stream
 from ooctrain.sched.schedule import Plan
-from ooctrain.sched.timeline import Timeline
+from ooctrain.sched.timeline import Timeline, hidden_us
 from ooctrain.units import format_bytes, format_percent, format_us
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 PLAIN_BLOCKS = " .:-=+*#@"
-LANE_COLOURS: Mapping[Stream, str] = MappingProxyType({"C": "cyan", "D": "magenta", "H": "green"})
+LANE_COLOURS: Mapping[Stream, str] = MappingProxyType(
+    {"C": "cyan", "D": "magenta", "H": "green", "N": "blue"}
+)
 LABEL_WIDTH = 10
 
 
@@ -70,7 +72,18 @@ def timeline_rows(timeline: Timeline) -> list[tuple[str, str]]:
         ("swapped in", f"{format_bytes(timeline.bytes_in)}, {back} busy"),
         ("peak", format_bytes(timeline.peak_bytes)),
         ("host peak", format_bytes(timeline.host_peak_bytes)),
+        *_network_rows(timeline),
     ]
+
+
+def _network_rows(timeline: Timeline) -> list[tuple[str, str]]:
+    """What ranks sent each other; nothing where a step has no messages."""
+    sent = [event for event in timeline.events if event.stream == "N"]
+    if not sent:
+        return []
+    busy_us = timeline.busy_us("N")
+    busy = f"{format_us(busy_us)} busy, {share(hidden_us(timeline), busy_us)} of it hidden"
+    return [("network", f"{len(sent)} messages, {busy}")]
 
 
 def layer_table(rows: Sequence[LayerRow]) -> Table:
@@ -94,7 +107,7 @@ def facts(pairs: Sequence[tuple[str, str]]) -> Text:
 
 
 def lanes(timeline: Timeline, width: int, blocks: str = BLOCKS) -> Group:
-    """The three streams and the device memory over the time of a step.
+    """The streams and the device memory over the time of a step.
 
     Args:
         timeline: simulated or measured.
@@ -103,7 +116,7 @@ def lanes(timeline: Timeline, width: int, blocks: str = BLOCKS) -> Group:
     """
     columns = max(10, width - LABEL_WIDTH)
     lines: list[RenderableType] = []
-    for stream, title in STREAM_NAMES.items():
+    for stream, title in streams_of(timeline).items():
         shares = busy_shares(timeline, stream, columns)
         lines.append(_lane(title, LANE_COLOURS[stream], shares, blocks))
     held = held_shares(timeline, columns)

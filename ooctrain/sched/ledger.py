@@ -29,7 +29,7 @@ from ooctrain.sched.schedule import (
 from ooctrain.sched.spans import Spans
 from ooctrain.step.trace import Trace
 
-Stream = Literal["C", "D", "H", ""]
+Stream = Literal["C", "D", "H", "N", ""]
 C, D, H = 0, 1, 2
 LANES: Mapping[str, int] = {"C": C, "D": D, "H": H}
 #: By stream C, D, H: the latest instruction to wait for; -1 stands for none.

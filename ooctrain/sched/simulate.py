@@ -11,12 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 from ooctrain.sched.ledger import Issued, lane_of, walk
 from ooctrain.sched.schedule import Run, Schedule, SwapIn, SwapOut
 from ooctrain.sched.timeline import Timeline, timeline_of
 from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.trace import Trace
+
+if TYPE_CHECKING:
+    from ooctrain.sched.network import NetworkLane
 
 
 def simulate(schedule: Schedule, trace: Trace, machine: Machine) -> Timeline:
@@ -35,22 +39,41 @@ def time_issued(
     issued: Sequence[Issued], schedule: Schedule, trace: Trace, machine: Machine
 ) -> Timeline:
     """`simulate` for a list that has been walked already."""
-    start, done = times_ns(issued, schedule, trace, machine)
-    return timeline_of(issued, schedule, trace, start, done)
+    lane = _network(schedule, trace, machine)
+    start, done = _times_ns(issued, schedule, trace, machine, lane)
+    messages = () if lane is None else lane.events(schedule, trace)
+    return timeline_of(issued, schedule, trace, start, done, messages)
 
 
 def times_ns(
     issued: Sequence[Issued], schedule: Schedule, trace: Trace, machine: Machine
 ) -> tuple[list[int], list[int]]:
     """(start, done) of a walked list's instructions on a machine, by list position."""
+    return _times_ns(issued, schedule, trace, machine, _network(schedule, trace, machine))
+
+
+def _network(schedule: Schedule, trace: Trace, machine: Machine) -> NetworkLane | None:
+    """The network that a step's messages go over; None where it has none."""
+    if all(getattr(call.op, "sends", None) is None for call in trace.calls):
+        return None
+    # Late: only a step of several ranks needs it, and whoever proves a plan needs little.
+    from ooctrain.sched.network import lane_of_network
+
+    return lane_of_network(schedule, trace, machine)
+
+
+def _times_ns(
+    issued: Sequence[Issued], schedule: Schedule, trace: Trace, machine: Machine,
+    lane: NetworkLane | None,
+) -> tuple[list[int], list[int]]:  # fmt: skip
     work, shared_link = durations_ns(schedule, trace, machine), machine.link == "shared"
     if machine.interference == 1.0:
-        return start_times(issued, work, shared_link)
+        return start_times(issued, work, shared_link, lane)
     # Late: only a measured machine needs that clock, and whoever proves a plan needs little.
     from ooctrain.sched.interference import interfered_times
 
     slowdown = Fraction(machine.interference).limit_denominator(1000)
-    return interfered_times(issued, work, shared_link, slowdown)
+    return interfered_times(issued, work, shared_link, slowdown, lane)
 
 
 def durations_ns(schedule: Schedule, trace: Trace, machine: Machine) -> list[int]:
@@ -79,21 +102,30 @@ def durations_ns(schedule: Schedule, trace: Trace, machine: Machine) -> list[int
 
 
 def start_times(
-    issued: Sequence[Issued], work_ns: Sequence[int], shared_link: bool
+    issued: Sequence[Issued],
+    work_ns: Sequence[int],
+    shared_link: bool,
+    network: NetworkLane | None = None,
 ) -> tuple[list[int], list[int]]:
     """(start, done) in ns by list position, with the durations given and no interference.
 
     For Free, End and Fence both are the time at which what they wait for is done.
+
+    Args:
+        network: that messages of several ranks go over.
     """
     start, done = [0] * len(work_ns), [0] * len(work_ns)
     free_from: dict[str, int] = {}
     for row in issued:
         if row.implied:
             continue
-        begin = max((done[w] for w in row.waits), default=0)
+        begin, work = max((done[w] for w in row.waits), default=0), work_ns[row.index]
         if row.stream:
             lane = lane_of(row, shared_link)
             begin = max(begin, free_from.get(lane, 0))
-            free_from[lane] = begin + work_ns[row.index]
-        start[row.index], done[row.index] = begin, begin + work_ns[row.index]
+            if network is not None:
+                work += network.wait_ns(row.index, begin)
+                network.send(row.index, begin + work)
+            free_from[lane] = begin + work
+        start[row.index], done[row.index] = begin, begin + work
     return start, done

@@ -23,7 +23,8 @@ class Event:
     """One instruction on its stream.
 
     Args:
-        stream: "C" (calls), "D" (device to host) or "H" (host to device).
+        stream: "C" (calls), "D" (device to host), "H" (host to device), or "N": no stream of the
+            list, but a message on its way between ranks.
         name: the call's or the variable's name.
         start_us, end_us: from the beginning of the step.
         index: position of the instruction in the list.
@@ -69,6 +70,21 @@ class Timeline:
     def to_json(self) -> dict[str, Any]:
         """Plain numbers and lists, for files and pictures."""
         return asdict(self)
+
+
+def hidden_us(timeline: Timeline) -> float:
+    """Time in which messages between ranks are on their way and nothing waits for them: a message
+    that "bucket0.start" sends is waited for by "bucket0.finish", if that begins before it is there.
+    """
+    sent = [event for event in timeline.events if event.stream == "N"]
+    messages = {event.name.removesuffix(".start"): event for event in sent}
+    takes = [e for e in timeline.events if e.stream == "C" and e.name.endswith(".finish")]
+    waited_us = 0.0
+    for take in takes:
+        message = messages.get(take.name.removesuffix(".finish"))
+        if message is not None:
+            waited_us += max(0.0, message.end_us - max(message.start_us, take.start_us))
+    return timeline.busy_us("N") - waited_us
 
 
 def ledger_curve(
@@ -126,9 +142,14 @@ def _length_ns(event: Event) -> int:
 
 
 def timeline_of(
-    issued: Sequence[Issued], schedule: Schedule, trace: Trace, start: list[int], done: list[int]
-) -> Timeline:
-    """The timeline of a walked list whose times, by list position in ns, are known or measured."""
+    issued: Sequence[Issued], schedule: Schedule, trace: Trace, start: list[int], done: list[int],
+    messages: Sequence[Event] = (),
+) -> Timeline:  # fmt: skip
+    """The timeline of a walked list whose times, by list position in ns, are known or measured.
+
+    Args:
+        messages: between ranks, besides.
+    """
     events = [
         Event(
             row.stream, _name_of(row.instruction, trace), start[row.index] / 1000,
@@ -138,7 +159,7 @@ def timeline_of(
         if row.stream
     ]  # fmt: skip
     return make_timeline(
-        events,
+        [*events, *messages],
         rerun=_runs_again(issued),
         copied_bytes=(_bytes_copied(issued, SwapOut), _bytes_copied(issued, SwapIn)),
         peak_bytes=peaks(issued, schedule),

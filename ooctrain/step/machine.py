@@ -51,6 +51,9 @@ class Machine:
             that thread works the calls off too, so there it is time of the compute stream.
         copy_issue_us: what a copy costs that thread besides: handing it to another one.
         map_us_per_byte: of memory that a step maps anew, issue besides (`execution/mapping.py`).
+        network_bytes_per_us: between this machine and others that train with it, each way; usually
+            that of a link of 10 Gbit/s.
+        network_latency_us: of each way that a message goes around.
         profile: measured durations by `profile_key`, in us; where given it replaces the roofline.
     """
 
@@ -70,6 +73,8 @@ class Machine:
     issue_us: float = 0.0
     copy_issue_us: float = 0.0
     map_us_per_byte: float = 0.0
+    network_bytes_per_us: float = 1250.0
+    network_latency_us: float = 0.0
     profile: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -84,9 +89,11 @@ class Machine:
             self.memory_bytes_per_us,
             self.out_bytes_per_us,
             self.in_bytes_per_us,
+            self.network_bytes_per_us,
         )
         times = (self.latency_us, self.pacing_us, self.call_overhead_us, self.issue_us,
-                 self.copy_issue_us, self.map_us_per_byte, *self.profile.values())  # fmt: skip
+                 self.copy_issue_us, self.map_us_per_byte, self.network_latency_us,
+                 *self.profile.values())  # fmt: skip
         if not all(math.isfinite(rate) and rate > 0 for rate in rates):
             raise self._broken("a rate that is not positive")
         if not all(math.isfinite(time_us) and time_us >= 0 for time_us in times):

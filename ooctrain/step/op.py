@@ -16,12 +16,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
 from ooctrain.errors import ShapeError
 from ooctrain.step.trace import ITEM_BYTES, Kind
+
+if TYPE_CHECKING:
+    from ooctrain.step.network import Message
 
 Scalars = Mapping[str, float | int]
 Pair = tuple[int, int]  # (rows, columns)
@@ -127,6 +130,16 @@ class Op:
         of its inputs.
         """
         return self
+
+    @property
+    def sends(self) -> Message | None:
+        """What it gives to the network, on its way when the call is done."""
+        return None
+
+    @property
+    def awaits(self) -> int | None:
+        """Number of the message that must have come before it can be done."""
+        return None
 
     def infer(self, *ins: Spec) -> tuple[Spec, ...]:
         """Shapes of the outputs. Raises ShapeError in words that name the op and the shapes."""

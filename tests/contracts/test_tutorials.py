@@ -13,12 +13,13 @@ from ooctrain.report.shapes import COLOURS
 
 FOLDER = Path(__file__).parents[2] / "tutorials"
 SCRIPTS = sorted(FOLDER.glob("[0-9]*.py"))
-#: The last two run kernels of a GPU on a CPU, which takes half a minute each.
+#: Some run kernels of a GPU on a CPU, which takes half a minute each.
 LONG = (
     "06_best_fit_and_fragmentation", "09_swap_planners", "10_the_lower_bound", "11_recompute",
     "12_together", "03_out_of_memory", "14_bands",
     "13_write_your_own_planner", "15_tiles_and_batch_norm", "16_bigger_than_memory",
     "18_a_cuda_kernel_step_by_step", "19_real_gpu",
+    "20_many_ranks",
 )  # fmt: skip
 QUICK_ONES = [
     pytest.param(path, marks=pytest.mark.slow if path.stem in LONG else ()) for path in SCRIPTS
@@ -51,6 +52,7 @@ ANSWERS = {
     "16_bigger_than_memory": (256 * 20480 * 3, 4, 2),
     "18_a_cuda_kernel_step_by_step": (1 / 16, 16, 8),
     "19_real_gpu": (6, 2000, False),
+    "20_many_ranks": (1.5, 6, 8),
 }
 
 

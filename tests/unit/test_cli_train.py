@@ -93,6 +93,14 @@ def test_a_broken_checkpoint_is_named_before_anything_is_planned(run, tmp_path):
     assert numbers["error"].startswith("[OOC-310]")
 
 
+def test_resuming_from_nowhere_makes_no_folder(run, tmp_path):
+    gone = tmp_path / "gone" / "run.safetensors"
+    status, numbers, _, _ = run("--steps", "1", "--resume", str(gone))
+    assert status == 1
+    assert numbers["error"].startswith("[OOC-311]")
+    assert not gone.parent.exists()
+
+
 def test_another_run_s_checkpoint_is_refused_with_the_setting_named(run, tmp_path):
     path = str(tmp_path / "run.safetensors")
     assert run("--steps", "1", "--checkpoint", path)[0] == 0

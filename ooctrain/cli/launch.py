@@ -1,0 +1,75 @@
+"""`--ranks 2`: the same command again, twice, under `mpiexec`.
+
+In: a number of ranks and the words of the command. Out: its exit status. The one idea: the launcher
+of MPI ends all ranks when one is killed, but then says so in a banner of its own and with the
+signal's number as its status; here that becomes one error of this library, and status 1. Read next:
+`ranks.py`, which the ranks themselves go through.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from ooctrain.errors import ConfigError, RanksDiffer
+
+_RULE = re.compile(r"^=+$")
+_SIGNAL = re.compile(r"EXIT STRING: (.*)$")
+#: What commands of this library end in by themselves.
+_OWN_STATUS = range(5)
+
+
+def find_mpiexec() -> str:
+    """The launcher of the MPI library. Raises ConfigError: there is none."""
+    beside = Path(sys.executable).with_name("mpiexec")  # where pip puts that of the mpich wheel
+    found = str(beside) if beside.is_file() else shutil.which("mpiexec")
+    if found is None or find_spec("mpi4py") is None:
+        missing = "mpiexec" if found is None else "mpi4py"
+        raise ConfigError(
+            f"--ranks needs {missing}, which is not installed", fix='pip install "ooctrain[mpi]"'
+        )
+    return found
+
+
+def launch(ranks: int, words: Sequence[str]) -> int:
+    """Runs a command of `ooctrain` on so many ranks of this machine.
+
+    Returns:
+        Its exit status.
+
+    Raises:
+        RanksDiffer: a rank was killed.
+        ConfigError: there is no launcher.
+    """
+    command = [find_mpiexec(), "-n", str(ranks), sys.executable, "-m", "ooctrain", *words]
+    banner: list[str] = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, errors="replace") as running:
+        assert running.stdout is not None, "it is a pipe"
+        for line in _without_banner(running.stdout, banner):
+            sys.stdout.write(line)
+            sys.stdout.flush()
+        status = running.wait()
+    if status in _OWN_STATUS and not banner:
+        return status
+    reason = next((m.group(1) for m in map(_SIGNAL.search, banner) if m), f"status {status}")
+    raise RanksDiffer(
+        "a rank has ended in the midst of the run, and the others with it", numbers=reason.strip(),
+        fix="if memory ran out, a smaller --budget, --host-budget or --batch; --checkpoint-steps "
+        "and --resume lose less",
+    )  # fmt: skip
+
+
+def _without_banner(lines: Iterable[str], banner: list[str]) -> Iterator[str]:
+    """All lines but the launcher's own about processes that ended, which are put into `banner`."""
+    inside = False
+    for line in lines:
+        inside = inside or bool(_RULE.match(line.strip()))
+        if inside:
+            banner.append(line)
+        else:
+            yield line

@@ -1,0 +1,177 @@
+"""Messages between ranks while the step goes on, with sums whose bits do not depend on chance.
+
+In: arrays of one rank. Out: their sums over all ranks, or everybody's arrays. The one idea: MPI may
+add in any order, so its allreduce need not give the bits of a second run, let alone those of one
+rank that takes the parts one after the other. Here rank r gets everybody's part r (all-to-all),
+adds them in rank order, and everybody gets all sums (allgather): the traffic of a ring, without its
+freedom. Both halves go on while the step computes; a half that is done is noticed whenever a call
+of this file is made. The second halves have a channel of their own, since ranks notice at different
+times, and one channel wants one order. Read next: `calls.py`; `communicator.py`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ooctrain.distributed.communicator import Communicator, OngoingExchange
+from ooctrain.errors import RanksDiffer
+from ooctrain.step.network import Message, Network
+
+FLOAT = np.dtype(np.float32)
+
+
+@dataclass(slots=True, eq=False)
+class _UnderWay:
+    """A message whose result nobody has taken yet.
+
+    Args:
+        send, receive: of the half that is going on.
+        due_ns: when an imposed network would have it there.
+    """
+
+    message: Message
+    send: np.ndarray
+    receive: np.ndarray
+    request: OngoingExchange
+    begun_ns: int
+    due_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class MessageSpan:
+    """When a message was under way, by `time.perf_counter_ns`: on the imposed network, else until
+    somebody noticed that it is there.
+
+    Args:
+        waited_ns: how long this rank waited for the network after it had asked for the result;
+            on an imposed network without what it waited for ranks that were late.
+    """
+
+    number: int
+    start_ns: int
+    end_ns: int
+    waited_ns: int
+
+
+class Exchange:
+    """What one rank has under way.
+
+    Args:
+        communicator: whose channels it takes two of; all ranks make one together.
+        network: imposed on messages, so that they take as long as on a slower one.
+
+    Attributes:
+        spans: of the messages of the last step.
+    """
+
+    def __init__(self, communicator: Communicator, network: Network | None = None):
+        self._first, self._second = communicator.channel(), communicator.channel()
+        self._rank, self._network = communicator.rank, network
+        self._under_way: dict[int, _UnderWay] = {}
+        self._to_sum: deque[_UnderWay] = deque()
+        self._spare: dict[int, list[np.ndarray]] = {}
+        self._next, self._line_free_ns = 0, 0
+        self.spans: list[MessageSpan] = []
+
+    def start(self, message: Message, arrays: Sequence[np.ndarray]) -> None:
+        """Sends arrays, one behind the other. What they hold may change afterwards.
+
+        Raises:
+            RanksDiffer: not the message that is the turn of; ranks would wait for each other.
+        """
+        self._expect_turn(message)
+        size, ranks = message.size_bytes, message.ranks
+        room = -(-size // (FLOAT.itemsize * ranks)) * FLOAT.itemsize * ranks
+        send = self._buffer(room if message.summed else size)
+        at = 0
+        for array in arrays:
+            flat = array.reshape(-1).view(np.uint8)
+            send[at : at + flat.size] = flat
+            at += flat.size
+        send[at:] = 0
+        begun_ns, due_ns = self._times_ns(message, time.perf_counter_ns())
+        if message.summed:
+            receive = self._buffer(room)
+            request = self._first.start_exchange(send, receive.reshape(ranks, -1))
+        else:
+            receive = self._buffer(size * ranks)
+            request = self._first.start_gathering(send, receive.reshape(ranks, -1))
+        item = _UnderWay(message, send, receive, request, begun_ns, due_ns)
+        self._under_way[message.number] = item
+        if message.summed:
+            self._to_sum.append(item)
+        self._go_on()
+
+    def finish(self, number: int) -> np.ndarray:
+        """The bytes of a message's result; valid until the next call.
+
+        Returns:
+            uint8: the sums, one behind the other; or everybody's bytes, in rank order.
+        """
+        item, asked_ns = self._under_way.pop(number), time.perf_counter_ns()
+        while item in self._to_sum:
+            self._to_sum[0].request.wait()
+            self._sum(self._to_sum.popleft())
+        item.request.wait()
+        self._wait_until(item.due_ns)
+        end_ns = time.perf_counter_ns() if self._network is None else item.due_ns
+        waited_ns = max(0, end_ns - max(asked_ns, item.begun_ns))
+        self.spans.append(MessageSpan(number, item.begun_ns, end_ns, waited_ns))
+        for buffer in (item.send, item.receive):
+            self._spare.setdefault(buffer.size, []).append(buffer)
+        self._go_on()
+        ranks = 1 if item.message.summed else item.message.ranks
+        return item.receive[: item.message.size_bytes * ranks]
+
+    def _go_on(self) -> None:
+        """Takes sums whose first half is over to their second one, in order."""
+        while self._to_sum and self._to_sum[0].request.over():
+            self._sum(self._to_sum.popleft())
+        for item in self._under_way.values():
+            item.request.over()
+
+    def _sum(self, item: _UnderWay) -> None:
+        """Adds what came in rank order, and begins to hand the sums round."""
+        parts = item.receive.view(FLOAT).reshape(item.message.ranks, -1)
+        total = parts[0]
+        for part in parts[1:]:
+            np.add(total, part, out=total)
+        # The first half is over, so its send buffer is free for everybody's sums.
+        own, everybodys = item.receive[: total.nbytes], item.send
+        item.send, item.receive = item.receive, everybodys
+        rows = everybodys.reshape(item.message.ranks, -1)
+        item.request = self._second.start_gathering(own, rows)
+
+    def _expect_turn(self, message: Message) -> None:
+        if message.number == 0 and not self._under_way:
+            self._next, self.spans = 0, []
+        if message.number != self._next:
+            raise RanksDiffer(
+                f"message {message.number} is sent when it is the turn of {self._next}",
+                where=f"rank {self._rank}",
+                fix="a planner or rewrite that leaves calls that run once in their order",
+            )
+        self._next += 1
+
+    def _times_ns(self, message: Message, now_ns: int) -> tuple[int, int]:
+        """When an imposed network begins with a message that is sent now, and is done with it."""
+        if self._network is None:
+            return now_ns, now_ns
+        begin_ns = max(now_ns, self._line_free_ns)
+        self._line_free_ns = begin_ns + self._network.message_ns(message)
+        return begin_ns, self._line_free_ns
+
+    def _wait_until(self, due_ns: int) -> None:
+        left_ns = due_ns - time.perf_counter_ns()
+        if left_ns > 0:
+            time.sleep(left_ns / 1e9)
+
+    def _buffer(self, size_bytes: int) -> np.ndarray:
+        """Of one size, one that nobody uses any more."""
+        spare = self._spare.get(size_bytes)
+        return spare.pop() if spare else np.empty(size_bytes, np.uint8)

@@ -1,0 +1,179 @@
+"""The ranks of one training: who they are, what they must have in common, what each of them reads.
+
+In: a communicator. Out: `Ranks`, which a `Trainer` takes. The one idea: each rank holds the whole
+model and takes an equal part of every batch; they exchange gradients in buckets, and since all sums
+are in rank order, k ranks give the bits of one that takes the k parts one after the other
+(`accumulate=k`). Source: paper 004, section 6.5; the buckets are PyTorch's (Li et al. 2020). Read
+next: `recording.py`; docs/distributed.md says what is exact and what is not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ooctrain.distributed.communicator import Communicator
+from ooctrain.distributed.exchange import Exchange
+from ooctrain.errors import ConfigError, OoctrainError, RanksDiffer
+from ooctrain.step.network import Network
+from ooctrain.step.trace import Trace
+from ooctrain.units import parse_bytes
+
+Made = TypeVar("Made")
+BUCKET = "1MiB"
+UNDER_WAY = 2
+#: How long a rank that fails waits for others that may have failed for the same reason.
+PATIENCE_S = 3.0
+
+
+class Ranks:
+    """All ranks of a training, as one of them sees them.
+
+    Args:
+        communicator: between them; `mpi.world()` makes the usual one.
+        bucket: gradients are sent as soon as so many bytes of them are complete.
+        ahead: buckets that may be under way while the step goes on.
+        sync_batch_norm: batch norm by the statistics of the whole batch; else of each rank's part.
+        network: imposed on all messages; None: as fast as they go.
+
+    Attributes:
+        agreed_on: the step that all ranks were found to have in common last.
+
+    Raises:
+        ConfigError: sizes that are none.
+    """
+
+    def __init__(
+        self, communicator: Communicator, *, bucket: int | str = BUCKET, ahead: int = UNDER_WAY,
+        sync_batch_norm: bool = False, network: Network | None = None,
+    ):  # fmt: skip
+        self.bucket_bytes = parse_bytes(bucket, what="bucket")
+        if self.bucket_bytes < 1 or ahead < 0:
+            raise ConfigError(
+                f"buckets of {self.bucket_bytes} bytes, {ahead} of them under way",
+                fix='bucket="1MiB", ahead=2',
+            )
+        self._communicator, self._network = communicator, network
+        self.ahead, self.sync_batch_norm = ahead, sync_batch_norm
+        self.agreed_on: Trace | None = None
+        self._ends = communicator.channel() if communicator.size > 1 else communicator
+
+    @property
+    def rank(self) -> int:
+        """Own number, from 0."""
+        return self._communicator.rank
+
+    @property
+    def count(self) -> int:
+        """How many ranks there are."""
+        return self._communicator.size
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this one prints and saves."""
+        return self.rank == 0
+
+    @property
+    def settings(self) -> tuple[Any, ...]:
+        """All that a step's trace depends on."""
+        return self.rank, self.count, self.bucket_bytes, self.ahead, self.sync_batch_norm
+
+    @cached_property
+    def exchange(self) -> Exchange:
+        """Of this rank's messages."""
+        return Exchange(self._communicator, self._network)
+
+    def sent(self) -> list[tuple[int, int, int]]:
+        """(number, start in ns, end in ns) of the last step's messages."""
+        if self.count == 1:
+            return []
+        return [(span.number, span.start_ns, span.end_ns) for span in self.exchange.spans]
+
+    def part_of(self, batch: int) -> slice:
+        """Which samples of a batch this rank takes.
+
+        Raises:
+            ConfigError: the batch cannot be cut into equal parts.
+        """
+        part, rest = divmod(batch, self.count)
+        if rest or not part:
+            more = (part + 1) * self.count
+            raise ConfigError(
+                f"a batch of {batch} cannot be cut into equal parts for {self.count} ranks",
+                fix=f"--batch {more}, or a number of ranks that divides {batch}",
+            )
+        return slice(self.rank * part, (self.rank + 1) * part)
+
+    def agree(self, facts: Mapping[str, Any]) -> None:
+        """Makes sure that all ranks have the same facts; they meet here.
+
+        Facts that were found to be the same cost one exchange of 32 bytes.
+
+        Raises:
+            RanksDiffer: on all ranks, naming who differs from rank 0, in what.
+        """
+        if self.count == 1:
+            return
+        told = {name: repr(value) for name, value in facts.items()}
+        digest = hashlib.sha256(repr(sorted(told.items())).encode()).hexdigest()
+        if len(set(self._communicator.everybodys(digest))) == 1:
+            return
+        everybodys = self._communicator.everybodys(told)
+        first = everybodys[0]
+        found = [
+            f"rank {rank}: {name} {_short(its.get(name, 'none'))}, "
+            f"rank 0: {_short(first.get(name, 'none'))}"
+            for rank, its in enumerate(everybodys)
+            for name in sorted(first.keys() | its.keys())
+            if its.get(name) != first.get(name)
+        ]
+        raise RanksDiffer(
+            "the ranks were not given the same", numbers="\n".join(found),
+            fix="the same command, program and version for all ranks",
+        )  # fmt: skip
+
+    def from_first(self, make: Callable[[], Made]) -> Made:
+        """What rank 0 makes, or the error that it raises, on all ranks."""
+        if self.count == 1:
+            return make()
+        found: Made | None = None
+        error: OoctrainError | OSError | None = None
+        if self.is_first:
+            try:
+                found = make()
+            except (OoctrainError, OSError) as caught:
+                error = caught
+        found, error = self._communicator.of_the_first((found, error))
+        if error is not None:
+            raise error
+        assert found is not None, "rank 0 has made it"
+        return found
+
+    def any(self, flag: bool) -> bool:
+        """Whether any rank says so; all ranks ask together."""
+        return flag if self.count == 1 else any(self._communicator.everybodys(flag))
+
+    def ends_alike(self, why: str, patience_s: float = PATIENCE_S) -> bool:
+        """Whether all ranks end here for the same reason; waits so long for them to say so."""
+        mine = np.frombuffer(hashlib.sha256(why.encode()).digest(), np.uint8).copy()
+        everybodys = np.empty((self.count, mine.size), np.uint8)
+        request = self._ends.start_gathering(mine, everybodys)
+        until = time.monotonic() + patience_s
+        while not request.over():
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.01)
+        return bool((everybodys == mine).all())
+
+    def abort(self) -> None:
+        """Ends all ranks at once, with status 1."""
+        self._communicator.abort(1)
+
+
+def _short(text: str, most: int = 60) -> str:
+    return text if len(text) <= most else f"{text[:most]}..."

@@ -1,0 +1,248 @@
+"""What ranks exchange in a step, recorded among its calls.
+
+In: a loss, gradients as they become complete, updates of running statistics. Out: calls that send
+and take messages. The one idea: a bucket of gradients leaves as soon as it is full, while backward
+goes on; it is taken, and its parameters are updated, when later buckets are under way. What depends
+on everybody's labels or statistics is handled the same way: sent early, taken late. So the step is
+still one straight list, whose order decides everything. Read next: `calls.py`; `../tracing.py`,
+which calls this; `sync_batch_norm.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from ooctrain.distributed.calls import SendMessage, TakeMessage
+from ooctrain.distributed.ranks import Ranks
+from ooctrain.distributed.sync_batch_norm import joined_statistics
+from ooctrain.engine.parts import Parts
+from ooctrain.engine.site import Site
+from ooctrain.engine.tensor import Tape, Tensor
+from ooctrain.errors import ConfigError
+from ooctrain.layers.batch_norm import BatchNormApply
+from ooctrain.step.network import Message
+from ooctrain.step.op import Op, Spec
+from ooctrain.step.trace import Kind
+
+
+class _Sent(NamedTuple):
+    """A message that nobody has taken yet."""
+
+    path: str
+    message: Message
+    byte: Tensor
+    tensors: Sequence[Tensor]
+
+
+class _Later(NamedTuple):
+    """An update of running statistics, put off until everybody's are there."""
+
+    op: Op
+    statistics: tuple[Tensor, ...]
+    states: tuple[Tensor, ...]
+    site: Site
+
+
+class PartOfRank(Parts):
+    """The part of the batch that this rank takes.
+
+    Args:
+        messages: to the other ranks.
+    """
+
+    def __init__(self, ranks: Ranks, messages: Messages):
+        super().__init__(ranks.count)
+        self.number, self._messages, self._sync = ranks.rank, messages, ranks.sync_batch_norm
+        self.later: list[_Later] = []
+        self._states_read: dict[Tensor, str] = {}
+
+    def begin(self, number: int) -> None:
+        """There is one part on each rank."""
+
+    def follow(self, op: Op, ins: Sequence[Tensor], outs: Sequence[Tensor]) -> None:
+        """Notes also which states the step reads."""
+        super().follow(op, ins, outs)
+        for tensor in ins:
+            if tensor.kind == "state" and op.pure:
+                self._states_read[tensor] = op.name
+
+    def puts_off(self, op: Op, ins: Sequence[Tensor], states: Sequence[Tensor], site: Site) -> bool:
+        """Whether an update waits for everybody's statistics; it is noted then."""
+        if site.phase != "forward" or self._sync:
+            return False
+        statistics = tuple(tensor for tensor in ins if tensor not in states)
+        self.later.append(_Later(op, statistics, tuple(states), site))
+        return True
+
+    def batch_statistics(
+        self, tape: Tape, found: tuple[Tensor, ...], eps: float, rows: int
+    ) -> tuple[tuple[Tensor, ...], BatchNormApply, int]:
+        """Those of the whole batch where they are asked for."""
+        if not self._sync:
+            return super().batch_statistics(tape, found, eps, rows)
+        statistics, apply = joined_statistics(tape, self._messages, found, eps, rows)
+        return statistics, apply, rows * self.count
+
+    def check_states(self) -> None:
+        """Raises ConfigError where a step reads what others of its parts are to change first."""
+        for item in self.later:
+            for state in item.states:
+                if state in self._states_read:
+                    raise ConfigError(
+                        f"{state.name!r} is changed by the forward pass, and "
+                        f"{self._states_read[state]} reads it in the same step", code="OOC-106",
+                        fix="parts on several ranks cannot wait for each other; train on one rank, "
+                        "with accumulate",
+                    )  # fmt: skip
+
+
+class Messages:
+    """Records what is sent and taken, with a number for each message of the step."""
+
+    def __init__(self, ranks: Ranks, tape: Tape):
+        self._ranks, self._tape, self._sent = ranks, tape, 0
+
+    def send(self, path: str, tensors: Sequence[Tensor], *, summed: bool) -> _Sent:
+        """A message with these arrays."""
+        size = sum(tensor.spec.nbytes for tensor in tensors)
+        message = Message(self._sent, size, self._ranks.count, summed)
+        self._sent += 1
+        with self._tape.paused(), self._tape.at(path=path, leaf=True, forward_of=None):
+            (byte,) = self._tape.call(SendMessage(message, self._ranks.exchange), tensors)
+        return _Sent(path, message, byte, tensors)
+
+    def take(self, sent: _Sent, specs: Sequence[Spec], kind: Kind) -> tuple[Tensor, ...]:
+        """The result of a message as arrays: sums, or everybody's in rank order."""
+        op = TakeMessage(sent.message, tuple(specs), (kind,) * len(specs), self._ranks.exchange)
+        with self._tape.paused(), self._tape.at(path=sent.path, leaf=True, forward_of=None):
+            return self._tape.call(op, (sent.byte,))
+
+    def everybodys(self, path: str, tensors: Sequence[Tensor], kind: Kind) -> list[list[Tensor]]:
+        """Arrays of all ranks, in rank order; asked for and waited for at once."""
+        return self.rows(self.send(path, tensors, summed=False), kind)
+
+    def sums(self, path: str, tensors: Sequence[Tensor], kind: Kind) -> tuple[Tensor, ...]:
+        """Sums over all ranks; asked for and waited for at once."""
+        sent = self.send(path, tensors, summed=True)
+        return self.take(sent, [tensor.spec for tensor in tensors], kind)
+
+    def rows(self, sent: _Sent, kind: Kind) -> list[list[Tensor]]:
+        """What each rank has sent, in rank order."""
+        specs = [tensor.spec for tensor in sent.tensors]
+        found = list(self.take(sent, specs * self._ranks.count, kind))
+        width = len(specs)
+        return [found[rank * width :][:width] for rank in range(self._ranks.count)]
+
+
+class Sharing:
+    """The exchanges of one training step, in the order in which it is recorded.
+
+    Args:
+        complete: called with each parameter whose summed gradient is in its `.grad`.
+
+    Attributes:
+        part: for the tape, `Tape.parts`.
+    """
+
+    def __init__(self, ranks: Ranks, tape: Tape, complete: Callable[[Tensor], None]):
+        self._ranks, self._tape, self._complete = ranks, tape, complete
+        self._messages = Messages(ranks, tape)
+        self.part = PartOfRank(ranks, self._messages)
+        self._open: list[Tensor] = []
+        self._under_way: deque[_Sent] = deque()
+        self._parameters: dict[int, Sequence[Tensor]] = {}
+        self._loss: _Sent | None = None
+        self._statistics: _Sent | None = None
+        self._total: Tensor | None = None
+
+    @property
+    def count(self) -> int:
+        """Parts of the batch."""
+        return self._ranks.count
+
+    def whole_target(self, target: Tensor) -> Tensor:
+        """Everybody's labels, which a mean over labels needs; of other targets this rank's own."""
+        if target.dtype != "int64":
+            return target
+        whole = Spec((target.shape[0] * self.count, *target.shape[1:]), target.dtype)
+        sent = self._messages.send("target", (target,), summed=False)
+        (found,) = self._messages.take(sent, (whole,), "aux")
+        return found
+
+    def send_loss(self, loss: Tensor) -> None:
+        """The forward pass is over: loss and statistics leave."""
+        self.part.check_states()
+        self._loss = self._messages.send("loss", (loss,), summed=True)
+        if self.part.later:
+            tensors = [tensor for item in self.part.later for tensor in item.statistics]
+            self._statistics = self._messages.send("statistics", tensors, summed=False)
+
+    def gradient(self, parameter: Tensor) -> None:
+        """One gradient of this rank is complete."""
+        self._open.append(parameter)
+        size = sum(4 * math.prod(other.shape) for other in self._open)
+        if size >= self._ranks.bucket_bytes:
+            self._send_bucket()
+            while len(self._under_way) > self._ranks.ahead:
+                self._take_bucket()
+
+    def end(self) -> Tensor:
+        """Takes all that is under way; the loss of the whole batch."""
+        if self._open:
+            self._send_bucket()
+        while self._under_way:
+            self._take_bucket()
+        self._update_statistics()
+        return self._whole_loss()
+
+    def _send_bucket(self) -> None:
+        gradients = [_gradient(parameter) for parameter in self._open]
+        sent = self._messages.send(f"bucket{len(self._parameters)}", gradients, summed=True)
+        self._parameters[sent.message.number] = self._open
+        self._under_way.append(sent)
+        self._open = []
+
+    def _take_bucket(self) -> None:
+        self._whole_loss()  # known before the first update, so that no value is kept aside
+        sent = self._under_way.popleft()
+        specs = [tensor.spec for tensor in sent.tensors]
+        with self._tape.at(phase="backward"):
+            sums = self._messages.take(sent, specs, "wgrad")
+        parameters = self._parameters[sent.message.number]
+        for parameter, total in zip(parameters, sums, strict=True):
+            parameter.grad = total
+            with self._tape.at(path=parameter.name, leaf=True, forward_of=None):
+                self._complete(parameter)
+
+    def _whole_loss(self) -> Tensor:
+        if self._total is None:
+            assert self._loss is not None, "the forward pass is over"
+            with self._tape.at(phase="loss"):
+                spec = self._loss.tensors[0].spec
+                (self._total,) = self._messages.take(self._loss, (spec,), "aux")
+        return self._total
+
+    def _update_statistics(self) -> None:
+        """Everybody's statistics move the running ones, in rank order."""
+        if self._statistics is None:
+            return
+        with self._tape.at(phase="backward"):
+            rows = self._messages.rows(self._statistics, "stat")
+        for row in rows:
+            at = 0
+            for item in self.part.later:
+                mine = row[at : at + len(item.statistics)]
+                at += len(mine)
+                self._update(item, mine)
+
+    def _update(self, item: _Later, statistics: Sequence[Tensor]) -> None:
+        with self._tape.at(path=item.site.path, leaf=True, phase="update", forward_of=None):
+            self._tape.update(item.op, (*statistics, *item.states), item.states, {})
+
+
+def _gradient(parameter: Tensor) -> Any:
+    assert parameter.grad is not None, "it is complete"
+    return parameter.grad
