@@ -28,6 +28,8 @@ from ooctrain.units import Granule
 Order = Literal["list", "size"]
 Span = tuple[int, int]
 _FEW = 256
+#: From so many blocks on a compiled search is worth its compilation.
+MANY = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,8 @@ def pack(forecast: Forecast, granule: Granule, order: Order, pools: int) -> Pack
             in one.
 
     Cost: in list order O(n k log k) for n blocks of which k live at the same time, by size
-        O(n (n + k log k)), both in NumPy: 0.1 s for 2000.
+        O(n (n + k log k)), both in NumPy: 0.1 s for 2000. From `MANY` blocks on O(n k log k) for
+        both, compiled.
     """
     lifetimes = forecast.lifetimes
     sizes = [granule.granted(life.nbytes) for life in lifetimes]
@@ -140,6 +143,12 @@ def _place(
     members: Sequence[int], sizes: Sequence[int], spans: Sequence[tuple[Span, ...]]
 ) -> dict[int, int]:
     """Gives each member, in this order, the lowest offset that is free during all of its spans."""
+    if len(members) >= MANY:
+        # Late: whoever packs a step has no need of a compiler.
+        from ooctrain.alloc.many_places import places_of_many
+
+        found = places_of_many([sizes[i] for i in members], [spans[i] for i in members])
+        return dict(zip(members, found, strict=True))
     placed = np.zeros((4, sum(len(spans[i]) for i in members)), np.int64)
     begin, end, start, stop = placed
     first = np.array([min(lo for lo, _ in spans[i]) for i in members], np.int64)

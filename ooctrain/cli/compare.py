@@ -8,6 +8,7 @@ are kept, so that an interrupted comparison goes on where it was. Nothing is exe
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -104,6 +105,7 @@ def compare(
     """Compare planners on MODEL..., simulated, with a bound for each cell."""
     _require_known(models, machines, budgets)
     sizes = _numbers(image_sizes, "image size") if image_sizes else (None,)
+    shapes = list(itertools.product(_numbers(batches, "batch"), sizes))
     granule_bytes = parse_bytes(granule, what="granule")
     link_rate = None if link_bandwidth is None else parse_rate(link_bandwidth)
     wanted = [
@@ -112,9 +114,7 @@ def compare(
             host_budget=host_budget, link_bytes_per_us=link_rate, optimizer=optimizer,
             accumulate=accumulate, rewrites=tuple(rewrites),
         )
-        for case in cases(
-            models, _numbers(batches, "batch"), machines, budgets, _planners(planners), sizes
-        )
+        for case in cases(models, shapes, machines, budgets, _planners(planners))
     ]  # fmt: skip
     folder = None if fresh else Path(keep) if keep else cache_base() / "compare"
     rows = _with_progress(wanted, jobs, folder)

@@ -140,14 +140,14 @@ class CompareRow:
 
 
 def cases(
-    models: Sequence[str], batches: Sequence[int], machines: Sequence[str | None],
-    budgets: Sequence[str], planners: Sequence[str], image_sizes: Sequence[int | None] = (None,),
+    models: Sequence[str], shapes: Sequence[tuple[int, int | None]],
+    machines: Sequence[str | None], budgets: Sequence[str], planners: Sequence[str],
 ) -> list[CompareCase]:  # fmt: skip
-    """All combinations, those of one trace beside each other."""
+    """All combinations, those of one trace beside each other; a shape is (batch, image size)."""
     return [
-        CompareCase(model, batch, size, where, budget, planner)
-        for model, batch, size, where, budget, planner in itertools.product(
-            models, batches, image_sizes, machines, budgets, planners
+        CompareCase(model, *shape, where, budget, planner)
+        for model, shape, where, budget, planner in itertools.product(
+            models, shapes, machines, budgets, planners
         )
     ]
 

@@ -22,12 +22,13 @@ from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.schedule import BYTES
 from ooctrain.step.presets import machine
 
+SHAPES = [(8, None), (16, None), (32, None)]
 CASE = CompareCase("lenet", 16, None, "v100-pcie", "30%", "belady")
 
 
 @pytest.fixture(scope="module")
 def rows():
-    wanted = cases(["lenet"], [8, 16, 32], ["v100-pcie"], ["10%", "60%"], ["naive", "belady"])
+    wanted = cases(["lenet"], SHAPES, ["v100-pcie"], ["10%", "60%"], ["naive", "belady"])
     return compare(wanted)
 
 
@@ -156,7 +157,7 @@ def test_what_is_damaged_is_computed_again(tmp_path):
 
 @pytest.mark.slow
 def test_two_processes_find_what_one_finds(rows):
-    wanted = cases(["lenet"], [8, 16, 32], ["v100-pcie"], ["10%", "60%"], ["naive", "belady"])
+    wanted = cases(["lenet"], SHAPES, ["v100-pcie"], ["10%", "60%"], ["naive", "belady"])
     told = []
     again = compare(wanted[:3], jobs=2, done=told.append)
     assert list(map(timeless, again)) == list(map(timeless, rows[:3]))

@@ -1,0 +1,93 @@
+"""`static.place` for tens of thousands of blocks: the same offsets, compiled.
+
+In: blocks in an order, with the spans of time that each lives in. Out: for each the lowest offset
+that is free meanwhile. The one idea: time is cut into cells, and each cell knows which blocks were
+placed that live in it, so that a block meets those of its own cells only. The few that live through
+many cells are kept in one row that all look through. Cost: for each block its neighbours in time;
+where most blocks live through most of the time, the square of their number. Read next: `static.py`,
+which says what an order is, and does without a compiler for fewer blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ooctrain.sched.search.jit import compiled
+
+#: Spans for each cell, about; and cells from which on a span is a long one.
+IN_A_CELL, LONG = 64, 16
+
+
+def places_of_many(
+    sizes: Sequence[int], spans: Sequence[Sequence[tuple[int, int]]]
+) -> list[int]:  # fmt: skip
+    """The offset of each block, placed in this order.
+
+    Args:
+        sizes: of each block.
+        spans: [begin, end) of each, at least one.
+    """
+    flat = np.array([span for own in spans for span in own], np.int64)
+    first = np.cumsum([0, *(len(own) for own in spans)]).astype(np.int64)
+    cells = max(1, len(flat) // IN_A_CELL)
+    width = max(1, -(-int(flat[:, 1].max()) // cells))
+    offsets = np.zeros(len(sizes), np.int64)
+    _fill(np.array(sizes, np.int64), flat, first, width, offsets)
+    return offsets.tolist()
+
+
+@compiled
+def _fill(sizes, flat, first, width, offsets):
+    cells = flat[:, 1].max() // width + 1
+    heads = np.full(cells, -1, np.int64)
+    following = np.empty(len(flat) * LONG, np.int64)
+    listed = np.empty(len(flat) * LONG, np.int64)
+    long_ones = np.empty(len(flat), np.int64)
+    owner = np.empty(len(flat), np.int64)
+    starts = np.empty(len(flat), np.int64)
+    stops = np.empty(len(flat), np.int64)
+    met = np.full(len(sizes), -1, np.int64)
+    nodes = longs = 0
+    for block in range(len(sizes)):
+        found = 0
+        for own in range(first[block], first[block + 1]):
+            begin, end = flat[own, 0], flat[own, 1]
+            owner[own] = block
+            for place in range(longs):
+                other = long_ones[place]
+                if flat[other, 0] < end and flat[other, 1] > begin and met[owner[other]] != block:
+                    met[owner[other]] = block
+                    starts[found] = offsets[owner[other]]
+                    stops[found] = starts[found] + sizes[owner[other]]
+                    found += 1
+            for cell in range(begin // width, max(end - 1, begin) // width + 1):
+                node = heads[cell]
+                while node >= 0:
+                    other = listed[node]
+                    if (
+                        flat[other, 0] < end
+                        and flat[other, 1] > begin
+                        and met[owner[other]] != block
+                    ):
+                        met[owner[other]] = block
+                        starts[found] = offsets[owner[other]]
+                        stops[found] = starts[found] + sizes[owner[other]]
+                        found += 1
+                    node = following[node]
+        reached = 0
+        for place in np.argsort(starts[:found]):
+            if starts[place] - reached >= sizes[block]:
+                break
+            reached = max(reached, stops[place])
+        offsets[block] = reached
+        for own in range(first[block], first[block + 1]):
+            low, high = flat[own, 0] // width, max(flat[own, 1] - 1, flat[own, 0]) // width
+            if high - low >= LONG:
+                long_ones[longs] = own
+                longs += 1
+                continue
+            for cell in range(low, high + 1):
+                listed[nodes], following[nodes], heads[cell] = own, heads[cell], nodes
+                nodes += 1
