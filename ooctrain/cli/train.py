@@ -43,6 +43,7 @@ from ooctrain.models import MODELS, stem_for
 from ooctrain.report.numbers_file import write_numbers
 from ooctrain.report.record import NOT_DRAWN, drawing
 from ooctrain.report.text import facts, placement, search_rows, share, tiling_rows
+from ooctrain.rewrite import keeps_bits
 from ooctrain.sched.bounds.closed import lower_bound
 from ooctrain.train import Trainer
 from ooctrain.units import format_bytes, format_percent, format_us
@@ -96,7 +97,8 @@ def _train(
         task = make_task(workload)
         if ranks is not None:
             agree_on_run(ranks, options, task, verify=verify)
-        trainer = training.make_trainer(task, workload, memory, ranks=ranks)
+        trainer = training.make_trainer(task, workload, memory)
+        trainer.ranks = ranks
         writes = ranks is None or ranks.is_first
         with only_writer(_to_hold(extent) if writes else None):
             _run(console, training.TrainingRun(options, task, trainer, record), verify)
@@ -196,7 +198,8 @@ def _summary_rows(
     rows = [("", "")]
     if record.identical_to_incore is not None:
         same = "the same bits as in-core" if record.identical_to_incore else "NOT those of in-core"
-        rows.append(("result", f"{same}: every loss, parameter and statistic"))
+        alike = "" if keeps_bits(prepared.plan.rewrites) else ", tiled alike"
+        rows.append(("result", f"{same}{alike}: every loss, parameter and statistic"))
     if record.test_accuracy is not None:
         rows.append(("accuracy", f"{format_percent(record.test_accuracy, 1)} of the test images"))
     timeline, predicted = record.timeline, prepared.plan.peak_bytes

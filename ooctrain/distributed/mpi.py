@@ -1,4 +1,4 @@
-"""Ranks that MPI connects: `mpiexec -n 2 python -m mpi4py program.py`.
+"""Ranks that MPI connects: `mpiexec -n 2 python -m mpi4py PROGRAM`.
 
 In: the processes that `mpiexec` has started. Out: `world()`, a `Ranks` for a `Trainer`. The one
 idea: mpi4py does the talking; this file makes its non-blocking verbs those of `communicator.py`,
@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass
-from importlib import import_module
 from types import TracebackType
 from typing import Any
 
@@ -120,12 +119,13 @@ def _from_launcher(names: tuple[str, ...]) -> int | None:
 def _mpi() -> Any:
     """The module `mpi4py.MPI`, which begins MPI when it is first imported."""
     try:
-        return import_module("mpi4py.MPI")
+        from mpi4py import MPI  # an extra; it begins MPI, so it waits until ranks are wanted
     except (ImportError, RuntimeError) as error:
         raise ConfigError(
             "mpi4py is missing, or finds no MPI library",
             where=str(error).partition("\n")[0], fix='pip install "ooctrain[mpi]"',
         ) from error  # fmt: skip
+    return MPI
 
 
 def _abort_on_exception(communicator: Communicator) -> None:

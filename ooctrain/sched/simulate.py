@@ -39,21 +39,13 @@ def time_issued(
     issued: Sequence[Issued], schedule: Schedule, trace: Trace, machine: Machine
 ) -> Timeline:
     """`simulate` for a list that has been walked already."""
-    lane = _network(schedule, trace, machine)
-    start, done = _times_ns(issued, schedule, trace, machine, lane)
-    messages = () if lane is None else lane.events(schedule, trace)
+    network = _network(schedule, trace, machine)
+    start, done = times_ns(issued, schedule, trace, machine, network)
+    messages = () if network is None else network.events(schedule, trace)
     return timeline_of(issued, schedule, trace, start, done, messages)
 
 
-def times_ns(
-    issued: Sequence[Issued], schedule: Schedule, trace: Trace, machine: Machine
-) -> tuple[list[int], list[int]]:
-    """(start, done) of a walked list's instructions on a machine, by list position."""
-    return _times_ns(issued, schedule, trace, machine, _network(schedule, trace, machine))
-
-
 def _network(schedule: Schedule, trace: Trace, machine: Machine) -> NetworkLane | None:
-    """The network that a step's messages go over; None where it has none."""
     if all(getattr(call.op, "sends", None) is None for call in trace.calls):
         return None
     # Late: only a step of several ranks needs it, and whoever proves a plan needs little.
@@ -62,18 +54,20 @@ def _network(schedule: Schedule, trace: Trace, machine: Machine) -> NetworkLane 
     return lane_of_network(schedule, trace, machine)
 
 
-def _times_ns(
+def times_ns(
     issued: Sequence[Issued], schedule: Schedule, trace: Trace, machine: Machine,
-    lane: NetworkLane | None,
+    network: NetworkLane | None = None,
 ) -> tuple[list[int], list[int]]:  # fmt: skip
+    """(start, done) of a walked list's instructions on a machine, by list position."""
+    network = network or _network(schedule, trace, machine)
     work, shared_link = durations_ns(schedule, trace, machine), machine.link == "shared"
     if machine.interference == 1.0:
-        return start_times(issued, work, shared_link, lane)
+        return start_times(issued, work, shared_link, network)
     # Late: only a measured machine needs that clock, and whoever proves a plan needs little.
     from ooctrain.sched.interference import interfered_times
 
     slowdown = Fraction(machine.interference).limit_denominator(1000)
-    return interfered_times(issued, work, shared_link, slowdown, lane)
+    return interfered_times(issued, work, shared_link, slowdown, network)
 
 
 def durations_ns(schedule: Schedule, trace: Trace, machine: Machine) -> list[int]:
@@ -110,9 +104,6 @@ def start_times(
     """(start, done) in ns by list position, with the durations given and no interference.
 
     For Free, End and Fence both are the time at which what they wait for is done.
-
-    Args:
-        network: that messages of several ranks go over.
     """
     start, done = [0] * len(work_ns), [0] * len(work_ns)
     free_from: dict[str, int] = {}

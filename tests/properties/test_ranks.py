@@ -63,8 +63,13 @@ def test_masks_are_those_of_the_whole_batch():
     check_masks()
 
 
-def test_synchronised_batch_norm_is_that_of_the_whole_batch():
+def check_synchronised() -> None:
+    """Synchronised statistics are those of the whole batch, within rounding."""
     expect_close(together(4, sync_batch_norm=True), alone(1), tolerance=1e-5)
+
+
+def test_synchronised_batch_norm_is_that_of_the_whole_batch():
+    check_synchronised()
 
 
 @pytest.mark.slow

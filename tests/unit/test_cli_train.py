@@ -53,6 +53,15 @@ def test_a_verified_run_has_the_bits_of_in_core_and_the_peak_that_was_planned(ru
     assert "stem          cifar, for small images of 32 x 32\n" in out
 
 
+def test_a_tiled_run_is_compared_with_in_core_tiled_alike(run):
+    """Tiles add gradients of weights in another order; everything else must not matter."""
+    status, numbers, out, _ = run("--planner", "sft", "--budget", "60%", "--steps", "3", "--verify")
+    assert status == 0
+    assert numbers["identical_to_incore"] is True
+    assert "the same bits as in-core, tiled alike:" in out
+    assert "summed tile by tile" in out
+
+
 def test_a_link_that_is_slow_makes_steps_slow_and_changes_no_bit(run):
     fast = run("--budget", "40%", "--steps", "3")[1]
     slow = run("--budget", "40%", "--steps", "3", "--link-bandwidth", "20MB")[1]
