@@ -14,7 +14,7 @@ import ooctrain as oc
 from ooctrain.errors import Infeasible
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.budget import resolve_budget, trace_peak_bytes
-from ooctrain.sched.planners.capuchin import Capuchin, Choice, Lane, Policy
+from ooctrain.sched.planners.capuchin import Capuchin, Lane, LetGo, Policy
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, SwapIn, SwapOut
 from ooctrain.sched.simulate import simulate
@@ -97,7 +97,7 @@ def test_values_with_the_most_free_time_are_swapped_first(chain):
     assert names(chain, policy.by_free_time[:2]) == {"x1", "x2"}
     assert names(chain, policy.choose(most - 8).swapped) == {"x1"}
     assert names(chain, policy.choose(most - 16).swapped) == {"x1", "x2"}
-    assert policy.choose(most) == Choice(frozenset(), frozenset())
+    assert policy.choose(most) == LetGo(frozenset(), frozenset())
 
 
 def test_free_time_is_the_interval_without_both_copies(chain):

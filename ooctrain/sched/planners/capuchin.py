@@ -60,7 +60,7 @@ class Capuchin:
         all is let go in the way that is cheaper."""
         question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
         policy = Policy(question)
-        everything = Choice(frozenset(policy.intervals), frozenset())
+        everything = LetGo(frozenset(policy.intervals), frozenset())
         extremes = [policy.played(way) for way in (policy.choose(0), everything)]
         smallest = min(extremes, key=lambda way: way.need)
         if smallest.need[0] > budget_bytes:
@@ -74,7 +74,7 @@ class Capuchin:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class LetGo:
     """What is let go in its interval: values that are swapped, and that are computed again."""
 
     swapped: frozenset[int]
@@ -91,7 +91,7 @@ class Played:
 
 
 @dataclass(frozen=True, slots=True)
-class Copies:
+class RoundTrip:
     """When a value leaves and returns, how long each takes, and how much of the latter shows."""
 
     leaves_ns: int
@@ -172,11 +172,11 @@ class Policy:
             target -= max(over, budget // STEPS, 1)
         return None
 
-    def choose(self, target_bytes: int) -> Choice:
+    def choose(self, target_bytes: int) -> LetGo:
         """Lets values go until at no call more than the target is there, or none is left."""
         return _Choosing(self, target_bytes).choice()
 
-    def played(self, choice: Choice) -> Played:
+    def played(self, choice: LetGo) -> Played:
         """A choice played through. Cost: O(uses by the runs)."""
         trace = self.question.trace
         runs = rematerialise(trace, choice.dropped)
@@ -193,7 +193,7 @@ class Policy:
         liveness = Liveness(trace, self.question.granule)
         return Played(runs, gaps, liveness.least_budget(runs, gaps))
 
-    def copies_of(self, var: int, out: Lane, back: Lane) -> Copies:
+    def copies_of(self, var: int, out: Lane, back: Lane) -> RoundTrip:
         """How a value would travel in its interval, beside others."""
         gap, machine = self.intervals[var], self.question.machine
         out_ns, in_ns = machine.transfer_ns(gap.hi, "out"), machine.transfer_ns(gap.hi, "in")
@@ -203,7 +203,7 @@ class Policy:
         if returns_ns < leaves_ns + out_ns:
             returns_ns = back.earliest_ns(leaves_ns + out_ns, in_ns)
         shown_ns = max(0, returns_ns + in_ns - due_ns)
-        return Copies(leaves_ns, out_ns, returns_ns, in_ns, shown_ns)
+        return RoundTrip(leaves_ns, out_ns, returns_ns, in_ns, shown_ns)
 
     def again_ns(self, var: int, dropped: Collection[int]) -> float:
         """Time to compute a value again, with those of its sources that are gone by then."""
@@ -249,7 +249,7 @@ class _Choosing:
         #: A heap of (- bytes saved per ns, value); a saving may be out of date: it only falls.
         self._by_saving = [(-math.inf, var) for var in policy.revivable]
 
-    def choice(self) -> Choice:
+    def choice(self) -> LetGo:
         for var in self._policy.by_free_time:
             if self._helps(var):
                 copies = self._policy.copies_of(var, self._out, self._back)
@@ -264,7 +264,7 @@ class _Choosing:
                 else:
                     self._dropped.add(again[1])
                     self._is_away(again[1])
-        return Choice(frozenset(self._swapped), frozenset(self._dropped))
+        return LetGo(frozenset(self._swapped), frozenset(self._dropped))
 
     def _helps(self, var: int) -> bool:
         """Whether a value is there where too much is."""
@@ -273,7 +273,7 @@ class _Choosing:
         over = self.held[gap.after + 1 : gap.before] > self._target_bytes
         return there and bool(over.any())
 
-    def _swap(self, var: int, copies: Copies) -> None:
+    def _swap(self, var: int, copies: RoundTrip) -> None:
         self._swapped.add(var)
         self._out.take(copies.leaves_ns, copies.out_ns)
         self._back.take(copies.returns_ns, copies.in_ns)
