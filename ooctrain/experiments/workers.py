@@ -15,17 +15,15 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import os
 import sys
 from concurrent.futures import Executor, ProcessPoolExecutor
 from multiprocessing import get_context
 
+from ooctrain.distributed.mpi import launched_ranks
 from ooctrain.errors import ConfigError
 from ooctrain.step.presets import usable_cores
 
 POOL = "mpi4py.futures"
-#: How many processes `mpiexec` started, as MPICH, Intel MPI and Open MPI say it.
-SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
 
 
 def worker_count(processes: int | None, cases: int) -> int:
@@ -55,21 +53,16 @@ def open_executor(count: int) -> Executor:
 
 def _ranks() -> int:
     """Ranks that wait for cases; 0 without them."""
-    return _started() - 1 if POOL in sys.orig_argv else 0
-
-
-def _started() -> int:
-    """How many processes `mpiexec` started; 1 without it."""
-    return max(int(os.environ.get(name, "1")) for name in SIZES)
+    return launched_ranks() - 1 if POOL in sys.orig_argv else 0
 
 
 def _require_one_command() -> None:
-    if _started() == 1 or POOL in sys.orig_argv:
+    if launched_ranks() == 1 or POOL in sys.orig_argv:
         return
     installed = importlib.util.find_spec("mpi4py") is not None
     raise ConfigError(
         "mpiexec started this command several times, and each would compute everything",
-        numbers=f"{_started()} processes",
+        numbers=f"{launched_ranks()} processes",
         fix=("" if installed else 'pip install "ooctrain[mpi]", then ')
-        + f"mpiexec -n {_started()} python -m {POOL} -m ooctrain ...",
+        + f"mpiexec -n {launched_ranks()} python -m {POOL} -m ooctrain ...",
     )

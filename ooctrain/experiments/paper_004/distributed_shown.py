@@ -1,9 +1,11 @@
 """`ooctrain reproduce distributed`: paper 004's figure 11 beside what is computed here.
 
 In: what is wanted. Out: the speed-up of an epoch over the bandwidth, on two machines; the same at
-one bandwidth over the batch that it starts from; a figure, numbers. The one idea: the paper prints
-one number, 2.1 at 10 Gbit/s, and not the time of the small batch that decides it; so both tables
-stand beside each other. Read next: `distributed.py`; `report/charts.py`.
+one bandwidth over the batch that it starts from; steps of ranks of this machine; a figure, numbers.
+The one idea: the paper prints one number, 2.1 at 10 Gbit/s, and not the time of the small batch
+that decides it, so both tables stand beside each other; and since all that is a formula, steps that
+have been run over such networks stand beside it. Read next: `distributed.py`, `ranks_runs.py`;
+`report/charts.py`.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from rich.table import Table
 
 from ooctrain.api import step_trace
 from ooctrain.experiments.paper_004 import distributed as experiment
+from ooctrain.experiments.paper_004 import ranks_runs
 from ooctrain.experiments.paper_004.distributed import (
     BASELINE,
     HMMS,
@@ -26,6 +29,7 @@ from ooctrain.experiments.paper_004.distributed import (
     StepTimes,
 )
 from ooctrain.experiments.paper_004.hmms import IMAGE_SIZE
+from ooctrain.experiments.paper_004.ranks_runs import RankStep
 from ooctrain.experiments.reproducing import Wanted, print_title, write_figure
 from ooctrain.report.charts import Curve, curves_svg, stacked_svg
 from ooctrain.report.tables import or_dash, plain_table
@@ -57,6 +61,12 @@ def distributed(wanted: Wanted, console: Console) -> Mapping[str, Any]:
     title = f"\nThe same at {experiment.AT_GBIT_S:g} Gbit/s from other batches, computing alone"
     print_title(console, title, about)
     console.print(gain_table(gains))
+    lacking = "not run here: --quick" if wanted.quick else ranks_runs.why_not()
+    title = f"\nSteps of {ranks_runs.MODEL} on ranks of this machine, over an imposed bandwidth"
+    print_title(console, title, f" ({lacking})" if lacking else "")
+    runs = [] if lacking else list(ranks_runs.rank_steps())
+    if runs:
+        console.print(runs_table(runs))
     write_figure(wanted, console, distributed_figure(curves, gains))
     return {
         "model": experiment.MODEL,
@@ -66,6 +76,8 @@ def distributed(wanted: Wanted, console: Console) -> Mapping[str, Any]:
         "steps": [asdict(row) for row in times],
         "speedups": [asdict(row) for row in curves],
         "gains": [asdict(row) for row in gains],
+        "runs": [asdict(row) for row in runs],
+        "not_run": lacking or None,
     }
 
 
@@ -106,6 +118,36 @@ def gain_table(rows: Sequence[Speedup]) -> Table:
         here = {row.small_batch: row for row in rows if row.machine == where}
         table.add_row(where, *(f"{here[batch].speedup:.2f}" for batch in batches))
     return table
+
+
+def runs_table(rows: Sequence[RankStep]) -> Table:
+    """Measured and predicted, and how many times as fast six times the batch is."""
+    table = plain_table(
+        "ranks", "Gbit/s", "images of a rank", "measured", "predicted", "error", "six times",
+        "predicted",
+    )  # fmt: skip
+    small = {(row.ranks, row.gbit_s): row for row in rows if row.batch == min(ranks_runs.BATCHES)}
+    for row in rows:
+        start = small[row.ranks, row.gbit_s]
+        table.add_row(
+            str(row.ranks), "as fast as it goes" if row.gbit_s is None else f"{row.gbit_s:g}",
+            str(row.batch), format_us(row.step_us),
+            "" if row.predicted_us is None else format_us(row.predicted_us),
+            "" if row.predicted_us is None else f"{row.predicted_us / row.step_us - 1:+.0%}",
+            *_times_as_fast(start, row),
+        )  # fmt: skip
+    return table
+
+
+def _times_as_fast(small: RankStep, large: RankStep) -> tuple[str, str]:
+    """Measured and predicted speed of the larger batch over that of the smaller one."""
+    if small.batch == large.batch:
+        return "", ""
+    factor = large.batch / small.batch
+    found = f"{factor * small.step_us / large.step_us:.2f}"
+    if small.predicted_us is None or large.predicted_us is None:
+        return found, ""
+    return found, f"{factor * small.predicted_us / large.predicted_us:.2f}"
 
 
 def distributed_figure(curves: Sequence[Speedup], gains: Sequence[Speedup]) -> str:
