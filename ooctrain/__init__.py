@@ -52,27 +52,48 @@ _MODULES = {
 }
 __all__ = sorted([*_HOME, *_MODULES, "__version__"])
 
-if TYPE_CHECKING:
-    from ooctrain import alloc, data, errors, functional, models, nn, optim, testing
-    from ooctrain.alloc.registry import allocators
-    from ooctrain.api import execute, load_plan, lower_bound, plan, simulate, verify
-    from ooctrain.engine import clip as utils
-    from ooctrain.engine.autograd import manual_seed, no_grad, tensor
-    from ooctrain.engine.own_op import Op
-    from ooctrain.engine.tensor import Tensor
-    from ooctrain.errors import Infeasible, OoctrainError, ScheduleError
-    from ooctrain.execution.planners import planners
-    from ooctrain.rewrite import rewrites
-    from ooctrain.rewrite.tile import tile
-    from ooctrain.sched.planning.chain_view import chain_view
-    from ooctrain.sched.schedule import Granule, LowerBound, Plan, Schedule
-    from ooctrain.sched.timeline import Timeline
-    from ooctrain.step.chain import chain
-    from ooctrain.step.machine import Machine
-    from ooctrain.step.presets import machine
-    from ooctrain.step.trace import Trace
-    from ooctrain.tracing import trace
-    from ooctrain.train import Trainer
+if TYPE_CHECKING:  # "x as x" is how a type checker knows that a name is public
+    from ooctrain import alloc as alloc
+    from ooctrain import data as data
+    from ooctrain import errors as errors
+    from ooctrain import functional as functional
+    from ooctrain import models as models
+    from ooctrain import nn as nn
+    from ooctrain import optim as optim
+    from ooctrain import testing as testing
+    from ooctrain.alloc.registry import allocators as allocators
+    from ooctrain.api import execute as execute
+    from ooctrain.api import load_plan as load_plan
+    from ooctrain.api import lower_bound as lower_bound
+    from ooctrain.api import plan as plan
+    from ooctrain.api import simulate as simulate
+    from ooctrain.api import verify as verify
+    from ooctrain.engine import clip as _clip
+    from ooctrain.engine.autograd import manual_seed as manual_seed
+    from ooctrain.engine.autograd import no_grad as no_grad
+    from ooctrain.engine.autograd import tensor as tensor
+    from ooctrain.engine.own_op import Op as Op
+    from ooctrain.engine.tensor import Tensor as Tensor
+    from ooctrain.errors import Infeasible as Infeasible
+    from ooctrain.errors import OoctrainError as OoctrainError
+    from ooctrain.errors import ScheduleError as ScheduleError
+    from ooctrain.execution.planners import planners as planners
+    from ooctrain.rewrite import rewrites as rewrites
+    from ooctrain.rewrite.tile import tile as tile
+    from ooctrain.sched.planning.chain_view import chain_view as chain_view
+    from ooctrain.sched.schedule import Granule as Granule
+    from ooctrain.sched.schedule import LowerBound as LowerBound
+    from ooctrain.sched.schedule import Plan as Plan
+    from ooctrain.sched.schedule import Schedule as Schedule
+    from ooctrain.sched.timeline import Timeline as Timeline
+    from ooctrain.step.chain import chain as chain
+    from ooctrain.step.machine import Machine as Machine
+    from ooctrain.step.presets import machine as machine
+    from ooctrain.step.trace import Trace as Trace
+    from ooctrain.tracing import trace as trace
+    from ooctrain.train import Trainer as Trainer
+
+    utils = _clip
 
 
 def __getattr__(name: str) -> Any:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 from weakref import WeakSet
 
@@ -26,6 +25,7 @@ from ooctrain.engine.module import Module
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ConfigError, TrainingStopped
 from ooctrain.execution import checkpoint as files
+from ooctrain.execution import saved_state
 from ooctrain.execution.evaluation import Averages, Evaluation, pair_of
 from ooctrain.execution.prepare import DEFAULT_REWRITES, PreparedStep, Settings
 from ooctrain.execution.residence import Residence, one_at_a_time
@@ -133,7 +133,8 @@ class Trainer:
         prepared = self.prepare(x.shape, y.shape)
         variable = prepared.plan.trace.outputs["loss"]
         own = self._seen.own_scalars(prepared, self._scalars())
-        result = self._run(prepared, (variable,), x, y, own, variable)
+        inputs = input_values(prepared.plan.trace, x, y)
+        result = self._run(prepared, inputs, (variable,), own, variable)
         self._last = result
         loss = float(result.outputs[variable])
         if not math.isfinite(loss):
@@ -247,10 +248,7 @@ class Trainer:
     @one_at_a_time
     def state_arrays(self) -> dict[str, np.ndarray]:
         """Copies of parameters, buffers and optimizer slots by name: all that persists."""
-        return {
-            name: np.array(tensor.storage.read(), order="C")
-            for name, tensor in self._tensors().items()
-        }
+        return saved_state.arrays_of(self.model, self.optimizer)
 
     @one_at_a_time
     def save(self, path: str, run: files.RunState | None = None, *, keep: int = files.KEEP) -> None:
@@ -261,10 +259,8 @@ class Trainer:
             run: where the run stands; default: the steps done and the seed.
             keep: files kept in all.
         """
-        state = run or files.RunState(step=self.steps_done, seed=self.settings.seed)
-        counts = {name: self.optimizer.steps.get(p, 0) for name, p in self._trained().items()}
-        others = {name: count for name, count in counts.items() if count != state.step}
-        files.save(path, self.state_arrays(), replace(state, updates=others), keep=keep)
+        run = run or files.RunState(step=self.steps_done, seed=self.settings.seed)
+        saved_state.save(path, self.model, self.optimizer, run, keep)
 
     @one_at_a_time
     def resume(self, path: str, config: Mapping[str, Any] | None = None) -> files.RunState:
@@ -281,21 +277,7 @@ class Trainer:
         Raises:
             CheckpointError: missing, broken, or of another model or run.
         """
-        found = files.load(path)
-        shapes = {
-            # Shapes without bytes: the values themselves may be lost.
-            name: np.broadcast_to(np.zeros((), tensor.dtype), tensor.shape)
-            for name, tensor in self._tensors().items()
-        }
-        files.check_arrays(found, shapes)
-        if config is not None:
-            files.check_config(found, config)
-        for name, tensor in self._tensors().items():
-            tensor.storage.write(found.arrays[name])
-        self.optimizer.steps_done = found.run.step
-        for name, parameter in self._trained().items():
-            self.optimizer.steps[parameter] = found.run.updates.get(name, found.run.step)
-        return found.run
+        return saved_state.restore(path, self.model, self.optimizer, config)
 
     def close(self) -> None:
         """Gives the device back; values that no other trainer has taken over are on the host."""
@@ -376,15 +358,15 @@ class Trainer:
             x.shape, target_shape, training=False, with_loss=y is not None
         )
         trace = prepared.plan.trace
-        result = self._run(prepared, tuple(trace.outputs.values()), x, y)
+        wanted = tuple(trace.outputs.values())
+        result = self._run(prepared, input_values(trace, x, y), wanted)
         found = {name: result.outputs[v] for name, v in trace.outputs.items()}
         return prepared.original, put_together(found)
 
     def _run(
-        self, prepared: PreparedStep, wanted: tuple[int, ...], x: Images, y: np.ndarray | None,
+        self, prepared: PreparedStep, inputs: Mapping[int, Any], wanted: tuple[int, ...],
         own: Mapping[int, Scalars] | None = None, guarded: int | None = None,
     ) -> StepResult:  # fmt: skip
-        inputs = input_values(prepared.plan.trace, x, y)
         session = self._residence.session(prepared, self.settings, wanted)
         try:
             result = session.run_step(inputs, self._scalars(), own, guarded)
@@ -399,7 +381,3 @@ class Trainer:
 
     def _tensors(self) -> dict[str, Tensor]:
         return named_tensors(self.model, self.optimizer)
-
-    def _trained(self) -> dict[str, Tensor]:
-        """The model's parameters that the optimizer knows, by name."""
-        return {n: p for n, p in self.model.named_parameters() if self.optimizer.updates(p)}

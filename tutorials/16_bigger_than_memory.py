@@ -155,15 +155,16 @@ for layer in ("1", "6", "11"):
             block = block_of(event.name)
             if event.stream == "C" and block and block.tensor == f"{layer}.{kind}":
                 band = len(pieces) if kind == "fwd" else BANDS_MADE - 1 - len(pieces)
-                pieces.append(Piece(event.start_us, event.end_us, event.name, kind=band % 6))
+                start_ms, end_ms = event.start_us / 1e3, event.end_us / 1e3
+                pieces.append(Piece(start_ms, end_ms, event.name, kind=band % 6))
         strips.append((f"conv {layer} {title}", pieces))
 lesson.picture(
     "16_bands_over_time.svg",
     strips_svg(
         "A step in 16 bands within 3 MiB",
         strips,
-        extent=timeline.makespan_us,
-        axis="us",
+        extent=timeline.makespan_us / 1e3,
+        axis="ms",
     ),
 )
 

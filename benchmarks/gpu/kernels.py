@@ -161,7 +161,8 @@ def _check(
         raise NotRunError("this GPU has no tensor cores for TF32")
     specs = [spec_of(a) for a in inputs]
     space_bytes = CUDA.workspace_bytes(op, specs, op.infer(*specs), 1)
-    once = partial(run_guarded, op, inputs, partial(workbench.run, op), space_bytes, SCALARS)
+    run = partial(workbench.run, op, scalars=SCALARS)
+    once = partial(run_guarded, op, inputs, run, space_bytes)
     outputs = once()
     numbers: dict[str, float] = {}
     if isinstance(op, PRODUCTS):

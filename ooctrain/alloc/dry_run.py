@@ -24,6 +24,9 @@ class DryMemory:
         size_bytes: of the arena it stands for.
         granularity_bytes: bounds of mappings are multiples of it.
         max_mappings: how many mappings apart from each other it carries.
+
+    Attributes:
+        linear_address: of the whole; None: nobody has asked for it.
     """
 
     ranges = True
@@ -32,10 +35,13 @@ class DryMemory:
         self.size_bytes = size_bytes
         self.granularity_bytes, self.max_mappings = granularity_bytes, max_mappings
         self._next = _FIRST_ADDRESS
+        self.linear_address: int | None = None
 
     def linear(self) -> int:
         """Address of the whole."""
-        return self.reserve(self.size_bytes)
+        if self.linear_address is None:
+            self.linear_address = self.reserve(self.size_bytes)
+        return self.linear_address
 
     def reserve(self, size_bytes: int) -> int:
         """A fresh range; ranges never touch."""

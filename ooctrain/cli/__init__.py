@@ -46,6 +46,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "calibrate": "Measure this machine and save the result.",
         "doctor": "Check this installation and say how to mend it.",
         "explain": "Explain an error code or a rule of the verifier.",
+        "completion": "Print what a shell reads to complete commands and options.",
     }
 )
 

@@ -42,6 +42,7 @@ class Workload:
         seed: of weights, data order, dropout.
         device: "cpu" or "cuda".
         allow_tf32: whether convolutions on a GPU may round their inputs to TF32.
+        download: whether the data is fetched first.
     """
 
     model: str
@@ -56,6 +57,7 @@ class Workload:
     seed: int
     device: str
     allow_tf32: bool
+    download: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +176,7 @@ WORKLOAD_OPTIONS = (
         metavar="NAME",
         help="digits, cifar10:DIR, mnist:DIR, folder:DIR, synthetic[-pixels|-images].",
     ),
+    click.option("--download", is_flag=True, help="Fetch the data first: --data cifar10."),
     click.option("--batch", type=POSITIVE, default=64, show_default=True, help="Images in a step."),
     click.option(
         "--image-size", type=POSITIVE, help="Height and width; default: the data's own, or 224."

@@ -8,6 +8,7 @@ compared. Read next: `training.py` for the run, `docs/json.md` for the numbers.
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
@@ -29,12 +30,14 @@ from ooctrain.cli.terminal import make_console
 from ooctrain.cli.workload import make_task, usual_data
 from ooctrain.data import Shape
 from ooctrain.execution.allocation_log import allocation_log
+from ooctrain.execution.checkpoint_lock import only_writer
 from ooctrain.execution.prepare import PreparedStep
 from ooctrain.machine.measured import profile_of_steps
 from ooctrain.models import MODELS, stem_for
 from ooctrain.report.numbers_file import write_numbers
 from ooctrain.report.record import NOT_DRAWN, drawing
 from ooctrain.report.text import facts, placement, search_rows, share, tiling_rows
+from ooctrain.rewrite import keeps_bits
 from ooctrain.sched.bounds.closed import lower_bound
 from ooctrain.train import Trainer
 from ooctrain.units import format_bytes, format_percent, format_us
@@ -66,7 +69,8 @@ def train(
     try:
         task = make_task(workload)
         trainer = training.make_trainer(task, workload, memory)
-        _run(console, training.TrainingRun(options, task, trainer, record), verify)
+        with only_writer(_to_hold(extent)):
+            _run(console, training.TrainingRun(options, task, trainer, record), verify)
         if log_path and trainer.prepared:
             write_log(trainer.prepared, workload, log_path)
             console.print(f"wrote {log_path}")
@@ -80,6 +84,12 @@ def train(
         if trainer:
             trainer.close()
     return FAILED if record.identical_to_incore is False else DONE
+
+
+def _to_hold(extent: Extent) -> str | None:
+    """The checkpoint that a run writes; None: none, or there is no folder to resume from."""
+    resumed = extent.resume_path
+    return None if resumed and not Path(resumed).parent.is_dir() else extent.checkpoint_path
 
 
 def _run(console: Console, run: training.TrainingRun, verify: bool) -> None:
@@ -151,7 +161,8 @@ def _summary_rows(
     rows = [("", "")]
     if record.identical_to_incore is not None:
         same = "the same bits as in-core" if record.identical_to_incore else "NOT those of in-core"
-        rows.append(("result", f"{same}: every loss, parameter and statistic"))
+        alike = "" if keeps_bits(prepared.plan.rewrites) else ", tiled alike"
+        rows.append(("result", f"{same}{alike}: every loss, parameter and statistic"))
     if record.test_accuracy is not None:
         rows.append(("accuracy", f"{format_percent(record.test_accuracy, 1)} of the test images"))
     timeline, predicted = record.timeline, prepared.plan.peak_bytes

@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from statistics import median
@@ -33,6 +33,7 @@ from ooctrain.execution.checkpoint import RunState, expect_writable
 from ooctrain.optim import LRScheduler, Optimizer
 from ooctrain.optim.named import get_optimizer
 from ooctrain.plugins import parse_spec
+from ooctrain.rewrite import keeps_bits
 from ooctrain.sched.planning.planner import TIME_LIMIT_S
 from ooctrain.sched.timeline import Timeline
 from ooctrain.train import Trainer
@@ -99,10 +100,16 @@ OnStep = Callable[[Trainer, RunRecord], None]
 
 
 def make_trainer(
-    task: Task, workload: Workload, memory: MemoryOptions, *, in_core: bool = False
-) -> Trainer:
-    """The trainer that the options describe; in-core: without its budget, so that everything stays
-    in memory, whatever the planner."""
+    task: Task, workload: Workload, memory: MemoryOptions, *, in_core: bool = False,
+    tilings: Sequence[str] = (),
+) -> Trainer:  # fmt: skip
+    """The trainer that the options describe.
+
+    Args:
+        in_core: without its budget, so that everything stays in memory, whatever the planner.
+        tilings: rewrites besides those that were asked for.
+    """
+    asked = all_rewrites(memory)
     return Trainer(
         task.model,
         optimizer=make_optimizer(task, workload),
@@ -119,7 +126,7 @@ def make_trainer(
         seed=workload.seed,
         allow_tf32=workload.allow_tf32,
         time_limit_s=memory.time_limit or TIME_LIMIT_S,
-        rewrites=all_rewrites(memory),
+        rewrites=(*asked, *(name for name in tilings if name not in asked)),
     )
 
 
@@ -210,7 +217,7 @@ def run_test(run: TrainingRun) -> None:
 
 
 def compare_with_in_core(run: TrainingRun, on_step: OnStep) -> None:
-    """Runs the same steps in-core, and compares every loss and every value.
+    """Runs the same steps in-core, tiled alike, and compares every loss and every value.
 
     A resumed run is compared from its first step on, those before it was stopped included: its
     checkpoint has been overwritten by now, and in-core it must not have mattered.
@@ -218,7 +225,10 @@ def compare_with_in_core(run: TrainingRun, on_step: OnStep) -> None:
     asked, record, done = run.options, run.record, run.trainer.steps_done
     until = replace(asked.extent, steps=done, checkpoint_path=None, checkpoint_steps=None)
     task = make_task(asked.workload)
-    with make_trainer(task, asked.workload, asked.memory, in_core=True) as other:
+    plan = run.trainer.plan
+    assert plan is not None, "it has been trained"
+    tilings = [name for name in plan.rewrites if not keeps_bits((name,))]  # they add anew
+    with make_trainer(task, asked.workload, asked.memory, in_core=True, tilings=tilings) as other:
         again = TrainingRun(replace(asked, extent=until), task, other)
         run_training(again, on_step)
         same_values = _same(run.trainer.state_arrays(), other.state_arrays())

@@ -55,8 +55,9 @@ def make_task(workload: Workload) -> Task:
     train = test = None
     shape = _usual_shape(workload)
     if workload.data is not None:
-        train = data.load(workload.data, train=True, image_size=workload.image_size)
-        test = data.load(workload.data, train=False, image_size=workload.image_size)
+        size, download = workload.image_size, workload.download
+        train = data.load(workload.data, train=True, image_size=size, download=download)
+        test = data.load(workload.data, train=False, image_size=size)
         shape = data.shape_of(train)
     _check_target(workload, shape)
     if train is not None and len(train) < workload.batch:

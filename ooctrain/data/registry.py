@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
@@ -15,6 +16,7 @@ import numpy as np
 from ooctrain.data.cifar10 import cifar10
 from ooctrain.data.dataset import Dataset, Shape, Target
 from ooctrain.data.digits import digits
+from ooctrain.data.download import data_folder, fetch_cifar10
 from ooctrain.data.folder import image_folder
 from ooctrain.data.mnist import mnist
 from ooctrain.data.synthetic import synthetic
@@ -31,18 +33,20 @@ class DataSource:
         image_size: the usual one.
         numbers: names of its whole-number parameters.
         needs_path: whether it reads a folder (passed as `root`).
+        fetch: brings it into a folder; None: nobody may fetch it.
     """
 
     load: Callable[..., Dataset]
     image_size: int
     numbers: tuple[str, ...] = ()
     needs_path: bool = False
+    fetch: Callable[[Path], None] | None = None
 
 
 SOURCES: Mapping[str, DataSource] = MappingProxyType(
     {
         "digits": DataSource(digits, 32, ("channels",)),
-        "cifar10": DataSource(cifar10, 32, needs_path=True),
+        "cifar10": DataSource(cifar10, 32, needs_path=True, fetch=fetch_cifar10),
         "mnist": DataSource(mnist, 28, ("channels",), needs_path=True),
         "folder": DataSource(image_folder, 224, needs_path=True),
         "synthetic": DataSource(synthetic, 32, ("channels", "classes", "samples", "seed")),
@@ -54,7 +58,9 @@ SOURCES: Mapping[str, DataSource] = MappingProxyType(
 )
 
 
-def load(text: str, *, train: bool = True, image_size: int | None = None) -> Dataset:
+def load(
+    text: str, *, train: bool = True, image_size: int | None = None, download: bool = False
+) -> Dataset:
     """The data set that a text names.
 
     Args:
@@ -62,15 +68,21 @@ def load(text: str, *, train: bool = True, image_size: int | None = None) -> Dat
             "cifar10:DIR".
         train: the training or the test part.
         image_size: height and width; None: the usual one of this data set.
+        download: fetches the files first, if they are not there. Without a path they are kept in
+            the cache's folder, and found there later.
 
     Raises:
-        ConfigError: an unknown name or parameter, no path (or two) where one is needed, or images
-            without pixels.
+        ConfigError: an unknown name or parameter, no path (or two) where one is needed, a data set
+            that cannot be fetched, or images without pixels.
         DataFormatError: the files are broken.
     """
     name, _, rest = text.partition(":")
     source = _find(name)
     options = _parse_options(name, source, rest)
+    if source.needs_path and "root" not in options:
+        options["root"] = _folder_of(name, source, download)
+    if download:
+        _fetch(name, source, Path(str(options.get("root", ""))))
     size = source.image_size if image_size is None else image_size
     if size < 1:
         raise ConfigError(
@@ -111,7 +123,7 @@ def _parse_options(name: str, source: DataSource, rest: str) -> dict[str, str | 
                 f"data set {name!r} takes one folder, and {item!r} is a second", code="OOC-106",
                 fix="the name of the folder must not hold a comma",
             )  # fmt: skip
-        if is_path:
+        if is_path and (value if equals else item):
             options["root"] = value if equals else item
         elif key in source.numbers and value.isdecimal():
             options[key] = int(value)
@@ -122,13 +134,30 @@ def _parse_options(name: str, source: DataSource, rest: str) -> dict[str, str | 
                 numbers=f"whole numbers: {', '.join(source.numbers) or 'none'}",
                 fix=f"for example --data {_example(name, source)}",
             )
-    if source.needs_path and not options.get("root"):
+    return options
+
+
+def _folder_of(name: str, source: DataSource, download: bool) -> str:
+    """Where a data set lies, or will lie, whose folder nobody has named."""
+    folder = data_folder(name)
+    if source.fetch is None or not (download or folder.is_dir()):
         raise ConfigError(
             f"data set {name!r} needs the folder of its files",
             code="OOC-106",
-            fix=f"for example --data {_example(name, source)}",
+            fix=f"for example --data {_example(name, source)}"
+            + (f", or --data {name} --download" if source.fetch else ""),
         )
-    return options
+    return str(folder)
+
+
+def _fetch(name: str, source: DataSource, folder: Path) -> None:
+    if source.fetch is None:
+        fetched = ", ".join(other for other, each in SOURCES.items() if each.fetch)
+        raise ConfigError(
+            f"data set {name!r} is not fetched by --download", code="OOC-106",
+            fix=f"leave --download out; it fetches {fetched}",
+        )  # fmt: skip
+    source.fetch(folder)
 
 
 def _example(name: str, source: DataSource) -> str:

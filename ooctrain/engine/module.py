@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from ooctrain.engine.tensor import Tensor, current_tape
 from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.step.foreign import as_numbers
 from ooctrain.step.op import Spec, to_physical
+
+P = ParamSpec("P")
+R = TypeVar("R", covariant=True)
 
 
 class Parameter(Tensor):
@@ -60,6 +63,17 @@ class LoadResult(NamedTuple):
     unexpected_keys: list[str]
 
 
+class HasForward(Protocol[P, R]):
+    """What a call of a module asks of it; so a call takes and gives what `forward` says."""
+
+    def forward(self, *inputs: P.args, **named: P.kwargs) -> R: ...
+
+
+def _no_forward(module: Module, *inputs: Any) -> Any:
+    """What a module without a `forward` computes. Raises TypeError."""
+    raise TypeError(f"{type(module).__name__} lacks forward()")
+
+
 class Module:
     """A layer, or a network of them. Subclasses define `__init__` and `forward`.
 
@@ -80,13 +94,13 @@ class Module:
         object.__setattr__(self, "training", True)
         object.__setattr__(self, "_change_count", 0)
 
-    def forward(self, *inputs: Any) -> Any:
-        """What the module computes. Raises TypeError where a subclass does not say."""
-        raise TypeError(f"{type(self).__name__} lacks forward()")
+    #: What the module computes. Annotated as any function, so that subclasses may take what they
+    #: like; a method here would ask every `forward` for the same parameters.
+    forward: Callable[..., Any] = _no_forward
 
-    def __call__(self, *inputs: Any) -> Any:
-        with inside(self):
-            return self.forward(*inputs)
+    def __call__(self: HasForward[P, R], *inputs: P.args, **named: P.kwargs) -> R:
+        with inside(self):  # type: ignore[arg-type]
+            return self.forward(*inputs, **named)
 
     # Registration
 

@@ -5,12 +5,13 @@ each step the wanted values and what was measured. The one idea: the host walks 
 claims and releases memory as it goes, and queues each instruction on its stream behind the waits
 that the table gives; nothing else decides anything. Issue runs ahead of execution, a burst at a
 time, so addresses, and with them fragmentation, depend on the list alone. Source: docs/schedule.md.
-Read next: `program.py` (what is prepared once), `placement.py` (blocks by variable).
+Read next: `program.py` (what is prepared once), `placement.py` (blocks by variable),
+`between_steps.py` (values before and after the list).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -22,6 +23,7 @@ from ooctrain.alloc.base import Allocator
 from ooctrain.devices.base import Device
 from ooctrain.devices.streams import COMPUTE, OUT
 from ooctrain.errors import DriverError, InUse, OoctrainError
+from ooctrain.execution.between_steps import BetweenSteps
 from ooctrain.execution.guard import Guard
 from ooctrain.execution.ledger_checks import check_waste, compare_ledger
 from ooctrain.execution.placement import WORKSPACE, Placement
@@ -36,7 +38,7 @@ from ooctrain.execution.program import (
 )  # fmt: skip
 from ooctrain.execution.replay import Around, Replays, addresses
 from ooctrain.execution.result import StepResult, from_bytes, to_bytes, value_given
-from ooctrain.execution.start import check_slab, start_ranges
+from ooctrain.execution.start import check_slab
 from ooctrain.sched.host import host_slots
 from ooctrain.sched.ledger import start_bytes
 from ooctrain.sched.schedule import Schedule
@@ -93,7 +95,7 @@ class Session:
         self._broken: BaseException | None = None
         self._walking = False
         self.steps = 0
-        self._start_device, self._start_host = start_ranges(self.program)
+        self._values = BetweenSteps(self.program, device, self.placement)
         self._inputs = [v for v in trace.initial if not trace.variables[v].persistent]
         self._issue: Mapping[type, Callable[[Any], None]] = {
             RunStep: self._run, EndStep: self._end, FreeStep: self._free,
@@ -102,7 +104,7 @@ class Session:
         self.placement.claim_start()
         for variable in trace.initial:
             if values is not None and trace.variables[variable].persistent:
-                self._put(variable, self._bytes_given(values, variable))
+                self._values.put(variable, self._bytes_given(values, variable))
 
     def run_step(
         self, inputs: Mapping[int, np.ndarray], scalars: Scalars,
@@ -141,17 +143,7 @@ class Session:
     def read(self, variable: int) -> np.ndarray:
         """The true value of a persistent variable between steps, wherever it is; logical layout."""
         self._expect_sound()
-        described = self.program.trace.variables[variable]
-        if described.pinned:
-            address = self.placement.address(variable)
-            return from_bytes(self.device.read(address, described.value_bytes), described)
-        data = np.empty(described.nbytes, np.uint8)
-        for lo, hi, offset in self._start_host.get(variable, ()):
-            data[lo:hi] = self.device.host(offset, hi - lo)
-        for lo, hi in self._start_device.get(variable, ()):
-            address = self.placement.blocks[variable].address
-            data[lo:hi] = self.device.read(address + lo, hi - lo)
-        return from_bytes(data, described)
+        return self._values.read(variable)
 
     def write(self, variable: int, value: np.ndarray) -> None:
         """Sets a persistent variable between steps, wherever it is.
@@ -160,12 +152,11 @@ class Session:
             ShapeError: not the variable's shape or element type.
         """
         self._expect_sound()
-        self._put(variable, to_bytes(value, self.program.trace.variables[variable]))
+        self._values.put(variable, to_bytes(value, self.program.trace.variables[variable]))
 
     def forget(self, variable: int) -> None:
         """Gives back what the device can of a persistent variable's memory; its value is lost."""
-        for lo, hi in self._start_device.get(variable, ()):
-            self.device.discard(self.placement.address(variable) + lo, hi - lo)
+        self._values.forget(variable)
 
     def close(self) -> None:
         """Gives the allocator's memory back; the device stays open."""
@@ -190,9 +181,10 @@ class Session:
         before = self._around()
         self._submit = self.replays.submitter()
         self.placement.claim_start()
-        places = addresses([v for v in self._on_device() if v in data], self.placement.address)
+        fed = [v for v in self._values.on_device() if v in data]
+        places = addresses(fed, self.placement.address)
         for variable, value in data.items():  # read one by one: together they may be large
-            self._feed(variable, value, places)
+            self._values.feed(variable, value, places)
         self._host_peak = start_bytes(program.schedule)[1]
         for position, step in enumerate(program.steps):
             self._issue[type(step)](step)
@@ -208,7 +200,7 @@ class Session:
         self.placement.carry()
         self._restore()
         result = StepResult(
-            self._values(self._outputs), streams.restart(), program,
+            self._logical(self._outputs), streams.restart(), program,
             self.allocator.stats().peak_granted_bytes, self._host_peak,
         )  # fmt: skip
         self.replays.settle(before, self._around(), places, self._guard.loss, result)
@@ -224,10 +216,10 @@ class Session:
             return None
         self._outputs = {}
         for variable, value in data.items():
-            self._feed(variable, value, replays.inputs)
+            self._values.feed(variable, value, replays.inputs)
         outputs, replayed_us = replays.run(self._scalars, self._own, self._use)
         self._restore()
-        values = self._values({**outputs, **self._outputs})
+        values = self._logical({**outputs, **self._outputs})
         return replace(replays.result, outputs=values, replayed_us=replayed_us)
 
     def _use(self, guard: Guard) -> None:
@@ -235,9 +227,9 @@ class Session:
 
     def _restore(self) -> None:
         for variable, value in self._guard.to_restore().items():
-            self._put(variable, value)
+            self._values.put(variable, value)
 
-    def _values(self, outputs: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
+    def _logical(self, outputs: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
         variables = self.program.trace.variables
         return {v: from_bytes(value, variables[v]) for v, value in outputs.items()}
 
@@ -246,15 +238,8 @@ class Session:
         if not self.replays.watches:
             return Around({}, 0)
         variables, stats = self.program.trace.variables, self.allocator.stats()
-        kept = [v for v in self._on_device() if variables[v].persistent]
+        kept = [v for v in self._values.on_device() if variables[v].persistent]
         return Around(addresses(kept, self.placement.address), stats.maps + stats.unmaps)
-
-    def _on_device(self) -> Iterator[int]:
-        """The variables that are on the device, whole or in part, before a step."""
-        return filter(self._is_on_device, self.program.trace.initial)
-
-    def _is_on_device(self, variable: int) -> bool:
-        return self.program.trace.variables[variable].pinned or variable in self._start_device
 
     def _run(self, step: RunStep) -> None:
         call, place, guard = step.call, self.placement, self._guard
@@ -365,26 +350,6 @@ class Session:
 
     def _count_host(self, step: InStep | OutStep) -> None:
         self._host_peak = max(self._host_peak, step.host_ledger_bytes)
-
-    def _put(self, variable: int, data: np.ndarray) -> None:
-        place = self.placement.address(variable) if self._is_on_device(variable) else 0
-        self._write(variable, data, place, self.device.write)
-
-    def _feed(self, variable: int, value: Any, places: Mapping[int, int]) -> None:
-        """An input; the host does not wait until it is there."""
-        data = to_bytes(value, self.program.trace.variables[variable])
-        self._write(variable, data, places.get(variable, 0), self.device.feed)
-
-    def _write(
-        self, variable: int, data: np.ndarray, address: int,
-        write: Callable[[int, np.ndarray], None],
-    ) -> None:  # fmt: skip
-        if self.program.trace.variables[variable].pinned:
-            write(address, data)
-        for lo, hi, offset in self._start_host.get(variable, ()):
-            self.device.host(offset, hi - lo)[:] = data[lo:hi]
-        for lo, hi in self._start_device.get(variable, ()):
-            write(address + lo, data[lo:hi])
 
     def _bytes_given(self, values: Mapping[int, np.ndarray], variable: int) -> np.ndarray:
         described = self.program.trace.variables[variable]

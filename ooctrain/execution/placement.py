@@ -207,7 +207,7 @@ def reserved_peak(schedule: Schedule, trace: Trace, choice: AllocatorChoice) -> 
     factor = 1
     while True:
         try:
-            return _replay(program, Checked(choice.make(DryMemory(arena_bytes * factor))))
+            return _replay(program, choice, DryMemory(arena_bytes * factor))
         except OutOfDeviceMemory:
             if factor == _MAX_ARENA_FACTOR:
                 raise
@@ -243,7 +243,10 @@ def _number(block: Block) -> int:
     return block.id - 1
 
 
-def _replay(program: Program, allocator: Allocator) -> int:
+def _replay(program: Program, choice: AllocatorChoice, memory: DryMemory) -> int:
+    """The larger of what the allocator says that it reserves, and, where its blocks lie in one
+    piece of memory, how much of that they reach over."""
+    allocator = Checked(choice.make(memory))
     placement = Placement(program, allocator)
     seen = set()
     for _ in range(_MAX_REPLAYED_STEPS):
@@ -253,7 +256,9 @@ def _replay(program: Program, allocator: Allocator) -> int:
         if layout in seen:
             break
         seen.add(layout)
-    return allocator.stats().peak_reserved_bytes
+    base = memory.linear_address
+    reached_bytes = 0 if base is None else allocator.highest_end - base
+    return max(allocator.stats().peak_reserved_bytes, reached_bytes)
 
 
 def play_step(placement: Placement) -> None:

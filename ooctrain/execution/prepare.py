@@ -21,6 +21,7 @@ from ooctrain.execution.compose import RewrittenStep, plan_step, rewritten
 from ooctrain.execution.mapping import with_mapping
 from ooctrain.execution.placement import reserved_peak
 from ooctrain.execution.planners import as_planner
+from ooctrain.rewrite import keeps_bits
 from ooctrain.sched.budget import resolve_host_budget, trace_peak_bytes, with_region
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planning.beside_region import plan_beside
@@ -38,8 +39,8 @@ from ooctrain.units import MAX_BYTES, format_bytes
 DEFAULT_REWRITES = ("fuse", "share_storage")
 _LEAST_ARENA_BYTES = 1 << 20
 BISECTION_STEPS = 6
-#: Longer than any step.
-NEVER_US = 1e15
+#: Longer than any step; and what counts for that where a plan is not exact.
+NEVER_US, INEXACT_US = 1e15, 1e14
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,13 +232,22 @@ class _Search:
         plan, reserved = self._try(budget_bytes, planner)
         if reserved <= budget_bytes:
             return plan, reserved
-        best = self._below(budget_bytes, planner)
-        if best is None and isinstance(self.planner, WeighingPlanner):
+        found = [self._below(budget_bytes, planner)]
+        if isinstance(self.planner, WeighingPlanner):
             # The fastest of its plans may be of a kind that the allocator cannot place.
-            best = self._below(2 * budget_bytes, self.planner.weighing_by(self._us_if_placed))
+            placing = self.planner.weighing_by(self._us_if_placed)
+            found.append(self._at(budget_bytes, placing))
+            if not any(found):
+                found.append(self._below(2 * budget_bytes, placing))
+        best = min(filter(None, found), key=lambda each: self._us_if_placed(each[0]), default=None)
         if best is None:
             raise self._does_not_fit(reserved)
         return replace(best[0], notes={**best[0].notes, "reserved_at_budget": reserved}), best[1]
+
+    def _at(self, limit: int, planner: Planner) -> tuple[Plan, int] | None:
+        """The plan at a limit, if the allocator can place it. Raises Infeasible."""
+        plan, reserved = self._try(limit, planner)
+        return (plan, reserved) if reserved <= self.allocator.budget_bytes else None
 
     def _below(self, high: int, planner: Planner) -> tuple[Plan, int] | None:
         """The plan at the largest limit below `high` whose plan the allocator can place."""
@@ -263,10 +273,13 @@ class _Search:
         return plan, reserved_peak(plan.schedule, plan.trace, self.allocator)
 
     def _us_if_placed(self, plan: Plan) -> float:
-        """Duration of a step; far too long where the allocator cannot place the plan."""
+        """Duration of a step; far too long where the allocator cannot place the plan, and longer
+        than any with the bits of in-core where it has not got these.
+        """
         reserved = reserved_peak(plan.schedule, plan.trace, self.allocator)
-        fits = reserved <= self.allocator.budget_bytes
-        return plan.makespan_us if fits else NEVER_US + plan.makespan_us
+        if reserved > self.allocator.budget_bytes:
+            return NEVER_US + plan.makespan_us
+        return plan.makespan_us + (0 if keeps_bits(plan.rewrites) else INEXACT_US)
 
     def _counting_mapping(self) -> Planner:
         """The planner; one that chooses among whole plans compares step times with mapping."""

@@ -53,6 +53,13 @@ TRAINING: Mapping[str, Explanation] = {
         "ooctrain train lenet --checkpoint /proc/run.safetensors",
         "free some space, or another folder",
     ),
+    "OOC-315": Explanation(
+        "another process writes this checkpoint",
+        "Two runs with one checkpoint would each replace the other's, so a run locks a file "
+        "beside it (.lock) until it ends.",
+        "the same ooctrain train --checkpoint run.safetensors in two terminals",
+        "wait until the other run has ended, or another --checkpoint",
+    ),
     "OOC-320": Explanation(
         "training stopped",
         "The loss is no finite number, so this step has changed nothing; or the run was "

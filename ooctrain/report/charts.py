@@ -142,7 +142,7 @@ def curves_svg(
     parts += plot.frame("#fafafa", axes[1])
     for tick in shapes.round_ticks(y_low, top):
         height = plot.height(tick)
-        parts.append(shapes.line(LEFT, height, shapes.WIDTH - RIGHT, height, "#ddd"))
+        parts.append(shapes.line((LEFT, height), (shapes.WIDTH - RIGHT, height), "#ddd"))
         parts.append(shapes.words(LEFT - 8, height + 4, (y_number or short)(tick), "end"))
     parts += _drawn(curves, colours, plot)
     ticks = [x for x, _ in curves[0].points] if doubling else shapes.round_ticks(min(xs), max(xs))

@@ -72,9 +72,9 @@ def x_axis_parts(
     number: Callable[[float], str],
 ) -> list[str]:  # fmt: skip
     """A line with ticks, their numbers, and what they count."""
-    parts = [line(LEFT, y, WIDTH - RIGHT, y, AXIS)]
+    parts = [line((LEFT, y), (WIDTH - RIGHT, y), AXIS)]
     for tick in ticks:
-        parts.append(line(place(tick), y, place(tick), y + 4, AXIS))
+        parts.append(line((place(tick), y), (place(tick), y + 4), AXIS))
         parts.append(words(place(tick), y + 17, number(tick), "middle"))
     parts.append(words((LEFT + WIDTH - RIGHT) / 2, y + 34, axis, "middle"))
     return parts

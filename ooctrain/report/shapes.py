@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterable, Sequence
 from xml.sax.saxutils import escape
 
+Point = tuple[float, float]  # (x, y) in pixels
 WIDTH = 960
 STYLE = "font-family:system-ui,sans-serif;font-size:12px;fill:#222"
 #: Kinds of pieces, and curves in their order.
@@ -39,8 +40,9 @@ def box(x: float, y: float, width: float, height: float, colour: str, tip: str =
     return f"<rect {place}>{f'<title>{escape(tip)}</title>' if tip else ''}</rect>"
 
 
-def line(x1: float, y1: float, x2: float, y2: float, colour: str, *, dashed: bool = False) -> str:
+def line(start: Point, end: Point, colour: str, *, dashed: bool = False) -> str:
     """A straight line, one pixel wide."""
+    (x1, y1), (x2, y2) = start, end
     dash = f' stroke-dasharray="{DASHES}"' if dashed else ""
     ends = f'x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"'
     return f'<line {ends} stroke="{colour}"{dash}/>'
@@ -58,7 +60,7 @@ def limit(left: float, right: float, y: float, name: str) -> str:
         f'<text x="{right:.1f}" y="{y - 4:.1f}" text-anchor="end" fill="{LIMIT}" '
         f'style="{halo}">{escape(name)}</text>'
     )
-    return line(left, y, right, y, LIMIT, dashed=True) + name
+    return line((left, y), (right, y), LIMIT, dashed=True) + name
 
 
 def legend_row(x: float, y: float, entries: Sequence[tuple[str, str]]) -> list[str]:

@@ -57,13 +57,10 @@ def _memory(record: Record, end_us: float, y: int) -> list[str]:
 
     parts = []
     for tick_bytes in _round_bytes(top_bytes):
-        parts.append(
-            shapes.line(
-                LEFT, height(tick_bytes), shapes.WIDTH - RIGHT, height(tick_bytes), "#e4e4e4"
-            )
-        )
+        y_tick = height(tick_bytes)
+        parts.append(shapes.line((LEFT, y_tick), (shapes.WIDTH - RIGHT, y_tick), "#e4e4e4"))
         label = format_bytes(round(tick_bytes)) if tick_bytes else "0"
-        parts.append(shapes.words(LEFT - 8, height(tick_bytes) + 4, label, "end"))
+        parts.append(shapes.words(LEFT - 8, y_tick + 4, label, "end"))
     parts += _stack(record.holdings, end_us, height)
     parts.append(_outline(record.timeline.ledger, end_us, height))
     if record.budget_bytes:
@@ -114,7 +111,7 @@ def _peak_mark(peak: Peak, x: float, y: float, bottom: float) -> list[str]:
     anchor = "start" if x < shapes.WIDTH / 2 else "end"
     label = f"most at one moment: {format_bytes(peak.size_bytes)}, {peak.call}"
     return [
-        shapes.line(x, y, x, bottom, PEAK_COLOUR, dashed=True),
+        shapes.line((x, y), (x, bottom), PEAK_COLOUR, dashed=True),
         shapes.box(x - 3, y - 3, 6, 6, PEAK_COLOUR, label),
         shapes.words(x, y - 20, label, anchor),
     ]

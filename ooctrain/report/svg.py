@@ -133,10 +133,10 @@ def _curve(timeline: Timeline, scale: _Scale, y: int) -> str:
 
 def time_axis(end_us: float, y: int) -> str:
     """The axis below lanes that end at `end_us`, with round times."""
-    marks = [shapes.line(LEFT, y, shapes.WIDTH - RIGHT, y, shapes.AXIS)]
+    marks = [shapes.line((LEFT, y), (shapes.WIDTH - RIGHT, y), shapes.AXIS)]
     for tick in shapes.round_ticks(0, end_us):
         x = x_of(tick, end_us)
-        marks.append(shapes.line(x, y, x, y + 4, shapes.AXIS))
+        marks.append(shapes.line((x, y), (x, y + 4), shapes.AXIS))
         marks.append(shapes.words(x, y + 17, format_us(tick) if tick else "0", "middle"))
     return "\n".join(marks)
 

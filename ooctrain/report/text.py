@@ -54,6 +54,7 @@ def tiling_rows(plan: Plan) -> list[tuple[str, str]]:
         ("tiling", notes["tiling"]),
         ("", f"{notes['work_over_untiled']:.2f} times the untiled computing, {kept} of kept rows"),
         ("", f"least budget of this tiling {least}; {notes['why']}"),
+        ("", "gradients of weights are summed tile by tile: in-core's up to rounding"),
     ]
 
 

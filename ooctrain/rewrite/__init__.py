@@ -10,7 +10,7 @@ All keep the bits; tiling does on whole numbers, and adds floats in another orde
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from ooctrain import plugins as specs
 from ooctrain.errors import ConfigError
@@ -80,6 +80,11 @@ def keeps_of(name: str) -> Keeps:
     if isinstance(found, NamedRewrite):
         return found.keeps
     return "bound" if name.partition(":")[0] in SUMS_ANEW else "bits"
+
+
+def keeps_bits(names: Iterable[str]) -> bool:
+    """Whether a step after these rewrites has the bits of the step before."""
+    return all(keeps_of(name) == "bits" for name in names)
 
 
 def _known(name: object) -> Rewrite:

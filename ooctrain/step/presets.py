@@ -21,6 +21,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from platformdirs import user_cache_dir
+
 from ooctrain.errors import ConfigError, reason
 from ooctrain.step.foreign import parse_json
 from ooctrain.step.machine import Machine
@@ -211,8 +213,9 @@ def usable_cores() -> int:
 
 
 def cache_base() -> Path:
-    """`$OOCTRAIN_CACHE` or `~/.cache/ooctrain`: where kernels and the calibration are kept."""
-    return Path(os.environ.get("OOCTRAIN_CACHE") or Path.home() / ".cache" / "ooctrain")
+    """Where kernels, fetched data and the calibration are kept: `$OOCTRAIN_CACHE`, or the system's
+    own place for that (`~/.cache/ooctrain` on Linux)."""
+    return Path(os.environ.get("OOCTRAIN_CACHE") or user_cache_dir("ooctrain", appauthor=False))
 
 
 def calibration_path(device: str = "cpu") -> Path:

@@ -61,6 +61,7 @@ class Job:
     """The list with addresses: what `_Lister` works out and `interpreter.py` carries out.
 
     Args:
+        trace, schedule: what is carried out.
         steps: {position in the list: step}, without those that only give back.
         releases: in list order.
         start_device, end_device: {(variable, byte of it): address} before and after the list.
@@ -69,6 +70,8 @@ class Job:
         arena_bytes, host_arena_bytes: how many addresses were given out.
     """
 
+    trace: Trace
+    schedule: Schedule
     steps: dict[int, RunnerStep]
     releases: list[Release]
     start_device: dict[tuple[int, int], int]
@@ -124,7 +127,7 @@ class _Lister:
         self._end_run()
         self._check_end()
         return Job(
-            self.steps, self.releases, start_device, start_host,
+            self.trace, self.schedule, self.steps, self.releases, start_device, start_host,
             {key: byte.address for key, byte in self.device.items()},
             {(byte.holder, key[1]): byte.address for key, byte in self.host.items()},
             self.captures, self.arena.blocks * self.block, self.host_arena.blocks,

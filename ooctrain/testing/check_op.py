@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +26,9 @@ from ooctrain.layers.kernels.cpu.table import CPU
 from ooctrain.step.op import LINE_BYTES, Op, Scalars, Spec, physical_shape, to_physical
 from ooctrain.step.trace import Trace
 from ooctrain.tracing import TraceRunner
+
+if TYPE_CHECKING:
+    from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 
 SCALARS: Mapping[str, float] = {"lr": 0.1, "step": 3, "seed": 7}
 GUARD_BYTES = 256
@@ -66,15 +70,19 @@ def check_kernel(
     op: Op, inputs: Sequence[np.ndarray], scalars: Scalars = SCALARS, tolerance: float = 1e-5
 ) -> None:
     """The kernel against the definition; guards; threads; in place."""
-    first = _run_kernel(op, inputs, scalars, 1, None)
-    check_agreement(op, inputs, first, scalars, tolerance)
+    # Not at the top, since it loads Numba, which `oc.testing` and its other laws do without.
+    from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
+
+    with closing(ThreadPool(1)) as alone:
+        first = _run_kernel(op, inputs, scalars, alone)
+        check_agreement(op, inputs, first, scalars, tolerance)
+        if op.reusable():
+            in_place = _run_kernel(op, inputs, scalars, alone, in_place=True)
+            assert same_bits(first, in_place), f"{op}: in place"
     for threads, seed in ((2, None), (3, 1)):
-        again = _run_kernel(op, inputs, scalars, threads, seed)
+        with closing(ThreadPool(threads, shuffle_seed=seed)) as pool:
+            again = _run_kernel(op, inputs, scalars, pool)
         assert same_bits(first, again), f"{op}: {threads} threads give other bits than one"
-    if op.reusable():
-        assert same_bits(first, _run_kernel(op, inputs, scalars, 1, None, in_place=True)), (
-            f"{op}: in place"
-        )
 
 
 def check_agreement(
@@ -175,30 +183,24 @@ def _differences(
 
 
 def _run_kernel(
-    op: Op, inputs: Sequence[np.ndarray], scalars: Scalars, threads: int, shuffle_seed: int | None,
+    op: Op, inputs: Sequence[np.ndarray], scalars: Scalars, pool: ThreadPool,
     in_place: bool = False,
 ) -> list[np.ndarray]:  # fmt: skip
-    # Not at the top, since it loads Numba, which `oc.testing` and its other laws do without.
-    from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
-
     specs = [spec_of(a) for a in inputs]
-    space_bytes = CPU.workspace_bytes(op, specs, op.infer(*specs), threads)
-    pool = ThreadPool(threads, shuffle_seed=shuffle_seed)
-    try:
-        return run_guarded(op, inputs, partial(CPU.run, op, pool), space_bytes, scalars, in_place)
-    finally:
-        pool.close()
+    space_bytes = CPU.workspace_bytes(op, specs, op.infer(*specs), pool.threads)
+    run = partial(CPU.run, op, pool, scalars=scalars)
+    return run_guarded(op, inputs, run, space_bytes, in_place)
 
 
 def run_guarded(
     op: Op, inputs: Sequence[np.ndarray], run: Callable[..., None], space_bytes: int,
-    scalars: Scalars, in_place: bool = False,
+    in_place: bool = False,
 ) -> list[np.ndarray]:  # fmt: skip
     """Runs a kernel between guards; outputs and workspace hold garbage before.
 
     Args:
         inputs: logical.
-        run: takes physical inputs, outputs, workspace and scalars.
+        run: takes physical inputs, outputs and workspace.
         space_bytes: of the workspace.
         in_place: outputs lie on the inputs that the operation may reuse.
 
@@ -215,7 +217,7 @@ def run_guarded(
         for i, s in enumerate(op.infer(*in_specs))
     ]
     space = _block((space_bytes,), "uint8")
-    run([b.array for b in ins], [b.array for b in outs], space.array, scalars)
+    run([b.array for b in ins], [b.array for b in outs], space.array)
     for what, blocks in (("an input", ins), ("an output", outs), ("the workspace", [space])):
         assert all(block.intact for block in blocks), f"{op}: wrote outside {what}"
     for i, (block, value) in enumerate(zip(ins, inputs, strict=True)):

@@ -75,17 +75,14 @@ def interpret(
     Cost: O(instructions squared + bytes moved).
     """
     job = lay_out(trace, schedule, rng)
-    return _Runner(trace, schedule, job, start, rng, shared_link).outcome()
+    return _Runner(job, start, rng, shared_link).outcome()
 
 
 class _Runner:
     """Carries a job out on bytes: starts and finishes whatever may start or finish, at random."""
 
-    def __init__(
-        self, trace: Trace, schedule: Schedule, job: Job, start: Mapping[int, bytes],
-        rng: random.Random, shared_link: bool,
-    ):  # fmt: skip
-        self.trace, self.schedule, self.job, self.rng = trace, schedule, job, rng
+    def __init__(self, job: Job, start: Mapping[int, bytes], rng: random.Random, shared_link: bool):
+        self.trace, self.job, self.rng, granule = job.trace, job, rng, job.schedule.granule
         self.device, self.host = bytearray(job.arena_bytes), bytearray(job.host_arena_bytes)
         self._poison(self.device, range(job.arena_bytes))
         self._poison(self.host, range(job.host_arena_bytes))
@@ -99,8 +96,8 @@ class _Runner:
         self.running: dict[str, tuple[RunnerStep, list[bytes]]] = {}
         self.finished: set[int] = set()
         self.pending = list(job.releases)
-        self.held = schedule.granule.fixed_bytes + sum(
-            schedule.granule.granted(hi - lo) for _, lo, hi in schedule.start_device
+        self.held = granule.fixed_bytes + sum(
+            granule.granted(hi - lo) for _, lo, hi in job.schedule.start_device
         )
         self.outputs: dict[str, bytes] = {}
 
@@ -145,7 +142,7 @@ class _Runner:
     def _finish(self, lane: str) -> None:
         step, snapshot = self.running.pop(lane)
         if step.stream == "C":
-            run = self.schedule.instructions[step.index]
+            run = self.job.schedule.instructions[step.index]
             assert isinstance(run, Run)
             values = fake_outputs(self.trace, self.trace.calls[run.call], snapshot)
         else:

@@ -19,7 +19,10 @@ from ooctrain.cli import COMMANDS, command_line
 from ooctrain.errors import OutOfDeviceMemory
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [
+    ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md",
+    *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "howto").glob("*.md")),
+]  # fmt: skip
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 TARGETS = set(re.findall(r"^([a-z][a-z-]*):", MAKEFILE, re.M))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ooctrain.testing.emulator.ptx_lanes import PtxLaunch
 from ooctrain.testing.emulator.ptx_machine import run
 from ooctrain.testing.emulator.ptx_memory import GlobalMemory
 
@@ -48,7 +49,8 @@ def run_by_hand(body: str, *arrays: np.ndarray, threads: int = 32, blocks: int =
     parameters = np.array([a.ctypes.data for a in arrays], np.uint64).tobytes()
     text = module(body, len(arrays), outside)
     grid, block = (blocks, 1, 1), (threads, 1, 1)
-    run(text, "hand", grid, block, shared_bytes, parameters, GlobalMemory.of_arrays(arrays))
+    memory = GlobalMemory.of_arrays(arrays)
+    run(text, "hand", PtxLaunch(grid, block, shared_bytes, parameters, memory))
 
 
 def apply(instruction: str, *sources: np.ndarray, result: str = "f4") -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import resource
@@ -32,6 +33,7 @@ from ooctrain.execution.checkpoint import (
     read,
     save,
 )
+from ooctrain.execution.checkpoint_lock import only_writer
 
 RUN = RunState(
     step=12, epoch=2, seed=7, data={"epoch": 2, "position": 3}, schedule={"last": 0.1},
@@ -325,3 +327,39 @@ def test_what_a_killed_process_left_is_removed_by_the_next_save(tmp_path):
     save(target, {"w": np.ones(2, np.float32)}, RUN)
     assert not abandoned.exists()
     assert all(file.exists() for file in others)
+
+
+def test_a_second_process_cannot_write_the_same_checkpoint(tmp_path):
+    path = tmp_path / "run.safetensors"
+    second = (
+        "import sys\nfrom ooctrain.execution.checkpoint_lock import only_writer\n"
+        "with only_writer(sys.argv[1]): pass"
+    )
+
+    def run():
+        command = [sys.executable, "-c", second, str(path)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    with only_writer(path), only_writer(tmp_path / "other.safetensors"):
+        refused = run()
+        assert f"process {os.getpid()}" in refused.stderr
+        assert "OOC-315" in refused.stderr
+    assert run().returncode == 0
+    (tmp_path / "run.safetensors.lock").write_text("4711")  # of a process that was killed
+    assert run().returncode == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_that_its_holder_has_just_removed_holds_nobody_up(tmp_path, monkeypatch):
+    path, removed = tmp_path / "run.safetensors", []
+    flock = fcntl.flock
+
+    def after_it_was_removed(descriptor, how):
+        if not removed:
+            removed.append((tmp_path / "run.safetensors.lock").unlink())
+        flock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", after_it_was_removed)
+    again = pytest.raises(CheckpointError, match="another process")
+    with only_writer(path), again, only_writer(path):
+        pass

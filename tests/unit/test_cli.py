@@ -599,3 +599,15 @@ def test_a_command_whose_output_nobody_takes_says_nothing_wrong(ending, tmp_path
         assert json.loads(path.read_text())["error"] is None
     else:  # whether the reader is gone when the last line is written is chance
         assert done.returncode in ((0, 1) if "head" in ending else (1,))
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_is_taught_what_can_follow(run, shell, tmp_path):
+    status, lines, _ = run("completion", shell)
+    assert status == 0
+    assert "_OOCTRAIN_COMPLETE" in lines
+    code = "import sys; sys.argv = ['ooctrain']; from ooctrain.cli import main; sys.exit(main())"
+    words = {"COMP_WORDS": "ooctrain train --pl", "COMP_CWORD": "--pl" if shell == "fish" else "2"}
+    asked = os.environ | words | {"_OOCTRAIN_COMPLETE": f"{shell}_complete"}
+    said = subprocess.run([sys.executable, "-c", code], env=asked, capture_output=True, text=True)
+    assert "--planner" in said.stdout, said.stderr

@@ -53,6 +53,15 @@ def test_a_verified_run_has_the_bits_of_in_core_and_the_peak_that_was_planned(ru
     assert "stem          cifar, for small images of 32 x 32\n" in out
 
 
+def test_a_tiled_run_is_compared_with_in_core_tiled_alike(run):
+    """Tiles add gradients of weights in another order; everything else must not matter."""
+    status, numbers, out, _ = run("--planner", "sft", "--budget", "60%", "--steps", "3", "--verify")
+    assert status == 0
+    assert numbers["identical_to_incore"] is True
+    assert "the same bits as in-core, tiled alike:" in out
+    assert "summed tile by tile" in out
+
+
 def test_a_link_that_is_slow_makes_steps_slow_and_changes_no_bit(run):
     fast = run("--budget", "40%", "--steps", "3")[1]
     slow = run("--budget", "40%", "--steps", "3", "--link-bandwidth", "20MB")[1]
@@ -91,6 +100,14 @@ def test_a_broken_checkpoint_is_named_before_anything_is_planned(run, tmp_path):
     assert "is broken" in err
     assert out == ""
     assert numbers["error"].startswith("[OOC-310]")
+
+
+def test_resuming_from_nowhere_makes_no_folder(run, tmp_path):
+    gone = tmp_path / "gone" / "run.safetensors"
+    status, numbers, _, _ = run("--steps", "1", "--resume", str(gone))
+    assert status == 1
+    assert numbers["error"].startswith("[OOC-311]")
+    assert not gone.parent.exists()
 
 
 def test_another_run_s_checkpoint_is_refused_with_the_setting_named(run, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from support.hand_lists import (
     small_step,
 )
 
+import ooctrain as oc
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.devices.base import Debug
 from ooctrain.devices.cpu.copy_engine import CopyLink
@@ -41,6 +43,8 @@ from ooctrain.errors import (
 )
 from ooctrain.execution.executor import Session, host_extent_bytes
 from ooctrain.execution.placement import reserved_peak
+from ooctrain.execution.prepare import Settings, prepare
+from ooctrain.rewrite import keeps_bits
 from ooctrain.sched.schedule import (
     Free,
     Run,
@@ -379,3 +383,29 @@ def _step_us(session):
 class _Nothing(Op):
     def cpu(self, pool, ins, outs, workspace, scalars):
         pass
+
+
+def test_an_arena_reaches_as_far_as_the_blocks_of_an_allocator_that_counts_no_holes():
+    """FirstHole keeps the laws and counts only what it granted; holes between blocks are needed
+    all the same."""
+    strangers = Path(__file__).resolve().parents[1] / "strangers" / "allocators.py"
+    trace = oc.trace(oc.models.build("lenet"), (16, 3, 32, 32), threads=1)
+    roomy = choose_allocator(f"{strangers}:FirstHole", 1 << 30, binding=False)
+    plan = oc.plan(trace, "60%", planner="window", machine="v100-pcie", granule=roomy.granule)
+    reserved = reserved_peak(plan.schedule, plan.trace, roomy)
+    assert reserved > plan.peak_bytes  # it fragments here
+    tight = choose_allocator(f"{strangers}:FirstHole", reserved)
+    assert reserved_peak(plan.schedule, plan.trace, tight) == reserved
+
+
+@pytest.mark.parametrize("allocator", ["best-fit", "first-fit"])
+def test_auto_tiles_nothing_where_an_exact_plan_can_be_placed(allocator):
+    """The fastest plans of LeNet do not fit best-fit's holes; others with in-core's bits do."""
+    trace = oc.trace(oc.models.build("lenet"), (64, 3, 32, 32), threads=2)
+    found = {
+        planner: prepare(trace, Settings("80%", planner, allocator, time_limit_s=None, threads=2))
+        for planner in ("auto", "belady")
+    }
+    assert found["auto"].reserved_bytes <= found["auto"].budget_bytes
+    assert keeps_bits(found["auto"].plan.rewrites)
+    assert found["auto"].plan.makespan_us <= found["belady"].plan.makespan_us

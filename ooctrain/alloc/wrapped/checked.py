@@ -21,12 +21,17 @@ ALIGN_BYTES = 64
 
 
 class Checked(Wrapper):
-    """Names blocks that overlap, are not aligned, or hold less than was asked for."""
+    """Names blocks that overlap, are not aligned, or hold less than was asked for.
+
+    Attributes:
+        highest_end: behind the last byte of all blocks that were handed out whole.
+    """
 
     def __init__(self, inner: Allocator):
         super().__init__(inner)
         self._places: list[tuple[int, int]] = []  # (address, end) of the live blocks
         self._tags: dict[int, str] = {}  # by address
+        self.highest_end = 0
 
     def allocate(self, nbytes: int, tag: str = "") -> Block:
         """Raises PlanMismatch: the block cannot be used."""
@@ -59,6 +64,8 @@ class Checked(Wrapper):
             if start < hi and lo < end:
                 raise self._wrong(tag, f"it lies on {self._tags[start]!r}, which is live")
         self._places.insert(place, (lo, hi))
+        if held:
+            self.highest_end = max(self.highest_end, lo + granted)
         self._tags[lo] = tag
         return block
 

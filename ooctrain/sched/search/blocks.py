@@ -47,17 +47,18 @@ class Capacity(NamedTuple):
 
 
 @compiled
-def forward(held, unsent, time_us, leaving, work, capacity):
+def forward(states, leaving, work, capacity):
     """(held, unsent, us) after the forward part of a stage; what cannot be takes infinitely long.
 
     Args:
-        held, unsent, time_us, leaving: float64, for each state; `leaving` is to be sent with what
-            is unsent.
+        states: with `held`, `unsent` and `time_us`, float64, for each state.
+        leaving: float64, for each state: what is to be sent with what is unsent.
         work: StageWork.
         capacity: Capacity, on the way out.
 
     Cost: O(states).
     """
+    held, unsent = states.held, states.unsent
     after_held, after_unsent = np.empty_like(held), np.empty_like(held)
     after_us = np.full_like(held, np.inf)
     for row in range(held.size):
@@ -66,23 +67,24 @@ def forward(held, unsent, time_us, leaving, work, capacity):
         after_held[row] = held[row] + work.grows - min(to_send, sent)
         after_unsent[row] = max(0.0, to_send - sent)
         if lacks <= unsent[row]:
-            after_us[row] = time_us[row] + (lacks / capacity.rate + work.us)
+            after_us[row] = states.time_us[row] + (lacks / capacity.rate + work.us)
     return after_held, after_unsent, after_us
 
 
 @compiled
-def backward(held, unsent, unfetched, reached_us, ways, capacity, limit_us):
+def backward(states, reached_us, ways, capacity, limit_us):
     """(way, row, unfetched, us) for each way to run the backward part of a block, and each state,
     that fit the memory and the time.
 
     Args:
-        held, unsent, unfetched: float64, for each state, before the block.
+        states: with `held`, `unsent` and `unfetched`, float64, for each state before the block.
         reached_us: float64, for each state: when its forward part is done.
         ways: Ways, float64.
         capacity: Capacity, on the way in.
 
     Cost: O(ways x states).
     """
+    held, unsent, unfetched = states.held, states.unsent, states.unfetched
     memory, in_rate = capacity
     peaks, took_us = ways
     most = peaks.size * held.size

@@ -71,8 +71,8 @@ def run_cuda(
     launcher of arrays in this process."""
     specs = [spec_of(a) for a in inputs]
     space_bytes = CUDA.workspace_bytes(op, specs, op.infer(*specs), 1)
-    run = partial(CUDA.run, op, launcher)
-    return run_guarded(op, inputs, run, space_bytes, scalars, in_place)
+    run = partial(CUDA.run, op, launcher, scalars=scalars)
+    return run_guarded(op, inputs, run, space_bytes, in_place)
 
 
 def cpu_bits(op: Op, *arrays: np.ndarray, scalars: Scalars = SCALARS) -> list[np.ndarray]:

@@ -109,11 +109,11 @@ def publish_mma(table, turn, thread, a, b, c):
 
 
 @inner
-def _product(table, turn, first, row, column, total):
+def _product(offered, first, row, column, total):
     """total + row `row` of a times column `column` of b, elements where tensor_core says."""
     for k in range(8):
-        a = table[turn, first + row % 8 * 4 + k % 4, row // 8 + k // 4 * 2]
-        total += a * table[turn, first + column * 4 + k % 4, 4 + k // 4]
+        a = offered[first + row % 8 * 4 + k % 4, row // 8 + k // 4 * 2]
+        total += a * offered[first + column * 4 + k % 4, 4 + k // 4]
     return np.float32(total)
 
 
@@ -122,11 +122,12 @@ def collect_mma(table, turn, thread, a, b, c):
     """tensor_core.mma_tf32: this lane's four elements of c + a b."""
     lane = thread % WARP
     first, row, column = thread - lane, lane // 4, lane % 4 * 2
+    offered = table[turn]
     return (
-        _product(table, turn, first, row, column, c[0]),
-        _product(table, turn, first, row, column + 1, c[1]),
-        _product(table, turn, first, row + 8, column, c[2]),
-        _product(table, turn, first, row + 8, column + 1, c[3]),
+        _product(offered, first, row, column, c[0]),
+        _product(offered, first, row, column + 1, c[1]),
+        _product(offered, first, row + 8, column, c[2]),
+        _product(offered, first, row + 8, column + 1, c[3]),
     )
 
 

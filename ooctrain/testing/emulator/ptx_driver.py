@@ -17,6 +17,7 @@ from typing import Any
 
 from ooctrain.errors import OoctrainError
 from ooctrain.testing.emulator import ptx_faults as faults
+from ooctrain.testing.emulator.ptx_lanes import PtxLaunch
 from ooctrain.testing.emulator.ptx_machine import run
 from ooctrain.testing.emulator.ptx_memory import GlobalMemory, MemoryRange
 from ooctrain.testing.emulator.ptx_text import entries, read_program
@@ -92,10 +93,9 @@ class LaunchRunner:
         try:
             size = read_program(text, name.decode()).parameter_bytes
             parameters = ctypes.string_at(arguments, size) if size else b""
-            run(
-                text, name.decode(), (x, y, z), (threads_x, threads_y, threads_z), shared_bytes,
-                parameters, memory,
-            )  # fmt: skip
+            threads = (threads_x, threads_y, threads_z)
+            launch = PtxLaunch((x, y, z), threads, shared_bytes, parameters, memory)
+            run(text, name.decode(), launch)
         except OoctrainError as fault:
             self.faults.append(fault)
             return STATUS.get(type(fault), LAUNCH_FAILED)

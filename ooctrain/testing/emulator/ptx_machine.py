@@ -24,7 +24,6 @@ from ooctrain.testing.emulator.ptx_access import copy, load, load_matrices, stor
 from ooctrain.testing.emulator.ptx_faults import NOBODY, Endless, PtxFault, UnknownInstruction
 from ooctrain.testing.emulator.ptx_flow import CodeBlock, Flow, find_flow
 from ooctrain.testing.emulator.ptx_lanes import Extent, Lanes, PtxLaunch, Read, Step, reader
-from ooctrain.testing.emulator.ptx_memory import GlobalMemory
 from ooctrain.testing.emulator.ptx_table import TABLE, arithmetic
 from ooctrain.testing.emulator.ptx_text import Instruction, PtxProgram, read_program, readable
 from ooctrain.testing.emulator.ptx_warp import barrier, multiply, shuffle
@@ -42,25 +41,18 @@ OPCODES: dict[str, Decode] = {
 }  # fmt: skip
 
 
-def run(
-    ptx_text: str, kernel_name: str, grid: Extent, block: Extent, shared_bytes: int,
-    parameter_bytes: bytes, memory: GlobalMemory,
-) -> None:  # fmt: skip
+def run(ptx_text: str, kernel_name: str, launch: PtxLaunch) -> None:
     """Runs one launch to its end.
 
     Args:
         ptx_text: a module.
         kernel_name: an entry of it.
-        grid: blocks along x, y, z.
-        block: threads of a block along x, y, z.
-        shared_bytes: dynamic shared memory of a block, besides what the text declares.
-        parameter_bytes: all parameters, each where `read_program(...).parameters` says.
-        memory: global memory; its addresses are those that the parameters hold.
+        launch: its parameters lie where `read_program(...).parameters` says, and hold addresses
+            of its memory.
 
     Raises:
         PtxFault: the kernel does what a GPU leaves undefined, or what is not known here.
     """
-    launch = PtxLaunch(grid, block, shared_bytes, parameter_bytes, memory)
     run_blocks(prepare(ptx_text, kernel_name), launch, range(launch.blocks))
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -52,6 +53,14 @@ class Who:
         )
 
 
+class _Past(NamedTuple):
+    """What was done before to each of some words: by which thread, in which two intervals."""
+
+    thread: np.ndarray
+    intervals: np.ndarray
+    did: str
+
+
 class AccessLog:
     """The memory of a number of words.
 
@@ -77,7 +86,8 @@ class AccessLog:
         writer = self._writer[words]
         others = (writer != who.thread) & (writer != NOBODY)
         if others.any():
-            self._check(others, writer, self._written[:, words], who, words, "reads", "wrote")
+            past = _Past(writer, self._written[:, words], "wrote")
+            self._check(others, past, who, words, "reads")
         self._forget_ordered_readers(who, words)
         np.minimum.at(self._first, words, who.thread)
         np.maximum.at(self._last, words, who.thread)
@@ -96,35 +106,36 @@ class AccessLog:
         Raises:
             Race: another thread read or wrote it, or writes it now, and nothing orders the two.
         """
-        writer, written = self._writer[words], self._written[:, words]
+        writer = self._writer[words]
         others = (writer != who.thread) & (writer != NOBODY) & np.logical_not(kept)
         if others.any():
-            self._check(others, writer, written, who, words, "writes", "wrote")
+            past = _Past(writer, self._written[:, words], "wrote")
+            self._check(others, past, who, words, "writes")
         for reader in (self._first[words], self._last[words]):
             others = (reader != who.thread) & (reader != NOBODY)
             if others.any():
-                self._check(others, reader, self._read[:, words], who, words, "writes", "read")
+                past = _Past(reader, self._read[:, words], "read")
+                self._check(others, past, who, words, "writes")
         self._writer[words] = who.thread
-        twice = (self._writer[words] != who.thread) & np.logical_not(agreed)
+        last = self._writer[words]
+        twice = (last != who.thread) & np.logical_not(agreed)
         if twice.any():
-            self._fail(int(np.argmax(twice)), self._writer[words], who, words, "writes", "writes")
+            now = _Past(last, self._written[:, words], "writes")
+            self._fail(int(np.argmax(twice)), now, who, words, "writes")
         self._written[0, words], self._written[1, words] = who.interval, who.warp_interval
 
     def _check(
-        self, others: np.ndarray, other: np.ndarray, then: np.ndarray, who: Who, words: np.ndarray,
-        does: str, did: str,
-    ) -> None:  # fmt: skip
-        bad = others & ~_ordered(other, then, who)
-        if bad.any():
-            self._fail(int(np.argmax(bad)), other, who, words, does, did)
-
-    def _fail(
-        self, at: int, other: np.ndarray, who: Who, words: np.ndarray, does: str, did: str
+        self, others: np.ndarray, past: _Past, who: Who, words: np.ndarray, does: str
     ) -> None:
-        thread, near = int(who.thread[at]), int(other[at])
+        bad = others & ~_ordered(past.thread, past.intervals, who)
+        if bad.any():
+            self._fail(int(np.argmax(bad)), past, who, words, does)
+
+    def _fail(self, at: int, past: _Past, who: Who, words: np.ndarray, does: str) -> None:
+        thread, near = int(who.thread[at]), int(past.thread[at])
         block, lane = divmod(near, who.stride)
         raise Race(
-            f"race: a thread {does} what another {did}, and no barrier is between them",
+            f"race: a thread {does} what another {past.did}, and no barrier is between them",
             thread=thread,
             numbers=f"{self._describe(int(words[at]))}; the other is thread {lane} of block"
             f" number {block}",

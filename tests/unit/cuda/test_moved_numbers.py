@@ -12,6 +12,7 @@ from ooctrain.layers.kernels.cuda.runtime.moved import moved, with_numbers_in_me
 from ooctrain.layers.kernels.cuda.runtime.packing import layout_of
 from ooctrain.layers.kernels.cuda.runtime.shim import why_no_ptx
 from ooctrain.testing.emulator.ptx import read_ptx
+from ooctrain.testing.emulator.ptx_lanes import PtxLaunch
 from ooctrain.testing.emulator.ptx_machine import run
 from ooctrain.testing.emulator.ptx_memory import GlobalMemory
 from ooctrain.testing.emulator.ptx_text import entries
@@ -39,7 +40,7 @@ def test_a_number_in_memory_gives_the_same_bits():
         layout = layout_of(kernel if target is out else moved(kernel))
         packed = layout.pack(*words_of(w), *words_of(g), *words_of(target), lr, 0.1)
         memory = GlobalMemory.of_arrays([w, g, target, cell])
-        run(ready, entry, (1, 1, 1), (kernel.threads, 1, 1), 0, packed, memory)
+        run(ready, entry, PtxLaunch((1, 1, 1), (kernel.threads, 1, 1), 0, packed, memory))
     assert (out == found).all()
     assert abs(out - (w - np.float32(0.3) * (g + np.float32(0.1) * w))).max() < 1e-6
 

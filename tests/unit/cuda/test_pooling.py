@@ -48,7 +48,7 @@ def normal(*shape):
 
 def cpu_bits(op, *inputs):
     """What the cpu's kernel gives, physical."""
-    return run_guarded(op, inputs, partial(CPU.run, op, ThreadPool(1)), 0, {})
+    return run_guarded(op, inputs, partial(CPU.run, op, ThreadPool(1), scalars={}), 0)
 
 
 @pytest.mark.parametrize(("shape", "geometry"), quick(CASES + DILATED, 3, 4, 8, names=2))

@@ -19,6 +19,7 @@ from ooctrain.testing.emulator.ptx_faults import (
     ReadOfUnwritten,
     UnknownInstruction,
 )
+from ooctrain.testing.emulator.ptx_lanes import PtxLaunch
 from ooctrain.testing.emulator.ptx_machine import run
 from ooctrain.testing.emulator.ptx_memory import GlobalMemory
 
@@ -155,7 +156,8 @@ def test_special_registers_of_three_dimensions():
 """
     text = module(body, 1)
     parameters = np.array([out.ctypes.data], np.uint64).tobytes()
-    run(text, "hand", (1, 1, 2), (3, 2, 2), 0, parameters, GlobalMemory.of_arrays([out]))
+    memory = GlobalMemory.of_arrays([out])
+    run(text, "hand", PtxLaunch((1, 1, 2), (3, 2, 2), 0, parameters, memory))
     thread = np.arange(12)
     for block in (0, 1):
         rows = out[12 * block : 12 * block + 12]
@@ -335,16 +337,17 @@ def test_raw_memory_of_the_process_is_memory_too():
     addresses = [ctypes.addressof(x), ctypes.addressof(y)]
     memory = GlobalMemory.of_ranges([(address, 256) for address in addresses])
     parameters = np.array(addresses, np.uint64).tobytes()
-    run(module(MIRROR, 2, TILE), "hand", (1, 1, 1), (64, 1, 1), 0, parameters, memory)
+    run(module(MIRROR, 2, TILE), "hand", PtxLaunch((1, 1, 1), (64, 1, 1), 0, parameters, memory))
     assert list(y) == list(range(63, -1, -1))
     short = GlobalMemory.of_ranges([(addresses[0], 256), (addresses[1], 252)])
     with pytest.raises(OutOfBounds, match=r"thread \(63, 0, 0\)"):
-        run(module(MIRROR, 2, TILE), "hand", (1, 1, 1), (64, 1, 1), 0, parameters, short)
+        run(module(MIRROR, 2, TILE), "hand", PtxLaunch((1, 1, 1), (64, 1, 1), 0, parameters, short))
 
 
 def test_the_parameters_must_be_all_there():
+    launch = PtxLaunch((1, 1, 1), (32, 1, 1), 0, bytes(8), GlobalMemory([]))
     with pytest.raises(ConfigError, match="takes 16 bytes of parameters, got 8"):
-        run(module("", 2), "hand", (1, 1, 1), (32, 1, 1), 0, bytes(8), GlobalMemory([]))
+        run(module("", 2), "hand", launch)
 
 
 # Faults

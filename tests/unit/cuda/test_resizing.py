@@ -86,7 +86,7 @@ def test_reflection(channels, sides):
 def test_dropout_drops_what_the_cpu_drops(shape, op):
     x = normal(*shape)
     (y,) = check_cuda(op, x, tolerance=EPS)
-    (want,) = run_guarded(op, [x], partial(CPU.run, op, ThreadPool(1)), 0, SCALARS)
+    (want,) = run_guarded(op, [x], partial(CPU.run, op, ThreadPool(1), scalars=SCALARS), 0)
     np.testing.assert_array_equal(y, want)
     if 0 < op.p < 1 and x.size > 50:
         assert 0 < np.count_nonzero(y) < y.size

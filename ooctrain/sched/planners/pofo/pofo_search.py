@@ -183,9 +183,7 @@ class BlockSearch:
         taken, sent = float(beside + chain.extra_forward[i]), float(int(work_us * chain.out_rate))
         work = self.blocks.StageWork(taken, float(grows), sent, work_us)
         capacity = self.blocks.Capacity(float(chain.memory), chain.out_rate)
-        held, unsent, time_us = self.blocks.forward(
-            states.held, states.unsent, states.time_us, leaving, work, capacity
-        )
+        held, unsent, time_us = self.blocks.forward(states, leaving, work, capacity)
         return states._replace(held=held, unsent=unsent, time_us=time_us)
 
     def _backward(
@@ -199,9 +197,8 @@ class BlockSearch:
         each_way = self.blocks.Ways(np.array(peaks, float), np.array(took_us, float))
         capacity = self.blocks.Capacity(float(chain.memory), chain.in_rate)
         ways, rows, unfetched, time_us = self.blocks.backward(
-            states.held, states.unsent, states.unfetched, after.time_us, each_way, capacity,
-            self._limit_us(last),
-        )  # fmt: skip
+            states, after.time_us, each_way, capacity, self._limit_us(last)
+        )
         if not len(rows):
             return
         if blocks[0].offloaded:

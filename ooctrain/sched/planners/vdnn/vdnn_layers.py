@@ -13,8 +13,9 @@ a layer is a call. Read next: `vdnn.py`, paper 002's stronger version.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from ooctrain.layers.conv2d import Conv2d
@@ -34,8 +35,26 @@ from ooctrain.step.op import computed_by
 from ooctrain.step.trace import Trace
 
 
-@dataclass(frozen=True, slots=True)
-class VdnnAll:
+class _AfterEachLayer(ABC):
+    """A planner whose one list stops after each layer; subclasses say what leaves."""
+
+    name: str
+
+    @abstractmethod
+    def leaving(self, trace: Trace) -> Iterable[Offloadable]:
+        """What goes to the host and comes back, in order of leaving."""
+
+    def plan(
+        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
+        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
+    ) -> Plan:  # fmt: skip
+        """See `Planner`. The minimum is the peak of its only list."""
+        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
+        return _plan(self.name, question, list(self.leaving(trace)))
+
+
+@dataclass(frozen=True)
+class VdnnAll(_AfterEachLayer):
     """vDNN for the inputs of all layers.
 
     Args:
@@ -51,29 +70,17 @@ class VdnnAll:
     def __post_init__(self) -> None:
         check_ratio(self.name, self.ratio)
 
-    def plan(
-        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
-        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
-    ) -> Plan:  # fmt: skip
-        """See `Planner`. The minimum is the peak of its only list."""
-        trips = list(take(_layer_inputs(trace), self.ratio))
-        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
-        return _plan(self.name, question, trips)
+    def leaving(self, trace: Trace) -> Iterable[Offloadable]:
+        return take(_layer_inputs(trace), self.ratio)
 
 
-class VdnnConv:
+class VdnnConv(_AfterEachLayer):
     """vDNN for the inputs of convolutions. Cost: O(uses)."""
 
     name = "vdnn-conv"
 
-    def plan(
-        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
-        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
-    ) -> Plan:  # fmt: skip
-        """See `Planner`. The minimum is the peak of its only list."""
-        trips = [s for s in _layer_inputs(trace) if _feeds_convolution(trace, s)]
-        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
-        return _plan(self.name, question, trips)
+    def leaving(self, trace: Trace) -> Iterable[Offloadable]:
+        return (s for s in _layer_inputs(trace) if _feeds_convolution(trace, s))
 
 
 def _layer_inputs(trace: Trace) -> Iterator[Offloadable]:

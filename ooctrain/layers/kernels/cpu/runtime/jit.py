@@ -23,6 +23,7 @@ import numba
 from numba.core import caching
 
 from ooctrain.layers.kernels.cpu.runtime.kept_code import KeptCode
+from ooctrain.step.presets import cache_base
 
 _ROOM = Path(__file__).parents[1]
 # Each of these changes the machine code that the same source gives.
@@ -50,9 +51,8 @@ def source_hash(folder: Path = _ROOM) -> str:
 
 @lru_cache(maxsize=1)
 def cache_folder() -> Path:
-    """The cache of these sources: a folder below `$OOCTRAIN_CACHE`, else `~/.cache/ooctrain`."""
-    base = os.environ.get("OOCTRAIN_CACHE") or Path.home() / ".cache" / "ooctrain"
-    return Path(base) / f"kernels-{source_hash()}"
+    """The folder of these sources' machine code."""
+    return cache_base() / f"kernels-{source_hash()}"
 
 
 def inner(function: Callable) -> Callable:

@@ -1,0 +1,85 @@
+"""The values that persist, where a step leaves them: on the device, on the host, or in pieces on
+both.
+
+A list says where each persistent value lies before its first instruction and after its last one,
+byte range by byte range (`start.py`). Between steps a value is put together from these ranges, and
+a new one is written back to them, so that nobody outside needs to know what was swapped out. Inputs
+take the same way, but the host does not wait for them. Read next: `executor.py`, `placement.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from ooctrain.devices.base import Device
+from ooctrain.execution.placement import Placement
+from ooctrain.execution.program import Program
+from ooctrain.execution.result import from_bytes, to_bytes
+from ooctrain.execution.start import start_ranges
+
+
+class BetweenSteps:
+    """Reads and writes values while no step is under way.
+
+    Args:
+        program: its start says where every value lies.
+        placement: says at which address.
+    """
+
+    def __init__(self, program: Program, device: Device, placement: Placement):
+        self.trace, self.device, self.placement = program.trace, device, placement
+        self._start_device, self._start_host = start_ranges(program)
+
+    def on_device(self) -> Iterator[int]:
+        """The variables that are on the device, whole or in part, before a step."""
+        return filter(self._is_on_device, self.trace.initial)
+
+    def read(self, variable: int) -> np.ndarray:
+        """The true value of a persistent variable, logical layout."""
+        described = self.trace.variables[variable]
+        if described.pinned:
+            address = self.placement.address(variable)
+            return from_bytes(self.device.read(address, described.value_bytes), described)
+        data = np.empty(described.nbytes, np.uint8)
+        for lo, hi, offset in self._start_host.get(variable, ()):
+            data[lo:hi] = self.device.host(offset, hi - lo)
+        for lo, hi in self._start_device.get(variable, ()):
+            address = self.placement.blocks[variable].address
+            data[lo:hi] = self.device.read(address + lo, hi - lo)
+        return from_bytes(data, described)
+
+    def put(self, variable: int, data: np.ndarray) -> None:
+        """Writes the bytes of a variable to wherever they belong."""
+        address = self.placement.address(variable) if self._is_on_device(variable) else 0
+        self._write(variable, data, address, self.device.write)
+
+    def feed(self, variable: int, value: Any, places: Mapping[int, int]) -> None:
+        """Writes an input; the host does not wait until it is there.
+
+        Args:
+            places: {variable: its address}, of those that are on the device.
+        """
+        data = to_bytes(value, self.trace.variables[variable])
+        self._write(variable, data, places.get(variable, 0), self.device.feed)
+
+    def forget(self, variable: int) -> None:
+        """Gives back what the device can of a variable's memory; its value is lost."""
+        for lo, hi in self._start_device.get(variable, ()):
+            self.device.discard(self.placement.address(variable) + lo, hi - lo)
+
+    def _is_on_device(self, variable: int) -> bool:
+        return self.trace.variables[variable].pinned or variable in self._start_device
+
+    def _write(
+        self, variable: int, data: np.ndarray, address: int,
+        write: Callable[[int, np.ndarray], None],
+    ) -> None:  # fmt: skip
+        if self.trace.variables[variable].pinned:
+            write(address, data)
+        for lo, hi, offset in self._start_host.get(variable, ()):
+            self.device.host(offset, hi - lo)[:] = data[lo:hi]
+        for lo, hi in self._start_device.get(variable, ()):
+            write(address + lo, data[lo:hi])

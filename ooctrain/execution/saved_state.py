@@ -1,0 +1,79 @@
+"""All that persists of a training run, by name: to a checkpoint and back.
+
+What persists is the model's parameters and buffers, the optimizer's slots, and how often each
+parameter was updated. A parameter that was frozen for some steps has fewer updates than the run
+has steps; Adam's bias correction depends on the number, so the file holds it wherever it differs.
+Read next: `checkpoint.py` for the file itself, `train.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ooctrain.engine.incore import named_tensors
+from ooctrain.engine.module import Module
+from ooctrain.engine.tensor import Tensor
+from ooctrain.execution import checkpoint as files
+from ooctrain.optim import Optimizer
+
+
+def arrays_of(model: Module, optimizer: Optimizer) -> dict[str, np.ndarray]:
+    """Copies of parameters, buffers and optimizer slots by name."""
+    tensors = named_tensors(model, optimizer)
+    return {name: np.array(each.storage.read(), order="C") for name, each in tensors.items()}
+
+
+def save(
+    path: str, model: Module, optimizer: Optimizer, run: files.RunState, keep: int = files.KEEP
+) -> None:
+    """Writes a checkpoint, whole or not at all.
+
+    Args:
+        path: of the file, ".safetensors" by custom.
+        run: where the run stands; its `updates` are filled in here.
+        keep: files kept in all.
+
+    Raises:
+        CheckpointError: the file cannot be written.
+    """
+    counts = {name: optimizer.steps.get(p, 0) for name, p in _trained(model, optimizer).items()}
+    others = {name: count for name, count in counts.items() if count != run.step}
+    files.save(path, arrays_of(model, optimizer), replace(run, updates=others), keep=keep)
+
+
+def restore(
+    path: str, model: Module, optimizer: Optimizer, config: Mapping[str, Any] | None = None
+) -> files.RunState:
+    """Takes up a checkpoint: values, the number of steps, and of updates of each parameter.
+
+    Args:
+        path: of the file; where it is broken, the newest whole one before it is taken.
+        config: settings that must be those of the saved run.
+
+    Raises:
+        CheckpointError: missing, broken, or of another model or run; nothing has changed.
+    """
+    found, tensors = files.load(path), named_tensors(model, optimizer)
+    shapes = {
+        # Shapes without bytes: the values themselves may be lost.
+        name: np.broadcast_to(np.zeros((), tensor.dtype), tensor.shape)
+        for name, tensor in tensors.items()
+    }
+    files.check_arrays(found, shapes)
+    if config is not None:
+        files.check_config(found, config)
+    for name, tensor in tensors.items():
+        tensor.storage.write(found.arrays[name])
+    optimizer.steps_done = found.run.step
+    for name, parameter in _trained(model, optimizer).items():
+        optimizer.steps[parameter] = found.run.updates.get(name, found.run.step)
+    return found.run
+
+
+def _trained(model: Module, optimizer: Optimizer) -> dict[str, Tensor]:
+    """The model's parameters that the optimizer knows, by name."""
+    return {name: p for name, p in model.named_parameters() if optimizer.updates(p)}
