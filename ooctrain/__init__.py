@@ -13,18 +13,12 @@ docs/architecture.md is the map.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-import ooctrain.machine
-import ooctrain.split
-
 __version__ = "0.1.0"
-
-# The first import of a room binds its name here. `oc.machine` and `oc.split` are functions, so the
-# names are freed again; `from ooctrain.machine.calibrate import ...` keeps working, and no later
-# import binds them.
-del ooctrain.machine, ooctrain.split
 
 #: {module: its public names}
 _NAMES = {
@@ -103,6 +97,18 @@ if TYPE_CHECKING:  # "x as x" is how a type checker knows that a name is public
     from ooctrain.train import Trainer as Trainer
 
     utils = _clip
+
+
+class _Package(ModuleType):
+    """Whoever first imports a room binds its name in the package. `oc.machine` and `oc.split` are
+    functions beside rooms of the same name, so those stay what they are."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _HOME and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:

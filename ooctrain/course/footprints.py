@@ -3,7 +3,7 @@
 In: a part of a rubric, a submission. Out: its work or its peak, and par's, or why there is none.
 The one idea: rows are counted here, from the numbers that were answered; par is what the library's
 own frontiers need for the same cuts, and computed when it is asked for. Read next: `submitted.py`,
-which asks; `../testing/bands_by_hand.py`.
+which asks; `../testing/tiled/bands_by_hand.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,13 @@ from ooctrain.api import step_trace
 from ooctrain.course.beside_par import BesidePar
 from ooctrain.course.rubric import BandsPart
 from ooctrain.course.submitted import bands_of, why_not
-from ooctrain.testing.bands_by_hand import BandedChain, Footprint, chain_in, footprint_of, par_rows
+from ooctrain.testing.tiled.bands_by_hand import (
+    BandedChain,
+    Footprint,
+    chain_in,
+    footprint_of,
+    par_rows,
+)
 
 
 @lru_cache(maxsize=8)

@@ -23,7 +23,7 @@ from ooctrain.errors import ConfigError
 from ooctrain.execution.planners import get_planner
 from ooctrain.plugins import parse_spec
 from ooctrain.sched.planning.planner import Planner
-from ooctrain.testing.bands_by_hand import BandsByHand
+from ooctrain.testing.tiled.bands_by_hand import BandsByHand
 
 SAMPLE_BYTES = 1 << 20
 

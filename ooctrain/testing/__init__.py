@@ -14,7 +14,7 @@ from ooctrain.testing.check_op import check_op
 from ooctrain.testing.check_planner import PlannerFailure, check_planner
 from ooctrain.testing.check_rewrite import RewriteFailure, check_rewrite
 from ooctrain.testing.check_split import SplitFailure, check_split
-from ooctrain.testing.check_tiled import TiledFailure, TiledReport, check_tiled
+from ooctrain.testing.tiled.check_tiled import TiledFailure, TiledReport, check_tiled
 
 __all__ = [
     "AllocatorFailure", "PlannerFailure", "RewriteFailure", "SplitFailure", "TiledFailure",

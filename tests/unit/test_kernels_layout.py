@@ -9,7 +9,8 @@ import pytest
 
 from ooctrain.engine.autograd import tensor
 from ooctrain.layers.dropout import Dropout
-from ooctrain.layers.kernels.cpu import chunks, copy, dropout, layout
+from ooctrain.layers.kernels.cpu import chunks, dropout, layout
+from ooctrain.layers.kernels.cpu.runtime import copy
 from ooctrain.layers.kernels.cpu.table import CPU
 from ooctrain.layers.layout import Reshape
 from ooctrain.step.op import Spec, physical_shape, to_logical, to_physical

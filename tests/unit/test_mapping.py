@@ -12,7 +12,7 @@ import ooctrain as oc
 from ooctrain.devices.cpu.host_vm import VirtualArena, why_no_virtual_memory
 from ooctrain.engine.incore import initial_values
 from ooctrain.execution.mapping import mapped_by_step, mapped_bytes, with_mapping
-from ooctrain.execution.prepare import Settings, prepare
+from ooctrain.execution.prepare import INEXACT_US, Settings, prepare
 from ooctrain.execution.sessions import input_values, open_session
 from ooctrain.machine import memory_speed
 from ooctrain.machine.memory_speed import COPIES, COPY_BYTES, MAP_PIECE_BYTES, map_us_per_byte
@@ -148,8 +148,10 @@ class OwnWeighing:
 def test_any_planner_that_weighs_is_told_what_its_plans_map(unet, allocator, us_per_byte, told):
     planner, there = OwnWeighing(), replace(MACHINE, map_us_per_byte=us_per_byte)
     prepare(unet[1], replace(settings(planner, allocator), machine=there))
-    assert bool(planner.weighed_us) == told
-    assert all(besides_us > 0 for besides_us in planner.weighed_us)
+    # An allocator that cannot place the plan has one more question: can it place this one?
+    mapped_us = [besides_us for besides_us in planner.weighed_us if besides_us < INEXACT_US]
+    assert bool(mapped_us) == told
+    assert all(besides_us > 0 for besides_us in mapped_us)
 
 
 @pytest.mark.skipif(bool(why_no_virtual_memory()), reason="no virtual memory here")

@@ -90,8 +90,8 @@ BAND_BUGS: dict[str, Plant] = {
         "run.totals[v] = value",
     ),
     "bands go into the whole from below": _slip(
-        WEAVER, "_made", "Insert((image, 0, part.rows.lo, 0))",
-        "Insert((image, 0, self.rows.extent(v) - part.rows.hi, 0))",
+        WEAVER, "_made", "image, part.rows.lo))",
+        "image, self.rows.extent(v) - part.rows.hi))",
     ),
     "a part has enough rows if it has the first": _slip(
         ROWS, "source", " and rows.hi <= part.rows.hi", ""

@@ -30,14 +30,14 @@ def _known_slip(owner: Any, name: str, piece: str, wrong: str) -> Plant:
 
 BLOCK_BUGS: dict[str, Plant] = {
     "blocks bound in the wrong order": _known_slip(
-        names, "value_of", ":, block.lo : block.hi]",
-        ":, whole.shape[2] - block.hi : whole.shape[2] - block.lo]",
+        names, "value_of", "..., block.lo : block.hi, :]",
+        "..., whole.shape[-2] - block.hi : whole.shape[-2] - block.lo, :]",
     ),
     "blocks of the first image bound": _known_slip(
         names, "value_of", "block.image : block.image + 1", "0:1"
     ),
     "results of all images in the first": _known_slip(
-        names, "put_together", "whole[block.image, :,", "whole[0, :,"
+        names, "put_together", "whole[block.image, ...,", "whole[0, ...,"
     ),
     "a block overwritten before its second reader": _slip(
         blocks, "_sparing", "if not blocks.intersection(call.reuse.values()):", "if True:"

@@ -57,7 +57,13 @@ def whoever_is_frozen_stays_trained(patch: pytest.MonkeyPatch) -> None:
 
 def clipping_is_no_part_of_the_key(patch: pytest.MonkeyPatch) -> None:
     """The change is seen, and the old plan found again."""
-    plant(patch, seen.Seen, "key", "(now.accumulate, now.clip)", "(now.accumulate,)")
+    plant(
+        patch,
+        seen.Seen,
+        "key",
+        "(now.accumulate, now.clip, now.shared)",
+        "(now.accumulate, now.shared)",
+    )
 
 
 def slots_are_taken_for_granted(patch: pytest.MonkeyPatch) -> None:

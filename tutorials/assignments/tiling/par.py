@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ooctrain.course.footprints import chain_for, par_footprint
 from ooctrain.course.rubric import read_rubric
-from ooctrain.testing.bands_by_hand import BandedChain, footprint_of, par_rows
+from ooctrain.testing.tiled.bands_by_hand import BandedChain, footprint_of, par_rows
 from ooctrain.units import format_bytes
 
 

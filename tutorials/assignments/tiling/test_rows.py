@@ -5,7 +5,7 @@ In: the fixture `bands`: `--bands`, else `adapters.py` in this folder. Read next
 
 import pytest
 
-from ooctrain.testing.bands_by_hand import BandedChain, footprint_of
+from ooctrain.testing.tiled.bands_by_hand import BandedChain, footprint_of
 
 CONV = (3, 1, 1)
 POOL = (2, 2, 0)

@@ -4,7 +4,7 @@ In: x (N, H, W, C), or (N, C), a rate and a key. Out: x / (1 - p) where kept, el
 no generator state. Whether an element is kept is a hash of (key of the call, global element index),
 the index counted in the logical NCHW order of the whole, untiled variable; so a tile at an offset
 draws the bits that the untiled call draws there, and backward is the same kernel on dy. Source:
-`layers/dropout.py`. Read next: `copy.py`.
+`layers/dropout.py`. Read next: `runtime/copy.py`.
 """
 
 from __future__ import annotations

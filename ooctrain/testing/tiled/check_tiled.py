@@ -5,7 +5,7 @@ result: y, dX, dW, db, statistics; or a `TiledFailure` that names the first one 
 where. The one idea: both steps run call by call on the same random numbers. What tilings promise to
 the bit has to be equal to the bit; sums that are added in another order have a bound that is
 computed from the sizes of their terms (`tiled_bounds.py`); of the little that has neither the
-definitions are compared, in float64. Read next: docs/tiling.md; `check_rewrite.py`.
+definitions are compared, in float64. Read next: docs/tiling.md; `testing/check_rewrite.py`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from ooctrain.nn.containers import tilings_wanted
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.step.op import Scalars
 from ooctrain.step.trace import Trace
-from ooctrain.testing.gradient_step import gradient_step, random_values
-from ooctrain.testing.tiled_bounds import Allowed, allowed_errors
+from ooctrain.testing.tiled.gradient_step import gradient_step, random_values
+from ooctrain.testing.tiled.tiled_bounds import Allowed, allowed_errors
 
 SCALARS: Scalars = {"lr": 0.5, "step": 3, "seed": 7}
 THREADS = 2

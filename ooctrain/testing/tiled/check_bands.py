@@ -11,7 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from ooctrain.errors import OoctrainError, unknown_name
-from ooctrain.testing.bands_by_hand import BandedChain, BandsByHand, footprint_of, random_chain
+from ooctrain.testing.tiled.bands_by_hand import (
+    BandedChain,
+    BandsByHand,
+    footprint_of,
+    random_chain,
+)
 
 
 class BandsFailure(OoctrainError, AssertionError):
