@@ -2,7 +2,8 @@
 
 In: layers and cuts. Out: the rows that a submission's process answers, as data. The one idea: what
 comes back is three numbers for each band and tensor, and whoever asked counts with them; nothing of
-the submission runs there. Read next: `interview.py`; `../testing/tiled/bands_by_hand.py`, which counts.
+the submission runs there. Read next: `interview.py`; `../testing/tiled/bands_by_hand.py`, which
+counts.
 """
 
 from __future__ import annotations
