@@ -116,8 +116,8 @@ class Storage:
                     return to_physical(value)
             elif physical is not None:
                 return physical
-            elif self.initial is not None:
-                self._physical = in_own_pages(to_physical(self.initial()))
+            elif (initial := self.initial) is not None:
+                self._begin(in_own_pages(to_physical(initial())))
 
     def read(self) -> np.ndarray:
         """The value in logical layout; not to be written to. No copy where it is here."""
@@ -134,16 +134,33 @@ class Storage:
         of code did so."""
         if np.shape(array) != self.shape:
             raise ShapeError(f"value of shape {np.shape(array)} does not fit {self.shape}")
-        while (holder := self.holder) is not None:
-            if holder.write(array) or self.take_back(np.array(array), holder):
+        while not self._write_here(array):
+            holder = self.holder
+            if holder is not None and (
+                holder.write(array) or self.take_back(np.array(array), holder)
+            ):
+                self._writes += 1
                 break
-        else:
+        self._written = self.version, _line_outside_library()
+
+    def _write_here(self, array: np.ndarray) -> bool:
+        """`write` of a value that nobody keeps; False: somebody does."""
+        with self._moving:
+            if self.holder is not None:
+                return False
             if self._physical is None:
                 self._physical = in_own_pages(np.array(to_physical(np.asarray(array))))
             else:
                 np.copyto(to_logical(self._physical), array, casting="same_kind")
-        self._writes += 1
-        self._written = self.version, _line_outside_library()
+            self._writes += 1
+            return True
+
+    def _begin(self, physical: np.ndarray) -> None:
+        """Keeps the first value, unless another thread has begun with it meanwhile: its own may
+        have been trained and come home since."""
+        with self._moving:
+            if self.holder is None and self._physical is None and self.initial is not None:
+                self._physical = physical
 
     def lend(self, holder: Holder, before: Holder | None, version: int) -> bool:
         """Has `holder` keep the value from now on; the memory here is given back.

@@ -139,6 +139,11 @@ class ThreadCommunicator:
         return self._channel, kind, self._turn
 
 
+def lone_rank() -> Ranks:
+    """The only rank of a training."""
+    return Ranks(ThreadCommunicator(_Table(1), 0, random.Random(0)))
+
+
 def on_ranks(count: int, run: Callable[[Ranks], Result], seed: int = 0, **how: Any) -> list[Result]:
     """Runs a function on each of so many ranks at once, each in a thread of its own.
 

@@ -25,6 +25,7 @@ from ooctrain import nn, optim
 from ooctrain.devices.base import Debug
 from ooctrain.engine.clip import ClipEach
 from ooctrain.errors import OoctrainError
+from ooctrain.testing.ranks import lone_rank
 
 SHAPE = (4, 2, 6, 6)
 
@@ -132,7 +133,7 @@ BY_NAME: dict[str, Callable[[Any, Any], Any]] = {
     "slopes": lambda owner, old: [0.3, 0.4], "factors": lambda owner, old: old * 2,
     "named": lambda owner, old: {"scale": 0.1},
     "layers": lambda owner, old: nn.ModuleList([nn.Tanh(), nn.Identity()]),
-    "tiling": lambda owner, old: "bands:2",
+    "tiling": lambda owner, old: "bands:2", "ranks": lambda owner, old: lone_rank(),
     "settings": lambda owner, old: replace(old, seed=9, planner="naive"),
     "defaults": lambda owner, old: {**old, "lr": 7.0},
 }  # fmt: skip

@@ -445,3 +445,26 @@ def test_a_fork_is_refused_and_the_process_goes_on():
 def test_the_interpreter_ends_cleanly_with_open_trainers():
     """One is in a cycle, one is read later, one is at work."""
     run(EXIT)
+
+
+def test_a_first_value_that_is_drawn_late_replaces_nothing():
+    """While one thread draws the first value another one draws it too, trains with it, and brings
+    it home; the draw of the first thread is out of date then."""
+    trained = np.full(2, 7.0, np.float32)
+
+    class Holding:
+        changes = 1
+
+    def draw():
+        draws.append(1)
+        if len(draws) == 1:  # what the other thread does, from its beginning to its end
+            assert not storage.read().any()
+            holder = Holding()
+            assert storage.lend(holder, None, storage.version)
+            assert storage.take_back(trained, holder)
+        return np.zeros(2, np.float32)
+
+    draws = []
+    storage = Storage(shape=(2,), initial=draw)
+    np.testing.assert_array_equal(storage.read(), trained)
+    np.testing.assert_array_equal(storage.read(), trained)
