@@ -1,8 +1,9 @@
 """The scratch memory of a depthwise convolution: its sizes for a `ConvShape`.
 
 The filter of a channel is a column of a (taps, channels) table, so that one vector holds the same
-tap of many channels. The scratch consists of this table and, for the gradient of the weights, of
-one such table for each chunk of output rows. Pure Python. Read next: `conv_depthwise.py`.
+tap of many channels. The scratch is this table with a vector of zeros that replaces a missing bias,
+and for the gradient of the weights one such table for each chunk of output rows. Pure Python.
+Read next: `conv_depthwise.py`.
 """
 
 from __future__ import annotations
