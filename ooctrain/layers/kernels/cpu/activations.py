@@ -1,8 +1,8 @@
 """Leaky ReLU, tanh and sigmoid, and their gradients, which need only the output.
 
-In and out: as in `elementwise.py`. The one idea: kernels are compiled when their module is
-imported, so those that most networks do not need live in a module of their own. Read next:
-`simd/simd_math.py`, where the exponential is.
+Arrays are as in `elementwise.py`. Kernels are compiled when their module is imported, so those that
+most networks do not need live in a module of their own. Read next: `simd/simd_math.py`, where the
+exponential is.
 """
 
 from __future__ import annotations

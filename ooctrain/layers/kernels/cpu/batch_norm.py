@@ -1,15 +1,14 @@
 """Batch normalisation on (rows, channels): statistics, apply, and the two passes of its gradient.
 
-In: x or dy as (P, C), rows being N * H * W; per-channel vectors. Out: normalised rows, statistics,
-gradients. The one idea: batch norm is bound by memory, so ReLU and the residual sum are done in the
-same pass, forward (`relu=`, `residual=`) and backward (`mask=`, the ReLU's output), with the same
-bits as the separate kernels: every product-and-sum has one fixed order. Statistics are taken block
-by block, mean first and then squared deviations from it while the block is in cache, so that no
-digits are lost where the mean is a thousand standard deviations; blocks are added in float64.
-Both sums can go on from one band of rows to the next (`add_stats`, `add_grad_sums`), the forward
-one from the top, the backward one from the bottom, as bands run, with the bits of one call.
-Source: Ioffe and Szegedy 2015; variance: Chan, Golub, LeVeque 1983. Read next:
-`batch_norm_apply.py`.
+x and dy are (P, C), where P = N * H * W rows; statistics and parameters are vectors of C. Batch
+norm is bound by memory, so ReLU and the residual sum are done in the same pass, forward (`relu=`,
+`residual=`) and backward (`mask=`, the ReLU's output). Every product-and-sum has one fixed order,
+so the bits equal those of the separate kernels. Statistics are taken block by block: first the
+mean, then, while the block is in cache, the squared deviations from it. No digits are lost even
+where the mean is a thousand standard deviations. Blocks are added in float64. Both sums can
+continue from one band of rows to the next (`add_stats` from the top, `add_grad_sums` from the
+bottom, in the order in which bands run) and give the bits of one call. Source: Ioffe and Szegedy
+2015; variance: Chan, Golub, LeVeque 1983. Read next: `batch_norm_apply.py`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Batch normalisation with statistics that are known: y = (x - mean) * (gamma * inv_std) + beta.
 
-In: x as (P, C), vectors of C, perhaps a residual. Out: y, with the residual added and ReLU applied
-in the same pass. The one idea: if x is in a cache, loading the vectors of C costs more than loading
-x, so they are loaded for four machine vectors of channels and kept in registers over some rows; if
-x is in memory, loading x costs more, and whole rows are read one after the other. Both ways and the
-separate kernels give the same bits: every product-and-sum has one fixed order. Source: Ioffe and
-Szegedy 2015. Read next: `pooling.py`.
+x is (P, C), the parameters are vectors of C; the same pass can add a residual and apply ReLU. If x
+is in a cache, loading the vectors of C costs more than loading x. They are then loaded for four
+machine vectors of channels and kept in registers over some rows. If x is in memory, loading x costs
+more, and whole rows are read one after the other. Every product-and-sum has one fixed order, so
+both ways and the separate kernels give the same bits. Source: Ioffe and Szegedy 2015. Read next:
+`pooling.py`.
 """
 
 from __future__ import annotations

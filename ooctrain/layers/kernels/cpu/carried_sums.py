@@ -1,12 +1,10 @@
-"""Sums over all rows of an image, some rows at a time: statistics, gradients of these, of biases;
-losses.
+"""Sums over an image, some rows at a time: statistics, their gradients, bias gradients, losses.
 
-In: an operation that sums over all pixels, some whole blocks of rows (`workspace.py`), the shape of
-all, the state so far. Out: the state, and in the end what the operation gives. The one idea: the
-state is the workspace that the untiled kernel keeps its partial sums in; here it lives on from call
-to call. `losses.total` adds 2,048 losses at a time in the lanes of a vector, wherever rows begin:
-of a block that is not complete the state holds the lanes. Source: ours, docs/tiling.md. Read next:
-`ooctrain/rewrite/tile/carried_sums.py`.
+An operation that sums over all pixels receives some whole blocks of rows (`workspace.py`) and the
+state so far; the last band gives its result. The state is the workspace in which the untiled kernel
+keeps its partial sums; here it lives on from call to call. `losses.total` adds 2,048 losses at a
+time in the lanes of a vector, wherever a band begins; for an incomplete block the state holds the
+lanes. Source: ours, docs/tiling.md. Read next: `ooctrain/rewrite/tile/carried_sums.py`.
 """
 
 from __future__ import annotations

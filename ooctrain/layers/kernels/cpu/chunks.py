@@ -1,11 +1,11 @@
 """How the work of a kernel is cut into chunks: by shapes alone, never by the number of threads.
 
-In: extents. Out: how many items one call of a range kernel takes. The one idea: chunk borders are
-part of the definition of a reduction (each chunk has its own partial sum, combined in chunk order),
-so they must not depend on threads, on load or on the machine: that is what makes 1, 2 and 3 threads
-give the same bits. A problem that fits in one chunk is run by the caller alone, since starting and
-joining the workers costs half a microsecond, and more where they sleep. No Numba here: sizes of
-workspaces are needed at trace time. Read next: `workspace.py`.
+The functions here compute from extents how many items one call of a range kernel takes. Chunk
+borders are part of the definition of a reduction, because each chunk has its own partial sum and
+these are combined in chunk order. If borders depend neither on threads nor on load nor on the
+machine, then 1, 2 and 3 threads give the same bits. The caller alone runs a problem that fits in
+one chunk, since starting and joining the workers costs half a microsecond, and more where they
+sleep. No Numba here: sizes of workspaces are needed at trace time. Read next: `workspace.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Max pooling whose windows have gaps between their cells, and its gradient.
 
-In and out: as in `pooling.py`. The one idea: few networks dilate a pooling, so these are the plain
-loops of the definition; in the gradient an input cell sums the windows one of whose cells it is.
-Read next: `losses.py`.
+Arrays are as in `pooling.py`. Few networks dilate a pooling, so these are the plain loops of the
+definition. In the gradient an input cell sums over the windows of which it is a cell. Read next:
+`losses.py`.
 """
 
 from __future__ import annotations

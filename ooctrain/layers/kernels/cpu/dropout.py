@@ -1,10 +1,10 @@
 """Dropout whose mask is the same in a re-run, in a fused call and in a tile.
 
-In: x (N, H, W, C), or (N, C), a rate and a key. Out: x / (1 - p) where kept, else 0. The one idea:
-no generator state. Whether an element is kept is a hash of (key of the call, global element index),
-the index counted in the logical NCHW order of the whole, untiled variable; so a tile at an offset
-draws the bits that the untiled call draws there, and backward is the same kernel on dy. Source:
-`layers/dropout.py`. Read next: `runtime/copy.py`.
+For x of shape (N, H, W, C) or (N, C) and a rate p, the result is x / (1 - p) where an element is
+kept, else 0. There is no generator state. Whether an element is kept is a hash of (key of the call,
+global element index), and the index counts in the logical NCHW order of the whole, untiled
+variable. A tile at an offset therefore draws the bits that the untiled call draws there. Backward
+is the same kernel on dy. Source: `layers/dropout.py`. Read next: `runtime/copy.py`.
 """
 
 from __future__ import annotations

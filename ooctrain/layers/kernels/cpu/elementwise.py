@@ -1,11 +1,11 @@
 """Elementwise kernels, the simplest ones: ReLU and its gradient, sums, scaling, the bias gradient.
 
-In: arrays of equal shape, any number of dimensions, C-contiguous float32. Out: arrays written in
-place. The one idea: a driver (a public function) hands its arrays and a serial range kernel to the
-pool; a kernel sees them flat, does `[lo, hi)` and nothing else. An output may be the same array as
-an input. All of them run at memory speed, so what counts is to read and write each byte once;
-results larger than the caches go past them, with the same bits. Functions that few networks use are
-in `activations.py`, compiled only for them. Read next: `batch_norm.py`.
+Arrays are C-contiguous float32 of equal shape, with any number of dimensions. A driver (a public
+function) hands its arrays and a serial range kernel to the pool. A kernel sees them flat and
+computes only the elements `[lo, hi)`. An output may be the same array as an input. All of these
+kernels run at memory speed, so each byte should be read and written once. Results larger than the
+caches are written past them, with the same bits. Functions that few networks use are in
+`activations.py`, compiled only for them. Read next: `batch_norm.py`.
 """
 
 from __future__ import annotations

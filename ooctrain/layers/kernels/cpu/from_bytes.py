@@ -1,7 +1,7 @@
 """Bytes to floats: `BytesToFloat` of `layers/arithmetic.py` on cores.
 
-In: uint8 of any shape. Out: float32 of that shape. The one idea: one pass at memory speed, with the
-two roundings of the definition. Read next: `elementwise.py`.
+A uint8 array becomes a float32 array of the same shape in one pass at memory speed, with the two
+roundings of the definition. Read next: `elementwise.py`.
 """
 
 from __future__ import annotations

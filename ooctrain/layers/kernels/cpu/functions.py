@@ -1,8 +1,8 @@
 """The functions of `layers/function.py` and `layers/value_loss.py`, and their gradients.
 
-In and out: as in `elementwise.py`. The one idea: one kernel has them all, and which it is, is a
-number that is asked once for each vector; the arithmetic, which the definition states, is all that
-differs. Read next: `simd/simd_math.py`, where the exponential and the error function are.
+Arrays are as in `elementwise.py`. The functions differ only in their arithmetic, which the
+definition states, so one kernel serves them all: a number selects the function and is tested once
+for each vector. Read next: `simd/simd_math.py`, where the exponential and the error function are.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Instance normalisation on NHWC: batch norm's kernels, image after image.
 
-In: x or dy (N, H, W, C); statistics (N, C), one for each channel of each image; gamma and beta (C)
-or none. Out: statistics, normalised images, gradients. The one idea: an image is a batch of H W
-rows, so there is no kernel of its own; what batch norm wants and instance norm has not, a variance,
-a gamma of 1 and a beta of 0, lies at the front of the workspace. Source: Ulyanov, Vedaldi and
-Lempitsky 2016. Read next: `batch_norm.py`, `../cuda/instance_norm.py`.
+x and dy are (N, H, W, C), statistics (N, C), one for each channel of each image; gamma and beta (C)
+are optional. To batch norm an image is a batch of H W rows, so no kernel of its own is needed.
+Batch norm also needs a variance, and a gamma of 1 and a beta of 0 where instance norm has none;
+these lie at the front of the workspace. Source: Ulyanov, Vedaldi and Lempitsky 2016. Read next:
+`batch_norm.py`, `../cuda/instance_norm.py`.
 """
 
 from __future__ import annotations

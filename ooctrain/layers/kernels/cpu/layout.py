@@ -1,10 +1,10 @@
 """Moving blocks: slices, inserts, concatenation, zero padding, layout changes.
 
-In and out: NHWC arrays. The one idea: slice, insert and concat are one kernel, the copy of a block
-of rows between two arrays with strides of their own; a concat interleaves its inputs pixel by
-pixel, two at a time. Inserts write only their region and leave the rest of `dst` as it is, which is
-what tiles need. A large block with gaps between its runs is written past the caches: a cache would
-read each of its lines first. Read next: `dropout.py`.
+Arrays are NHWC. Slice, insert and concat are one kernel, which copies a block of rows between two
+arrays with different strides. A concat interleaves its inputs pixel by pixel, two at a time.
+Inserts write only their region and leave the rest of `dst` as it is, as tiles require. A large
+block with gaps between its runs is written past the caches, since a cache would first read each of
+its lines. Read next: `dropout.py`.
 """
 
 from __future__ import annotations

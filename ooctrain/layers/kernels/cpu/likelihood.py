@@ -1,7 +1,8 @@
 """Negative log-likelihood: one element of each row, and its gradient.
 
-In: (rows, classes), labels, a weight for each class. Out: a loss for each row, or a gradient. The
-one idea: plain loops, since a row costs one load. Read next: `weighted_losses.py`.
+Inputs are an array (rows, classes), labels and a weight for each class; the result is a loss for
+each row, or a gradient. A row costs one load, so plain loops suffice. Read next:
+`weighted_losses.py`.
 """
 
 from __future__ import annotations

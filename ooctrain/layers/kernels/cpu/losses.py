@@ -1,8 +1,8 @@
 """Losses over rows: softmax cross-entropy, mean squared error, absolute error, and their gradients.
 
-In: logits (rows, classes) and labels (per pixel: rows = N * H * W), or prediction and target. Out:
-one loss per row, their sum or mean, gradients. The one idea: the forward kernel stores the
-log-sum-exp of each row instead of probabilities, so that forward reads the logits once and the
+Inputs are logits (rows, classes) and labels (per pixel: rows = N * H * W), or prediction and
+target; results are one loss per row, their sum or mean, and gradients. The forward kernel stores
+the log-sum-exp of each row instead of probabilities, so that forward reads the logits once and the
 gradient is (exp(logit - lse) - onehot) * scale. Sums are float64 partials per chunk, combined in
 chunk order. Read next: `optimizers.py`.
 """

@@ -1,10 +1,10 @@
 """The three products of a linear layer on the CPU.
 
-In: x (N, I), w (O, I), bias (O,) or None, all C-contiguous float32; a workspace of exactly
-`conv_plan.linear_workspace_bytes`. Out: y (N, O), dx (N, I) or dw (O, I), every element written.
-The one idea: a linear layer is a 1x1 convolution on N images of one pixel, with the very same
-memory layout, so the direct kernels serve it: they read x in place and, with few rows, pack each
-panel of weights just before its use. Read next: `conv/conv_direct.py`.
+Arrays are C-contiguous float32: x (N, I), w (O, I), bias (O,) or None; the workspace has exactly
+`conv_plan.linear_workspace_bytes`. Every element of y (N, O), dx (N, I) or dw (O, I) is written. A
+linear layer is a 1x1 convolution on N images of one pixel, with the same memory layout, so the
+direct kernels serve it. They read x in place and, with few rows, pack each panel of weights just
+before its use. Read next: `conv/conv_direct.py`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Optimizer updates, each one fused pass: SGD with momentum, Adam and AdamW, RMSprop; and clipping.
 
-In: a parameter, its gradient, its slots. Out: their next values, which may lie on the same storage.
-The one idea: an update reads and writes each array once, and gets the step's numbers as arguments,
-so that a changed learning rate needs no new trace. Source: torch.optim (whose order of operations
-is kept); Kingma and Ba 2015; Loshchilov and Hutter 2019. Read next: `layout.py`.
+An update takes a parameter, its gradient and its slots, and writes their next values, which may lie
+on the same storage. It reads and writes each array once. The numbers of the step are arguments, so
+a changed learning rate needs no new trace. Source: torch.optim (whose order of operations is kept);
+Kingma and Ba 2015; Loshchilov and Hutter 2019. Read next: `layout.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Adding up partial sums: of weight gradients, and of channels.
 
-In: the sums of parts of a batch, one after another in a workspace. Out: their total. The one idea:
-parts are fixed by the shape and added in their order, so the total has the same bits whichever
-thread made which part. Read next: `conv/conv_direct.py`.
+The sums of the parts of a batch lie one after another in a workspace. The shape fixes the parts,
+and they are added in their order, so the total has the same bits whichever thread computed which
+part. Read next: `conv/conv_direct.py`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """What the plans of all convolution algorithms have in common.
 
-In: a workspace. Out: its two views, as float32 and as int64. The one idea: a kernel gets everything
-it must know as one tuple of integers (`numbers`, a NamedTuple, so that it reads `p.out_h`) and one
-block of memory, so its signature is the same for every shape. No Numba here. Read next:
-`conv/direct_plan.py`.
+A kernel gets everything it must know as one tuple of integers (`numbers`, a NamedTuple, so that it
+reads `p.out_h`) and one block of memory, so its signature is the same for every shape. The block is
+the workspace, seen as float32 and as int64. No Numba here. Read next: `conv/direct_plan.py`.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Max and average pooling on NHWC, fixed windows and adaptive ones, and their gradients.
 
-In: x (N, H, W, C). Out: y (N, OH, OW, C), for max pooling also the position of each maximum in its
-window (one byte, r * kernel width + s). The one idea: gradients *gather*: each input cell sums the
-windows that cover it, in ascending order, so no two threads write the same cell and the order of a
-sum is fixed. Padding is (top, bottom, left, right): a tile of an image passes 0 on the sides where
-it was cut, its halo being part of the data, and the image's padding on the others; so the cells
-outside the tile are exactly those outside the image, and an average divides by the same count as
-in the untiled image. Read next: `losses.py`.
+The image x (N, H, W, C) becomes y (N, OH, OW, C); max pooling also stores the position of each
+maximum in its window (one byte, r * kernel width + s). Gradients *gather*: each input cell sums the
+windows that cover it, in ascending order. So no two threads write the same cell, and the order of a
+sum is fixed. Padding is (top, bottom, left, right). A tile of an image passes 0 on the sides where
+it was cut, since its halo is part of the data, and the image's padding on the others. The cells
+outside the tile are then exactly those outside the image, and an average divides by the same count
+as in the untiled image. Read next: `losses.py`.
 """
 
 from __future__ import annotations

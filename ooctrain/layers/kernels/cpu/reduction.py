@@ -1,10 +1,10 @@
 """Sums over axes, and softmax along one.
 
-In: an array seen as (outer, rows, inner). Out: the sums (outer, inner), or as many values as before
-for softmax. The one idea: chunks of rows follow from the shape alone; each has sums of its own,
-added in their order, so any number of threads gives the same bits. Vectors run along `inner`, or
-along the rows where that is 1. Blocks of float32 sums are added with compensation. Source: Kahan
-1965. Read next: `losses.py`.
+An array is seen as (outer, rows, inner). A sum gives (outer, inner), softmax an array of the same
+size as its input. Chunks of rows follow from the shape alone. Each chunk has its own sums, added in
+their order, so any number of threads gives the same bits. Vectors run along `inner`, or along the
+rows where that is 1. Blocks of float32 sums are added with compensation. Source: Kahan 1965.
+Read next: `losses.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Reflection padding on NHWC and its gradient.
 
-In: x (N, H, W, C). Out: y with borders in which the image is mirrored at its outermost pixels. The
-one idea: the gradient *gathers*: an input row sums the at most three output rows that are copies of
-it, in ascending order, so no two threads write the same row. Read next: `upsample.py`.
+The image x (N, H, W, C) gets borders in which it is mirrored at its outermost pixels. The gradient
+*gathers*: an input row sums the output rows that are copies of it, at most three, in ascending
+order, so no two threads write the same row. Read next: `upsample.py`.
 """
 
 from __future__ import annotations

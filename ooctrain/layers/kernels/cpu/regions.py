@@ -1,8 +1,9 @@
 """Slices, inserts, concatenation and reshapes of arrays of any type and number of axes.
 
-In: physical arrays, logical starts. Out: a part, or a whole with a part replaced. The one idea: the
-kernels of `layout.py` take (N, H, W, C) float32, and a (N, C) array is one of them; all else,
-labels and the like, is small, so that NumPy's own copy does. Read next: `layout.py`.
+From physical arrays and logical starts these functions make a part, or a whole with a part
+replaced. The kernels of `layout.py` take (N, H, W, C) float32, and an (N, C) array is a special
+case of that. All other arrays, such as labels, are small, so NumPy's own copy suffices. Read next:
+`layout.py`.
 """
 
 from __future__ import annotations

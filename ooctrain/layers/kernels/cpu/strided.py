@@ -1,8 +1,8 @@
 """Arithmetic with repeated operands, permutations and repetitions: walks with strides.
 
-In: arrays of any shape, and a walk through them (`../walks.py`). Out: the result, in the order of
-its own memory. The one idea: a result is cut into runs along its innermost axis; along a run an
-operand lies side by side, stands still, or is read one by one. Read next: `reduction.py`.
+Arrays have any shape, and a walk goes through them (`../walks.py`); the result is in the order of
+its own memory. A result is cut into runs along its innermost axis. Along a run an operand is
+contiguous, constant, or read element by element. Read next: `reduction.py`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """How the cpu device computes each operation: a row names the driver function and its scratch.
 
-In: nothing. Out: `CPU`. The one idea: this is the whole link between what can be computed
-(`layers/`) and how cores compute it; whoever writes an operation adds a row here and one in
-`../cuda/table.py`. A function takes the pool, the inputs, the outputs, the attributes that its row
-names, and the workspace where there is a rule for it. Pure Python. Read next: `elementwise.py`, the
-simplest kernels; `../driver_table.py`.
+The table `CPU` is the whole link between the operations (`layers/`) and their computation on cores.
+Whoever writes an operation adds a row here and one in `../cuda/table.py`. A function takes the
+pool, the inputs, the outputs, the attributes that its row names, and the workspace where there is a
+rule for it. Pure Python. Read next: `elementwise.py`, the simplest kernels; `../driver_table.py`.
 """
 
 from __future__ import annotations

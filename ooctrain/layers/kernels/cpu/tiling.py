@@ -1,8 +1,8 @@
 """Numbers that plans and kernels share; pure Python, independent of the instruction set.
 
-In: sizes. Out: sizes. The one idea: memory layouts (panels of 32 columns, rows of tables) are the
-same for every instruction set, so that a plan made on one machine tells the workspace of any
-other with as many threads. Read next: `conv/conv_plan.py`.
+Memory layouts (panels of 32 columns, rows of tables) are the same for every instruction set. A plan
+made on one machine therefore gives the workspace of any other with as many threads. Read next:
+`conv/conv_plan.py`.
 """
 
 from __future__ import annotations

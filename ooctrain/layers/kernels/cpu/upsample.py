@@ -1,9 +1,8 @@
 """Enlarging (or reducing) NHWC images: nearest pixel and bilinear, and their gradients.
 
-In: x (N, H, W, C). Out: y (N, OH, OW, C). The one idea: which pixels an output pixel reads, and
-with what weights, follows from its index by a few operations, so there are no tables; gradients
-gather over all outputs that may read an input, with weight 0 for those that do not. Read next:
-`losses.py`.
+x is (N, H, W, C), y (N, OH, OW, C). The index of an output pixel determines, by a few operations,
+which pixels it reads and with what weights, so there are no tables. Gradients gather over all
+outputs that may read an input, with weight 0 for those that do not. Read next: `losses.py`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Cross-entropy with class weights and label smoothing, and losses that are not summed up.
 
-In: logits (rows, classes), labels, a weight for each class; or prediction and target. Out: one loss
-per row or element, gradients. The one idea: what `losses.py` has found for a row (log-sum-exp, loss
-of the label) is all that weights and smoothing need besides one more pass over the row. Few
-trainings use them, so these are plain loops. Read next: `pooling.py`.
+Inputs are logits (rows, classes), labels and a weight for each class, or prediction and target;
+results are one loss per row or element, and gradients. `losses.py` computes for each row the
+log-sum-exp and the loss of the label; given these, weights and smoothing need only one more pass
+over the row. Few trainings use them, so these are plain loops. Read next: `pooling.py`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Copying parts of images into scratch memory, zeros around them; and packing weights.
 
-In: NHWC images or KRSC weights. Out: windows with their padding written out, panels of PANEL
-columns. The one idea: once the zeros of the padding lie in memory, no multiplying loop needs a
-test; the copy is a small share of the work and stays in the cache. Read next:
-`conv/conv_direct.py`.
+NHWC images become windows with their padding written out, KRSC weights become panels of PANEL
+columns. Once the zeros of the padding lie in memory, no multiplying loop needs a test; the copy is
+a small share of the work and stays in the cache. Read next: `conv/conv_direct.py`.
 """
 
 from __future__ import annotations

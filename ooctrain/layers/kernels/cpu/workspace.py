@@ -1,9 +1,8 @@
 """Scratch of the CPU kernels in bytes, known from shapes before anything is compiled or allocated.
 
-In: extents. Out: bytes, the same for any number of threads. The one idea: a reduction keeps one
-partial result per chunk, and chunks depend on shapes alone (`chunks.py`), so its scratch is known
-at trace time and is part of the plan. No Numba here. Read next: `batch_norm.py`, which uses most of
-it.
+A reduction keeps one partial result per chunk, and chunks depend on shapes alone (`chunks.py`). Its
+scratch therefore follows from the extents, is the same for any number of threads, is known at trace
+time and is part of the plan. No Numba here. Read next: `batch_norm.py`, which uses most of it.
 """
 
 from __future__ import annotations

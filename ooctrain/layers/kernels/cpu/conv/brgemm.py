@@ -1,17 +1,17 @@
 """The two micro-kernels that do all multiplying: small matrix products kept in vector registers.
 
-In: float32 arrays with offsets. Out: one tile of a product, stored. The one idea ("batch-reduce
+The inputs are float32 arrays with offsets, and a call stores one tile of the product ("batch-reduce
 GEMM"):
 
     C[i, :] = sum over b, k of A[row(i) + tap(b) + k] * B[b, k, :]
 
-where rows and taps are found through small tables of offsets. With a pixel for each row i, a
-filter tap for each b and a channel for each k, this *is* a convolution; with one tap it is a
-matrix product; so forward, gradient of the input, 1x1, strided, dilated, grouped, linear and the
-products inside Winograd are all this one loop. The accumulators are LLVM phi nodes, hence stay in
-registers: MR x NV vectors for C, NV for a row of B, one broadcast element of A at a time, 2 NV MR
-VL flops for each k. Source: Georganas et al., "High-Performance Deep Learning via a Single
-Building Block" (2019). Read next: `conv_direct.py`.
+Small tables of offsets give the rows and the taps. With a pixel for each row i, a filter tap for
+each b and a channel for each k, this *is* a convolution; with one tap it is a matrix product. One
+loop therefore serves forward, gradient of the input, 1x1, strided, dilated, grouped, linear and the
+products inside Winograd. The accumulators are LLVM phi nodes and hence stay in registers: MR x NV
+vectors for C, NV for a row of B, one broadcast element of A at a time, 2 NV MR VL flops for each k.
+Source: Georganas et al., "High-Performance Deep Learning via a Single Building Block" (2019).
+Read next: `conv_direct.py`.
 """
 
 from __future__ import annotations

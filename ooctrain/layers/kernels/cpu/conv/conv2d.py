@@ -1,12 +1,12 @@
 """The three parts of a convolution on the CPU, by algorithm.
 
-In: a pool, a `ConvShape`, an algorithm (`layers/conv_algorithms.py`), C-contiguous float32
+A call takes a pool, a `ConvShape`, an algorithm (`layers/conv_algorithms.py`), C-contiguous float32
 arrays in memory layout (activations N,H,W,C; weights K,R,S,C/groups; bias K) and a workspace of
-exactly `conv_plan.workspace_bytes` (1-d uint8, 64-byte aligned). Out: every element of the result
-is written, whatever the result and the workspace held before. The one idea: an algorithm is a
-module with `forward`, `grad_input` and `grad_weight`, imported (and so compiled) when it is first
-used. The same bits for any number of threads and any order of chunks. Read next: `conv_im2col.py`
-(the reference), then `conv_direct.py`.
+exactly `conv_plan.workspace_bytes` (1-d uint8, 64-byte aligned). It writes every element of the
+result, whatever the result and the workspace held before. An algorithm is a module with `forward`,
+`grad_input` and `grad_weight`, imported (and so compiled) when it is first used. The bits are the
+same for any number of threads and any order of chunks. Read next: `conv_im2col.py` (the reference),
+then `conv_direct.py`.
 """
 
 from __future__ import annotations

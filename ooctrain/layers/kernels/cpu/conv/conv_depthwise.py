@@ -1,12 +1,12 @@
 """Depthwise convolution: every channel has a filter of its own.
 
-In and out: as `conv2d.py` says, with one input channel for each filter. The one idea: there is no
-matrix product here, each output is a sum over the window's few taps; so vectors hold channels, the
-weights are transposed into a (taps, channels) table once, and memory limits the speed. Forward and
+Arrays are as in `conv2d.py`, with one input channel for each filter. There is no matrix product
+here: each output is a sum over the few taps of its window. Vectors therefore hold channels, the
+weights are transposed once into a (taps, channels) table, and memory limits the speed. Forward and
 the gradient of the input are one kernel: output o reads pixel (o * scale + shift + tap * step) /
-divide where that is whole, with scale = stride, step = dilation forwards, and divide = stride, step
-= -dilation backwards. Any stride, dilation and padding. Read next: `layers/conv2d.py`, whose
-operations choose this algorithm.
+divide where that is whole. Forward has scale = stride, step = dilation; backward has divide =
+stride, step = -dilation. Any stride, dilation and padding is allowed. Read next:
+`layers/conv2d.py`, whose operations choose this algorithm.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Direct convolution: gather pixels, multiply by panels of weights, no column buffer.
 
-In: NHWC activations, KRSC weights, a plan from `direct_plan.py`. Out: y, dx or dW. The one idea:
-a block of output pixels reads a window of the source. If any tap of the convolution reads outside
-the source, each block's window is first copied, with the zeros around; else the source is read in
-place. Tables tell the micro-kernel where each pixel's channels start, so the pixels of a register
-tile may lie in different image rows or images, and small images fill the registers as well as large
-ones. Weights are packed in panels of PANEL filters.
-Cost: 2 N K OH OW R S C/groups flops for each part. Source: Georganas et al., "Anatomy of
-High-Performance Deep Learning Convolutions on SIMD Architectures" (SC 2018); `brgemm.py`. Read
-next: `direct_weights.py`, then `conv_winograd.py`.
+From NHWC activations, KRSC weights and a plan of `direct_plan.py` the kernels compute y, dx or dW.
+A block of output pixels reads a window of the source. If any tap of the convolution reads outside
+the source, each block's window is first copied together with the zeros around it; otherwise the
+source is read in place. Tables tell the micro-kernel where the channels of each pixel start. The
+pixels of a register tile may thus lie in different image rows or images, so that small images fill
+the registers as well as large ones. Weights are packed in panels of PANEL filters. Cost: 2 N K OH
+OW R S C/groups flops for each part. Source: Georganas et al., "Anatomy of High-Performance Deep
+Learning Convolutions on SIMD Architectures" (SC 2018); `brgemm.py`. Read next: `direct_weights.py`,
+then `conv_winograd.py`.
 """
 
 from __future__ import annotations

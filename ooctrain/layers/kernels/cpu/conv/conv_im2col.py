@@ -1,12 +1,12 @@
 """Convolution as in textbooks: write every receptive field as a row of a matrix, then multiply.
 
-In: NHWC activations, KRSC weights. Out: y, dx or dW. The one idea ("im2col"): with col[p] the R*S*C
-numbers that output pixel p depends on, y[p, k] = col[p] . w[k]; dcol[p] = sum_k dy[p, k] w[k] is
-scattered back to dx; and dW[k] = sum_p dy[p, k] col[p]. Slow and clear: the reference that the fast
-kernels are compared with. Each thread writes the column rows of one block of output rows at a time
-to scratch memory. Source: Chellapilla, Puri, Simard, "High Performance Convolutional Neural
-Networks for Document Processing" (2006), section 3. Read next: `conv_direct.py`, which never
-writes the columns.
+Activations are NHWC and weights KRSC. Let col[p] be the R*S*C numbers on which output pixel p
+depends ("im2col"). Then y[p, k] = col[p] . w[k]; dcol[p] = sum_k dy[p, k] w[k] is scattered back to
+dx; and dW[k] = sum_p dy[p, k] col[p]. This is slow and clear: the reference with which the fast
+kernels are compared. Each thread writes the column rows of one block of output rows at a time to
+scratch memory. Source: Chellapilla, Puri, Simard, "High Performance Convolutional Neural Networks
+for Document Processing" (2006), section 3. Read next: `conv_direct.py`, which never writes the
+columns.
 """
 
 from __future__ import annotations

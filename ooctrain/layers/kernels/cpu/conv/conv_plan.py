@@ -1,9 +1,9 @@
 """How much scratch memory each of the three parts of a convolution needs, by algorithm.
 
-In: a `ConvShape`, the name of an algorithm (`layers/conv_algorithms.py`). Out: bytes, exact, for a
-number of threads. The one idea: they follow from the shape alone, never from the machine's load or
-its instruction set, so they are known when a step is traced and kernels allocate nothing. Pure
-Python: no Numba is imported here. Read next: `direct_plan.py`, `conv2d.py`.
+For a `ConvShape`, the name of an algorithm (`layers/conv_algorithms.py`) and a number of threads,
+the functions give exact numbers of bytes. These follow from the arguments alone, never from the
+machine's load or its instruction set, so they are known when a step is traced and kernels allocate
+nothing. Pure Python: no Numba is imported here. Read next: `direct_plan.py`, `conv2d.py`.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Winograd convolution F(2x2, 3x3) and F(4x4, 3x3): 3x3 filters with fewer multiplications.
 
-In: NHWC activations, KRSC weights, a plan from `winograd_plan.py`. Out: y, dx or dW. The one
-idea: transform a group of tiles into (m+2)^2 planes, multiply each plane by the same plane of the
-transformed weights with the micro-kernel of `brgemm.py`, transform back; all of it while the
+From NHWC activations, KRSC weights and a plan of `winograd_plan.py` the kernels compute y, dx or
+dW. They transform a group of tiles into (m+2)^2 planes, multiply each plane by the same plane of
+the transformed weights with the micro-kernel of `brgemm.py`, and transform back, all while the
 group lies in the cache. The gradient of the weights uses the transposed transforms: dW = G^T [sum
-over tiles of (B^T d B) (outer) (A e A^T)] G. Rounding: F2 about as direct (exact on whole numbers
-of moderate size), F4 a few 1e-6 of the result's own deviation (root mean square). Cost: 9 m^2 /
-(m+2)^2 times fewer multiplications than direct: 2.25 and 4. Source: Lavin & Gray (CVPR 2016).
-Read next: `winograd_transforms.py`.
+over tiles of (B^T d B) (outer) (A e A^T)] G. Rounding: F2 is about as accurate as direct (exact on
+whole numbers of moderate size), F4 has errors of a few 1e-6 of the result's own deviation (root
+mean square). Cost: 9 m^2 / (m+2)^2 times fewer multiplications than direct: 2.25 and 4. Source:
+Lavin & Gray (CVPR 2016). Read next: `winograd_transforms.py`.
 """
 
 from __future__ import annotations

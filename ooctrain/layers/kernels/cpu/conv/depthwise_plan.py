@@ -1,9 +1,9 @@
-"""Where the scratch of a convolution lies that takes each channel alone.
+"""The scratch memory of a depthwise convolution: its sizes for a `ConvShape`.
 
-In: a `ConvShape`. Out: sizes. The one idea: a channel's
-filter is a column of a (taps, channels) table, so that one vector holds the same tap of many
-channels; the table, and for the gradient of the weights one such table for each chunk of output
-rows, are all the scratch there is. Pure Python. Read next: `conv_depthwise.py`.
+The filter of a channel is a column of a (taps, channels) table, so that one vector holds the same
+tap of many channels. The scratch is this table with a vector of zeros that replaces a missing bias,
+and for the gradient of the weights one such table for each chunk of output rows. Pure Python.
+Read next: `conv_depthwise.py`.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """How a direct gradient of the weights is cut into work items, and where its scratch lies.
 
-In: a `ConvShape` and a number of threads. Out: the integers that `direct_weights.py` reads. The one
-idea: work is cut where that costs least. Each part of the batch needs a copy of dW of its own, each
-block of dW reads the batch again; so the batch is cut (into at most four parts, fixed by the shape)
-where dW is small beside it, and dW is cut otherwise. With few channels all taps of a filter row are
-one run of columns, and where the filters fill whole panels the product is transposed ("turned"), so
-that vectors hold filters: a run of nine columns would waste most of a panel of 32. Pure Python.
-Read next: `direct_weights.py`.
+For a `ConvShape` and a number of threads a plan holds the integers that `direct_weights.py` reads.
+Work is cut where that costs least. Each part of the batch needs its own copy of dW, and each block
+of dW reads the batch again. So the batch is cut (into at most four parts, fixed by the shape) where
+dW is small compared with it, and dW is cut otherwise. With few channels all taps of a filter row
+are one run of columns. Where the filters then fill whole panels the product is transposed
+("turned"), so that vectors hold filters: a run of nine columns would waste most of a panel of 32.
+Pure Python. Read next: `direct_weights.py`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """How a Winograd convolution is cut into work items, and where everything lies in its workspace.
 
-In: a `ConvShape` (3x3, stride 1) and a number of threads. Out: tuples of integers for the kernels
-of `conv_winograd.py`. The one idea: tiles of the whole batch are numbered through, so a group of
-tiles fills the registers whatever the size of an image. Two orders of work: with many tiles,
-weights are transformed once and each item does a group of tiles from input to output; with more
-filters than tiles, all tiles are transformed once and each item does a panel of filters, whose
-transformed weights never leave its scratch. Pure Python. Read next: `winograd_transforms.py`.
+For a `ConvShape` (3x3, stride 1) and a number of threads a plan is tuples of integers for the
+kernels of `conv_winograd.py`. The tiles of the whole batch are numbered consecutively, so a group
+of tiles fills the registers whatever the size of an image. There are two orders of work. With many
+tiles, weights are transformed once, and each item takes a group of tiles from input to output. With
+more filters than tiles, all tiles are transformed once, and each item computes a panel of filters,
+whose transformed weights never leave its scratch. Pure Python. Read next: `winograd_transforms.py`.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Winograd's transforms of input tiles, weights, outputs and errors, on vectors of channels.
 
-In: NHWC tiles or KRSC weights. Out: planes, one for each of the (m+2)^2 points of a tile. The one
-idea: an m x m tile of a 3x3 correlation is Y = A^T [(G g G^T) * (B^T d B)] A with an element-wise
-product in the middle, so summed over channels each point is an ordinary matrix product, with
-(m+2)^2 instead of 9 m^2 multiplications. F(2x2, 3x3) uses halves, exact in float32; F(4x4, 3x3)
-uses sixths and twenty-fourths. A transform is applied to columns, kept in scratch, then to rows.
-Source: Lavin & Gray, "Fast Algorithms for Convolutional Neural Networks" (CVPR 2016), sections
-4.1 to 4.3. Read next: `conv_winograd.py`.
+NHWC tiles or KRSC weights become planes, one for each of the (m+2)^2 points of a tile. An m x m
+tile of a 3x3 correlation is Y = A^T [(G g G^T) * (B^T d B)] A with an element-wise product in the
+middle. Summed over channels, each point is thus an ordinary matrix product, with (m+2)^2 instead of
+9 m^2 multiplications. F(2x2, 3x3) uses halves, exact in float32; F(4x4, 3x3) uses sixths and
+twenty-fourths. A transform is applied to columns, kept in scratch, then to rows. Source: Lavin &
+Gray, "Fast Algorithms for Convolutional Neural Networks" (CVPR 2016), sections 4.1 to 4.3.
+Read next: `conv_winograd.py`.
 """
 
 from __future__ import annotations

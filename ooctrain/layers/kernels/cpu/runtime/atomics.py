@@ -1,11 +1,11 @@
 """Words of memory that several threads read and write at once, and sleeping on them.
 
-In: an int64 array and the index of a word. Out: its value, loads and changes being atomic and in
-one order that all threads agree on. The one idea: threads that run compiled code without the GIL
-can communicate only through memory, and `fork_join.py` needs no more than these few intrinsics for
-it. Sleeping is Linux's futex: wait while a word has a value, wake those who wait on it. On other
-systems a waiting thread sleeps for `_NAP_US` and looks again. Source: Drepper, "Futexes are tricky"
-(2011). Read next: `raw_memory.py`.
+A word is an element of an int64 array, given by its index. Loads and changes are atomic and happen
+in one order on which all threads agree. Threads that run compiled code without the GIL can
+communicate only through memory, and `fork_join.py` needs only these few intrinsics for it. Sleeping
+is Linux's futex: a thread waits while a word has a value, and another wakes those who wait on it.
+On other systems a waiting thread sleeps for `_NAP_US` and looks again. Source: Drepper, "Futexes
+are tricky" (2011). Read next: `raw_memory.py`.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """How Python starts any kernel: one compiled function unpacks its arguments and runs its chunks.
 
-In: `start(recipe, team, items, chunk, order, arguments)`. Out: all chunks done, or a number that
-says why not. The one idea: Numba's dispatcher determines the types of all arguments anew at every
-call and wraps every array, which takes longer than a small kernel does. So one compiled function
-serves all kernels here: it unpacks the arguments as the kernel's recipe (`entry.py`) describes
-them. If one is anything else it does nothing and returns REFUSED; the caller (`pool.py`) then uses
-Numba's dispatcher, which converts the argument or raises. An array that the recipe calls flat may
-have any number of dimensions. Source: Python/C API reference, METH_FASTCALL. Read next: `entry.py`.
+`start(recipe, team, items, chunk, order, arguments)` runs all chunks or returns a number that says
+why not. Numba's own dispatcher determines the types of all arguments anew at every call and wraps
+every array, which takes longer than a small kernel. Here, one compiled function serves all kernels
+and unpacks the arguments as the kernel's recipe (`entry.py`) describes them. If an argument has any
+other type, the function does nothing and returns REFUSED; the caller (`pool.py`) then uses Numba's
+dispatcher, which converts the argument or raises. An array that the recipe calls flat may have any
+number of dimensions. Source: Python/C API reference, METH_FASTCALL. Read next: `entry.py`.
 """
 
 from __future__ import annotations

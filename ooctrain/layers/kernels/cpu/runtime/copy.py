@@ -1,9 +1,8 @@
-"""Copies of whole arrays; the copy engines' kernel takes one long call without the GIL.
+"""Copies of whole uint8 arrays, of any alignment, in one long call without the GIL.
 
-In and out: uint8 arrays, any alignment. The one idea: a large swapped variable is not read again
-soon, so its copy should not evict the working set of the kernels from the caches; a small one is
-copied through them, which is faster. Read next: `devices/cpu/device.py`, whose copy engines call
-it.
+A large variable that is swapped is not read again soon, so its copy bypasses the caches and leaves
+the kernels' working set there. A small one is copied through the caches, which is faster.
+Read next: `devices/cpu/device.py`, whose copy engines call it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """The way from a number to a kernel: how compiled loops call kernels whose arguments differ.
 
-In: a kernel of `jit.kernel`. Out: its *recipe*, a few numbers by which compiled code can call it.
-The one idea: every kernel takes arguments of its own, then `lo, hi, thread`; an *entry* is a few
-instructions, one for each list of argument types, `entry(function, block, lo, hi, thread)`, that
-load the arguments from a block of memory, eight bytes for each, and jump into the kernel. So the
-loop in `fork_join.py` is compiled once and serves all kernels, and so does what fills the block,
-for the recipe lists what it is to find. Read next: `fork_join.py`.
+From a kernel of `jit.kernel` this makes its *recipe*, a few numbers by which compiled code can call
+it. Every kernel takes arguments of its own, then `lo, hi, thread`. An *entry* is a few
+instructions, one entry for each list of argument types, `entry(function, block, lo, hi, thread)`.
+It loads the arguments from a block of memory, eight bytes each, and jumps into the kernel. The loop
+in `fork_join.py` is thus compiled once and serves all kernels. So is the code that fills the block,
+because the recipe lists the expected arguments. Read next: `fork_join.py`.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """How threads share the chunks of one kernel call: start, draw, join, all without the GIL.
 
-In: `words`, an int64 array that all threads of a pool share, and a job written into it. Out: every
-chunk of the job done once. The one idea: workers wait in compiled code, first spinning for some
-tens of microseconds, then asleep; so a job starts by incrementing one word and costs what OpenMP's
-does, without handing over Python's lock. The caller runs chunks like any worker and never waits for
-a worker that has not entered the job: it closes the job, and then waits only for those inside it.
-Each thread begins with a contiguous span of chunks of its own, so that it finds in its cache what
-it wrote in the call before; a thread that has finished its span takes chunks from the spans of
-others (so one that a copy engine delays runs fewer). Which thread runs a chunk never matters for
-the result: borders depend on shapes alone. Source: spin, then sleep, as in libgomp and in XNNPACK's
+All threads of a pool share `words`, an int64 array into which a job is written; every chunk of the
+job is then done once. Workers wait in compiled code, first spinning for some tens of microseconds,
+then asleep. A job thus starts by incrementing one word and costs as much as in OpenMP, without
+handing over Python's lock. The caller runs chunks like any worker and never waits for a worker that
+has not entered the job: it closes the job, and then waits only for those inside it. Each thread
+begins with a contiguous span of chunks, so that it finds in its cache the data that it wrote in the
+previous call. A thread that has finished its span takes chunks from the spans of others, so a
+thread that a copy engine delays runs fewer. The result never depends on which thread runs a chunk:
+borders depend on shapes alone. Source: spin, then sleep, as in libgomp and in XNNPACK's
 pthreadpool. Read next: `atomics.py`.
 """
 

@@ -1,11 +1,10 @@
 """How every CPU kernel is compiled: serial, nogil, eager signature, cached on disk.
 
-In: a Python range kernel `f(args..., lo, hi, thread)`. Out: its compiled form. The one idea:
-Numba's own disk cache does not notice that a callee in another file has changed, so the cache
-folder is named by the hash of *all* sources in this folder, the Numba version and the CPU: a binary
-of older sources is never used, nor one that the disk has spoilt (`kept_code.py`). Kernels run under
-`pool.ThreadPool`, which hands out the ranges. Read next: `pool.py`,
-`layers/kernels/cpu/simd/vector.py`.
+The source is a Python range kernel `f(args..., lo, hi, thread)`. Numba's own disk cache does not
+notice that a callee in another file has changed. The cache folder is therefore named by the hash of
+*all* sources in this folder, the Numba version and the CPU: a binary of older sources is never
+used, nor one that the disk has corrupted (`kept_code.py`). Kernels run under `pool.ThreadPool`,
+which hands out the ranges. Read next: `pool.py`, `layers/kernels/cpu/simd/vector.py`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Compiled kernels on disk, each in one file behind a checksum of it.
+"""Compiled kernels on disk, each in one file that begins with a checksum of its content.
 
-In: what Numba keeps of one compiled function. Out: the same, or nothing where the file is not what
-was written. The one idea: Numba unpickles whatever it finds and runs the machine code in it, so a
-truncated file is an error in the midst of an import, and a spoilt one is worse. Here a file that is
-not whole is as good as none: a warning says so once, and Numba compiles again and replaces it. Read
-next: `jit.py`, which puts this in place of Numba's own files (`numba.core.caching`).
+A file holds what Numba keeps of one compiled function. Numba itself unpickles whatever it finds and
+runs the machine code in it, so a truncated file raises an error in the middle of an import, and a
+corrupted one does worse. Here a file that is not whole counts as absent: a warning says so once,
+and Numba compiles again and replaces it. Read next: `jit.py`, which puts this in place of Numba's
+own files (`numba.core.caching`).
 """
 
 from __future__ import annotations

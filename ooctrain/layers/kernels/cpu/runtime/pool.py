@@ -1,15 +1,14 @@
 """One pool of threads that runs range kernels in chunks.
 
-In: a kernel `f(args..., lo, hi, thread)` and a number of items. Out: all items done, the caller
-having worked too. The one idea: starting and joining must cost less than a microsecond, so both
-happen in compiled code, which unpacks the arguments too (`call.py`). Which thread runs a chunk
-never matters for the result: chunk borders depend on the shapes alone, and partial results are
-stored by chunk, not by thread. Workers are kept off the caller's processor: on some systems a woken
-thread is put where its waker runs and stays there for milliseconds, so two threads would take turns
-on one core while the other idles (measured: no speed-up at all). A pool serves one caller at a
-time; a second caller meanwhile, or one in a forked child, which has no workers, runs all its chunks
-itself.
-Read next: `call.py`; for the simplest kernels, `layers/kernels/cpu/elementwise.py`.
+A call takes a kernel `f(args..., lo, hi, thread)` and a number of items; the caller works too, and
+returns when all items are done. Starting and joining must cost less than a microsecond, so both
+happen in compiled code, which unpacks the arguments too (`call.py`). The result never depends on
+which thread runs a chunk: chunk borders depend on the shapes alone, and partial results are stored
+by chunk, not by thread. Workers are kept off the caller's processor. On some systems a woken thread
+is put where its waker runs and stays there for milliseconds, so two threads would take turns on one
+core while the other idles (measured: no speed-up at all). A pool serves one caller at a time.
+Meanwhile a second caller, or one in a forked child, which has no workers, runs all its chunks
+itself. Read next: `call.py`; for the simplest kernels, `layers/kernels/cpu/elementwise.py`.
 """
 
 from __future__ import annotations

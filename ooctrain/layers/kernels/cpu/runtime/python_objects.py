@@ -1,10 +1,10 @@
 """Python's objects as compiled code sees them: numbers, tuples and NumPy arrays.
 
-In: the address of an object that a caller keeps alive. Out: what it holds. The one idea: numbers
-and tuples are read by Python's own C functions; of an array this reads directly the few words in
-which NumPy keeps address, extents, element type and flags. Their places are compiled into every
-extension module that was built with NumPy's headers: they are NumPy's binary interface, and stay.
-Source: Python/C API reference; numpy/ndarraytypes.h, PyArrayObject_fields. Read next: `call.py`.
+The caller gives the address of an object and keeps the object alive. Numbers and tuples are read by
+Python's own C functions. Of an array this reads directly the few words in which NumPy keeps
+address, extents, element type and flags. Their offsets are compiled into every extension module
+that was built with NumPy's headers, so they are NumPy's binary interface and do not change. Source:
+Python/C API reference; numpy/ndarraytypes.h, PyArrayObject_fields. Read next: `call.py`.
 """
 
 from __future__ import annotations

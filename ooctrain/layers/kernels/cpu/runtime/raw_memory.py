@@ -1,9 +1,9 @@
 """Memory by its address: words, and arrays of any type.
 
-In: an address as a whole number. Out: what lies there. The one idea: scratch is bytes, a job's
-record is words, and a call's arguments come as addresses, so compiled code must be able to read an
-address as the type it needs; these few intrinsics do that, without the generality (and the time to
-compile) of `ndarray.view` and `numba.carray`. Nothing is checked. Read next: `python_objects.py`.
+Scratch is bytes, a job's record is words, and the arguments of a call come as addresses, so
+compiled code must read an address, a whole number, as the type that it needs. These few intrinsics
+do that, without the generality (and the time to compile) of `ndarray.view` and `numba.carray`.
+Nothing is checked. Read next: `python_objects.py`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Arithmetic on vectors: + - * /, fused products, comparisons, sums of lanes.
 
-In and out: values of type `f32v` (`vector.py`). The one idea: each function is one or a few machine
+The functions work on values of type `f32v` (`vector.py`). Each is one or a few machine
 instructions, and its result is the same for every lane, thread and position, NaN included, so that
-kernels may cut their work wherever they like. Offsets of `simd_memory.py` count elements of a 1-d
-array and must not be negative: nothing is checked. Read next: `simd_memory.py`.
+kernels may cut their work anywhere. Offsets of `simd_memory.py` count elements of a 1-d array and
+must not be negative: nothing is checked. Read next: `simd_memory.py`.
 
     for i in range(0, n, VL):
         x = vload_upto(a, i, n - i)                        # the last vector may be partial

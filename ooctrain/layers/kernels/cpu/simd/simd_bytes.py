@@ -1,8 +1,9 @@
 """Vectors from and to bytes, in which max pooling stores the position of a maximum in its window.
 
-In: 1-d uint8 arrays and offsets. Out: vectors of whole numbers as floats, and back. The one idea:
-positions are compared as floats, as the values beside them are, and stored as bytes, a quarter of
-the size. Read next: `layers/kernels/cpu/pooling.py`, the only user.
+A load turns bytes of a 1-d uint8 array, from an offset on, into a vector of whole numbers as
+floats; a store does the reverse. Positions are compared as floats, like the values to which they
+belong, and are stored as bytes, a quarter of the size. Read next: `layers/kernels/cpu/pooling.py`,
+the only user.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Functions of vectors: exp, log, log1p, sigmoid, tanh, erf.
 
-In and out: values of type `f32v` (`simd.py`). The one idea: exp is 2^k * 2^f with k whole; the
-power of two is an addition to the exponent bits, the rest a polynomial, so sixteen exponentials
-cost about as much as one call of the library's. Each is right to about one unit in the last place.
+Arguments and results are of type `f32v` (`simd.py`). exp is 2^k * 2^f with k whole: the power of
+two is an addition to the exponent bits, the rest a polynomial. Sixteen exponentials thus cost about
+as much as one call of the library's. Each function is right to about one unit in the last place.
 Sources: coefficients of expf, logf and tanhf in the Cephes library (Moshier 1992); log1p: Kahan's
 quotient (Goldberg 1991, theorem 4); erf: minimax polynomials of Juffa (2013). Read next:
 `layers/kernels/cpu/losses.py`, `layers/kernels/cpu/activations.py`.

@@ -1,7 +1,7 @@
 """Vectors from and to memory: whole ones, partial ones, and transposed blocks.
 
-In: 1-d float32 arrays and element offsets. Out: values of type `f32v`, or written elements. The one
-idea: the tail of a row is read and written by the same instructions as its body, with lanes
+Loads and stores take a 1-d float32 array and an element offset and give or take values of type
+`f32v`. The tail of a row is read and written by the same instructions as its body, with lanes
 switched off, but whole vectors never pay for the mask. Nothing is checked. Read next:
 `layers/kernels/cpu/elementwise.py`.
 """

@@ -1,10 +1,9 @@
-"""Stores that go past the caches, for what will not be read again soon.
+"""Stores that bypass the caches, for data that will not be read again soon.
 
-In: arrays and offsets. Out: written memory. The one idea: an ordinary store first reads its line
-into the cache, which costs half as much again, and evicts another line; where the result is larger
-than the caches (`chunks.past_caches`), neither is of use. Non-temporal stores avoid both; they need
-addresses that are multiples of their size, and a fence behind them. Read next:
-`layers/kernels/cpu/runtime/copy.py`.
+An ordinary store first reads its line into the cache, which costs half as much again, and evicts
+another line. If the result is larger than the caches (`chunks.past_caches`), neither is of use.
+Non-temporal stores avoid both; they need addresses that are multiples of their size, and a fence
+after them. Read next: `layers/kernels/cpu/runtime/copy.py`.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
 """One machine vector of floats as a Numba value, and how code for it is emitted.
 
-In: the instruction set, chosen once. Out: the type `f32v`, its width VL, and functions that emit
-LLVM IR for `simd.py`, `simd_memory.py`, `layers/kernels/cpu/conv/brgemm.py`. The one idea: LLVM's
-auto-vectoriser guesses (alias checks, half-width vectors, wrap-around tests of indices); an
-`@intrinsic` that emits `<VL x float>` does not, so a kernel written with these is as fast as it
-looks and compiles quickly. VL is 16 with AVX-512, 8 with AVX2, else 4 (SSE, NEON);
-`OOCTRAIN_SIMD=avx512|avx2|generic` overrides it, and is part of `jit.source_hash`. Source: notes on
-prefer-256-bit in LLVM's X86 back end ("explicit vectors of 512 bits stay 512 bits wide"). Read
-next: `simd.py`.
+The instruction set is chosen once. It determines the type `f32v` and its width VL; functions emit
+LLVM IR for `simd.py`, `simd_memory.py`, `layers/kernels/cpu/conv/brgemm.py`. LLVM's auto-vectoriser
+guesses (alias checks, half-width vectors, wrap-around tests of indices); an `@intrinsic` that emits
+`<VL x float>` does not, so a kernel written with these is as fast as it looks and compiles quickly.
+VL is 16 with AVX-512, 8 with AVX2, else 4 (SSE, NEON); `OOCTRAIN_SIMD=avx512|avx2|generic`
+overrides it, and is part of `jit.source_hash`. Source: notes on prefer-256-bit in LLVM's X86 back
+end ("explicit vectors of 512 bits stay 512 bits wide"). Read next: `simd.py`.
 """
 
 from __future__ import annotations
