@@ -2,10 +2,10 @@
 
 Slice and insert are one kernel, which copies a block of runs (contiguous channels) between two
 arrays, each with its own strides. Where every run and stride is a multiple of four elements it
-moves quads, else elements. A thread computes where its first run lies, walks from there, and loads
-everything before it stores. Inserts write only their region and leave the rest of `dst` unchanged,
-as tiles require. A transposition goes through a tile of shared memory, so that reads and writes are
-both contiguous. Read next: `dropout.py`.
+moves quads, else elements. A thread computes where its first quad or element lies, walks from
+there, and loads all of them before it stores any. Inserts write only their region and leave the
+rest of `dst` unchanged, as tiles require. A transposition goes through a tile of shared memory, so
+that reads and writes are both contiguous. Read next: `dropout.py`.
 """
 
 from __future__ import annotations
