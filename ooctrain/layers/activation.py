@@ -1,8 +1,7 @@
 """Smooth activations: tanh and sigmoid, whose gradients read the output alone.
 
-In: any shape. Out: the same shape. The one idea: both derivatives are functions of y (1 - y^2 and
-y (1 - y)), so x is not kept and y may overwrite it; that much they share, and only the function
-itself is their own. Read next: `combine.py`.
+Both derivatives are functions of y, 1 - y^2 and y (1 - y), so x is not kept and y may overwrite it.
+The two operations share all but the function itself; the shape may be any. Read next: `combine.py`.
 """
 
 from __future__ import annotations

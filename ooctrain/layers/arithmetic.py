@@ -1,10 +1,10 @@
-"""Sums, differences, products and quotients of two tensors, the smaller one repeated; of bytes.
+"""Sums, differences, products and quotients of two tensors, with broadcasting; bytes to floats.
 
-In: a and b, whose shapes fit as NumPy and PyTorch repeat them: aligned at the last axis, an extent
-of 1 or none stands for any. Out: y of the larger shape. The one idea: nothing is repeated in
-memory; a kernel reads the same element again. The gradient of what was repeated is a sum over the
-places (`reduction.py`). Sums of two equal shapes are `combine.Add`, which fuses with what is before
-it. `BytesToFloat` makes floats of an image of bytes. Read next: `permute.py`.
+The shapes of a and b fit as in NumPy and PyTorch: they are aligned at the last axis, and an axis
+that is missing or has extent 1 is repeated. Nothing is repeated in memory; a kernel reads the same
+element again. The gradient of a repeated operand is a sum over its repetitions (`reduction.py`).
+Sums of two equal shapes are `combine.Add`, which fuses with the operation before it. `BytesToFloat`
+turns an image of bytes into floats. Read next: `permute.py`.
 """
 
 from __future__ import annotations

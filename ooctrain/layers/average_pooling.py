@@ -1,9 +1,9 @@
 """Average pooling over windows, and to a given size, with their gradients.
 
-In: x (N, C, H, W). Out: y (N, C, OH, OW). The one idea: a mean is linear, so the gradient shares
-each dy out over the cells that were averaged and needs no value of the forward pass; what counts as
-a cell (padding or not) is all that has to be known. Read next: `pooling.py`, whose windows these
-are.
+The pooling maps x (N, C, H, W) to y (N, C, OH, OW). A mean is linear, so the gradient distributes
+each dy over the cells that were averaged and needs no value of the forward pass. It only has to
+know which cells count, that is, whether padding does. Read next: `pooling.py`, which defines the
+windows.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Batch normalisation in separate calls: statistics, apply, and two calls of gradient.
 
-In: x (N, C, H, W) or (N, C), gamma and beta (C). Out: y = gamma (x - mean) / std + beta. The one
-idea: split what has different lifetimes. The statistics are tiny and worth keeping, the applied
-output is large and may be recomputed from them. ReLU and the residual sum ride along (`relu`,
-`residual`; `mask` in the gradient), set by the fusing rewrite. Source: Ioffe and Szegedy 2015. Read
-next: `running_statistics.py`, what evaluation uses; `pooling.py`.
+For x (N, C, H, W) or (N, C), and gamma and beta (C), y = gamma (x - mean) / std + beta. The calls
+are separate because their results have different lifetimes: the statistics are tiny and worth
+keeping, while the output is large and may be recomputed from them. The fusing rewrite adds ReLU and
+the residual sum to these calls (`relu`, `residual`; `mask` in the gradient). Source: Ioffe and
+Szegedy 2015. Read next: `running_statistics.py` for evaluation; `pooling.py`.
 """
 
 from __future__ import annotations

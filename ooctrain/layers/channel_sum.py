@@ -1,8 +1,8 @@
 """The gradient of a bias: one value is added everywhere, so its gradient is summed from everywhere.
 
-In: dy (N, K, H, W) or (N, K). Out: db (K). The one idea: every layer with a bias, linear or
-convolution, has the same one; so it is a call of its own. Read next: `batch_norm.py`, whose
-reductions go the same way.
+It sums dy (N, K, H, W) or (N, K) to db (K). Every layer with a bias, linear or convolution, has the
+same bias gradient, so it is a call of its own. Read next: `batch_norm.py`, whose reductions work
+the same way.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What losses of class numbers share: rows of logits, a label for each, one number kept of each.
+"""What the losses of class labels share: rows of logits, a label per row, one number kept per row.
 
-In: logits (N, K) or (N, K, H, W), and labels. Out: the parts of an operation that do not depend on
-what the loss of a row is. The one idea: images and pixels alike are rows of K logits, so scratch
-and work follow from the number of rows and logits alone. A mean is over the rows at hand, unless an
-input more says what to divide by: a batch that goes through in parts is averaged as a whole
-(`LabelWeight`). Read next: `cross_entropy.py`, the plain loss, then `weighted_loss.py`.
+Logits are (N, K) or (N, K, H, W). Images and pixels alike are rows of K logits, so scratch and work
+follow from the numbers of rows and logits alone, whatever the loss of a row is. A mean is taken
+over the rows of the call, unless an additional input gives the divisor: thus a batch that is
+processed in parts is averaged as a whole (`LabelWeight`). Read next: `cross_entropy.py`, the plain
+loss, then `weighted_loss.py`.
 """
 
 from __future__ import annotations

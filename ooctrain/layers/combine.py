@@ -1,8 +1,8 @@
-"""Operations that bring values together: sums, multiples, constants, concatenation.
+"""Operations that combine values: sums, multiples, constants, concatenation.
 
-In: tensors of fitting shapes. Out: one tensor. The one idea: the gradient of a sum is the *same*
-value for all its terms (paper 004, section 4.2): `Add.vjp` hands the one gradient to both sides and
-records no call at all. Read next: `regions.py`.
+They make one tensor from tensors of fitting shapes. The gradient of a sum is the *same* value for
+all its terms (paper 004, section 4.2), so `Add.vjp` passes the one gradient to both sides and
+records no call. Read next: `regions.py`.
 """
 
 from __future__ import annotations

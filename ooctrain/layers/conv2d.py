@@ -1,10 +1,10 @@
 """2-d convolution and the three calls of its gradient.
 
-In: x (N, C, H, W), W (K, C / groups, R, S), b (K). Out: y (N, K, OH, OW). The one idea: forward,
-gradient of the input and gradient of the weight are three operations over one geometry; which
-algorithm each uses is an attribute, fixed when the call is recorded, so that a rewrite (a tile,
-say) keeps it and with it the bits. Padding is (top, bottom, left, right), because a tile is padded
-only where it touches the border. Read next: `channel_sum.py`, the gradient of the bias;
+The convolution maps x (N, C, H, W), W (K, C / groups, R, S) and b (K) to y (N, K, OH, OW). Forward,
+gradient of the input and gradient of the weight are three operations over one geometry. The
+algorithm of each is an attribute, fixed when the call is recorded, so a rewrite such as tiling
+keeps the algorithm and therefore the bits. Padding is (top, bottom, left, right), because a tile is
+padded only where it touches the border. Read next: `channel_sum.py`, the gradient of the bias;
 `conv_algorithms.py`; `batch_norm.py`; `kernels/cpu/conv/conv2d.py`.
 """
 

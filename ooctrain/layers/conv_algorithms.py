@@ -1,10 +1,10 @@
 """Which algorithm a convolution uses, on either device.
 
-In: a `ConvShape` and what was asked for. Out: a name. The one idea: the choice follows from the
-shape alone, never from a machine's load or its instruction set, and is recorded with the call; so
-a trace says what will run, and every machine gives the same bits. The name tells the device: no
-algorithm of a GPU is called as one of the cpu device. How an algorithm cuts its work, and what
-scratch it needs, say the plans beside its kernels. Read next: `conv2d.py`, then
+A `ConvShape` and the user's request give the name of an algorithm. The choice depends on the shape
+alone, never on a machine's load or its instruction set, and is recorded with the call. So a trace
+says what will run, and every machine gives the same bits. The name also tells the device: the
+algorithms of the GPU and of the cpu device have different names. The plans of the kernels say how
+an algorithm divides its work and how much scratch it needs. Read next: `conv2d.py`, then
 `kernels/cpu/conv/conv_plan.py` and `kernels/cuda/conv/conv_plan.py`.
 """
 

@@ -1,9 +1,9 @@
 """The shape of one 2-d convolution: what every convolution kernel and plan takes.
 
-In: extents, stride, padding, dilation, groups. Out: a checked, frozen `ConvShape` that knows its
-output size and its work. The one idea: padding is given for the four sides separately, because a
-tile of an image is padded only where it touches the border. Letters as in the papers: N images, C
-x H x W in, K x OH x OW out, R x S filter. Read next: `kernels/cpu/conv/conv_plan.py`.
+Extents, stride, padding, dilation and groups make a checked, frozen `ConvShape`, which knows its
+output size and its work. Padding is given for each of the four sides, because a tile of an image is
+padded only where it touches the border. Letters are those of the papers: N images, input C x H x W,
+output K x OH x OW, filter R x S. Read next: `kernels/cpu/conv/conv_plan.py`.
 """
 
 from __future__ import annotations

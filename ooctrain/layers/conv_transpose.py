@@ -1,10 +1,10 @@
 """Transposed convolution: the gradient of a convolution's input, used forwards to enlarge images.
 
-In: x (N, K, H, W), W (K, C / groups, R, S), b (C). Out: y (N, C, OH, OW). The one idea: it needs no
-kernel of its own. It computes what `Conv2dGradInput` computes, its own input gradient is the
-convolution, and its weight gradient is that of the convolution with input and gradient exchanged;
-PyTorch's weight layout is chosen so that the same W serves both. Source: Dumoulin and Visin 2016,
-chapter 4. Read next: `upsample.py`, the other way to enlarge.
+It maps x (N, K, H, W), W (K, C / groups, R, S) and b (C) to y (N, C, OH, OW), and needs no kernel
+of its own. It computes what `Conv2dGradInput` computes, its own input gradient is the convolution,
+and its weight gradient is that of the convolution with input and gradient exchanged. PyTorch's
+weight layout is chosen so that the same W serves both. Source: Dumoulin and Visin 2016, chapter 4.
+Read next: `upsample.py`, the other way to enlarge.
 """
 
 from __future__ import annotations

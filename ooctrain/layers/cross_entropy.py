@@ -1,10 +1,9 @@
 """Softmax cross-entropy, per image or per pixel.
 
-In: logits (N, K) or (N, K, H, W), and labels. Out: one number, the mean or the sum. The one idea:
-the log-sum-exp of each row, one number, is kept in place of probabilities; the gradient is
-(exp(logit - lse) - onehot) / rows, times the gradient of the loss itself, which is an input like
-any other. Labels are checked where they enter (`check_labels`), not in kernels. Read next:
-`weighted_loss.py`.
+Logits (N, K) or (N, K, H, W) and labels give the mean or the sum of the losses. Forward keeps the
+log-sum-exp of each row, one number, instead of the probabilities. The gradient is (exp(logit - lse)
+- onehot) / rows, times the gradient of the loss itself, which is an input like any other. Labels
+are checked when they enter (`check_labels`), not in kernels. Read next: `weighted_loss.py`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Dropout whose mask can be drawn again, by a re-run, by the gradient, by a tile.
 
-In: x (N, C, H, W) or (N, C). Out: x / (1 - p) where kept, else 0. The one idea: no mask is stored
-and no generator has a state. Whether an element is kept is a hash of (seed, step, number of the
-call, its index in the whole variable, counted in logical order); so backward is the same operation
-applied to dy, and both devices drop the same elements. Source: counter-based generators, Salmon et
-al. 2011; the mixing function is splitmix64 (Steele, Lea, Flood 2014). Read next:
+For x (N, C, H, W) or (N, C) the output is x / (1 - p) where an element is kept, else 0. No mask is
+stored and no generator has a state. A hash of (seed, step, number of the call, the element's index
+in the whole variable, in logical order) decides whether an element is kept. So backward is the same
+operation applied to dy, and both devices drop the same elements. Source: counter-based generators,
+Salmon et al. 2011; the mixing function is splitmix64 (Steele, Lea, Flood 2014). Read next:
 `regression_loss.py`.
 """
 

@@ -1,10 +1,10 @@
-"""Functions of one element whose gradient reads the input: GELU, SiLU, hard ones, bounds.
+"""Elementwise functions whose gradient reads the input: GELU, SiLU, hard variants, bounds.
 
-In: any shape. Out: the same shape. The one idea: they differ in one line of arithmetic and one of
-its derivative, so they are one operation with a table, `FUNCTIONS`; the derivative is computed from
-x, which is kept, and nothing else is. Activations whose gradient needs the output alone are in
-`relu.py` and `activation.py`: they keep less. Sources: Hendrycks and Gimpel 2016 (GELU); Howard et
-al. 2019 (the hard ones). Read next: `arithmetic.py`.
+They differ in one line of arithmetic and its derivative, so they are one operation with a table,
+`FUNCTIONS`; the shape may be any. The derivative is computed from x, the only value that is kept.
+Activations whose gradient needs the output alone are in `relu.py` and `activation.py`: they keep
+less. Sources: Hendrycks and Gimpel 2016 (GELU); Howard et al. 2019 (the hard variants). Read next:
+`arithmetic.py`.
 """
 
 from __future__ import annotations

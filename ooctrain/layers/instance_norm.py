@@ -1,10 +1,10 @@
 """Instance normalisation: each channel of each image by its own mean and deviation.
 
-In: x (N, C, H, W), gamma and beta (C) or none. Out: y = gamma (x - mean) / std + beta. The one
-idea: it is batch norm of each image alone, so the kernels of batch norm run image after image;
-there are no running statistics, training and evaluation are the same. Statistics, apply and the two
-calls of the gradient are apart, ReLU and a residual sum ride along, for the reasons of
-`batch_norm.py`. Source: Ulyanov, Vedaldi and Lempitsky 2016. Read next: `reflection.py`.
+For x (N, C, H, W), and gamma and beta (C) or none, y = gamma (x - mean) / std + beta. It is batch
+norm of each image alone, so the kernels of batch norm run image after image. There are no running
+statistics: training and evaluation are the same. As in `batch_norm.py`, and for the same reasons,
+statistics, apply and the two calls of the gradient are separate, and ReLU and a residual sum can be
+fused into them. Source: Ulyanov, Vedaldi and Lempitsky 2016. Read next: `reflection.py`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The same elements in another shape, or with zeros around them.
 
-In: a tensor. Out: a reshaped or a padded one. The one idea: a reshape keeps the logical (N, C, H,
-W) order; in memory, channels-last, it moves nothing when H * W = 1 or C = 1. From one 4-d shape to
-another it goes by way of the workspace: to logical order, and from there to the new channels-last
-order. Read next: `pooling.py`.
+A reshape keeps the logical (N, C, H, W) order. Although memory is channels-last, nothing moves when
+H * W = 1 or C = 1, where both orders agree. A reshape from one 4-d shape to another goes through
+the workspace: to logical order first, and then to the new channels-last order. Read next:
+`pooling.py`.
 """
 
 from __future__ import annotations

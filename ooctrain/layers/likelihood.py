@@ -1,9 +1,9 @@
-"""Negative log-likelihood: what a network says about the class that it is, taken out and negated.
+"""Negative log-likelihood: minus the log-probability that a network gives to the true class.
 
-In: logarithms of probabilities (N, K) or (N, K, H, W), labels, weights of the classes. Out: a loss
-for each label, 0 where it is ignored; their sum or mean is a call of its own (`reduction.py`). The
-one idea: nothing but the label's own element is read, so a class of probability 0 harms nobody
-else. Read next: `update.py`.
+Log-probabilities (N, K) or (N, K, H, W), labels and class weights give a loss for each label, 0
+where the label is ignored. The sum or mean is a call of its own (`reduction.py`). Only the label's
+own element is read, so a class of probability 0 does not affect the losses of other labels. Read
+next: `update.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Linear layers: y = x W^T + b, and the two products of its gradient.
 
-In: x (N, C), W (K, C) as in PyTorch, b (K). Out: y (N, K). The one idea: all three products are
-calls of their own, so that a planner sees what each reads: the input gradient needs W, the weight
-gradient x. Read next: `conv2d.py`.
+The shapes are x (N, C), W (K, C) as in PyTorch, b (K) and y (N, K). All three products are separate
+calls, so that a planner sees what each one reads: the input gradient needs W, the weight gradient
+needs x. Read next: `conv2d.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Axes in another order.
 
-In: a tensor. Out: the same elements, axis i of the result being axis `axes[i]` of the input. The
-one idea: the result is written in its own order in memory, (N, C, H, W) channels-last as ever; the
-gradient is the inverse permutation. Read next: `softmax.py`.
+Axis i of the result is axis `axes[i]` of the input. The result is written in its own memory order,
+which for (N, C, H, W) is channels-last as always. The gradient is the inverse permutation. Read
+next: `softmax.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The windows of a pooling, and max pooling with its gradient.
 
-In: x (N, C, H, W). Out: y (N, C, OH, OW), and where in its window each maximum sat, one byte per
-output (r * S + s), which is all that the gradient needs: neither x nor y is kept. The one idea:
-padding has four sides, so that a tile is padded only at the border of the image. Read next:
+Max pooling maps x (N, C, H, W) to y (N, C, OH, OW) and to the place of each maximum in its window,
+one byte per output (r * S + s). The gradient needs these bytes only: neither x nor y is kept.
+Padding has four sides, so that a tile is padded only at the border of the image. Read next:
 `average_pooling.py`.
 """
 

@@ -1,9 +1,9 @@
 """Sums over some axes, and their gradient: one value spread along these axes again.
 
-In: a tensor. Out: one with extent 1 along the axes that were summed, or the other way round. The
-one idea: a sum and a spreading are each other's gradient. A sum takes axes that lie side by side in
-memory, so that it is always (outer, rows, inner) -> (outer, inner); what lies apart is summed by
-one call after the other (`groups_of_axes`). Read next: `arithmetic.py`.
+A sum leaves extent 1 along the axes that it reduces; a spread does the reverse, and each is the
+gradient of the other. One call sums axes that are adjacent in memory, so that it is always (outer,
+rows, inner) -> (outer, inner). Axes that are not adjacent are summed by several calls in sequence
+(`groups_of_axes`). Read next: `arithmetic.py`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Reflection padding and its gradient.
 
-In: x (N, C, H, W). Out: y (N, C, top + H + bottom, left + W + right), mirrored at the outermost
-pixels, which are not repeated. The one idea: generators of images pad so, because a border of zeros
-is seen in what they paint. A tile of an image cannot be padded so without the pixels it mirrors:
-there is no tile rule. Read next: `upsample.py`.
+It maps x (N, C, H, W) to y (N, C, top + H + bottom, left + W + right), mirrored at the outermost
+pixels, which are not repeated. Generators of images use it because a border of zeros would be
+visible in their output. A tile of an image cannot be padded this way without the pixels that are
+mirrored, so there is no tile rule. Read next: `upsample.py`.
 """
 
 from __future__ import annotations

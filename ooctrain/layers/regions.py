@@ -1,8 +1,8 @@
 """Blocks of a tensor: taking one out, putting one in, adding to one, clearing one.
 
-In: a tensor and where a block begins. Out: the block, or the whole with the block replaced. The one
-idea: slice and insert are each other's gradient, and with accumulation they are all that tiling
-needs (a tile is a rewrite of the trace, not an instruction of the list). Read next: `layout.py`.
+A tensor and the place where a block begins give the block, or the whole tensor with the block
+replaced. Slice and insert are each other's gradient. With accumulation they are all that tiling
+needs: a tile is a rewrite of the trace, not an instruction of the list. Read next: `layout.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Losses of values: squared and absolute differences, their mean, their sum, or each by itself.
+"""Losses of values: squared and absolute differences, as a mean, a sum, or one for each element.
 
-In: a prediction and a target of the same shape. Out: one number, or as many. The one idea: both
-errors are antisymmetric, so one operation gives the gradient of either side, with the two
-exchanged. The gradient of the loss itself is an input like any other. Read next: `class_loss.py`.
+Prediction and target have the same shape. Both errors are antisymmetric, so one operation gives the
+gradient of either side, with the two exchanged. The gradient of the loss itself is an input like
+any other. Read next: `class_loss.py`.
 """
 
 from __future__ import annotations

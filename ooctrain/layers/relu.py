@@ -1,7 +1,7 @@
 """ReLU, leaky ReLU and their gradient: the smallest operations, to be read first.
 
-In: any shape. Out: the same shape. The one idea: the gradient reads the *output* y, because y > 0
-exactly where x > 0; so x need not be kept, and y may overwrite it (paper 004, section 4.2,
+Input and output have the same shape, which may be any. The gradient reads the *output* y, because y
+> 0 exactly where x > 0. So x need not be kept, and y may overwrite it (paper 004, section 4.2,
 "in-place ReLU"). Read next: `linear.py`, then `conv2d.py`.
 """
 

@@ -1,8 +1,8 @@
-"""What batch norm remembers of all batches, for evaluation.
+"""The running statistics of batch norm, for evaluation.
 
-In: the statistics of a batch. Out: running averages of them, and 1 / std of these. The one idea:
-running statistics change state, so their update is a call of its own that runs once: a forward pass
-that is computed again has no side effects. Source: Ioffe and Szegedy 2015, algorithm 2. Read next:
+The statistics of each batch update running averages, from which 1 / std is computed. Running
+statistics are state, so their update is a call of its own that runs once: a forward pass that is
+computed again has no side effects. Source: Ioffe and Szegedy 2015, algorithm 2. Read next:
 `pooling.py`.
 """
 

@@ -1,9 +1,9 @@
 """Softmax along one axis, and its logarithm.
 
-In: a tensor. Out: of the same shape, exp(x) / sum(exp(x)) along the axis, or the logarithm of that.
-The one idea: the gradient reads the output alone. The largest element is taken out first, so that
-nothing overflows. Before a loss of class numbers `cross_entropy.py` does all in one. Read next:
-`value_loss.py`.
+The result is exp(x) / sum(exp(x)) along the axis, or the logarithm of it, in the shape of the
+input. The gradient reads the output alone. The largest element is subtracted first, so that nothing
+overflows. For a loss of class labels `cross_entropy.py` does softmax and loss in one call. Read
+next: `value_loss.py`.
 """
 
 from __future__ import annotations

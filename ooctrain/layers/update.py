@@ -1,11 +1,11 @@
 """Optimizer updates and gradient clipping as calls.
 
-In: parameter, gradient, slots. Out: their next values, on the same storage. The one idea: the
-learning rate and the step number are step scalars, read by name when the call runs, never
-attributes: a changed learning rate needs no new trace, and a call that runs again in the same step
-sees the same values. So is a momentum that a schedule changes with each step. Source: torch.optim,
-whose order of operations is kept; Kingma and Ba 2015; Loshchilov and Hutter 2019; Tieleman and
-Hinton 2012, lecture 6.5 (RMSprop). Read next: `optim/optimizers.py`.
+Parameter, gradient and slots give their next values, on the same storage. The learning rate, the
+step number and a momentum that a schedule changes are step scalars: the call reads them by name
+when it runs, and they are never attributes. So a changed learning rate needs no new trace, and a
+call that runs again in the same step sees the same values. Source: torch.optim, whose order of
+operations is kept; Kingma and Ba 2015; Loshchilov and Hutter 2019; Tieleman and Hinton 2012,
+lecture 6.5 (RMSprop). Read next: `optim/optimizers.py`.
 """
 
 from __future__ import annotations

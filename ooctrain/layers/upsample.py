@@ -1,7 +1,7 @@
 """Images in another size, by the nearest pixel or by bilinear interpolation, and their gradients.
 
-In: x (N, C, H, W). Out: y (N, C, OH, OW). The one idea: both are linear, separable and have no
-parameters: y = A x B^T with a sparse matrix for the rows and one for the columns, so the gradient
+Both methods map x (N, C, H, W) to y (N, C, OH, OW). They are linear, separable and have no
+parameters: y = A x B^T, with a sparse matrix for the rows and one for the columns. So the gradient
 is dx = A^T dy B and reads dy alone. Read next: `instance_norm.py`.
 """
 

@@ -1,9 +1,9 @@
 """Losses of values, element by element: binary cross-entropy of logits, smooth absolute error.
 
-In: predictions and targets of one shape. Out: a loss for each element; their sum or mean is a call
-of its own (`reduction.py`). The one idea: weights, sums and means are other operations, so a loss
-is a function of two numbers in a table, `VALUE_LOSSES`, as in `function.py`. Sources: PyTorch's
-definitions; Girshick 2015 (smooth absolute error). Read next: `likelihood.py`.
+Predictions and targets of one shape give a loss for each element. Weights, sums and means are other
+operations (`reduction.py`), so a loss is a function of two numbers in a table, `VALUE_LOSSES`, as
+in `function.py`. Sources: PyTorch's definitions; Girshick 2015 (smooth absolute error). Read next:
+`likelihood.py`.
 """
 
 from __future__ import annotations

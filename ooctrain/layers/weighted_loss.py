@@ -1,9 +1,9 @@
 """Cross-entropy with class weights, label smoothing, or a loss for each row: PyTorch's options.
 
-In: logits, labels and weights. Out: a mean, a sum, or every loss by itself. The one idea: the plain
-form of `cross_entropy.py` stays small and fast; this one reads one input more, the weights, and
-keeps the same log-sum-exp. Source: PyTorch's definition of `cross_entropy` (label
-smoothing: Szegedy et al. 2016, section 7). Read next: `update.py`.
+The result is a mean, a sum, or the loss of every row. The plain form in `cross_entropy.py` stays
+small and fast; this one reads one additional input, the weights, and keeps the same log-sum-exp.
+Source: PyTorch's definition of `cross_entropy` (label smoothing: Szegedy et al. 2016, section 7).
+Read next: `update.py`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What driver functions take, where it is not just the inputs and then the outputs.
+"""Arguments of driver functions that are not simply the inputs followed by the outputs.
 
-In: an operation, its inputs and outputs, the step scalars. Out: the arguments, in the order of the
-function. The one idea: the functions of both devices have the same parameters, so what leads from
-an operation to them is written once. Optional inputs (a bias, a residual, a mask) become None where
-there are none. Read next: `driver_table.py`, `cpu/table.py`.
+An operation, its inputs and outputs, and the step scalars give the arguments in the order of the
+function. The functions of both devices have the same parameters, so the code that leads from an
+operation to them is written once. Optional inputs (a bias, a residual, a mask) become None where
+they are absent. Read next: `driver_table.py`, `cpu/table.py`.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""Tables that say how a device computes each operation: with which function, and in how much
-scratch.
+"""Tables that say which function computes an operation on a device, and with how much scratch.
 
-In: an operation, and arrays or only their shapes. Out: the function is run, or bytes of scratch.
-The one idea: operations know no device; a row of a device's table names the driver function that
-starts its kernels. Nearly all of them take the same: who computes, the inputs, the outputs,
+Operations know no device: a row of a device's table names the driver function that starts the
+operation's kernels. With arrays the function is run; with shapes alone the table gives the bytes of
+scratch. Nearly all driver functions take the same: the pool or launcher, the inputs, the outputs,
 attributes of the operation, and the workspace if there is one. Modules of kernels are imported when
-a function is first run, so tracing and planning compile nothing. An operation that brings methods
-of its own, `cpu` or `cuda`, is run by these. Source: the lowering rules of JAX, one table for each
+a function is first run, so tracing and planning compile nothing. An operation that has its own
+methods `cpu` or `cuda` is run by these. Source: the lowering rules of JAX, one table for each
 platform. Read next: `cpu/table.py`, `cuda/table.py`; `arguments.py`.
 """
 

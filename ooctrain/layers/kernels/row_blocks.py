@@ -1,10 +1,10 @@
-"""How a sum over the pixels of a batch is cut into blocks that whole rows hold.
+"""How a sum over the pixels of a batch is cut into blocks of whole rows.
 
-In: the shape of an image batch, and how many pixels a block may have. Out: numbered blocks. The one
-idea: where blocks begin and end is part of the definition of a sum of floats. If no block crosses
-the border of two rows of the image (or, where rows are short, of two groups of whole rows), a band
-of rows holds whole blocks, so a sum that goes on from band to band adds the same blocks in the same
-order as one over the whole image, and has its bits. Read next: `cpu/workspace.py`,
+The shape of an image batch and the most pixels that a block may have give numbered blocks. Their
+borders are part of the definition of a sum of floats. If no block crosses the border between two
+rows of the image (or, where rows are short, between two groups of whole rows), a band of rows
+consists of whole blocks. A sum that continues from band to band then adds the same blocks in the
+same order as a sum over the whole image, and has the same bits. Read next: `cpu/workspace.py`,
 `cuda/chunks.py`.
 """
 

@@ -1,9 +1,10 @@
-"""How much workspace operations need, where both devices count alike.
+"""How much workspace operations need, where the rule is the same on both devices.
 
-In: what a device's kernels need for so many elements, rows or channels. Out: rules for its table.
-The one idea: a rule takes the operation and the shapes of a call, so it is known when a step is
-traced; what a reduction keeps for each chunk is the device's own. No Numba here. Read next:
-`driver_table.py`, `cpu/workspace.py`, `cuda/runtime/workspace.py`.
+Each device says how many bytes its kernels need for a number of elements, rows or channels; the
+functions here make rules for its table from that. A rule takes the operation and the shapes of a
+call, so the workspace is known when a step is traced. What a reduction keeps for each chunk is up
+to the device. No Numba here. Read next: `driver_table.py`, `cpu/workspace.py`,
+`cuda/runtime/workspace.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The devices that there are, each with its table of operations.
+"""The available devices, each with its table of operations.
 
-In: the name of a device, as a trace has it. Out: its table. Pure Python: a step is traced, with its
-workspaces, where no GPU and no compiler is. Read next: `driver_table.py`.
+A device is looked up by its name, as a trace has it. The module is pure Python, so that a step and
+its workspaces can be traced without a GPU or a compiler. Read next: `driver_table.py`.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""What the kernels of an optimizer's update are given for one step: numbers that all elements
-share.
+"""What all elements share in one step of an optimizer's update.
 
-In: the operation and the step scalars. Out: `SgdFactors`, `AdamFactors`, `RmspropFactors`. The one
-idea: what depends on the step alone is computed once, in float64 on the host; for Adam the bias
-corrections of both moments, so that the kernels of either device are left with one square root and
-one division for each element, and no power. No Numba here. Source: torch.optim; Kingma and Ba,
-"Adam" (2015), section 2; Loshchilov and Hutter (2019) for `decoupled`. Read next:
-`cpu/optimizers.py`, `cuda/optimizers.py`.
+The operation and the step scalars give `SgdFactors`, `AdamFactors` or `RmspropFactors`. What
+depends on the step alone is computed once, in float64 on the host. For Adam these are the bias
+corrections of both moments, so that the kernels of either device need one square root and one
+division for each element, and no power. No Numba here. Source: torch.optim; Kingma and Ba, "Adam"
+(2015), section 2; Loshchilov and Hutter (2019) for `decoupled`. Read next: `cpu/optimizers.py`,
+`cuda/optimizers.py`.
 """
 
 from __future__ import annotations

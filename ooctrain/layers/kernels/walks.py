@@ -1,10 +1,9 @@
-"""How kernels walk through arrays whose axes lie in another order, or are repeated.
+"""How kernels walk through arrays whose axes are in another order, or are repeated.
 
-In: shapes. Out: a `StridedWalk`: extents of the result in the order of its memory, and for each
-operand how far a step along each of them is. The one idea: a permutation, a repeated operand and a
-plain one differ in these numbers alone, so one kernel serves them; axes that all operands step
-through as through one are merged, so that runs are long. Read next:
-`cpu/strided.py`, `cuda/strided.py`.
+Shapes give a `StridedWalk`: the extents of the result in the order of its memory, and the step of
+each operand along each of them. A permuted, a repeated and a plain operand differ in these numbers
+alone, so one kernel serves all three. Axes that every operand can step through as one are merged,
+so that runs are long. Read next: `cpu/strided.py`, `cuda/strided.py`.
 """
 
 from __future__ import annotations

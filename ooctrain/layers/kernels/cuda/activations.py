@@ -1,8 +1,8 @@
 """Leaky ReLU, tanh and sigmoid, and their gradients, which need only the output; bytes to floats.
 
-In and out: as in `elementwise.py`. The one idea: the hardware has a fast exponential and libdevice
-a tanh, both right to about two units in the last place, so each kernel is the formula itself, at
-the speed of memory. Read next: `dropout.py`.
+Arrays are as in `elementwise.py`. The hardware has a fast exponential and libdevice a tanh, both
+accurate to about two units in the last place, so each kernel is the formula itself and runs at
+memory speed. Read next: `dropout.py`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Average pooling on NHWC, fixed windows and adaptive ones, and their gradients.
 
-In: x (N, H, W, C). Out: y (N, OH, OW, C). The one idea: an adaptive window is a window whose first
-and end cell follow from its number by another formula; so one kernel serves both. The rows of a
-window are summed one by one, then their sums: an average of a million pixels loses no more digits
-than two sums of a thousand. Read next: `upsample.py`.
+The kernels map x (N, H, W, C) to y (N, OH, OW, C). An adaptive window only has another formula for
+its first and end cell, so one kernel serves both kinds. Each row of a window is summed, then the
+sums of the rows: an average of a million pixels loses no more digits than two sums of a thousand.
+Read next: `upsample.py`.
 """
 
 from __future__ import annotations

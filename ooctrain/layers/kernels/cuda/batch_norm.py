@@ -1,11 +1,11 @@
 """Batch normalisation on (rows, channels): apply, and the two passes of its gradient.
 
-In: x or dy as (P, C), rows being N * H * W; per-channel vectors, statistics among them
-(`batch_norm_stats.py`). Out: normalised rows, gradients. The one idea: as on the cpu
-(`../cpu/batch_norm.py`: the same products and sums in the same order), ReLU and the residual sum
-are done in the same pass, with the bits of the separate kernels. `apply` and `grad_apply` walk over
-quads, whatever the number of channels; `grad_reduce` sums over rows as `conv/columns.py` tells.
-Source: Ioffe and Szegedy 2015. Read next: `optimizers.py`.
+x and dy are (P, C), where the P rows are the N * H * W pixels; the vectors of each channel include
+the statistics (`batch_norm_stats.py`). As on the cpu (`../cpu/batch_norm.py`: the same products and
+sums in the same order), ReLU and the residual sum are done in the same pass, with the bits of the
+separate kernels. `apply` and `grad_apply` walk over quads, whatever the number of channels;
+`grad_reduce` sums over rows as in `conv/columns.py`. Source: Ioffe and Szegedy 2015. Read next:
+`optimizers.py`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Statistics of each channel, by joining (count, mean, squared deviations); running statistics.
 
-In: x as (P, C), rows being N * H * W. Out: mean, variance, 1 / sqrt(variance + eps). The one idea:
-no float64 is needed where no digits are lost: a thread keeps eight rows in registers, takes their
-mean, then the squared deviations from it, and such triples are joined by a formula without
-cancellation; so a mean of a thousand standard deviations costs nothing. Who joins what is as in
-`conv/columns.py`: threads, then rows of threads, then chunks, in an order fixed by shapes. Source:
+From x as (P, C), where the P rows are the N * H * W pixels, it computes mean, variance and 1 /
+sqrt(variance + eps). A thread keeps eight rows in registers, takes their mean, then the squared
+deviations from it; such triples are joined by a formula without cancellation. So float64 is not
+needed, even where the mean is a thousand standard deviations. Triples are joined in the order of
+`conv/columns.py`, which shapes alone determine: threads, then rows of threads, then chunks. Source:
 Chan, Golub, LeVeque 1983. Read next: `batch_norm.py`.
 """
 

@@ -1,11 +1,11 @@
 """Sums over all rows of an image, some rows at a time, on a GPU.
 
-In: an operation that sums over all pixels, some whole chunks of rows (`chunks.image_columns`), the
-shape of all, the state so far. Out: the state, and in the end what the operation gives. The one
-idea: as on the cpu (`../cpu/carried_sums.py`) the state is the untiled kernels' workspace. Here
-each chunk has a partial result of its own, so the order in which bands come does not matter; of a
-loss the losses and labels themselves are carried, 12 bytes a pixel, and summed in the end.
-Source: ours, docs/tiling.md. Read next: `ooctrain/rewrite/tile/carried_sums.py`.
+An operation that sums over all pixels gets some whole chunks of rows (`chunks.image_columns`), the
+shape of the whole and the state so far. It gives the next state and, at the end, its result. As on
+the cpu (`../cpu/carried_sums.py`) the state is the untiled kernels' workspace. Here each chunk has
+a partial result of its own, so the order in which bands come does not matter. A loss carries the
+losses and labels themselves, 12 bytes a pixel, and sums them at the end. Source: ours,
+docs/tiling.md. Read next: `ooctrain/rewrite/tile/carried_sums.py`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """How the work of a CUDA kernel is cut into blocks: by shapes alone.
 
-In: extents. Out: how many blocks, and which part each takes. The one idea: the borders of the parts
-are part of the definition of a reduction (each has its own partial result, combined in a fixed
-order), so they must not depend on the GPU; then every GPU, and the emulator, gives the same order
-of sums. Scratch follows from them and is known when the step is traced: no Numba here. Read next:
-`quads.py`, which says how a block walks over its part, and `batch_norm.py`.
+Extents give the number of blocks and the part that each block takes. The borders of the parts are
+part of the definition of a reduction, because each part has its own partial result and these are
+combined in a fixed order. So the borders must not depend on the GPU; then every GPU, and the
+emulator, sums in the same order. Scratch follows from them and is known when the step is traced: no
+Numba here. Read next: `quads.py`, which says how a block walks over its part, and `batch_norm.py`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""Clipping of gradients: the sum of all squares, the factor that it gives, and its use.
+"""Clipping of gradients: the sum of all squares, the clipping factor, and its application.
 
-In: gradients. Out: gradients whose common norm, or whose elements, are bounded. The one idea: the
-factor for all gradients is never copied to the host, which would have to wait for the GPU: sums of
-squares, their total and the factor are variables on the GPU. All are float32, in which a GPU is
-fastest; sums are compensated (Kahan 1965), also from launch to launch, so that the factor is right
-to `FACTOR_ROUNDINGS` whatever the number of gradients. Source: torch.nn.utils.clip_grad_norm_. Read
-next: `sums.py`, `layout.py`.
+It bounds the common norm of gradients, or their elements. The host never reads the factor, because
+it would have to wait for the GPU: sums of squares, their total and the factor are variables on the
+GPU. All are float32, in which a GPU is fastest. Sums are compensated (Kahan 1965), also from launch
+to launch, so that the factor is accurate to `FACTOR_ROUNDINGS` whatever the number of gradients.
+Source: torch.nn.utils.clip_grad_norm_. Read next: `sums.py`, `layout.py`.
 """
 
 from __future__ import annotations

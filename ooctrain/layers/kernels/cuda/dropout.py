@@ -1,9 +1,9 @@
 """Dropout whose mask is the same in a re-run and in a tile: the cpu's mask, bit for bit.
 
-In: x (N, H, W, C), or (N, C), a rate and a key. Out: x / (1 - p) where kept, else 0. The one idea:
-no generator state. Whether an element is kept is a hash of (key of the call, global element index);
-so a step that begins on one device and is checked on the other drops the same elements. Source:
-`layers/dropout.py`. Read next: `conv/columns.py`, `../cpu/dropout.py`.
+For x (N, H, W, C) or (N, C), a rate and a key, the output is x / (1 - p) where an element is kept,
+else 0. There is no generator state: a hash of (key of the call, global element index) decides
+whether an element is kept. So a step that begins on one device and is checked on the other drops
+the same elements. Source: `layers/dropout.py`. Read next: `conv/columns.py`, `../cpu/dropout.py`.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""Elementwise CUDA kernels, the simplest ones: ReLU and its gradient, sums, scaling, the bias
-gradient.
+"""The simplest CUDA kernels, elementwise: ReLU and its gradient, sums, scaling, the bias gradient.
 
-In: device arrays of equal size, C-contiguous float32. Out: arrays written in place; an output may
-be the same array as an input. The one idea: a kernel is one function of numbers in a template
-(`pointwise.py`), a driver (a public function) names the arrays; names, arguments and bits are those
-of `../cpu/elementwise.py`. All run at memory speed. `channel_sum` is the smallest reduction: read
-it before the larger ones. Functions that few networks use are in `activations.py`. Read next:
-`conv/columns.py`, `batch_norm.py`.
+Device arrays are C-contiguous float32 of equal size. They are written in place, and an output may
+be the same array as an input. A kernel is one function of numbers in a template (`pointwise.py`),
+and a driver, which is a public function, names the arrays. Names, arguments and bits are those of
+`../cpu/elementwise.py`. All run at memory speed. `channel_sum` is the smallest reduction: read it
+before the larger ones. Rarely used functions are in `activations.py`. Read next: `conv/columns.py`,
+`batch_norm.py`.
 """
 
 from __future__ import annotations

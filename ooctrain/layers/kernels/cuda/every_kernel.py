@@ -1,8 +1,8 @@
 """Every CUDA kernel of the package, each once.
 
-In: nothing. Out: the kernels, by walking the modules of this folder, so that a new one cannot be
-forgotten; those that a module makes when a shape first asks for them are asked for here. Whoever
-compiles all of them before they are needed begins here. Read next: `runtime/cubins.py`.
+The kernels are found by walking the modules of this folder, so that a new one cannot be forgotten.
+Kernels that a module makes only when a shape first needs them are requested here. Code that
+compiles all kernels in advance starts here. Read next: `runtime/cubins.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The functions of `layers/function.py` and `layers/value_loss.py`, and their gradients.
 
-In and out: as in `elementwise.py`. The one idea: a function is one line for one element, and the
-templates of `pointwise.py` make a kernel of it; here are the lines. Read next: `strided.py`,
+Arrays are as in `elementwise.py`. A function is one line for one element, and the templates of
+`pointwise.py` make a kernel of it; this file contains the lines. Read next: `strided.py`,
 `../cpu/functions.py`.
 """
 

@@ -1,10 +1,10 @@
 """Instance normalisation on NHWC: apply, and the gradient of the input.
 
-In: x or dy (N, H, W, C); statistics (N, C), one for each channel of each image; gamma and beta (C)
-or none. Out: normalised images, gradients. The one idea: the sums over pixels are batch norm's,
-which takes images one behind the other (`batch_norm_stats.stats`, `batch_norm.grad_reduce`); here
-a thread knows its image from its row, and all else is batch norm's arithmetic. Source: Ulyanov,
-Vedaldi and Lempitsky 2016. Read next: `batch_norm.py`.
+x and dy are (N, H, W, C), the statistics (N, C), one for each channel of each image, and gamma and
+beta (C) or none. The sums over pixels are those of batch norm, which takes one image after the
+other (`batch_norm_stats.stats`, `batch_norm.grad_reduce`). Here a thread finds its image from its
+row; all other arithmetic is that of batch norm. Source: Ulyanov, Vedaldi and Lempitsky 2016. Read
+next: `batch_norm.py`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Moving blocks: slices, inserts, zero padding, layout changes.
+"""Moving blocks of NHWC arrays: slices, inserts, zero padding, layout changes.
 
-In and out: NHWC arrays. The one idea: slice and insert are one kernel, the copy of a block
-of runs (contiguous channels) between two arrays with strides of their own; where every run and
-stride is a multiple of four elements it moves quads, else elements. A thread works out where its
-first one lies, walks from there, and loads all before it stores any. Inserts write only their
-region and leave the rest of `dst` as it is, which is what tiles need. A transposition goes through
-a tile of shared memory, so that reads and writes are both contiguous. Read next: `dropout.py`.
+Slice and insert are one kernel, which copies a block of runs (contiguous channels) between two
+arrays, each with its own strides. Where every run and stride is a multiple of four elements it
+moves quads, else elements. A thread computes where its first quad or element lies, walks from
+there, and loads all of them before it stores any. Inserts write only their region and leave the
+rest of `dst` unchanged, as tiles require. A transposition goes through a tile of shared memory, so
+that reads and writes are both contiguous. Read next: `dropout.py`.
 """
 
 from __future__ import annotations

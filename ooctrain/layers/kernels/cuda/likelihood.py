@@ -1,7 +1,8 @@
 """Negative log-likelihood: one element of each row, and its gradient.
 
-In: (rows, classes), labels, a weight for each class. Out: a loss for each row, or a gradient. The
-one idea: a thread takes a row, or an element of the gradient. Read next: `weighted_losses.py`.
+An array (rows, classes), labels and a weight for each class give a loss for each row, or a
+gradient. A thread takes one row of the loss, or one element of the gradient. Read next:
+`weighted_losses.py`.
 """
 
 from __future__ import annotations

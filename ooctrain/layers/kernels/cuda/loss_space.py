@@ -1,9 +1,9 @@
-"""The workspace of a loss over rows: how many bytes, and what lies where.
+"""The workspace of a loss over rows: how many bytes it has, and how they are laid out.
 
-In: the number of rows. Out: bytes for the trace, arrays for the kernels. The one idea: the divisor
-of a mean depends on the labels; it is kept in the workspace, on the GPU, so that the host need not
-wait for it. Behind it lie partial sums, used by one sum after the other, and behind them, where
-wanted, a loss for each row. No Numba here. Read next: `losses.py`.
+The number of rows gives bytes for the trace and arrays for the kernels. The divisor of a mean
+depends on the labels; it is kept in the workspace, on the GPU, so that the host need not wait for
+it. It is followed by partial sums, which one sum after the other uses, and, where needed, by a loss
+for each row. No Numba here. Read next: `losses.py`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Losses over rows: softmax cross-entropy, mean squared error, absolute error, and their gradients.
 
-In: logits (rows, classes) and labels (per pixel: rows = N * H * W), or prediction and target. Out:
-one loss per row, their sum or mean, gradients. The one idea: a warp takes a row, so that its loads
-are neighbours and its maximum and sum pass from lane to lane; what the host would have to wait for,
-the number of labels that count and the gradient of the loss, stays on the GPU and is read where it
-is needed. Read next: `weighted_losses.py`, `../cpu/losses.py`.
+Logits (rows, classes) and labels (per pixel: rows = N * H * W), or prediction and target, give one
+loss per row, their sum or mean, and gradients. A warp takes a row, so that its loads are contiguous
+and its maximum and sum pass from lane to lane. The number of labels that count and the gradient of
+the loss stay on the GPU and are read where they are needed, so the host does not wait for them.
+Read next: `weighted_losses.py`, `../cpu/losses.py`.
 """
 
 from __future__ import annotations

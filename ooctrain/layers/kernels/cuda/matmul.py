@@ -1,14 +1,13 @@
 """The three products of a linear layer on a GPU: the product of the convolutions, split by shape.
 
-In: x (N, I), w (O, I), bias (O,) or None; a workspace of exactly `matmul_plan.workspace_bytes`.
-Out: y (N, O), dx (N, I) or dw (O, I), every element written. The one idea: all three are c[i, j] =
-sum of a[j, k] b[i, k], and differ only in what lies side by side in memory: the terms k, which then
-become columns of a tile of shared memory, or i and j, which are stored as they come. Both are
-loaded four at a time, sixteen terms in a step, and multiplied as in `conv/conv_gemm.py`, so that 82
-of 100 instructions of the loop are multiply-adds; extents that are no multiples of four are loaded
-one by one. What is written lies side by side along j, so the larger extent, the features, takes the
-128 places of a tile, and the batch its 64. Read next: `conv/tile_product.py`,
-`conv/conv_tiled.py`.
+From x (N, I), w (O, I), bias (O,) or None and a workspace of exactly `matmul_plan.workspace_bytes`
+it writes every element of y (N, O), dx (N, I) or dw (O, I). All three are c[i, j] = sum of a[j, k]
+b[i, k], and differ only in what is contiguous in memory: the terms k, which then become columns of
+a tile of shared memory, or i and j, which are stored as they come. Both are loaded four at a time,
+sixteen terms in a step, and multiplied as in `conv/conv_gemm.py`, so that 82 of 100 instructions of
+the loop are multiply-adds. Extents that are no multiples of four are loaded one by one. Results are
+contiguous along j, so the larger extent, the features, takes the 128 places of a tile, and the
+batch its 64. Read next: `conv/tile_product.py`, `conv/conv_tiled.py`.
 """
 
 from __future__ import annotations

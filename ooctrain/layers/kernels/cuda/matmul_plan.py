@@ -1,9 +1,9 @@
 """How a product of two matrices is cut for a GPU: tiles of the result, splits of the sum.
 
-In: rows, columns and depth of a product. Out: blocks, splits, bytes of scratch. The one idea: with
-few rows (a small batch) and a long sum the tiles of the result would not fill a GPU; then the sum
-is split into parts of whole steps, whose results lie one behind the other in the workspace and are
-added in their order. All numbers depend on shapes alone. No Numba here. Read next: `matmul.py`.
+The rows, columns and depth of a product give its blocks, splits and bytes of scratch. With few rows
+(a small batch) and a long sum, the tiles of the result would not fill a GPU. Then the sum is split
+into parts of whole steps, whose results are stored one after the other in the workspace and added
+in that order. All numbers depend on shapes alone. No Numba here. Read next: `matmul.py`.
 """
 
 from __future__ import annotations

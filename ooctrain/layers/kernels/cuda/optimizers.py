@@ -1,10 +1,10 @@
 """Optimizer updates, each one fused pass: SGD with momentum, Adam and AdamW, RMSprop.
 
-In: a parameter, its gradient, its slots. Out: their next values, which may lie on the same storage.
-The one idea: as on the cpu, an update reads and writes each array once, with the same products and
-sums in the same order, and gets its step scalars as arguments. With three or four loads under way a
-thread need not load its second quad early. Source: torch.optim (whose order of operations is kept);
-Kingma and Ba 2015; Loshchilov and Hutter 2019. Read next: `clipping.py`.
+A parameter, its gradient and its slots give their next values, which may be on the same storage. As
+on the cpu, an update reads and writes each array once, with the same products and sums in the same
+order, and gets its step scalars as arguments. With three or four loads in flight a thread need not
+load its second quad early. Source: torch.optim (whose order of operations is kept); Kingma and Ba
+2015; Loshchilov and Hutter 2019. Read next: `clipping.py`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Three templates: from a function of numbers to a kernel over arrays of any size.
 
-In: a device function of one, two or three elements and a parameter. Out: a `Kernel` that applies it
-to each element and has its name. The one idea: all pointwise kernels are bound by memory and differ
-in one line of arithmetic; how to walk over memory at full speed is written once, here. Each
-thread takes two quads (`quads.py`) and loads both before it stores, so two loads are under way, and
-an output may be the same array as an input. Read next: `elementwise.py`.
+A device function of one, two or three elements and a parameter becomes a `Kernel` that applies it
+to each element and has its name. All pointwise kernels are bound by memory and differ in one line
+of arithmetic, so the code that walks over memory at full speed is written once, here. Each thread
+takes two quads (`quads.py`) and loads both before it stores. So two loads are in flight, and an
+output may be the same array as an input. Read next: `elementwise.py`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Max pooling on NHWC, its windows dense or with gaps, and its gradient.
 
-In: x (N, H, W, C). Out: y (N, OH, OW, C) and where in its window each maximum sat (one byte, r * S
-+ s). The one idea: as on the cpu, gradients *gather*: the thread of an input pixel adds up the
-windows that cover it, in ascending order; so nothing is added atomically and the bits are fixed.
-Rows and columns of a window are clipped to the image before the loops, which therefore test
-nothing. Four channels of a thread are one access: 16 bytes of values, four of places. Read next:
+The kernels map x (N, H, W, C) to y (N, OH, OW, C) and to the place of each maximum in its window
+(one byte, r * S + s). As on the cpu, gradients *gather*: the thread of an input pixel adds up the
+windows that cover it, in ascending order, so nothing is added atomically and the bits are fixed.
+Rows and columns of a window are clipped to the image before the loops, which therefore need no
+tests. The four channels of a thread are one access: 16 bytes of values, four of places. Read next:
 `average_pooling.py`, `../cpu/pooling.py`.
 """
 

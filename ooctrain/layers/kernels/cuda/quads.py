@@ -1,12 +1,11 @@
 """Four neighbours at a time: where a thread works, guarded 128-bit access, values of channels.
 
-In: block and thread, a flat array, an element's index. Out: the indices of a thread's two quads
-(four neighbouring elements each), their values, a store. The one idea: every variable begins at a
-multiple of 64 bytes and quads at multiples of four elements, so a quad is one 128-bit access
-whatever the number of channels; only the last one of an array may be cut, and goes element by
-element. A kernel loads both quads before it uses either, so that two loads are under way. Indices
-are int64: an array may have more than 2^31 elements. Read next: `pointwise.py`, then
-`batch_norm.py`.
+A block, a thread and a flat array give the indices of the thread's two quads (four neighbouring
+elements each), their values, and a store. Every variable begins at a multiple of 64 bytes and quads
+at multiples of four elements, so a quad is one 128-bit access whatever the number of channels. Only
+the last quad of an array may be cut; it is accessed element by element. A kernel loads both quads
+before it uses either, so that two loads are in flight. Indices are int64: an array may have more
+than 2^31 elements. Read next: `pointwise.py`, then `batch_norm.py`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Sums over axes, and softmax along one.
 
-In: an array seen as (outer, rows, inner). Out: the sums (outer, inner), or as many values as before
-for softmax. The one idea: a sum is that of `conv/columns.py` for each of `outer` arrays, cut by
-shapes alone; a softmax takes a warp for each row, as cross-entropy does. Few rows are summed by one
-thread for each result. Read next: `likelihood.py`, `../cpu/reduction.py`.
+An array is seen as (outer, rows, inner); sums are (outer, inner), and softmax keeps the shape. A
+sum is that of `conv/columns.py` for each of the `outer` arrays, cut by shapes alone. Few rows are
+summed by one thread for each result. A softmax takes a warp for each row, as cross-entropy does.
+Read next: `likelihood.py`, `../cpu/reduction.py`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Reflection padding on NHWC and its gradient.
 
-In: x (N, H, W, C). Out: y with borders in which the image is mirrored at its outermost pixels. The
-one idea: the gradient *gathers*: a pixel has copies in at most three rows and three columns of the
-padded image, itself and its mirror images, and adds them up in ascending order. Read next:
-`dropout.py`.
+The output is x (N, H, W, C) with borders in which the image is mirrored at its outermost pixels.
+The gradient *gathers*: a pixel has copies in at most three rows and three columns of the padded
+image, itself and its mirror images, and adds them up in ascending order. Read next: `dropout.py`.
 """
 
 from __future__ import annotations

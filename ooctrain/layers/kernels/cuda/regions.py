@@ -1,10 +1,10 @@
 """Slices, inserts, concatenation and reshapes of arrays of any type, by the kernels of `layout.py`.
 
-In: physical arrays of up to four axes, logical starts. Out: a part, or a whole with a part
-replaced. The one idea: a copy depends neither on the number of axes nor on the element type: an
-array of fewer than four axes is treated as one of four whose first have length 1, and an int64 as
-two words of a float32's size; so labels and vectors go through the kernels of `layout.py` too. Read
-next: `layout.py`.
+Physical arrays of up to four axes and logical starts give a part, or a whole with a part replaced.
+A copy depends neither on the number of axes nor on the element type. An array of fewer than four
+axes is treated as one of four whose first axes have length 1, and an int64 as two words of a
+float32's size. So labels and vectors go through the kernels of `layout.py` too. Read next:
+`layout.py`.
 """
 
 from __future__ import annotations

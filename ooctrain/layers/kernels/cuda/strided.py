@@ -1,10 +1,9 @@
 """Arithmetic with repeated operands, permutations and repetitions: walks with strides.
 
-In: arrays of any shape, and a walk through them (`../walks.py`). Out: the result, in the order of
-its own memory. The one idea: a thread takes an element of the result, or four neighbours where the
-last axis allows it, and works out where the operands' elements lie; operands of one shape go
-through `pointwise.py`. Read next:
-`reduction.py`.
+Arrays of any shape and a walk through them (`../walks.py`) give the result, in its own memory
+order. A thread takes one element of the result, or four neighbours where the last axis allows it,
+and computes where the operands' elements lie. Operands of one shape go through `pointwise.py`. Read
+next: `reduction.py`.
 """
 
 from __future__ import annotations

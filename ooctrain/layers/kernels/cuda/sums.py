@@ -1,7 +1,7 @@
 """Sums over all elements of arrays, in a fixed order: by blocks, then over the blocks.
 
-In: a device function of two elements, two arrays. Out: one number on the GPU, times a factor and,
-where asked, divided by another number on the GPU, which the host need not know. The one idea: a
+A device function of two elements is summed over two arrays. The sum is one number on the GPU, times
+a factor and, on request, divided by another number on the GPU, which the host need not know. A
 block adds up its tiles (`chunks.element_chunk`), each thread with compensation (Kahan 1965), then
 its threads in two steps over shared memory; one block adds up the blocks. The borders follow from
 shapes, so the bits do not depend on the GPU. Read next: `losses.py`.

@@ -1,8 +1,8 @@
 """How a GPU computes each operation: a row names the driver function and its scratch.
 
-In: nothing. Out: `CUDA`. The one idea: as in `../cpu/table.py`; most functions have the same names
-there and take the same, with a launcher in the place of the pool. Pure Python: a step is traced
-where no GPU is. Read next: `elementwise.py`, the simplest kernels; `../driver_table.py`.
+The table is `CUDA`. Most functions have the same names as in `../cpu/table.py` and take the same
+arguments, with a launcher in the place of the pool. The module is pure Python: a step can be traced
+without a GPU. Read next: `elementwise.py`, the simplest kernels; `../driver_table.py`.
 """
 
 from __future__ import annotations

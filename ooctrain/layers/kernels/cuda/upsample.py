@@ -1,8 +1,8 @@
 """Enlarging (or reducing) NHWC images: nearest pixel and bilinear, and their gradients.
 
-In: x (N, H, W, C). Out: y (N, OH, OW, C). The one idea: where an output pixel lies among the inputs
-is a fraction of whole numbers, so the pixel before it and the share of the pixel after it are a
-quotient and a remainder: exact without float64, also 20,000 pixels from the border. Gradients
+The kernels map x (N, H, W, C) to y (N, OH, OW, C). The position of an output pixel among the inputs
+is a fraction of whole numbers. So the pixel before it and the share of the pixel after it are a
+quotient and a remainder: exact without float64, even 20,000 pixels from the border. Gradients
 gather over all outputs that may read an input, with weight 0 for those that do not. Read next:
 `reflect.py`.
 """

@@ -1,9 +1,9 @@
 """Cross-entropy with class weights and label smoothing, and losses that are not summed up.
 
-In: logits (rows, classes), labels, a weight for each class; or prediction and target. Out: one loss
-per row or element, gradients. The one idea: what `losses.py` has found for a row (log-sum-exp, loss
-of the label) is all that weights and smoothing need besides one more pass over the row. Read next:
-`matmul.py`, `../cpu/weighted_losses.py`.
+Logits (rows, classes), labels and a weight for each class, or prediction and target, give one loss
+per row or element, and gradients. Weights and smoothing need only the results of `losses.py` for a
+row (log-sum-exp, loss of the label) and one more pass over the row. Read next: `matmul.py`,
+`../cpu/weighted_losses.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Adding one number per channel to an image, in place.
 
-In: y (..., C), b (C). Out: y + b. The one idea: convolutions add their bias while a result is still
-in registers; operations whose kernels cannot do so add it here, in one pass at memory speed. Read
-next: `reflect.py`.
+It adds b (C) to y (..., C). Convolutions add their bias while a result is still in registers.
+Operations whose kernels cannot do so add it here, in one pass at memory speed. Read next:
+`reflect.py`.
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
-"""Sums over the rows of a (rows, channels) array: how blocks, threads and partial results go
-together.
+"""Sums over the rows of a (rows, channels) array, one per channel, by blocks, threads and chunks.
 
-In: an array whose last axis is the channel. Out: one sum per channel. The one idea: two kernels. In
-the first, a block takes a chunk of rows of up to 32 channels (`chunks.Columns`): neighbouring
-threads take neighbouring channels, so that a warp reads contiguous bytes, and each thread adds up
-every so many rows of one channel, with eight loads under way. Threads beyond the last channel
-repeat it, rows beyond the chunk count as 0, so no thread branches. The second kernel adds the
-chunks. The order is fixed by shapes, nothing is atomic. Running sums are compensated (Kahan 1965),
-so the error does not grow with the number of rows, and no float64 is needed. Read next:
-`layers/kernels/cuda/batch_norm.py`.
+The sum takes two kernels. In the first, a block takes a chunk of rows of up to 32 channels
+(`chunks.Columns`). Neighbouring threads take neighbouring channels, so that a warp reads contiguous
+bytes, and each thread adds up rows of one channel at a fixed distance, with eight loads in flight.
+Threads beyond the last channel repeat it, and rows beyond the chunk count as 0, so no thread
+branches. The second kernel adds the chunks. The order is fixed by shapes, and nothing is atomic.
+Running sums are compensated (Kahan 1965), so the error does not grow with the number of rows, and
+no float64 is needed. Read next: `layers/kernels/cuda/batch_norm.py`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """The three parts of a convolution on a GPU, by algorithm.
 
-In: a launcher, a `ConvShape`, an algorithm (`layers/conv_algorithms.py`), device arrays in memory
-layout (activations N,H,W,C; weights K,R,S,C/groups; bias K) and a workspace of exactly
-`conv_plan.workspace_bytes`. Out: every element of the result is written. The one idea: forward and
-the gradient of the input are one and the same product, a correlation, the latter with turned
-weights; so an algorithm is a module with `correlate` and `grad_weight`, imported when it is first
-used. They are a ladder, each explaining the next: naive, tiled, implicit_gemm, tf32. Read next:
+They take a launcher, a `ConvShape`, an algorithm (`layers/conv_algorithms.py`), device arrays in
+memory layout (activations N,H,W,C; weights K,R,S,C/groups; bias K) and a workspace of exactly
+`conv_plan.workspace_bytes`, and write every element of the result. Forward and the gradient of the
+input are the same product, a correlation, the latter with the weights turned. So an algorithm is a
+module with `correlate` and `grad_weight`, imported when it is first used. The algorithms are a
+ladder on which each step explains the next: naive, tiled, implicit_gemm, tf32. Read next:
 `conv_plan.py`, `conv_naive.py`.
 """
 

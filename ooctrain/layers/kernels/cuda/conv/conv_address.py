@@ -1,10 +1,10 @@
 """Where the elements of a convolution lie: the address arithmetic of all its kernels.
 
-In: numbers of pixels, taps and channels, and the tuples of `conv_plan.py`. Out: offsets. The one
-idea: a pixel's own offset may need 64 bits (an image of 20,480 x 20,480 x 64 has 2.7e10 elements)
-but is made once for a thread; what a tap adds to it fits into 32 bits. Divisions are made on
-uint32, which costs a sixth of those on int64, and `int32(...)` or `uint32(...)` stands around every
-sum, because Numba would widen it to 64 bits. Read next: `conv_naive.py`.
+Numbers of pixels, taps and channels, and the tuples of `conv_plan.py`, give offsets. A pixel's own
+offset may need 64 bits (an image of 20,480 x 20,480 x 64 has 2.7e10 elements) but is computed once
+for a thread; the offset of a tap relative to it fits into 32 bits. Divisions use uint32, which
+costs a sixth of int64. Every sum is enclosed in `int32(...)` or `uint32(...)`, because Numba would
+widen it to 64 bits. Read next: `conv_naive.py`.
 """
 
 from __future__ import annotations

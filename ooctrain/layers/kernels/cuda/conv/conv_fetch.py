@@ -1,10 +1,10 @@
 """How the products of `conv_gemm.py` load their factors and store their results, four at a time.
 
-In: places, and tables of terms. Out: tuples of four float32, zero where there is nothing. The one
-idea: where the number of channels is a multiple of four, four terms of a sum lie side by side and
-are one 128-bit load, with one entry in the table of terms; else (the three colours of an image)
-each term may belong to another tap, has an entry of its own and is loaded by itself. The rest of a
-kernel is the same for both. One to three channels can also be made up to four by zeros. Read next:
+Places and tables of terms give tuples of four float32, with zeros outside the image or the sum.
+Where the number of channels is a multiple of four, four terms of a sum are contiguous: they are one
+128-bit load, with one entry in the table of terms. Otherwise (the three colours of an image) each
+term may belong to another tap, so it has an entry of its own and is loaded by itself. The rest of a
+kernel is the same for both. One to three channels can also be padded to four with zeros. Read next:
 `conv_gemm.py`.
 """
 

@@ -1,16 +1,16 @@
 """Convolution, third step of the ladder: an implicit matrix product, blocked in registers.
 
-In: NHWC activations, KRSC weights. Out: y, dx or dW in float32. The one idea: pixels x channels is
-a matrix product whose left factor, the receptive fields, is never written down; a block gathers
-eight of its columns at a time into shared memory (sixteen for 64 channels). 256 threads make 128 x
-128 results, 64 in each thread's registers (`tile_product.py`). Where a term of the sums lies, tap
-by tap, takes divisions to find; so a block writes it into a table in shared memory, 1024 terms at a
-time, and looks it up. On Hopper 86 of 100 instructions of the loop are then multiply-adds, 80 for
-64 channels, 79 and 70 where each term is loaded by itself (`testing/emulator/sass.py` counts).
-While one pair of tiles is multiplied, the next columns are already on their way from memory
-(registers, then the other half of shared memory), so one barrier for each step is enough. Source:
-Chetlur et al., "cuDNN" (2014), section 3; CUTLASS. Read next: `conv_gemm_weights.py`, then
-`conv_tf32.py`.
+From NHWC activations and KRSC weights it computes y, dx or dW in float32. Pixels x channels is a
+matrix product whose left factor, the receptive fields, is never stored; a block gathers eight of
+its columns at a time into shared memory (sixteen for 64 channels). 256 threads compute 128 x 128
+results, 64 in each thread's registers (`tile_product.py`). Divisions are needed to find where a
+term of the sums lies, tap by tap. So a block writes the places into a table in shared memory, 1024
+terms at a time, and looks them up. On Hopper 86 of 100 instructions of the loop are then
+multiply-adds, 80 for 64 channels, 79 and 70 where each term is loaded by itself
+(`testing/emulator/sass.py` counts). While one pair of tiles is multiplied, the next columns are
+already on their way from memory (registers, then the other half of shared memory), so one barrier
+for each step is enough. Source: Chetlur et al., "cuDNN" (2014), section 3; CUTLASS. Read next:
+`conv_gemm_weights.py`, then `conv_tf32.py`.
 """
 
 from __future__ import annotations

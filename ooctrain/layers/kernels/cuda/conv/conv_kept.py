@@ -1,11 +1,11 @@
-"""What a block of `conv_gemm.py` computes once and looks up again in every step.
+"""Values that a block of `conv_gemm.py` computes once and looks up again in every step.
 
-In: numbers of pixels or of terms. Out: words of shared memory, and tuples read back from them. The
-one idea: where a term of the sums lies relative to a pixel takes two divisions and a dozen products
-to find, is the same for all pixels, and is needed for a moment in each step; so each thread of a
-block works it out for one term, and after a barrier every thread that fetches reads it back. In
-registers it would spill sums to memory: 64 of them, a step's sixteen factors and the next step's
-eight fill a thread's. Read next: `conv_fetch.py`.
+They are stored for pixels or terms as words of shared memory, and read back as tuples. Where a term
+of the sums lies relative to a pixel takes two divisions and a dozen products to find, is the same
+for all pixels, and is needed for a moment in each step. So each thread of a block computes it for
+one term, and after a barrier every thread that fetches reads it back. Keeping it in registers would
+spill sums to memory, because a thread's registers are filled by its 64 sums, a step's sixteen
+factors and the next step's eight. Read next: `conv_fetch.py`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Convolution, first step of the ladder: one thread for each number that is written.
 
-In: NHWC activations, KRSC weights. Out: y, dx or dW. The one idea: on a GPU a loop over results is
-not written, it is launched: one thread for each. Neighbouring threads take neighbouring channels,
-so that what they write lies side by side. Every thread itself reads all it needs, 2 R S C numbers
-for a result, most of which other threads read as well. Right for filters of one channel
+From NHWC activations and KRSC weights it computes y, dx or dW. On a GPU a loop over results is not
+written but launched, with one thread for each result. Neighbouring threads take neighbouring
+channels, so that their writes are contiguous. Every thread reads all its factors itself, 2 R S C
+numbers for a result, most of which other threads read as well. This suits filters of one channel
 (depthwise), which have nothing to share. The gradient of a weight sums over all pixels, in the
 splits of `conv_plan.splits`, whose results are added in order. Read next: `conv_tiled.py`, which
 shares the loads.

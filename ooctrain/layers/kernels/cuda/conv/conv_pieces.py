@@ -1,10 +1,9 @@
 """Two small kernels that all algorithms of convolution share: turned weights, sums of partials.
 
-In: weights, or partial results one behind the other. Out: weights with inner and outer channels
-exchanged; the sum. The one idea: the gradient of the input sums over filters, so it needs them side
-by side as the forward pass needs channels; exchanging them first costs little and makes both the
-same product. Partial results are added in their order, so that the bits never change. Read next:
-`conv_naive.py`.
+One kernel exchanges the inner and outer channels of the weights. The gradient of the input sums
+over filters, so it needs them contiguous, as the forward pass needs channels. The exchange costs
+little and makes both the same product. The other kernel adds partial results, which are stored one
+after the other, in their order, so that the bits never change. Read next: `conv_naive.py`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """The numbers that the kernels of a convolution take on a GPU, and how much scratch they need.
 
-In: a `ConvShape`. Out: bytes of scratch, and the extents of its products as tuples of whole
-numbers. The one idea: the gradient of the input is itself a correlation, of dy with the
-weights turned around. With stride 2 an input pixel meets only the taps of its own parity, so the
-input falls into stride x stride phases, each an ordinary correlation of stride 1. So two kernels do
-everything: `Correlation` (forward, gradient of the input) and the gradient of the weight. All
-numbers depend on shapes alone. No Numba here. Read next: `conv_address.py`, then `conv_naive.py`.
+A `ConvShape` gives the bytes of scratch and the extents of the products, as tuples of whole
+numbers. The gradient of the input is itself a correlation, of dy with the weights turned around.
+With stride 2 an input pixel meets only the taps of its own parity, so the input falls into stride x
+stride phases, each an ordinary correlation of stride 1. So two kernels do everything: `Correlation`
+(forward, gradient of the input) and the gradient of the weight. All numbers depend on shapes alone.
+No Numba here. Read next: `conv_address.py`, then `conv_naive.py`.
 """
 
 from __future__ import annotations

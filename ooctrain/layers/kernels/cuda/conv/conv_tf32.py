@@ -1,15 +1,16 @@
 """Convolution, last step of the ladder: tensor cores, fed by asynchronous copies.
 
-In: as in `conv_gemm.py`. Out: the same sums, of factors rounded to TF32 (10 bits of mantissa), in
-float32. The one idea: a warp's `mma` does in one instruction what took 32 multiply-adds in each of
-its lanes, so everything else must cost less too. Copies go straight into shared memory, into a ring
-of three stages of sixteen terms each; one barrier for each step tells that a stage is filled and
-that another may be overwritten. A thread walks from term to term: within a tap it only counts on,
-and works out anew where the next tap lies; so 196 instructions surround 32 products on Hopper, 235
-before (`testing/emulator/sass.py` counts), of which some fifty are reached only at the next tap.
-Needs compute capability 8.0. Sums over one to three channels go to `conv_tf32_few.py`, over others
-that are no multiple of four to `conv_gemm.py`. Source: CUTLASS, "Efficient GEMM in CUDA"; PTX ISA.
-Read next: `tensor_core.py`, `tensor_tile.py`, then `conv_tf32_few.py`.
+It computes the sums of `conv_gemm.py` in float32, with factors rounded to TF32 (10 bits of
+mantissa). A warp's `mma` does in one instruction the work of 32 multiply-adds in each lane, so
+everything else must cost less too. Copies go straight into shared memory, into a ring of three
+stages of sixteen terms each. One barrier for each step tells that a stage is filled and that
+another may be overwritten. A thread walks from term to term: within a tap it only counts on, and
+only at the next tap does it compute the place anew. So 196 instructions surround 32 products on
+Hopper, where 235 did before (`testing/emulator/sass.py` counts); some fifty of them are reached
+only at the next tap. Needs compute capability 8.0. Sums over one to three channels go to
+`conv_tf32_few.py`, over others that are no multiple of four to `conv_gemm.py`. Source: CUTLASS,
+"Efficient GEMM in CUDA"; PTX ISA. Read next: `tensor_core.py`, `tensor_tile.py`, then
+`conv_tf32_few.py`.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Convolution over one to three channels by tensor cores: a tap is a chunk, the rest of it zeros.
+"""Convolution over one to three channels by tensor cores: each tap is padded to four terms.
 
-In: as in `conv_tf32.py`, sums over one to three channels of each tap: the first layer of a network,
-or the gradient of its input where the last layer has so few filters. Out: the same sums, of factors
-rounded to TF32. The one idea: tensor cores want terms in fours, and an asynchronous copy moves 16
-bytes that lie at a multiple of 16; the three colours of a pixel are neither. So a tap becomes a
-chunk of four terms in shared memory, whose last ones are zeros that are written there and read
-nowhere; a step is four taps. Factors pass through registers, one word in a load, and are rounded on
-their way, once, instead of in each warp that uses them. Such layers have few filters: a block makes
-128 x 64 results. 159 instructions surround 16 products on Hopper (`testing/emulator/sass.py`
-counts). Needs compute capability 8.0. Read next: `conv_tf32_weights.py`.
+It computes the sums of `conv_tf32.py`, with factors rounded to TF32, over one to three channels of
+each tap: the first layer of a network, or the gradient of its input where the last layer has that
+few filters. Tensor cores want terms in fours, and an asynchronous copy moves 16 bytes that lie at a
+multiple of 16; the three colours of a pixel are neither. So a tap becomes a chunk of four terms in
+shared memory, the last of them zeros that are written there and not read from memory. A step is
+four taps. Factors pass through registers, one word in a load, and are rounded on the way, once,
+instead of in each warp that uses them. Such layers have few filters, so a block computes 128 x 64
+results. 159 instructions surround 16 products on Hopper (`testing/emulator/sass.py` counts). Needs
+compute capability 8.0. Read next: `conv_tf32_weights.py`.
 """
 
 from __future__ import annotations

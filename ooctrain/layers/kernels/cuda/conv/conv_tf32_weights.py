@@ -1,12 +1,13 @@
 """The gradient of the weight by tensor cores: forms of `weight_product.py`.
 
-In: activations x and gradients dy, both NHWC. Out: dW, of factors rounded to TF32, in float32. The
-one idea: a tile's rows are pixels, the product sums over them, and `ldmatrix` hands out only words
-that lie side by side along the sum. So each lane reads its elements of the matrices one by one,
-from rows 136 words apart: then the 32 lanes of a warp meet 32 different banks. Needs capability
-8.0. Channels and filters come in fours; of one to three channels each tap has four terms in the
-tile, the last of them zeros that no memory holds, and then filters may be of any number. What is
-neither goes to `conv_gemm_weights.py`. Source: PTX ISA, "mma.m16n8k8". Read next: `conv_tf32.py`.
+Activations x and gradients dy, both NHWC, give dW in float32, with factors rounded to TF32. The
+rows of a tile are pixels and the product sums over them, but `ldmatrix` hands out only words that
+are contiguous along the sum. So each lane reads its elements of the matrices one by one, from rows
+136 words apart; then the 32 lanes of a warp access 32 different banks. Needs capability 8.0.
+Channels and filters come in fours. With one to three channels each tap has four terms in the tile,
+the last of them zeros that are not stored in memory, and the number of filters is arbitrary. All
+other shapes go to `conv_gemm_weights.py`. Source: PTX ISA, "mma.m16n8k8". Read next:
+`conv_tf32.py`.
 """
 
 from __future__ import annotations

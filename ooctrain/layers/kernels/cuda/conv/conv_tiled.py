@@ -1,12 +1,12 @@
 """Convolution, second step of the ladder: 16 x 16 results share what they read.
 
-In: NHWC activations, KRSC weights. Out: y, dx or dW. The one idea: 16 pixels x 16 channels are a
-block of 256 threads; sixteen terms at a time, each thread fetches one factor of either side into
-shared memory, and then all read what all have fetched: 2 loads from memory for 16 multiply-adds
-instead of 32. A barrier stands between fetching and multiplying, and another before the tiles are
-overwritten. Lines of a tile are 17 words apart, so that the threads of a warp, which read a column,
-meet different banks. Source: CUDA programming guide, "Shared Memory" (matrix multiplication). Read
-next: `conv_gemm.py`, which keeps 64 results in each thread.
+From NHWC activations and KRSC weights it computes y, dx or dW. A block of 256 threads computes 16
+pixels x 16 channels. Sixteen terms at a time, each thread fetches one factor of either side into
+shared memory, and then all threads read what all have fetched: 2 loads from memory for 16
+multiply-adds instead of 32. A barrier stands between fetching and multiplying, and another before
+the tiles are overwritten. Lines of a tile are 17 words apart, so that the threads of a warp, which
+read a column, access different banks. Source: CUDA programming guide, "Shared Memory" (matrix
+multiplication). Read next: `conv_gemm.py`, which keeps 64 results in each thread.
 """
 
 from __future__ import annotations

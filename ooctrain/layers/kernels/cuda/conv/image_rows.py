@@ -1,10 +1,11 @@
 """How kernels over images are cut: a block takes a stretch of one row, a thread a few channels.
 
-In: NHWC arrays. Out: for the host the number of blocks, for a kernel the pixel and the channels of
-a thread. The one idea: an array may have more elements than 32 bits can count, a row of an image
-has not; so where a row begins is computed with 64 bits, once, and all else with 32. Where the
-channels are a multiple of four a thread takes four of them, so that loads and stores are 128 bits
-wide; else one, so that a warp still reads neighbours. Read next: `layers/kernels/cuda/pooling.py`.
+For NHWC arrays the host gets the number of blocks, and a kernel gets the pixel and the channels of
+a thread. An array may have more elements than 32 bits can count, but a row of an image does not. So
+the start of a row is computed with 64 bits, once, and everything else with 32. Where the channels
+are a multiple of four a thread takes four of them, so that loads and stores are 128 bits wide.
+Otherwise it takes one, so that a warp still reads neighbours. Read next:
+`layers/kernels/cuda/pooling.py`.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """Instructions of Ampere and later: asynchronous copies, ldmatrix, matrix products in TF32.
 
-In: arrays, offsets, fragments of a warp's matrices. Out: the same. The one idea: a warp multiplies
-16 x 8 by 8 x 8 matrices in one instruction, each lane holding a few elements; `ldmatrix_x4` hands
-out four 8 x 4 matrices from shared memory in just that arrangement; `copy_async` fills shared
-memory without passing through registers, while the warp multiplies. Copies and products are
-emulated with the meaning the PTX ISA gives them (`testing/emulator/emulator_memory.py`,
-`testing/emulator/emulator_warp.py`). Source: PTX ISA, sections "cp.async", "ldmatrix",
-"mma.m16n8k8". Read next: `conv_tf32.py`.
+A warp multiplies 16 x 8 by 8 x 8 matrices in one instruction, and each lane holds a few elements of
+them, its fragment. `ldmatrix_x4` distributes four 8 x 4 matrices from shared memory in exactly that
+arrangement. `copy_async` fills shared memory without passing through registers, while the warp
+multiplies. Copies and products are emulated with the meaning that the PTX ISA gives them
+(`testing/emulator/emulator_memory.py`, `testing/emulator/emulator_warp.py`). Source: PTX ISA,
+sections "cp.async", "ldmatrix", "mma.m16n8k8". Read next: `conv_tf32.py`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """How factors for tensor cores lie in shared memory, and how a block's results leave it.
 
-In: rows and chunks of tiles, the sums of a warp. Out: places in shared memory, results in memory.
-The one idea: both sides of shared memory must be met by 32 lanes at once without two of them in one
-bank. `ldmatrix` reads eight rows of 16 bytes: the order of the 16-byte chunks in a row depends on
-the row's number. What `mma` leaves in a warp's registers goes through shared memory, in rows with
-four words between them, and from there to memory in whole rows. Source: CUTLASS, "Efficient GEMM in
-CUDA". Read next: `conv_tf32.py`, `conv_tf32_few.py`.
+When data enter and leave shared memory, 32 lanes access it at once, and no two of them should use
+the same bank. `ldmatrix` reads eight rows of 16 bytes, so the order of the 16-byte chunks in a row
+depends on the row's number. The sums that `mma` leaves in a warp's registers go through shared
+memory, in rows with four words of padding between them, and from there to memory in whole rows.
+Source: CUTLASS, "Efficient GEMM in CUDA". Read next: `conv_tf32.py`, `conv_tf32_few.py`.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """The inner loop of a matrix product on a GPU: eight steps of a thread's tile, unrolled.
 
-In: two tiles in shared memory, eight rows of TILE_DEPTH each: `a[step * A_STRIDE + row]` and
-`b[step * b_stride + column]`. Out: `sums[i, j] += a[step, row_i] b[step, column_j]`, added step by
-step. The one idea: the 64 sums of a thread are in registers; a step reads 16 numbers, in four
-128-bit loads, and does 64 multiply-adds with them. The compiler would leave the loop over steps
-rolled, so the intrinsic writes all 512 multiply-adds itself. A thread's rows come in fours, 64
-apart: neighbouring threads then read neighbouring words. Source: CUTLASS, "Efficient GEMM in CUDA",
-thread level. Read next: `conv_gemm.py`.
+Two tiles in shared memory have eight rows of TILE_DEPTH each: `a[step * A_STRIDE + row]` and
+`b[step * b_stride + column]`. The loop does `sums[i, j] += a[step, row_i] b[step, column_j]`, step
+by step. The 64 sums of a thread are in registers; a step reads 16 numbers, in four 128-bit loads,
+and does 64 multiply-adds with them. The compiler would leave the loop over steps rolled, so the
+intrinsic writes all 512 multiply-adds itself. A thread's rows come in fours, 64 apart, so that
+neighbouring threads read neighbouring words. Source: CUTLASS, "Efficient GEMM in CUDA", thread
+level. Read next: `conv_gemm.py`.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """The gradient of the weight as a matrix product whose sum runs over pixels: one loop for all.
 
-In: activations x and gradients dy, both NHWC. Out: dW, or one partial result for each split of the
-pixels. The one idea: dW is terms (taps x channels) x filters. x and dy lie in memory with channels
-side by side, so what is fetched is stored as it comes, and a tile's rows are pixels: eight in a
-step, or sixteen. Where a pixel reads takes two divisions to find, so each thread of a block works
-it out for one of 256 pixels, and all look it up. Few filters and many pixels would keep few blocks
-busy: pixels are cut into splits by shape alone, and their results are added in order. What differs
-between float32 and TF32 says a `WeightForm`. Source: Chetlur et al., "cuDNN" (2014), section 3.
-Read next: `conv_gemm_weights.py`, `conv_tf32_weights.py`.
+Activations x and gradients dy, both NHWC, give dW, or one partial result for each split of the
+pixels. dW is terms (taps x channels) x filters. In x and dy the channels are contiguous, so factors
+are stored in the order in which they are fetched, and a tile's rows are pixels: eight in a step, or
+sixteen. Where a pixel reads takes two divisions to find, so each thread of a block computes it for
+one of 256 pixels, and all look it up. Few filters and many pixels would keep few blocks busy, so
+pixels are cut into splits by shape alone, whose results are added in order. A `WeightForm` contains
+the differences between float32 and TF32. Source: Chetlur et al., "cuDNN" (2014), section 3. Read
+next: `conv_gemm_weights.py`, `conv_tf32_weights.py`.
 """
 
 from __future__ import annotations

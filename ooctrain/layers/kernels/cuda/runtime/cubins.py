@@ -1,13 +1,13 @@
 """Machine code of kernels: made once, kept on disk, found again without Numba compiling anything.
 
-In: a kernel and a compute capability. Out: a `Cubin`: the code as a driver loads it, and the name
-of the kernel within. The one idea: a kernel is known by a key of all that its code depends on:
-every source of this room, its own code with what its closure holds (so that kernels made in
-functions are found, too, which Numba's own cache misses), signature, registers, capability and
-toolkit. A folder of cubins made elsewhere (`fill`) keeps the toolkit that it was made with, and is
-taken as it is: then not even NVVM is needed. PTX becomes machine code by nvJitLink, which needs no
-driver; where that is missing the PTX itself is the code, and the driver compiles it. Read next:
-`shim.py`, `devices/cuda/launches.py`.
+A kernel and a compute capability give a `Cubin`: the code as a driver loads it, and the name of the
+kernel in it. A kernel is identified by a key of everything that its code depends on: all sources of
+the CUDA kernels, its own code with the contents of its closure, signature, registers, capability
+and toolkit. The closure identifies kernels that are made in functions, which Numba's own cache
+misses. A folder of cubins made elsewhere (`fill`) names the toolkit that made it and is used
+unchanged; then not even NVVM is needed. nvJitLink turns PTX into machine code and needs no driver;
+where it is missing the PTX itself is the code, and the driver compiles it. Read next: `shim.py`,
+`devices/cuda/launches.py`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """GPU instructions that Numba does not offer, each with a twin that runs on the CPU.
 
-In: arrays and offsets, never addresses. Out: 128-bit loads and stores, shared arrays that bear
-them, fused products. The one idea: an intrinsic writes LLVM for the GPU; its twin, a few lines of
-plain Python, says what the instruction means, and the emulator puts it in the intrinsic's place. So
-a kernel that uses intrinsics is still tested where there is no GPU. Offsets of 128-bit accesses are
-multiples of 4 elements. Source: PTX ISA, "ld" and "st". Read next:
-`layers/kernels/cuda/elementwise.py`, `layers/kernels/cuda/conv/conv_gemm.py`.
+They are 128-bit loads and stores, shared arrays that are aligned for them, and fused products, over
+arrays and offsets, never addresses. An intrinsic writes LLVM for the GPU. Its twin, a few lines of
+plain Python, says what the instruction means, and the emulator runs the twin instead. So a kernel
+that uses intrinsics can be tested without a GPU. Offsets of 128-bit accesses are multiples of 4
+elements. Source: PTX ISA, "ld" and "st". Read next: `layers/kernels/cuda/elementwise.py`,
+`layers/kernels/cuda/conv/conv_gemm.py`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """How a driver function starts a kernel: one Protocol, fulfilled by a GPU and by the emulator.
 
-In: a `Kernel`, the number of blocks, arrays of any number of dimensions and plain numbers. Out: the
-kernel is queued on the launcher's stream. The one idea: kernels see one-dimensional arrays and
-numbers of exactly their signature's types, since a launch costs Python about 4 us for each array
-and an index of the wrong width costs registers; the launcher flattens and casts, so that drivers
-read like formulas. Read next: `layers/kernels/cuda/elementwise.py`;
-`ooctrain/testing/emulator/emulator.py`.
+A `Kernel`, the number of blocks, arrays of any number of dimensions and plain numbers are queued on
+the launcher's stream. Kernels see one-dimensional arrays and numbers of exactly their signature's
+types, since a launch costs Python about 4 us for each array and an index of the wrong width costs
+registers. The launcher flattens and casts, so that drivers read like formulas. Read next:
+`layers/kernels/cuda/elementwise.py`; `ooctrain/testing/emulator/emulator.py`.
 """
 
 from __future__ import annotations

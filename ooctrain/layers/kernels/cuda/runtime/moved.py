@@ -1,11 +1,11 @@
-"""Kernels whose changing numbers lie in memory: the compiled text, with other loads.
+"""Kernels whose changing numbers are in memory: the compiled PTX, with other loads.
 
-In: PTX of a kernel that says which of its arguments may change from step to step (`changing`). Out:
-the same text, in which each of these parameters is the address of a number, and each load of the
-parameter a load from there. The one idea: a graph of launches keeps the arguments that it was
-recorded with, so that what changes must not be an argument; nothing but the loads is touched, so
-that the arithmetic, and with it every bit, stays as it is. Source: PTX ISA, "ld" and "cvta". Read
-next: `packing.py`, `devices/cuda/step_numbers.py`.
+A graph of launches keeps the arguments with which it was recorded, so a number that changes from
+step to step must not be an argument. A kernel says which of its arguments may change (`changing`).
+In its PTX each of these parameters becomes the address of a number, and each load of the parameter
+a load from that address. Only the loads are changed, so the arithmetic, and with it every bit,
+stays the same. Source: PTX ISA, "ld" and "cvta". Read next: `packing.py`,
+`devices/cuda/step_numbers.py`.
 """
 
 from __future__ import annotations

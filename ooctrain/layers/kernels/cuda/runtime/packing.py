@@ -1,9 +1,10 @@
-"""Arguments of a kernel as bytes: what the driver copies to it when it is launched.
+"""Arguments of a kernel as bytes, which the driver copies to it at launch.
 
-In: a kernel and its arguments; arrays are anything with `words`, what a kernel gets of them. Out:
-bytes. The one idea: Numba passes an array as seven numbers, a tuple as its members, and all of them
-lie as in a struct of C; so the signature alone says how, once. Source: Numba's calling convention
-of CUDA kernels, as its PTX shows it. Read next: `launcher.py`; `devices/cuda/launches.py`.
+Arrays are any objects with `words`, the numbers that a kernel gets for an array. Numba passes an
+array as seven numbers, a tuple as its members, and all of them are laid out as in a struct of C. So
+the signature alone determines the layout, and it is computed once. Source: Numba's calling
+convention of CUDA kernels, as its PTX shows it. Read next: `launcher.py`;
+`devices/cuda/launches.py`.
 """
 
 from __future__ import annotations

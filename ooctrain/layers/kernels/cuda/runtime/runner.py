@@ -1,10 +1,10 @@
 """What the cuda device needs from Numba: arrays over raw addresses, launches, a kernel to try both.
 
-In: device addresses, operations. Out: Numba device arrays, launches on one stream. The one idea:
-memory is the engine's own, so an array is only a description of it, given to Numba by the CUDA
-array interface. Its "stream" is None: any other value makes the host wait for that stream each
-time, while the device's own events already keep the order. Source: Numba, CUDA array interface,
-version 3. Read next: `launcher.py`, `devices/cuda/device.py`.
+Memory is the engine's own, so a Numba device array only describes an address; Numba gets this
+description through the CUDA array interface. Its "stream" is None: any other value makes the host
+wait for that stream each time, while the device's own events already keep the order. All launches
+go to one stream. Source: Numba, CUDA array interface, version 3. Read next: `launcher.py`,
+`devices/cuda/device.py`.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """The one file that imports Numba's CUDA target: to replace the target, replace this file.
 
-In: a Python function written in Numba's CUDA dialect. Out: a `Kernel`, plain data; the compiled
-form is made when it is first launched on a GPU (`compiled`), its PTX without any driver
-(`compile_ptx`), and the emulator in `ooctrain.testing` reads its source. The one idea: signature
-and block size stand beside the kernel, because a kernel's index arithmetic is right for one block
-size only. Kernel files import `cuda`, `intrinsic` and the number types from here. Which of Numba's
-two CUDA targets serves is settled by `target.py`. Source: Numba CUDA manual. Read next:
-`target.py`, `intrinsics.py`, `launcher.py`.
+A Python function written in Numba's CUDA dialect becomes a `Kernel`, which is plain data. Its
+compiled form is made when it is first launched on a GPU (`compiled`) and its PTX without any driver
+(`compile_ptx`); the emulator in `ooctrain.testing` reads its source. Signature and block size are
+part of the kernel, because a kernel's index arithmetic is right for one block size only. Kernel
+files import `cuda`, `intrinsic` and the number types from here. `target.py` chooses between Numba's
+two CUDA targets. Source: Numba CUDA manual. Read next: `target.py`, `intrinsics.py`, `launcher.py`.
 """
 
 from __future__ import annotations

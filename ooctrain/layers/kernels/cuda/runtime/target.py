@@ -1,11 +1,11 @@
 """Numba's CUDA target, whichever works here: numba-cuda, or the one inside Numba.
 
-In: what is installed. Out: the module `numba.cuda`, whole. The one idea: numba-cuda puts itself in
-the place of Numba's own target when `numba.cuda` is imported, and loads what every compilation
-needs only then; so all of that is loaded here at once, and if it fails numba-cuda is taken out of
-the way and Numba's own target is imported. Either serves: kernels use what both have. numba-cuda
-0.30.4 asks NumPy for `row_stack`, which NumPy 2.5 has no more and no later numba-cuda will mend
-(NVIDIA/numba-cuda#907): it gets one while it loads. Read next: `shim.py`.
+The result is the module `numba.cuda`, complete. numba-cuda replaces Numba's own target when
+`numba.cuda` is imported, but loads the modules that every compilation needs only later. So all of
+them are loaded here at once; if that fails, numba-cuda is removed and Numba's own target is
+imported. Either will do: kernels use only what both have. numba-cuda 0.30.4 asks NumPy for
+`row_stack`, which NumPy 2.5 no longer has and no later numba-cuda will fix (NVIDIA/numba-cuda#907):
+it gets one while it loads. Read next: `shim.py`.
 """
 
 from __future__ import annotations

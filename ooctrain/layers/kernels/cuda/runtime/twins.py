@@ -1,8 +1,7 @@
 """For each intrinsic the function that replaces it where there is no GPU.
 
-In: nothing. Out: `TWINS`. The one idea: the emulator recognises an intrinsic by identity, under
-whatever name a kernel imports it. Read next: `intrinsics.py`,
-`layers/kernels/cuda/conv/tile_product.py`.
+The emulator looks an intrinsic up in `TWINS` by identity, so it finds it under whatever name a
+kernel imports it. Read next: `intrinsics.py`, `layers/kernels/cuda/conv/tile_product.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Scratch of the CUDA kernels in bytes, known from shapes before anything is compiled or allocated.
 
-In: extents. Out: bytes. The one idea: a reduction keeps its partial results of each chunk in the
-call's workspace, and chunks depend on shapes alone (`layers/kernels/cuda/chunks.py`). No Numba
-here. Read next: `layers/kernels/cuda/batch_norm.py`.
+A reduction keeps the partial results of its chunks in the call's workspace. Chunks depend on shapes
+alone (`layers/kernels/cuda/chunks.py`), and so does the number of bytes. No Numba here. Read next:
+`layers/kernels/cuda/batch_norm.py`.
 """
 
 from __future__ import annotations
