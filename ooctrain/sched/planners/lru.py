@@ -1,8 +1,8 @@
 """lru: memory as a cache with demand paging, as CUDA Unified Memory has it.
 
-There is no planning ahead. When a call is about to run, the pages it touches and lacks are fetched,
-and the least recently used pages make room for them, in pages of 2 MiB. The step stops for every
-such fault.
+There is no planning ahead. When a call is about to run, the missing pages that it touches are
+fetched, and the least recently used pages make room for them, in pages of 2 MiB. The step stops for
+every such fault.
 
 Because a call touches a variable from end to end, its resident pages are always its last ones:
 pages leave from the front, and come back all together. So one number for each variable is enough.
