@@ -1,9 +1,9 @@
 """What a budget means: the least a trace needs, the most it can use, and percentages in between.
 
-In: a trace and "25%", "512MiB" or bytes, for the device or the host. Out: bytes. The one idea: 0%
-is the least that any order of whole calls needs, 100% is the peak without any eviction; both in
-granted bytes, and both with the region of small objects, which is always there. Read next:
-`schedule.py`; `rewrite/pin_small.py` for what lies in the region.
+A budget for the device or the host is written as "25%", "512MiB" or a number of bytes, and is
+converted to bytes here. 0% is the least that any order of whole calls needs; 100% is the peak
+without any eviction. Both count granted bytes, and both include the region of small objects, which
+is always present. Read next: `schedule.py`; `rewrite/pin_small.py` for what lies in the region.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """The layout of the pinned host slab: an offset for every copy.
 
-In: a trace and a schedule. Out: `HostSlots`. The one idea: offsets are given offline, first fit in
-list order; a SwapOut that claims host memory waits for all host releases listed before it, so
-whatever offset is free in list order is safe to use. Sources: docs/schedule.md, "Ledgers"; paper
-004, section 4.4 (the host's pool). Read next: `host_life.py`, `spans.py`.
+`HostSlots` gives each copy of a schedule its offset in the slab. Offsets are assigned offline,
+first fit in list order. This is safe because a SwapOut that claims host memory waits for all host
+releases listed before it: an offset that is free in list order is also free in time. Sources:
+docs/schedule.md, "Ledgers"; paper 004, section 4.4 (the host's pool). Read next: `host_life.py`,
+`spans.py`.
 """
 
 from __future__ import annotations

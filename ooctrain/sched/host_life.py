@@ -1,10 +1,10 @@
 """Host memory of a schedule: which copy claims which bytes, and which is the last to touch them.
 
-In: a trace and a schedule. Out: `HostLife`. The one idea: a byte of a host slot is held from the
-first SwapOut that writes it (or from the start) to the last listed copy that touches it; what the
-next step's start needs is held throughout. Both variables of a carry (W and its update W') share
-one slot. Source: docs/schedule.md, "Ledgers". Read next: `ledger.py`, then `host.py` for the
-addresses.
+`HostLife` records how long each byte of host memory is held. A byte of a host slot is held from the
+first SwapOut that writes it (or from the start) to the last listed copy that touches it. A byte
+that the start of the next step needs is held throughout. Both variables of a carry (W and its
+update W') share one slot. Source: docs/schedule.md, "Ledgers". Read next: `ledger.py`, then
+`host.py` for the addresses.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What a list can say: six instructions, each a line of data.
+"""The six instructions of a list, each a line of data.
 
-Three of them work, each on a stream of its own: Run on C, SwapOut on D (device to host), SwapIn on
-H (host to device); the other three release or wait. What each claims, releases and waits for is
-fixed in `docs/schedule.md`; `ledger.py` is that table as code. An instruction is written as one
-line, `out x1[0:64K]`, wherever somebody reads it: in a message, a counterexample, a puzzle.
-Read next: `schedule.py`, the list of them; `list_text.py`, which reads such lines.
+Three of them do work, each on its own stream: Run on C, SwapOut on D (device to host), SwapIn on H
+(host to device). The other three release or wait. `docs/schedule.md` fixes what each one claims,
+releases and waits for; `ledger.py` is that table as code. In messages, counterexamples and puzzles
+an instruction is written as one line, such as `out x1[0:64K]`. Read next: `schedule.py`, the list
+of them; `list_text.py`, which reads such lines.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Times on a machine whose calls are slowed down while a copy runs.
 
-In: a walked list with its durations, and by how much copies slow a call. Out: when each instruction
-starts and is done. The one idea: a call's end then depends on copies listed after it, so no single
-pass over the list gives the times; a clock jumps from one end of an instruction to the next.
-Source: measured on the cpu device, whose copies take processor time (`machine/calibrate.py`). Read
-next: `simulate.py`.
+From a walked list, its durations and the slowdown that copies cause, this file computes when each
+instruction starts and when it is done. Under interference the end of a call depends on copies that
+are listed after it, so no single pass over the list gives the times. Instead a clock advances from
+each end of an instruction to the next. Source: measured on the cpu device, whose copies take
+processor time (`machine/calibrate.py`). Read next: `simulate.py`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """The table of `docs/schedule.md` as code: what each instruction claims, releases and waits for.
 
-In: a trace and a schedule. Out: one `Issued` per instruction: bytes claimed and released, both
-ledgers, and the instructions that it may not start before. The one idea: each stream works in list
-order, so "wait for all of these" is always "wait for the latest of them on each stream": at most
-three indices, even for "every release listed before". Verifier, simulator and executor all read
-this one table; the planners keep their own books, and `testing/interpreter.py` derives the same
-laws anew, byte by byte, so that a mistake here cannot hide. Source: docs/schedule.md. Read next:
+For each instruction of a schedule there is one `Issued`: the bytes it claims and releases, both
+ledgers, and the instructions that must be done before it starts. Each stream works in list order,
+so "wait for all of these" is always "wait for the latest of them on each stream": at most three
+indices, even for "every release listed before". Verifier, simulator and executor all read this one
+table. The planners keep their own books, and `testing/interpreter.py` derives the same laws again,
+byte by byte, so that a mistake here cannot stay hidden. Source: docs/schedule.md. Read next:
 `verify.py`, `simulate.py`.
 """
 

@@ -6,11 +6,11 @@
     out a[0:64K]          # a part of a variable: bytes, K, M or G
     run f2 keep nothing   # its outputs are scratch
 
-A text is cut into words, each of which knows its line and column, and read statement by statement,
-so that what cannot be read is refused with the place and a fix. Names are those of the trace; ids
-(`@3`) need none. Nothing is proved here: a text that reads well may still break every rule of the
-verifier. Source: docs/schedule.md, "The list as text", has the grammar. Read next:
-`instructions.py`, which writes a line; `verify.py`.
+A text is cut into words, each of which knows its line and column, and is read statement by
+statement. A statement that cannot be read is refused with its place and a fix. Names are those of
+the trace; ids (`@3`) need none. Nothing is proved here: a text that reads well may still break
+every rule of the verifier. Source: docs/schedule.md, "The list as text", has the grammar.
+Read next: `instructions.py`, which writes a line; `verify.py`.
 """
 
 from __future__ import annotations

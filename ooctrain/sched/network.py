@@ -1,10 +1,10 @@
 """The network in a simulated step: messages that are under way while the list goes on.
 
-In: when calls that send are done, and when calls that take begin. Out: how long the latter wait.
-The one idea: to the list a message is two calls on the compute stream; between them it has the
-network to itself, one message after the other, and whoever takes it too early waits. So no stream
-is added to the list, and a timeline gets a lane. Read next: `simulate.py`, which asks;
-`../distributed/calls.py`.
+Given the times at which sending calls are done and receiving calls begin, this file computes how
+long the receiving calls wait. In the list a message is two calls on the compute stream. Between
+these calls the message has the network to itself, one message after the other, and a call that
+receives it too early waits. So the list needs no further stream; only the timeline gets a lane.
+Read next: `simulate.py`, which asks; `../distributed/calls.py`.
 """
 
 from __future__ import annotations

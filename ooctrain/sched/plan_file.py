@@ -1,8 +1,8 @@
-"""A plan as a file: how each part of it looks in JSON, and what passes for one.
+"""A plan as a file: the JSON form of each of its parts, and the check of what is read.
 
-In: instructions, ranges, a granule; or the rows of a file. Out: the other of the two. The one idea:
-a row holds a word and whole numbers, and a file is written by anybody: what does not read back as
-an equal list is refused with a ConfigError. `Schedule` and `Plan` ask here for their `to_json` and
+Instructions, ranges and a granule are converted to the rows of a file, and back. A row holds a word
+and whole numbers. A file may come from any source, so data that does not read back as an equal list
+is refused with a ConfigError. `Schedule` and `Plan` call this file for their `to_json` and
 `from_json`. Read next: `schedule.py`.
 """
 

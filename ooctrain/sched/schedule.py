@@ -1,10 +1,10 @@
 """The list: instructions in issue order, and the plan that wraps it. Pure data.
 
-In: a planner's decisions. Out: `Schedule`, read by verifier, simulator, executor and report alike.
-The one idea: correctness and memory are decided by the order of the list alone, speed by the three
-streams it runs on. The six instructions are in `instructions.py`; everybody takes them from here,
-with the list. How both look in a file is `plan_file.py`, as text `list_text.py`. Read next:
-`instructions.py`, then `ledger.py`, `simulate.py`, `verify.py`.
+A planner writes its decisions as a `Schedule`, which verifier, simulator, executor and report all
+read. The order of the list alone decides correctness and memory; the three streams it runs on
+decide speed. The six instructions are defined in `instructions.py`, and other files import them
+from here together with the list. The form of both in a file is in `plan_file.py`, as text in
+`list_text.py`. Read next: `instructions.py`, then `ledger.py`, `simulate.py`, `verify.py`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """How long a schedule takes on a machine, to the nanosecond.
 
-In: a legal schedule, its trace, a machine. Out: a `Timeline`. The one idea: an instruction starts
-when its stream's previous and everything it waits for are done (`ledger.py`); so one pass over the
-list gives all times. Where copies slow down calls, `interference.py` takes the place of the pass.
-All times are whole ns. Source: docs/schedule.md; the link modes are paper 002's assumption A. Read
-next: `planners/naive.py`; `timeline.py`.
+The simulator turns a legal schedule, its trace and a machine into a `Timeline`. An instruction
+starts when the previous one on its stream and all those it waits for are done (`ledger.py`), so one
+pass over the list gives all times. Where copies slow down calls, `interference.py` takes the place
+of this pass. All times are whole ns. Source: docs/schedule.md; the link modes are paper 002's
+assumption A. Read next: `planners/naive.py`; `timeline.py`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Byte ranges with a value: the small sorted map behind residency, host copies and host slots.
 
-In: ranges [lo, hi) of one variable. Out: which of them are covered, by what, and where the gaps
-are. The one idea: a sorted list of disjoint (lo, hi, value); neighbours with equal values melt
-together, so a variable that moves as a whole is one entry and a chunked one has as many entries as
-differ. Besides: `held_during`, the sum over stretches of time, and `lowest_gap`, first fit for host
-slots and for allocators. Read next: `ledger.py`.
+The map says which ranges [lo, hi) of a variable are covered, with which value, and where the gaps
+are. It is a sorted list of disjoint (lo, hi, value) in which neighbours with equal values are
+merged. A variable that moves as a whole is therefore one entry, and a variable in chunks has as
+many entries as it has runs of equal chunks. The file also has `held_during`, the sum over stretches
+of time, and `lowest_gap`, first fit for host slots and for allocators. Read next: `ledger.py`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """When everything happened: the result of a simulation, and of a measured step alike.
 
-In: a walked list and the times of its instructions in whole nanoseconds, simulated or measured.
-Out: `Timeline`, read by reports, tests and people. The one idea: predicted and measured steps are
-the same kind of data, so that they can be laid over each other. Read next: `simulate.py`, then
-`report/`.
+A `Timeline` is a walked list with the times of its instructions in whole nanoseconds, simulated or
+measured. Reports, tests and people read it. Predicted and measured steps are the same kind of data,
+so they can be laid over each other. Read next: `simulate.py`, then `report/`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The verifier: proves that a list trains the network right and stays within its budget.
 
-In: a plan (or a bare schedule), the original trace, a budget. Out: nothing, or a `ScheduleError`
-for the first rule broken, with names, numbers and the likely fix. The one idea: every planner is
-distrusted; the list is walked once and each instruction must pass its rules (`rules/`) before it is
-issued. The books are `ledger.py`'s, which no planner uses. Source: docs/schedule.md, "The
+The verifier checks a plan (or a bare schedule) against the original trace and a budget. For the
+first rule broken it raises a `ScheduleError` with names, numbers and the likely fix. It trusts no
+planner: it walks the list once, and each instruction must pass its rules (`rules/`) before it is
+issued. The books are those of `ledger.py`, which no planner uses. Source: docs/schedule.md, "The
 verifier's rules". Read next: `simulate.py`.
 """
 

@@ -1,9 +1,9 @@
-"""Makespans that no schedule can beat, and of which schedules each is true.
+"""Makespans that no schedule can beat, and the schedules of which each bound is true.
 
-In: a trace, a budget, a machine. Out: a `LowerBound`. The one idea: while a call runs, whatever is
-still needed and does not fit beside it must be away; it left before the call began, and it comes
-back after the call has ended. So the link works for so many bytes before, and again after, while
-other calls may run.
+While a call runs, the values that are still needed and do not fit in memory together with it must
+be away: they left before the call began, and come back after it has ended. So the link must move
+those bytes once before the call and once after it, while other calls may run. From this the file
+computes a `LowerBound` for a trace, a budget and a machine.
 
 Sources: paper 002, proposition 3; the bound per call is ours: it is at least as large, and unlike
 the proposition true of a duplex link by its own argument. Errata: paper 002's plots say "lower

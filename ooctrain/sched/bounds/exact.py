@@ -1,8 +1,8 @@
-"""The exact optimum of tiny steps, by search: what every planner and every bound is held against.
+"""The exact optimum of tiny steps, by search: the reference for every planner and every bound.
 
-In: a trace of a few calls over a few bytes, a budget. Out: the least makespan of any schedule, in
-us. The one idea: with whole microseconds, whole bytes and one byte per microsecond, nothing need
-happen between two ticks; so a shortest path over the states at the ticks is the optimum (A*, by the
+For a trace of a few calls over a few bytes and a budget, the search finds the least makespan of any
+schedule, in us. With whole microseconds, whole bytes and one byte per microsecond, no event is
+needed between two ticks, so a shortest path over the states at the ticks is the optimum (A*, by the
 compute time still to come). A state says of each value how many bytes are only on the device, on
 both sides, only on the host. Memory is given up only when something needs it, since keeping costs
 nothing. Swapped byte by byte this is the fractional problem, value by value the whole-tensor one.

@@ -1,11 +1,11 @@
-"""The LP of the bound, row by row: what the sums of every legal list obey.
+"""The LP of the bound, row by row: the inequalities that the sums of every legal list obey.
 
-In: a trace, a budget, a machine. Out: a `LinearProgram` whose optimum is the least idle time. The
-one idea: a value between two of its uses is an item, which may be away from the device by any
-share; items raise cumulated sums of bytes sent, fetched, released and made again, and the rows for
-each call compare those sums at its start and its end. Bytes are told as shares of the budget, times
-as shares of the compute time of the step, so no number is huge. Read next: `lp.py`, which solves it
-and says what is proved; `linear.py`.
+The result is a `LinearProgram` whose optimum is the least idle time of a trace within a budget on a
+machine. A value between two of its uses is an item, of which any share may be away from the device.
+Items raise cumulated sums of bytes sent, fetched, released and made again, and the rows for each
+call compare those sums at its start and its end. Bytes are given as shares of the budget, times as
+shares of the compute time of the step, so that no number is huge. Read next: `lp.py`, which solves
+it and says what is proved; `linear.py`.
 """
 
 from __future__ import annotations

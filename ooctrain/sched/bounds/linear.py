@@ -1,9 +1,9 @@
 """A linear program, written row by row, and HiGHS to solve it.
 
-In: columns with bounds and costs, rows with bounds. Out: the optimum, from both sides. The one
-idea: rows are collected in the sparse form that the solver takes, so that whoever writes a program
-writes only its inequalities. HiGHS (Huangfu and Hall 2018) is loaded when a program is solved. Read
-next: `lp.py`.
+A program has columns with bounds and costs, and rows with bounds; the solver returns the optimum
+from both sides. Rows are collected in the sparse form that the solver takes, so the author of a
+program writes only its inequalities. HiGHS (Huangfu and Hall 2018) is loaded when a program is
+solved. Read next: `lp.py`.
 """
 
 from __future__ import annotations

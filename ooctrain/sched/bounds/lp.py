@@ -1,16 +1,16 @@
 """The LP bound: a makespan that no legal list beats, with or without recomputation.
 
-In: a trace, a budget, a machine. Out: `FluidBound`. The one idea: forget which byte moves when. At
-the start and the end of each call, look at sums only: bytes sent out so far, bytes fetched so far,
-bytes released so far, bytes made up for by computing again. Every legal list has such sums, and
-they obey the rows below; so the least idle time that the rows allow is a bound. What the relaxation
-gives away: values move and are computed again in fractions, in any order, without latency, and
+The bound ignores which byte moves when. At the start and the end of each call it looks at sums
+only: bytes sent out so far, bytes fetched so far, bytes released so far, bytes made up for by
+computing again. Every legal list has such sums, and they obey the rows of the program; so the least
+idle time that the rows allow is a bound, the `FluidBound`. The relaxation permits more than a list
+can do: values move and are computed again in fractions, in any order, without latency, and
 computing again takes no room for the values that it reads.
 
 Class of schedules covered: the first runs of the calls come in trace order. Any pure call may run
 again; to get all of its largest output back takes its whole time, and that of the calls before it
-whose outputs nobody else reads. Any bytes may move at any time. Persistent variables may start the
-step on either side, as long as they end it there.
+whose outputs have no other reader. Any bytes may move at any time. Persistent variables may start
+the step on either side, as long as they end it there.
 
 Sources: paper 002's relaxed model for the offload part; recomputation is ours. Read next:
 `fluid_program.py` for the rows, `closed.py` for bounds without an LP.

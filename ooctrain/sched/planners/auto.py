@@ -1,9 +1,9 @@
 """auto: in-core where it fits, else the best of the planners that are cheap to ask, else a search.
 
-In: a trace and a budget. Out: the plan with the smallest simulated makespan. The one idea: planning
-costs milliseconds and a step seconds, so ask several and take the best; where that is far from what
-no list beats, computing again may pay: `dtr` and `superneurons` know how in their ways, and
-`combined` searches for as long as it may, in other forms of the step too if the caller offers some
+Planning costs milliseconds and a step costs seconds, so `auto` asks several planners and returns
+the plan with the smallest simulated makespan. Where that is far from the lower bound for any list,
+recomputation may pay. `dtr` and `superneurons` recompute by their own rules. `combined` searches up
+to its time limit, and also over other forms of the step if the caller offers some
 (`execution/compose.py` does; planners know no rewrites). No single window is best everywhere: over
 ResNet-18, ResNet-50 and VGG-11, two links and five budgets, the default loses up to 10 % against
 the best of twelve windows (six sizes, two places for parameters), a window of size 1 up to 15 %;

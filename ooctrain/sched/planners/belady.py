@@ -1,11 +1,11 @@
-"""belady: what is needed last leaves first, as many bytes as lack, in small pieces.
+"""belady: the value that is needed last leaves first, only the missing bytes, in small pieces.
 
-In: a trace, a budget. Out: the plan that the shared engine makes of the gaps chosen here. The one
-idea: walk the calls; where memory is short, take the missing bytes from the values whose next use
-is farthest away. Memory is a cache and the future is known, so this is offline caching, and
-fractions are what makes the rule optimal: a byte that is away longer relieves every call that a
-byte away shorter would. Small pieces let the first bytes of a large value make room (and come back)
-while the last ones are still on their way.
+The planner walks the calls. Where memory is short, it takes the missing bytes from the values whose
+next use is farthest away; the shared engine makes the plan from these gaps. Memory is a cache and
+the future is known, so this is offline caching. The rule is optimal because values may leave in
+fractions: a byte that is away longer relieves every call that a byte away for a shorter time would.
+Small pieces let the first bytes of a large value make room (and come back) while its last ones are
+still on their way.
 
 Sources: Belady, A study of replacement algorithms (1966); paper 002, section 4, whose GREEDY is
 this rule on a chain. Departures: any order of calls and any skips instead of a chain; bytes instead

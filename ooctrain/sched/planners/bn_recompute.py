@@ -1,10 +1,10 @@
-"""bn-recompute: what batch norms put out is computed again; another planner does the rest.
+"""bn-recompute: outputs of batch norms are computed again; another planner does the rest.
 
-In: a trace, a budget, the name of a planner that swaps. Out: its plan of a step in which the
-outputs of batch norms come back in the backward pass. The one idea: a batch norm (with the ReLU
-fused to it) keeps two values of one size, its input and its output, and makes one from the other in
-a single pass over memory. To keep the input and the statistics only halves what the step generates,
-so that the link can carry a larger share of it.
+The planner edits the step so that the outputs of batch norms come back in the backward pass, and a
+named planner that swaps then plans the edited step. A batch norm (with the ReLU fused to it) keeps
+two values of one size, its input and its output, and makes one from the other in a single pass over
+memory. If only the input and the statistics are kept, the step generates half as many bytes, so the
+link can carry a larger share of them.
 
 Source: paper 004, section 6.3, which takes over the idea of Rota Bulo et al., In-place activated
 batch norm (2018). Departures: they keep the output and invert the norm, we keep the input and apply

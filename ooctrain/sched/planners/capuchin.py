@@ -1,20 +1,19 @@
-"""capuchin: swap what the link can hide, compute again what is cheapest, by measured access times.
+"""capuchin: swap what the link can hide, recompute what is cheapest, by measured access times.
 
-In: a trace, a budget. Out: a plan of swaps and repeated calls. The one idea: a value that is read
-again much later can be away meanwhile; its *free time* is what is left of the interval between two
-accesses when the copies out and back are subtracted. Values with the most free time are swapped
-first, as long as the link, which carries one copy after the other, can hide both copies. Then the
-next value to swap would cost the part of its copies that shows, and the best one to compute again
-(most bytes saved per second of computing, with whatever its own sources need by then) costs that
-computing: the cheaper of the two is taken. This goes on until the peak is below the budget.
+A value that is read again much later can be away meanwhile. Its *free time* is the interval between
+two accesses less the times of the copies out and back. Values with the most free time are swapped
+first, as long as the link, which carries one copy after the other, can hide both copies. After that
+the next swap costs the exposed part of its copies. The best recomputation (most bytes saved per
+second of computing, including whatever its own sources need by then) costs that computing. The
+cheaper of the two is taken, until the peak is below the budget.
 
 Source: Peng et al., Capuchin: Tensor-based GPU memory management for deep learning (ASPLOS 2020),
 section 4. Departures: access times are those of the machine's model, not of a measured iteration;
 which accesses lie in the peak is seen from the bytes at each call; copies start as early as the
 shared engine finds room, there at an access before (the in-trigger, moved by feedback); a choice
 that does not fit once it is played through is extended; and since such a rule may fail at a budget
-where it succeeded at a smaller one, all that may go is let go where it fails. Read next:
-`prefix.py`, which sorts once; `combined.py`, which searches.
+where it succeeded at a smaller one, every value that may leave is released where it fails.
+Read next: `prefix.py`, which sorts once; `combined.py`, which searches.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """chen-sqrt: keep the borders of some segments, compute the rest again, segment by segment.
 
-In: a trace, a budget. Out: the fastest plan over all numbers of segments that fits. The one idea:
-cut n stages into k segments; forward keeps only what crosses the borders, k values; before the
-backward of a segment its n / k stages run again and keep all. Memory k + n / k is least at the
-square root of n, for one more forward pass. Source: Chen, Xu, Zhang and Guestrin, Training deep
-nets with sublinear memory cost (2016), section 4.1, to which the papers compare. Departure: every
-number of segments is tried, not the square root alone, as stages are not alike. Read next:
-`revolve.py`, which spends less memory for more time; `rotor.py`, which is optimal.
+Cut n stages into k segments. The forward pass keeps only what crosses the borders, k values. Before
+the backward pass of a segment its n / k stages run again and keep everything. Memory k + n / k is
+least at the square root of n, for one more forward pass. The plan is the fastest that fits over all
+numbers of segments. Source: Chen, Xu, Zhang and Guestrin, Training deep nets with sublinear memory
+cost (2016), section 4.1, to which the papers compare. Departure: every number of segments is tried,
+not the square root alone, as stages are not alike. Read next: `revolve.py`, which spends less
+memory for more time; `rotor.py`, which is optimal.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """combined: offloading and recomputation together, by search. The planner to beat.
 
-In: a trace, a budget. Out: the fastest plan of the starts and of what annealing makes of them. The
-one idea: a choice says of each value whether it is kept, dropped, or dropped again and again, and
-of each source whether it is held for those that are computed again. Given a choice, Belady's rule
-offloads what is still too much and the as-soon-as-possible engine times it: a tenth of a
-millisecond compiled, so that thousands of choices are tried. The plan itself is written by the
-readable `lower`, and it is never worse than `prefix`, `belady` or `window-cyclic`, whose plans take
-part. Source: ours; what it reaches is in docs/planners.md. Read next: `sched/search/anneal.py`.
+A choice says of each value whether it is kept, dropped once or dropped repeatedly, and of each
+source whether it is held for those that are computed again. Given a choice, Belady's rule offloads
+the remaining excess and the as-soon-as-possible engine times it. Compiled, this takes a tenth of a
+millisecond, so annealing can try thousands of choices from several starts. The readable `lower`
+writes the plan itself. It is never worse than `prefix`, `belady` or `window-cyclic`, whose plans
+take part. Source: ours; what it reaches is in docs/planners.md. Read next:
+`sched/search/anneal.py`.
 """
 
 from __future__ import annotations

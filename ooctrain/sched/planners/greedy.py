@@ -1,9 +1,9 @@
-"""greedy: the first activations go to the host, as many as it takes.
+"""greedy: the first activations go to the host, until enough memory is free.
 
-In: a trace, a budget. Out: the gaps of a prefix of its chain, lowered as soon as possible. The one
-idea: what is made first is needed last, so it has the most time to go and come back; offload the
-shortest prefix x_0 .. x_k with at least M_peak - M bytes. Optimal where the last activation may go
-in part (paper 002, theorem 2); here all go whole, which is what rounding costs.
+The value that is made first is needed last, so it has the most time to go and come back. The
+planner therefore offloads the shortest prefix x_0 .. x_k of the chain with at least M_peak - M
+bytes, and lowers its gaps as soon as possible. This is optimal where the last activation may go in
+part (paper 002, theorem 2); here all go whole, and the difference is the cost of rounding.
 
 Source: paper 002, section 4.2. Departure: the input x_0 has a host copy already and is never copied
 out (docs/errata.md, wording of 002). Read next: `dynprog/dynprog.py`, and `belady.py` for the same

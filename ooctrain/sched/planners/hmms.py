@@ -1,17 +1,16 @@
 """hmms: offload across layers, and wait only where the link must have caught up.
 
-In: a trace, a budget, a machine. Out: a list. The one idea: keep a balance in bytes. To decide that
-something leaves is a loss of its size; each call that runs is a gain of what the link moves in the
-meantime. While the balance is negative nobody waits; when it is back at zero the copies must be
-done, so their memory is freed there and nobody is slowed down. Prefetching is the same story told
-backward: from the last call to the turning point, what a call needs is started that many calls
-earlier.
+The planner keeps a balance in bytes. A decision to offload a value subtracts its size; each call
+that runs adds the bytes that the link moves meanwhile. While the balance is negative no call waits.
+When it is back at zero the copies must be done, so their memory is freed there without a delay.
+Prefetching is the same rule run backward, from the last call to the turning point: a swap-in starts
+as many calls early as the link needs to hide it.
 
 Source: paper 004, section 4.3, algorithm 1; the mirror is ours after its last paragraph. Departures
 (docs/errata.md, 004-*): the balance is clamped to zero while nothing is pending; a value with
 several forward readers leaves with the last of them, once; there is no budget in the paper, so we
 sweep the ratio of bytes offloaded and take the fastest list that fits. An input has its host copy
-already: letting go of it is no loss. Read next: `lms/lms.py`, `window/window_cyclic.py`.
+already, so releasing it subtracts nothing. Read next: `lms/lms.py`, `window/window_cyclic.py`.
 """
 
 from __future__ import annotations

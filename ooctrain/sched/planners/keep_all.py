@@ -1,9 +1,9 @@
 """keep-all: the step in-core. Everything stays from its first to its last use.
 
-In: a trace. Out: the list that every other planner is measured against, or Infeasible. The one
-idea: nothing moves but the inputs, which come from the host once; what is dead is freed at once.
-Where the budget allows, the inputs come first, so that none of them is waited for later. Source:
-the "baseline" of paper 000, section 5. Read next: `naive.py`.
+This list is the baseline for every other planner; where it does not fit, the answer is Infeasible.
+Only the inputs move: they come from the host once. A dead value is freed at once. Where the budget
+allows, the inputs come first, so that no later call waits for one. Source: the "baseline" of paper
+000, section 5. Read next: `naive.py`.
 """
 
 from __future__ import annotations

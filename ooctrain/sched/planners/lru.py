@@ -1,17 +1,17 @@
 """lru: memory as a cache with demand paging, as CUDA Unified Memory has it.
 
-In: a trace, a budget. Out: a list. The one idea: nobody plans. What a call touches and lacks is
-fetched when the call is about to run, and whatever has not been touched for longest makes room for
-it, in pages of 2 MiB. The step stops for every such fault.
+There is no planning ahead. When a call is about to run, the missing pages that it touches are
+fetched, and the least recently used pages make room for them, in pages of 2 MiB. The step stops for
+every such fault.
 
 Because a call touches a variable from end to end, its resident pages are always its last ones:
 pages leave from the front, and come back all together. So one number for each variable is enough.
-What persists is cached across steps: a cold step is walked first, and what it leaves on the device
-is where the planned step starts.
+Persistent variables are cached across steps: a cold step is walked first, and what it leaves on the
+device is where the planned step starts.
 
 Sources: Unified Memory as papers 000 to 002 and 004 compare with it in words; CUDA C++ Programming
-Guide, chapter on Unified Memory (migration on fault, eviction of least recently used blocks of
-2 MiB). Departures: pages that still have a valid host copy leave without a transfer; dead variables
+Guide, chapter on Unified Memory (migration on fault, eviction of least recently used blocks of 2
+MiB). Departures: pages that still have a valid host copy leave without a transfer; dead variables
 are freed at once; neighbouring pages move in one copy. Read next: `belady.py`, for what knowing the
 future is worth.
 """

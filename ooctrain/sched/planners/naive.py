@@ -1,11 +1,10 @@
 """naive: layer-wise swapping with a full stop after every instruction group.
 
-In: a trace. Out: a list that fits wherever any list fits that runs each call once, as slow as can
-be. The one idea: before a call its inputs come in, after it everything leaves, and nothing
-overlaps: In*, Fence, Run, Fence, Out*, Free*, Fence. Parameters are no exception: every variable
-rests on the host between calls and between steps. Source: what the authors of paper 000 do in their
-first step, before there is a schedule (nnabla's swap_in_out_scheduler). Read next:
-`window/window.py`.
+Before a call its inputs come in, after it everything leaves, and nothing overlaps: In*, Fence, Run,
+Fence, Out*, Free*, Fence. Parameters are no exception: every variable rests on the host between
+calls and between steps. The list is as slow as possible, and fits wherever any list fits that runs
+each call once. Source: what the authors of paper 000 do in their first step, before there is a
+schedule (nnabla's swap_in_out_scheduler). Read next: `window/window.py`.
 """
 
 from __future__ import annotations

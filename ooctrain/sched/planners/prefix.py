@@ -1,11 +1,10 @@
-"""prefix: compute again what is cheap per byte, offload the rest.
+"""prefix: recompute the values that are cheap per byte, offload the rest.
 
-In: a trace, a budget. Out: a plan. The one idea: sort the values of the forward pass by the time to
-compute them again per byte they free; drop a prefix of that order, let Belady offload what is still
-too much, and take the prefix whose plan is the fastest. With nothing dropped it is `belady`; with
-everything cheap dropped, batch norms and ReLUs run twice and convolutions once. Source: ours,
-as the smallest planner that combines both. Read next: `combined.py`, which searches where this one
-sorts.
+Sort the values of the forward pass by recomputation time per byte freed. Drop a prefix of that
+order, let Belady offload the remaining excess, and take the prefix whose plan is the fastest. With
+nothing dropped it is `belady`; with everything cheap dropped, batch norms and ReLUs run twice and
+convolutions once. Source: ours, as the smallest planner that combines both. Read next:
+`combined.py`, which searches where this one sorts.
 """
 
 from __future__ import annotations

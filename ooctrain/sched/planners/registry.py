@@ -1,11 +1,12 @@
 """Planners by name.
 
-In: "window:size=2,count=occurrence", "file.py:Class", or the name of another package's entry point.
-Out: a planner. The one idea: names are looked up in the explicit table below, where a reader can
-see them all; nothing registers itself. Other packages name theirs in the entry-point group
-"ooctrain.planners". All in this table make lists of the step that they are given; whoever composes
-this floor with others hands in a larger table (`execution/planners.py`: those that rewrite the step
-first). Read next: `sched/planning/planner.py` for what a planner is, `plugins.py` for the grammar.
+A planner is named as "window:size=2,count=occurrence", as "file.py:Class", or by another package's
+entry point. Names are looked up in the explicit table below, where a reader can see them all;
+nothing registers itself. Other packages name theirs in the entry-point group "ooctrain.planners".
+All planners in this table make lists of the step that they are given. A caller that combines them
+with other parts of the library passes a larger table (`execution/planners.py`: those that rewrite
+the step first). Read next: `sched/planning/planner.py` for the interface of a planner, `plugins.py`
+for the grammar.
 """
 
 from __future__ import annotations

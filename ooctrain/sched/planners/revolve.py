@@ -1,13 +1,13 @@
 """revolve: the optimal way to recompute a chain of equal stages with few checkpoints.
 
-In: a trace, a budget. Out: the fastest plan over all numbers of checkpoints that fits. The one
-idea: with c free slots, run on to some stage q, keep x_q in one of them, do what comes after q with
-c - 1, then what comes before with c again; where to put q follows from counting forward steps
-alone. With c slots, the input's among them, and r runs of each stage before its last one, which
+With c free slots, run on to some stage q, keep x_q in one of them, differentiate the stages after q
+with c - 1 slots, then those before q with c again. Counting forward steps alone decides where to
+put q. With c slots, the input's among them, and r runs of each stage before its last one, which
 keeps all, binomial(c + r, c) stages can be differentiated: memory grows with the logarithm of the
-length. Source: Griewank and Walther, Algorithm 799: revolve (2000). Departure: stages count alike,
-as there; which numbers of checkpoints fit is found from the list that really results. Read next:
-`rotor.py`, for stages that are not alike.
+length. The plan is the fastest that fits over all numbers of checkpoints. Source: Griewank and
+Walther, Algorithm 799: revolve (2000). Departure: stages count alike, as there; which numbers of
+checkpoints fit is found from the list that really results. Read next: `rotor.py`, for stages that
+are not alike.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """rotor: the optimal way to recompute a chain of unlike stages.
 
-In: a trace, a budget. Out: the fastest of the optimal recomputations that fits. The one idea: with
-x_s at hand and m slots of memory, stages s .. t are differentiated in one of two ways: keep all of
-s, do s + 1 .. t in what is left, then B_s; or run on to some stage q keeping only x_q, do q .. t,
-and start again at s for s .. q - 1, with all memory free. C(s, t, m) is the lesser; the table is
-the plan for every budget at once. Sources: Beaumont et al., Optimal checkpointing for heterogeneous
-chains: how to train deep neural networks with limited memory (2019), theorem 1. Departure: memory
-is counted in slots, rounded up, so what the table promises fits; the list's own ledger then says
-what it really takes. Read next: `prefix.py`, which also offloads.
+With x_s at hand and m slots of memory, stages s .. t are differentiated in one of two ways: keep
+all of s, do s + 1 .. t in the memory that is left, then B_s; or run on to some stage q keeping only
+x_q, do q .. t, and start again at s for s .. q - 1, with all memory free. C(s, t, m) is the lesser;
+the table is the plan for every budget at once. The planner takes the fastest of these
+recomputations that fits. Sources: Beaumont et al., Optimal checkpointing for heterogeneous chains:
+how to train deep neural networks with limited memory (2019), theorem 1. Departure: memory is
+counted in slots, rounded up, so what the table promises fits; the list's own ledger then says what
+it really takes. Read next: `prefix.py`, which also offloads.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""superneurons: the outputs of dear layers stay or are swapped, all others are computed again.
+"""superneurons: outputs of expensive layers stay or are swapped, all others are recomputed.
 
-In: a trace, a budget. Out: the faster of two stacks of its techniques that fit. The one idea: three
-techniques, one on the other. Liveness frees what nobody needs. A cache of tensors swaps the least
-recently used when memory is short. Cost-aware recomputation frees the outputs of all layers but
-convolutions, linear layers, concatenations, joins and forks; in the backward pass a segment between
-two of these is computed once and kept, unless it needs more than the largest layer does: then each
-layer's values are computed for it alone, so that the peak is that of the largest layer.
+Three techniques build on each other. Liveness frees values without further readers. A cache of
+tensors swaps the least recently used when memory is short. Cost-aware recomputation frees the
+outputs of all layers but convolutions, linear layers, concatenations, joins and forks. In the
+backward pass a segment between two of these is computed once and kept, unless it needs more than
+the largest layer does: then each layer's values are computed for it alone, so that the peak is that
+of the largest layer. The plan is the faster of two stacks of these techniques that fit.
 
 Sources: Wang et al., SuperNeurons (2018), sections 3.2 to 3.4; the authors' code
 (superneurons-release): `CHECKPOINT_LAYERS` in mem_control.h; recompute.cpp, by which the *outputs*

@@ -1,17 +1,16 @@
-"""tflms-hybrid: compute again what hangs on some checkpoints, swap the rest as TFLMS does.
+"""tflms-hybrid: recompute the segments of some checkpoints, swap the rest as TFLMS does.
 
-In: a trace, a budget, a list of checkpoints. Out: the list that TFLMS makes of the edited step. The
-one idea: recomputation and swapping are edits of a graph, so one follows the other: first what
-belongs to the listed checkpoints is computed again, then `lms-auto` tunes itself on the graph that
-results. Without a list that is `lms-auto`; where recomputation alone makes room, nothing is
+Recomputation and swapping are both edits of a graph, so one can follow the other. First the values
+that belong to the listed checkpoints are computed again, then `lms-auto` tunes itself on the graph
+that results. Without a list that is `lms-auto`; where recomputation alone makes room, nothing is
 swapped.
 
 Source: paper 001, sections 2.3 and 3.2, figure 2. Departures: the list is chosen automatically
 unless it is given, which the paper leaves as future work: checkpoints by the time their segment
 takes to compute again per byte, the best prefix of that order by simulated time. Batch statistics
 stay (`sched/planning/segments.py`). Values come back right before their first reader; the paper's
-trigger for it is no edge of our graph, so that a copied call has a lower level than there. Read
-next: `sched/planning/unroll.py`, `lms/lms_auto.py`.
+trigger for it is no edge of our graph, so that a copied call has a lower level than there.
+Read next: `sched/planning/unroll.py`, `lms/lms_auto.py`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Planning beside a region of small objects, with planners that know nothing of it.
+"""Plans for a device with a region of small objects, by planners that know nothing of it.
 
-In: a planner and a question, with a granule whose `fixed_bytes` are always taken. Out: its plan,
-with these bytes counted in ledger and peak. The one idea: the region is a constant in every ledger,
-so the planner is asked for a plan within the budget less that constant, and the constant is added
-to what it answers. Read next: `rewrite/pin_small.py` for what the region holds; `planner.py` for
-what a planner is.
+A granule's `fixed_bytes` are always taken by the region, so the region is a constant in every
+ledger. The planner is asked for a plan within the budget less that constant, and the constant is
+then added to the ledger and the peak of its plan. Read next: `rewrite/pin_small.py` for what the
+region holds; `planner.py` for the interface of a planner.
 """
 
 from __future__ import annotations

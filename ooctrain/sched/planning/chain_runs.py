@@ -1,14 +1,13 @@
 """Recomputation on a chain: what chain planners write, and how it becomes runs of the trace.
 
-In: chain operations, in order. Out: `Run`s. The one idea: literature on chains knows four
-operations. F_all runs a stage and keeps all that its backward needs; F_ck runs it for its output
-and keeps its input as a checkpoint; F_none does the same and lets the input go; B runs the backward
-of a stage whose F_all was the last of it to run. Everything else follows: what is kept is what a
-later operation reads before it is made again. A fifth one, D, lets a stage's input go although it
-would be read again. Source: Beaumont, Eyraud-Dubois, Herrmann, Joly and Shilova, Optimal
-checkpointing for heterogeneous chains (rotor), section 3. Departure: calls that are not pure
-(running statistics) run the first time only. Read next: `sched/planners/chen.py`,
-`sched/planners/rotor.py`.
+The literature on chains knows four operations, which this file turns into `Run`s. F_all runs a
+stage and keeps all that its backward needs; F_ck runs it for its output and keeps its input as a
+checkpoint; F_none does the same and lets the input go; B runs the backward of a stage whose F_all
+was the last of it to run. Everything else follows: a value is kept if a later operation reads it
+before it is made again. A fifth one, D, lets a stage's input go although it would be read again.
+Source: Beaumont, Eyraud-Dubois, Herrmann, Joly and Shilova, Optimal checkpointing for heterogeneous
+chains (rotor), section 3. Departure: calls that are not pure (running statistics) run the first
+time only. Read next: `sched/planners/chen.py`, `sched/planners/rotor.py`.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """A trace seen as one of paper 002's chains: `oc.chain_view(trace)`.
 
-In: any trace. Out: `ChainView`: stages with the paper's sizes and times, the least budget at which
-chain planners work, and the way back from the paper's decisions to gaps of the trace. The one idea:
-a cut is where a single value crosses from the forward calls before it to those after it; what lies
-between two cuts, branches and all, is one virtual layer. Backward, stage i begins where stage i or
-one before it is differentiated, or something that these read is used, for the first time. So by
-definition x_i may be away during all stages between F_i and B_i, whatever the trace looks like;
-what does not fit the picture (gradients that wait, values used once more) is counted as a stage's
-extra memory. The view never promises memory that the trace does not have.
+A `ChainView` has stages with the paper's sizes and times, the least budget at which chain planners
+work, and the way back from the paper's decisions to gaps of the trace. A cut is where a single
+value crosses from the forward calls before it to those after it. All calls between two cuts,
+branches included, form one virtual layer. Backward, stage i begins where stage i or one before it
+is differentiated, or something that these read is used, for the first time. So by definition x_i
+may be away during all stages between F_i and B_i, whatever the trace looks like. Other memory
+(gradients that wait, values used once more) is counted as a stage's extra memory. The view never
+promises memory that the trace does not have.
 
 Source: paper 002, sections 3.1 and 6.1 ("grouping each non-linear part of the graph in a virtual
 layer"). Departures: x_{i+1} is all that stage i leaves for backward, not its output alone; a value

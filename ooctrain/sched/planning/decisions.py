@@ -1,11 +1,9 @@
-"""What a planner decides, apart from time: which calls run, and which gaps between uses are spent
-on the host.
+"""A planner's decisions, apart from time: which calls run, and which gaps go to the host.
 
-In: a planner's choices. Out: `Decisions`, which `lower.py` turns into a list. The one idea: the
-life of a value is a row of uses; between two of them each byte either stays, or goes to the host (a
-`Gap`), or the value is dropped and its producer runs again (a second `Run` that keeps it starts a
-new life). GREEDY, DYNPROG, Belady, Chen, rotor and their mixtures differ in nothing else. Read
-next: `lower.py`.
+The life of a value is a row of uses. Between two of them each byte either stays, or goes to the
+host (a `Gap`), or the value is dropped and its producer runs again (a second `Run` that keeps it
+starts a new life). GREEDY, DYNPROG, Belady, Chen, rotor and their mixtures differ in nothing else.
+`lower.py` turns `Decisions` into a list. Read next: `lower.py`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """The fastest of some lists, or plans, that keep to the host's budget.
 
-In: lists, or plans, among which a planner has to choose. Out: one `Plan`. The one idea: a lower
-bound on a list's makespan (`least_us`) is found ten times faster than the makespan itself. So lists
-are simulated in ascending order of their bounds, until the bound of the next one is no less than
-the best makespan found; often that is the second or the third. Source: branch and bound (Land and
-Doig 1960), without the branches. Read next: `sched/planners/hmms.py`,
-`sched/planners/lms/lms_grid.py`.
+A planner often has to choose one `Plan` among several lists or plans. A lower bound on a list's
+makespan (`least_us`) is found ten times faster than the makespan itself. So lists are simulated in
+ascending order of their bounds, until the bound of the next one is no less than the best makespan
+found; often that is the second or the third. Source: branch and bound (Land and Doig 1960), without
+the branches. Read next: `sched/planners/hmms.py`, `sched/planners/lms/lms_grid.py`.
 """
 
 from __future__ import annotations

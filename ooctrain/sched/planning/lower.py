@@ -1,12 +1,12 @@
 """From decisions to a list: everything as soon as it is possible and safe.
 
-In: `Decisions`, a trace, a budget, a machine. Out: a legal `Schedule`, or the plan of it. The one
-idea: play the step through in time, and write down each instruction when it starts. A call starts
-when its inputs are there and its memory is free; swap-outs go in order of production, as soon as
-the value exists; swap-ins in order of next use, but only if the bytes fit now and in every call up
-to that use, so that no prefetch can ever block a call. A swap-out that has not begun when its value
-is due back is cancelled, where the bytes can stay. On a shared link swap-outs go first, unless the
-next call waits for data.
+The engine plays the step of some `Decisions` through in time and writes down each instruction when
+it starts; the result is a legal `Schedule`, or the plan of it. A call starts when its inputs are
+there and its memory is free. Swap-outs go in order of production, as soon as the value exists.
+Swap-ins go in order of next use, but only if the bytes fit now and in every call up to that use, so
+that no prefetch can ever block a call. A swap-out that has not begun when its value is due back is
+cancelled, where the bytes can stay. On a shared link swap-outs go first, unless the next call waits
+for data.
 
 Sources: paper 002's no-wait schedules (its proposition 1 needs a total order of claims, which the
 order of the list is). Read next: `sched/ledger.py` for what the list then means,

@@ -1,9 +1,9 @@
-"""What decisions mean for memory, before there is any time: the tables that `lower.py` plays with.
+"""The memory that decisions take, before there is any time: the tables that `lower.py` plays with.
 
-In: `Decisions` and a trace. Out: `Table`: bytes claimed and released by each Run, what is resident
-during it if every gap is used to the full, and the `GapPiece`s that go out and come back. The one
-idea: if `resident_bytes` stays within the budget, then some list of these decisions does, and if
-not, none. Read next: `lower.py`.
+From `Decisions` and a trace comes a `Table`: the bytes that each Run claims and releases, the bytes
+resident during it if every gap is used to the full, and the `GapPiece`s that go out and come back.
+If `resident_bytes` stays within the budget, some list of these decisions does too; if not, none
+does. Read next: `lower.py`.
 """
 
 from __future__ import annotations

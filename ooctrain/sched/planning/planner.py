@@ -1,10 +1,9 @@
-"""What every planner is, and the bookkeeping that list-writing planners share.
+"""The interface of every planner, and the bookkeeping that list-writing planners share.
 
-In: a trace and a start. Out: legal lists, and plans that state what the simulator finds. The one
-idea: a planner decides *what* moves *when*; `ListWriter` keeps the books (who is resident, which
-host copies are valid, how many granted bytes are claimed), so that a planner's file shows only its
-algorithm. Read next: `sched/planners/keep_all.py`, `sched/planners/naive.py`, then
-`sched/planners/window/window.py`.
+A planner decides *what* moves *when*. `ListWriter` keeps the books: which variables are resident,
+which host copies are valid, how many granted bytes are claimed. A planner's file therefore shows
+only its algorithm. The lists are legal, and the plans state what the simulator finds. Read next:
+`sched/planners/keep_all.py`, `sched/planners/naive.py`, then `sched/planners/window/window.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What a planner is asked, as one value.
+"""The question put to a planner, as one value.
 
-In: the arguments of `Planner.plan`. Out: `Question`, which all that a planner consists of passes
-on. The one idea: a step, a budget and a machine travel together, so they are one thing. Read next:
-`lower.py`, which answers once it is decided what moves; `beside_region.py`.
+A step, a budget and a machine travel together, so the arguments of `Planner.plan` form one
+`Question`, which all parts of a planner pass on. Read next: `lower.py`, which answers once it is
+decided what moves; `beside_region.py`.
 """
 
 from __future__ import annotations

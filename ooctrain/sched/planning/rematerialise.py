@@ -1,12 +1,12 @@
 """Recomputation: the calls that run again when some values of the forward pass are not kept.
 
-In: a trace and the values to drop. Out: `Run`s, in order, in which every call finds its inputs
-alive. The one idea: walk the step; a dropped value dies after its last use in the forward pass, and
-whoever needs it later first runs its producer again, whose own inputs may have to be produced
-before, depth first. Forward calls are pure, so a second run gives the same bits
-(docs/architecture.md, "Laws that hold everywhere"). Sources: Chen et al., Training deep nets with
-sublinear memory cost, for the idea; paper 001 edits its graph to the same effect. Read next:
-`sched/planners/prefix.py`, which chooses what to drop; `decisions.py` for what the runs become.
+From a trace and the values to drop comes a sequence of `Run`s in which every call finds its inputs
+alive. A dropped value dies after its last use in the forward pass. When a later call needs it, its
+producer runs again first, after the producers of its own missing inputs, depth first. Forward calls
+are pure, so a second run gives the same bits (docs/architecture.md, "Laws that hold everywhere").
+Sources: Chen et al., Training deep nets with sublinear memory cost, for the idea; paper 001 edits
+its graph to the same effect. Read next: `sched/planners/prefix.py`, which chooses what to drop;
+`decisions.py` for what the runs become.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
-"""What is on the device during each run if nothing moves.
+"""The bytes on the device during each run if nothing moves.
 
-In: runs, in order. Out: for each the bytes on the device meanwhile; and the least budget, once some
-gaps are spent on the host. The one idea: walk from the last run to the first. What a later run
-reads is on the device, what a run makes was not there before it; so one set of variables and one
-sum are enough, and nothing need be cut into lives. Planners that only want to know what fits ask
-here, for many choices of runs; `pieces.py` and `bounds/` ask too, and `search/expand.py` does the
-same compiled. (`sched/budget.py` needs no runs: each call runs once, so storages will do.) Source:
-liveness analysis, as compilers do it (Aho, Sethi and Ullman, Compilers, section 10.6). Read next:
-`pieces.py`; `chain_runs.py`, which asks for each of many ways to run a chain.
+For a sequence of runs this file finds the bytes on the device during each, and the least budget
+once some gaps are spent on the host. It walks from the last run to the first. A value that a later
+run reads is on the device; a value that a run makes was not there before it. So one set of
+variables and one sum are enough, and values need not be cut into lives. Planners that only want to
+know what fits ask here, for many choices of runs; `pieces.py` and `bounds/` ask too, and
+`search/expand.py` does the same compiled. (`sched/budget.py` needs no runs: each call runs once, so
+storages will do.) Source: liveness analysis, as compilers do it (Aho, Sethi and Ullman, Compilers,
+section 10.6). Read next: `pieces.py`; `chain_runs.py`, which asks for each of many ways to run a
+chain.
 """
 
 from __future__ import annotations

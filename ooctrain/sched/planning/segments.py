@@ -1,10 +1,10 @@
-"""Checkpoints: the values that stay, and what hangs on each until the next.
+"""Checkpoints: the values that stay, and the segment that depends on each until the next.
 
-In: a trace and the kinds of operation whose outputs stay. Out: checkpoints with their numbers, and
-the values of each one's segment. The one idea: convolutions are dear and what follows them is
-cheap, so a network falls into segments that begin with the output of a dear call; a value belongs
-to the latest checkpoint it is made from without another in between. Batch statistics belong to
-none: they take nothing to keep, and a pass over the values to make.
+Given the kinds of operation whose outputs stay, this file numbers the checkpoints of a trace and
+finds the values of each one's segment. Convolutions are expensive and the calls after them are
+cheap, so a network falls into segments that begin with the output of an expensive call. A value
+belongs to the latest checkpoint it is made from without another in between. Batch statistics belong
+to none: they take almost no memory to keep, and a pass over the values to compute.
 
 Sources: Chen et al., Training deep nets with sublinear memory cost; paper 001, sections 2.2 and
 3.2, whose numbers these are. Departure: TensorFlow's batch norm is one node, so there statistics

@@ -1,10 +1,9 @@
 """The variable sequence of paper 000, storage by storage, as tables.
 
-In: a trace and a granule. Out: `VariableSequence`: which call uses which storage, in order, how
-large and for how long. The one idea: an in-place call does not make a new thing to be swapped, so
-that the sequence is one of storages (paper 004's tensor storage objects), each of which holds one
-variable after the other. Source: paper 000, section 3. Read next:
-`sched/planners/window/window.py`.
+A `VariableSequence` says which call uses which storage, in order, how large and for how long. An
+in-place call does not make a new object to be swapped, so the sequence is one of storages (paper
+004's tensor storage objects), each of which holds one variable after the other. Source: paper 000,
+section 3. Read next: `sched/planners/window/window.py`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""What planners that swap have in common: the gaps they choose from, and a plan of the chosen.
+"""The common part of planners that swap: the gaps they choose from, and a plan of the chosen.
 
-In: a trace, then chosen gaps. Out: a `Plan`, or the refusal of a budget. The one idea: where
-nothing is computed again, a planner's whole decision is a set of gaps; when things move is for
-`lower.py`. Parameters and optimizer slots rest on the device between steps; within a step they may
-leave like all others, except a parameter's new value, which shares the old one's host slot. Read
-next: `sched/planners/belady.py`, `sched/planners/greedy.py`; `rematerialise.py` for planners that
-also compute again.
+Where nothing is computed again, a planner's whole decision is a set of gaps; when things move is
+decided by `lower.py`. The result is a `Plan`, or the refusal of a budget. Parameters and optimizer
+slots rest on the device between steps; within a step they may leave like all others, except a
+parameter's new value, which shares the old one's host slot. Read next: `sched/planners/belady.py`,
+`sched/planners/greedy.py`; `rematerialise.py` for planners that also compute again.
 """
 
 from __future__ import annotations

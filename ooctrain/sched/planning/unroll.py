@@ -1,10 +1,11 @@
 """A step that runs calls again, as a step in which nothing runs twice; and the way back.
 
-In: runs (from `rematerialise`), and any planner that lists each call once. Out: that planner's plan
-of the runs. The one idea is paper 001's graph edit: copy the calls that run again, with variables
-of their own for what they write, and let the reader at the copy. What plans the copied step knows
-nothing of recomputation; its list, with each copy named by its original, is a list of the step.
-That is legal because two copies of a value are never alive at once, and hold the same bits.
+With this file any planner that lists each call once can plan runs (from `rematerialise`) that
+repeat calls. The idea is paper 001's graph edit: copy the calls that run again, with variables of
+their own for what they write, and let the later reader read from the copy. The planner of the
+copied step knows nothing of recomputation; its list, with each copy named by its original, is a
+list of the step. That is legal because two copies of a value are never alive at once, and hold the
+same bits.
 
 Source: paper 001, section 2.2 and figure 2 (edit for recomputation first, then swap what is there).
 Read next: `sched/planners/tflms_hybrid.py`, `sched/planners/bn_recompute.py`.

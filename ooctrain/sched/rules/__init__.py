@@ -1,8 +1,8 @@
 """The verifier's rules: one function each, with the smallest list that breaks it.
 
-In: nothing. Out: `RULES`, and which rules an instruction meets, in order. The one idea: a rule asks
-one question about one instruction, and knows the names, the numbers and the likely fix. R1 shape,
-R2 residency, R3 budget, R4 order and end, R5 claims of a plan, R6 rewrites. `ooctrain explain R203`
+A rule asks one question about one instruction, and knows the names, the numbers and the likely fix.
+`RULES` lists them all, with the rules that each instruction meets, in order: R1 shape, R2
+residency, R3 budget, R4 order and end, R5 claims of a plan, R6 rewrites. `ooctrain explain R203`
 prints an entry of this table. Source: docs/schedule.md, "The verifier's rules". Read next:
 `shape.py`, then `ooctrain/sched/verify.py`.
 """

@@ -1,8 +1,8 @@
 """R5: what a plan claims is what comes out. R6: its trace is the original one, as rewritten.
 
-In: a plan, and its list walked and timed again. Out: a `Problem` or None. The one idea: a planner's
-own numbers are never believed. Source: docs/schedule.md, "The verifier's rules". Read next:
-`ooctrain/sched/verify.py`.
+A planner's own numbers are never trusted: the list of a plan is walked and timed again, and each
+rule compares, and returns a `Problem` or None. Source: docs/schedule.md, "The verifier's rules".
+Read next: `ooctrain/sched/verify.py`.
 """
 
 from __future__ import annotations

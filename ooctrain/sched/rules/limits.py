@@ -1,8 +1,9 @@
 """R3: both ledgers stay within their budgets. R4: the right calls run, and the end meets the start.
 
-In: the state after an instruction (R3); a Run or End, or the state at the end of the list (R4).
-Out: a `Problem` or None. The one idea: a list is a step that can be repeated, so it must leave what
-it found, updated. Source: docs/schedule.md, "The verifier's rules". Read next: `claims.py`.
+R3 looks at the state after an instruction; R4 looks at a Run or End, or at the state at the end of
+the list. A list is a step that can be repeated, so it must leave the state it found, updated. A
+rule returns a `Problem` or None. Source: docs/schedule.md, "The verifier's rules". Read next:
+`claims.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """R2: what an instruction needs on the device or the host is there, and nothing is there twice.
 
-In: one instruction and the ledger before it. Out: a `Problem` or None. The one idea: residency is a
-set of byte ranges; a call needs whole variables, a copy needs its range. Source: docs/schedule.md,
-"The verifier's rules". Read next: `limits.py`.
+Residency is a set of byte ranges; a call needs whole variables, a copy needs its range. A rule
+looks at one instruction and the ledger before it, and returns a `Problem` or None. Source:
+docs/schedule.md, "The verifier's rules". Read next: `limits.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """R1: every instruction names something that exists, in ranges that can move.
 
-In: one instruction, or the start of the list. Out: a `Problem` or None. The one idea: what can be
-said without knowing what came before. Source: docs/schedule.md, "The verifier's rules". Read next:
+These rules check one instruction, or the start of the list, without knowledge of what came before,
+and return a `Problem` or None. Source: docs/schedule.md, "The verifier's rules". Read next:
 `residency.py`.
 """
 

@@ -1,8 +1,8 @@
-"""What the rules look at, and the words in which they complain.
+"""What the rules look at, and how they report a problem.
 
-In: a trace, a list and its ledger up to some instruction. Out: `State` for the rules to ask,
-`Problem` for what they find. The one idea: a rule is a question about a state, without memory of
-its own. Read next: `shape.py`, then `residency.py`.
+A rule is a question about a state, without memory of its own. `State` is a trace, a list and its
+ledger up to some instruction; `Problem` is the answer of a rule that is broken. Read next:
+`shape.py`, then `residency.py`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Simulated annealing over what to drop and what to hold, compiled.
 
-In: `Tables`, a first choice, a budget, a link. Out: the best choice met. The one idea: a move flips
-a value, a pair, or a run of neighbours between keep, drop and drop again, or says of a value that
-it stays while others can leave. Where memory is still short Belady's rule offloads, so that every
-choice has a makespan, and that alone decides. The random numbers are our own (splitmix64): the same
-seed gives the same plan everywhere. Source: ours; Kirkpatrick, Gelatt and Vecchi (1983) for
-annealing. Read next: `sched/planners/combined.py`.
+From `Tables` and a first choice the search returns the best choice met. A move flips a value, a
+pair, or a run of neighbours between keep, drop and drop again, or says of a value that it stays
+while others can leave. Where memory is still short Belady's rule offloads, so every choice has a
+makespan, and the makespan alone decides. The random numbers are our own (splitmix64): the same seed
+gives the same plan everywhere. Source: ours; Kirkpatrick, Gelatt and Vecchi (1983) for annealing.
+Read next: `sched/planners/combined.py`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What a block of stages does to each of many states: the inner loops of pofo's search; compiled.
+"""The effect of a block of stages on each of many states: inner loops of pofo's search; compiled.
 
-In: states before a block, column by column, in slots. Out: those after it. The one idea: copies for
-which there is no room delay the stage by what lacks; whatever else is on its way moves meanwhile.
-Source: paper 002, equations (1) to (8), with the blocks of Beaumont, Eyraud-Dubois and Shilova,
-Efficient combination of rematerialization and offloading for training DNNs (2021). Read next:
+States before a block, column by column, in slots, become those after it. Copies for which there is
+no room delay the stage by the missing amount; all other copies under way move meanwhile. Source:
+paper 002, equations (1) to (8), with the blocks of Beaumont, Eyraud-Dubois and Shilova, Efficient
+combination of rematerialization and offloading for training DNNs (2021). Read next:
 `sched/planners/pofo/pofo_search.py`, which asks and says what the columns are; `dominance.py`.
 """
 

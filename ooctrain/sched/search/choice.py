@@ -1,7 +1,7 @@
-"""The door to the compiled search: choices as sets of variables, evaluations counted.
+"""The interface of the compiled search: choices as sets of variables, evaluations counted.
 
-In: a trace, a budget. Out: `Choice`s. The one idea: everything compiled works on arrays; everything
-outside works on sets of variables. Read next: `tables.py`, `anneal.py`.
+Compiled code works on arrays; all other code works on sets of variables, of which a `Choice`
+consists. This file translates between them. Read next: `tables.py`, `anneal.py`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Which of many states are worth following: those that no other is at least as good as; compiled.
+"""The states worth following: those that no other is at least as good as; compiled.
 
-In: states, the best first. Out: the rows that stay. The one idea: a row need only be compared with
-those that stay, since whatever is no worse than a row is no worse than all that this row excludes.
-Source: Kung, Luccio and Preparata, On finding the maxima of a set of vectors (1975), by its plain
-method. Read next: `sched/planners/pofo/pofo_search.py`, which asks.
+States come with the best first. A row need only be compared with the rows that stay: a row that
+excludes another is also at least as good as all that the other would exclude. Source: Kung, Luccio
+and Preparata, On finding the maxima of a set of vectors (1975), by its plain method. Read next:
+`sched/planners/pofo/pofo_search.py`, which asks.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Which bytes spend which gaps on the host: Belady's rule in chunks, compiled.
 
-In: an `ExpandedStep` and a budget. Out: for each gap the bytes [0, evicted) that are away, or the
-bytes that are lacking. The one idea: walk the step; where memory is short, what is needed last
-goes, no more of it than is lacking, rounded up to chunks. Sources: Belady 1966; in bytes it is
+The function walks an `ExpandedStep`. Where memory is short, the value that is needed last leaves,
+only as many bytes as are missing, rounded up to chunks. For each gap it returns the bytes [0,
+evicted) that are away, or else the bytes that are missing. Sources: Belady 1966; in bytes it is
 optimal for offloading alone. Read next: `play.py`.
 """
 

@@ -1,11 +1,11 @@
 """From a choice of dropped values to runs, lives and gaps, in one compiled walk.
 
-In: `Tables` and, for each variable, `KEEP`, `DROP` or `DROP_UNREAD`, and whether it is held as a
-source. Out: `ExpandedStep`: the runs, what is resident during each if nothing moves, and every gap
-between two uses. The one idea: a value is alive while it has an open life; a read of a value
-without one runs its producer first. It is the compiled twin of `sched/planning/rematerialise.py`,
-of the lives in `sched/planning/decisions.py` and of `sched/planning/residency.py`, to which tests
-hold it. Read next: `evict.py`.
+A choice gives for each variable of the `Tables` one of `KEEP`, `DROP` and `DROP_UNREAD`, and
+whether it is held as a source. The walk makes an `ExpandedStep` of it: the runs, the bytes resident
+during each if nothing moves, and every gap between two uses. A value is alive while it has an open
+life; a read of a value without one runs its producer first. It is the compiled twin of
+`sched/planning/rematerialise.py`, of the lives in `sched/planning/decisions.py` and of
+`sched/planning/residency.py`, to which tests hold it. Read next: `evict.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How the search is compiled: on first use, cached on disk in a folder named by these sources.
 
-In: a Python function. Out: its compiled form. The one idea: as `layers/kernels/cpu/runtime/jit.py`,
-which says why Numba's own cache is not enough. Read next: `tables.py`.
+The cache works as in `layers/kernels/cpu/runtime/jit.py`, which says why Numba's own cache is not
+enough. Read next: `tables.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Two things of every textbook, compiled: a counting sort by run, and a heap of numbers.
+"""Two textbook algorithms, compiled: a counting sort by run, and a heap of numbers.
 
-In: arrays. Out: an order; the largest number so far. The one idea: runs are numbers below a known
-bound, so sorting by them takes no comparisons. Source: Knuth, The Art of Computer Programming,
-volume 3. Read next: `evict.py`, which needs both.
+Runs are numbers below a known bound, so sorting by them takes no comparisons. The heap gives the
+largest number so far. Source: Knuth, The Art of Computer Programming, volume 3. Read next:
+`evict.py`, which needs both.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The as-soon-as-possible engine of `sched/planning/lower.py`, compiled, for the makespan alone.
 
-In: an `ExpandedStep`, what its gaps spend on the host, limits. Out: the makespan in ns, or -1. The
-one idea: the same events in the same order as there, on arrays; what it leaves out is the
-shared host slot of a parameter and its update. The list that counts is always the one that
-`lower` writes. Read next: `anneal.py`.
+From an `ExpandedStep`, the bytes of its gaps that are on the host, and limits, it computes the
+makespan in ns, or -1 if the step gets stuck. The events and their order are those of that engine,
+on arrays; only the shared host slot of a parameter and its update is left out. The list that counts
+is always the one that `lower` writes. Read next: `anneal.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A trace as arrays, for compiled code.
 
-In: a trace, a machine, a granule. Out: `Tables`. The one idea: lists of lists become one flat array
-and the places where each begins; everything else is a number per call or per variable. Read next:
-`expand.py`.
+`Tables` holds a trace, a machine and a granule. A list of lists becomes one flat array and the
+places where each inner list begins; everything else is a number per call or per variable.
+Read next: `expand.py`.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 """dtr: recomputation decided while the step runs, like a cache of tensors with computed misses.
 
-In: a trace, a budget. Out: the runs of a simulated online run-time. The one idea: nobody plans.
-Where an allocation does not fit, the tensor with the least h = cost / (size x staleness) is thrown
-away; where a call lacks an input, its producer runs again, and before it what that one lacks. The
+There is no plan ahead of time: the list is that of a simulated online run-time. Where an allocation
+does not fit, the tensor with the least h = cost / (size x staleness) is evicted. Where a call lacks
+an input, its producer runs again, after the producers of the inputs that are missing there. The
 cost of a tensor is its own time and that of the evicted ones around it, which would have to come
 back with it or go with it; staleness is the time since it was last touched.
 
 Sources: Kirisame et al., Dynamic Tensor Rematerialization (2021), section 3 and appendix (h_DTR
 with equivalence classes: evicted neighbours are kept as sets with a total cost, and one that comes
-back subtracts its own). Departures: what the rest of the step does not read is let go of at once
-(their "eager eviction", here with the trace for reference counts); outputs of calls that may not
-run again stay; an online rule succeeds at some budgets and fails at larger ones, so besides the
+back subtracts its own). Departures: values that the rest of the step does not read are freed at
+once (their "eager eviction", here with the trace for reference counts); outputs of calls that may
+not run again stay; an online rule succeeds at some budgets and fails at larger ones, so besides the
 budget itself fixed fractions of the step's peak are tried as limits, and the fastest that fits is
 taken. Read next: `sched/planners/rotor.py`, for what knowing the whole chain is worth.
 """

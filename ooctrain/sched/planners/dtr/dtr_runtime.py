@@ -1,10 +1,10 @@
 """The run-time of `dtr.py`: a cache of tensors whose misses are computed.
 
-In: a trace and a limit in bytes. Out: the runs it came to. The one idea: h = (time of the tensor
-and of the evicted ones around it) / (size x time since it was touched); the least goes. Evicted
-tensors that hang together form a set with one total, kept by union and find; a tensor that comes
-back takes its own time out of its set. Source: Kirisame et al., Dynamic Tensor Rematerialization
-(2021), section 3 and appendix (h_DTR-eq). Read next: `dtr.py`.
+From a trace and a limit in bytes it finds the runs of the step. When memory is short, it evicts the
+tensor with the least h = (time of the tensor and of the evicted ones around it) / (size x time
+since it was touched). Connected evicted tensors form a set with one total, kept by union and find;
+a tensor that comes back takes its own time out of its set. Source: Kirisame et al., Dynamic Tensor
+Rematerialization (2021), section 3 and appendix (h_DTR-eq). Read next: `dtr.py`.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """dynprog: which activations to offload, all or nothing, by dynamic programming.
 
-In: a trace, a budget, a machine. Out: the gaps of the best set, lowered as soon as possible. The
-one idea: walk the chain with F_i and B_i side by side, and keep for each state that can arise the
-least idle time on the way to it (`dynprog_search.py`). Optimal among schedules that send in
-ascending and fetch in descending order and may pause a transfer; the plan then moves whole
-activations, which can cost a little again.
+The planner walks the chain with F_i and B_i together, and keeps for each state that can arise the
+least idle time on the way to it (`dynprog_search.py`). The gaps of the best set are then lowered as
+soon as possible. The set is optimal among schedules that send in ascending and fetch in descending
+order and may pause a transfer; the plan then moves whole activations, which can add a little idle
+time.
 
 Source: paper 002, section 5.2 and algorithm 1, repaired. Departures: short chains are solved in
-bytes instead of slots; where rounding to slots leaves no feasible state everything is offloaded; of
-very many states those with the least idle time are followed. Read next: `dynprog_search.py`; then
-`sched/planners/belady.py`, which moves parts.
+bytes instead of slots; where rounding to slots leaves no feasible state everything is offloaded; if
+there are too many states, those with the least idle time are followed. Read next:
+`dynprog_search.py`; then `sched/planners/belady.py`, which moves parts.
 """
 
 from __future__ import annotations

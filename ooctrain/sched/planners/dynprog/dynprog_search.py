@@ -1,11 +1,11 @@
 """The dynamic program of paper 002: algorithm 1 over a chain in slots, a stage's states at once.
 
-In: a chain in slots. Out: the least idle time, and what is offloaded for it. The one idea: to know
-how decisions so far will delay what follows, three numbers are enough: M_F, the memory held when
-F_i may start; D_F, bytes still to be sent then (if negative: how long the link has been idle, in
-bytes it could have moved); D_B, the same for what must be fetched before B_{i-1} starts. The least
-idle time for each such state is kept. States are columns of numbers, so that a stage is decided for
-thousands of them in one stroke.
+For a chain in slots the program finds the least idle time, and which activations are offloaded for
+it. Three numbers determine how the decisions so far will delay the later stages: M_F, the memory
+held when F_i may start; D_F, bytes still to be sent then (if negative: how long the link has been
+idle, in bytes it could have moved); D_B, the same for what must be fetched before B_{i-1} starts.
+The least idle time for each such state is kept. States are columns of numbers, so that a stage is
+decided for thousands of them in one vector operation.
 
 Source: paper 002, section 5.2 and algorithm 1, repaired (docs/errata.md, 002-*: Delta+ in the
 feasibility tests, ex^B in (6), y_{j+1} in (9), sizes up and transferred amounts down). Departures:

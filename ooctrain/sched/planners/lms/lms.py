@@ -1,9 +1,9 @@
 """lms: TensorFlow Large Model Support: long edges of the graph go through the host.
 
-In: a trace and three numbers. Out: a list. The one idea: an edge from the call that makes a value
-to one that reads it, `swapout_threshold` topological levels long or longer, becomes a trip: out
-once the value is made, back in `swapin_ahead` levels before it is read. Readers at most
-`swapin_groupby` levels apart share one trip. Time and memory appear nowhere in it.
+Three numbers and the graph decide the list. An edge from the call that makes a value to one that
+reads it, `swapout_threshold` topological levels long or longer, becomes a trip: out once the value
+is made, back in `swapin_ahead` levels before it is read. Readers at most `swapin_groupby` levels
+apart share one trip. The rule uses neither time nor memory.
 
 Sources: paper 001, sections 2.1 and 3.1; the authors' TFLMS (branch tflmsv2, lms.py). Departures:
 among the calls that could trigger a swap-in the code picks any element of a set, we the last one in

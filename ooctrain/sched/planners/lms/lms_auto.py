@@ -1,9 +1,8 @@
 """lms-auto: TFLMS with the parameters that its own tuner would find.
 
-In: a trace, a budget. Out: the list of the parameters found. The one idea: three searches, one
-after the other, each for the largest number that still fits: the threshold (swap as few edges as
-possible), then how far ahead to swap in, then how far apart readers may share a trip. Nobody asks
-how long the step takes.
+Three searches follow each other, each for the largest number that still fits: the threshold (swap
+as few edges as possible), then how far ahead to swap in, then how far apart readers may share a
+trip. None of them considers how long the step takes.
 
 Sources: paper 001, section 3.1; the authors' TFLMS (branch tflmsv2, lms.py, `_search_params`).
 Departures: where the code raises its synchronous modes because threshold 1 does not fit, we swap in

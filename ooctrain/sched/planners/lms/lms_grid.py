@@ -1,9 +1,9 @@
 """lms-grid: TFLMS with the best of a grid of parameters, by simulated time.
 
-In: a trace, a budget, a machine. Out: the list of the fastest parameters that fit. The one idea: to
-find out what LMS can do at its best, ask the simulator, which its own tuner does not. The grid
-spreads from what the tuner finds, which is one of its points, down to the smallest numbers. Source:
-ours, as a fair baseline. Read next: `sched/planners/window/window.py`.
+LMS's own tuner considers memory only. To show what LMS can do at its best, this planner simulates
+each point of a grid and takes the fastest list that fits. The grid spreads from the tuner's point,
+which is included, down to the smallest numbers. Source: ours, as a fair baseline. Read next:
+`sched/planners/window/window.py`.
 """
 
 from __future__ import annotations

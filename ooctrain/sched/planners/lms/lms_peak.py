@@ -1,10 +1,10 @@
 """The memory of an lms list before it is written: TFLMS's searches ask for hundreds of them.
 
-In: a trace, then trips. Out: the peak of the list in which every swap-out is waited for at once.
-The one idea: what a step holds without trips is a curve that never changes; a trip takes its bytes
-off between two of its points. There are two points for each call: while it runs, and when what was
-swapped in right after it has come. Source: `sched/planning/residency.py`, which does the same for
-gaps. Read next: `lms_auto.py`.
+From a trace and its trips this file computes the peak of the list in which every swap-out is waited
+for at once. The memory that a step holds without trips is a fixed curve; a trip takes its bytes off
+between two points of the curve. Each call has two points: one while it runs, and one when the
+values swapped in right after it have arrived. Source: `sched/planning/residency.py`, which does the
+same for gaps. Read next: `lms_auto.py`.
 """
 
 from __future__ import annotations

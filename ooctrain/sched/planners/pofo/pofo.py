@@ -1,12 +1,11 @@
 """pofo: offloading and recomputation of a chain, decided together.
 
-In: a trace, a budget, a machine. Out: the fastest plan of the best row of blocks, of what rotor
-would do without a link, and of what dynprog would do without running anything again. The one idea:
-computing again costs the processor and sending costs the link, so that both together make room at
-less cost than either alone: the first sweep sends what the link can carry meanwhile, and of the
-rest it keeps checkpoints, from which rotor differentiates stage by stage. The decisions are those
-of a dynamic program (`pofo_search.py`, which states the class in which they are optimal); what they
-mean in bytes and time is found from the list that really results.
+Recomputation costs the processor and offloading costs the link, so both together make room at less
+cost than either alone. The first sweep sends as much as the link can carry meanwhile; of the rest
+it keeps checkpoints, from which rotor differentiates stage by stage. The decisions are those of a
+dynamic program (`pofo_search.py`, which states the class in which they are optimal); their bytes
+and time are found from the list that results. The plan is the fastest of the best row of blocks,
+rotor's plan without a link, and dynprog's plan without recomputation.
 
 Source: Beaumont, Eyraud-Dubois and Shilova, Efficient combination of rematerialization and
 offloading for training DNNs (2021). Departures: a stage is what `sched/planning/chain_view.py`

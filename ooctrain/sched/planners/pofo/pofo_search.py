@@ -1,21 +1,22 @@
-"""What to keep, what to send and what to run again, found together: the dynamic program of pofo.
+"""What to keep, to send and to run again, found together: the dynamic program of pofo.
 
-In: a chain in slots, rotor's table. Out: the fastest row of blocks. The one idea: the first sweep
-cuts the chain into blocks. A block is one stage of which all is kept, or a run of stages of which
-only the input is; what a block reads stays, or is sent out and comes back for its backward part.
-As in paper 002, F and B are walked side by side, and three numbers say how what was decided delays
-what follows: the memory held, the bytes still to be sent, the bytes still to be fetched before the
-backward part of the stage before. A run of stages is differentiated by rotor in a fixed amount of
-memory; which one is part of the decision. In the last block, where the loss is, the sweep turns.
+The search finds the fastest row of blocks for a chain in slots, given rotor's table. The first
+sweep cuts the chain into blocks. A block is either one stage of which all is kept, or a run of
+stages of which only the input is kept. The value that a block reads stays, or is sent out and comes
+back for its backward part. As in paper 002, F and B are walked together, and three numbers
+determine how earlier decisions delay later ones: the memory held, the bytes still to be sent, the
+bytes still to be fetched before the backward part of the stage before. Rotor differentiates a run
+of stages in a fixed amount of memory, and this amount is part of the decision. In the last block,
+where the loss is, the sweep turns.
 
 The optimum is that of this class: each value that is kept in the first sweep stays or leaves as a
 whole, in ascending order, and comes back in descending order; copies may pause and take turns;
-nothing comes back before all has been sent and the sweep turns; while a run is differentiated the
-bytes beside it are counted with its peak; nothing that is made again is sent.
+nothing comes back before all has been sent and the sweep turns; while a run is differentiated all
+other bytes held are counted with its peak; nothing that is made again is sent.
 
 Source: Beaumont, Eyraud-Dubois and Shilova, Efficient combination of rematerialization and
-offloading for training DNNs (2021); the states are paper 002's. Departure: of very many states
-those are followed from which rotor alone would be done soonest. Read next:
+offloading for training DNNs (2021); the states are paper 002's. Departure: if there are too many
+states, those are followed from which rotor alone would be done soonest. Read next:
 `sched/planners/rotor.py`, `sched/planners/dynprog/dynprog_search.py`; `pofo.py` makes plans of the
 blocks.
 """

@@ -1,9 +1,9 @@
 """vdnn: offload where computing is slow for its bytes, at the best of all thresholds.
 
-In: a trace, a budget, a machine. Out: the gaps of the best set, lowered as soon as possible. The
-one idea: a layer that computes long for its bytes hides the copy of its input; how long is long
-enough is tried out. For every value of u_F / |x| as the threshold there are two candidates: all
-activations whose ratio reaches it, and every other one of them.
+A layer that computes long for its bytes hides the copy of its input; the threshold is found by
+trial. Every value of u_F / |x| serves as the threshold, with two candidates each: all activations
+whose ratio reaches it, and every other one of them. The gaps of the best set are lowered as soon as
+possible.
 
 Source: paper 002, section 6.1, its baseline VDNN after vDNN++. Departure: none known. Candidates
 are compared by their no-wait schedules on the chain itself, as in the paper; only the best is

@@ -1,9 +1,9 @@
 """vdnn-all, vdnn-conv: layer inputs go to the host, layer by layer, with a full stop after each.
 
-In: a trace. Out: a list that does not depend on the budget. The one idea: while a layer runs
-forward, its input is copied out, and the next layer waits for both; while one runs backward, the
-input that will be needed next is copied in, and the next layer waits for both. `vdnn-all` does so
-for every layer, `vdnn-conv` for convolutions only, whose long run time may hide the copy.
+While a layer runs forward, its input is copied out, and the next layer waits for both. While a
+layer runs backward, the input that will be needed next is copied in, and the next layer waits for
+both. `vdnn-all` does so for every layer, `vdnn-conv` for convolutions only, whose long run time may
+hide the copy. The list does not depend on the budget.
 
 Sources: Rhu et al., vDNN (2016), as papers 000 and 002 (section 2.2) describe it; an open
 re-implementation (vdnn-plus-plus, neural_net.cu), from which we take that an input with several

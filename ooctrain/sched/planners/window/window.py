@@ -1,18 +1,17 @@
 """window: paper 000's scheduling, as its authors' code does it.
 
-In: a trace, a budget, and one number, the window. Out: a list that swaps ahead of the calls. The
-one idea: walk the calls with a window over the variable sequence that starts at the current call.
-Variables that enter the window are swapped in, as far as the budget goes; a variable that a call
-used and that does not come again within the window is swapped out, but its bytes are waited for
-only when something needs them, oldest first; if it comes again before that, its swap-out is
-cancelled.
+The planner walks the calls with a window over the variable sequence that starts at the current
+call; the size of the window is its one number. Variables that enter the window are swapped in, as
+far as the budget allows. A variable that a call used and that does not come again within the window
+is swapped out. The list waits for such a swap-out only when its bytes are needed, oldest first. If
+the variable comes again before that, its swap-out is cancelled.
 
 Sources: paper 000, section 3; the authors' nnabla, src/nbla/lms/swap_in_out_scheduler.cpp. Where
 paper and code differ we follow the code: a variable counts once per window, and where a call does
-not fit beside what was prefetched for later ones, those prefetches are forbidden until then and the
-walk starts again. We depart from the code in two points. What has a valid host copy leaves without
-a transfer. Parameters and optimizer slots may stay on the device where that is faster
-(`persistent="auto"` tries both). Read next: `window_walk.py`, `window_cyclic.py`.
+not fit together with what was prefetched for later ones, those prefetches are forbidden until then
+and the walk starts again. We depart from the code in two points. A variable with a valid host copy
+leaves without a transfer. Parameters and optimizer slots may stay on the device where that is
+faster (`persistent="auto"` tries both). Read next: `window_walk.py`, `window_cyclic.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """window-cyclic: paper 000's window, and four things that it leaves open.
 
-In: a trace, a budget, a machine. Out: the fastest of several window lists. The one idea: the walk
-of `window_walk.py` has free choices; make them by what a step costs in the simulator. In the order
-in which they are tried here:
+The walk of `window_walk.py` has free choices. This planner makes them by what a step costs in the
+simulator, and takes the fastest of several window lists. In the order in which they are tried here:
 
 1. `resident`: parameters and optimizer slots may stay on the device (the authors swap them like all
    else in every step).

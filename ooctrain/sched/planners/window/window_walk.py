@@ -1,11 +1,12 @@
 """The walk of the window over the calls: paper 000's figure 2, with cancel and restart.
 
-In: a variable sequence, a budget, the size of the window. Out: a `ListWriter` with the list. The
-one idea: at each call (a) what enters the window is swapped in as far as the budget goes, (b) what
-is leaving is waited for only when its bytes are needed, (c) what the call used and is not in the
-window again leaves. Where a call does not fit beside what was prefetched for later ones, those
-prefetches are forbidden until it has run, and the walk goes back. Source: paper 000, section 3; the
-authors' nnabla, src/nbla/lms/swap_in_out_scheduler.cpp. Read next: `window_cyclic.py`.
+From a variable sequence, a budget and the size of the window the walk writes the list into a
+`ListWriter`. At each call (a) variables that enter the window are swapped in as far as the budget
+allows, (b) the walk waits for leaving variables only when their bytes are needed, (c) variables
+that the call used and that are not in the window again leave. Where a call does not fit together
+with what was prefetched for later ones, those prefetches are forbidden until it has run, and the
+walk goes back. Source: paper 000, section 3; the authors' nnabla,
+src/nbla/lms/swap_in_out_scheduler.cpp. Read next: `window_cyclic.py`.
 """
 
 from __future__ import annotations
