@@ -1,8 +1,8 @@
 """Codes OOC-300 to OOC-400: data, checkpoints, and training itself.
 
 These codes concern broken files, runs that cannot continue, and gradients that are requested
-wrongly. The last good checkpoint is kept, and the message says from which file to resume. Read
-next: `execution/checkpoint.py`.
+wrongly. The last good checkpoint is kept, and the message says from which file to resume.
+Read next: `execution/checkpoint.py`.
 """
 
 from __future__ import annotations

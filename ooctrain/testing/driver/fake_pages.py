@@ -2,8 +2,8 @@
 
 Mappings are few and never overlap, so a sorted list of their first addresses answers by bisection
 which memory lies at an address and where a range has a hole. Memory may be mapped at several
-addresses (CUDA guide, virtual aliasing support); a piece of work may use only one of them. Read
-next: `fake_driver.py`.
+addresses (CUDA guide, virtual aliasing support); a piece of work may use only one of them.
+Read next: `fake_driver.py`.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Each shared array is an array of words with a log, which kernels index like any 
 remembers its last writer and its last reader, and the interval between barriers of each access. Two
 threads that access a word within one interval, one of them writing, have no order on a GPU,
 whatever the order in the emulator. A warp's own barrier orders the threads of that warp. Words that
-an asynchronous copy will write stay unreadable until the copying thread has waited for it. Read
-next: `emulator.py`.
+an asynchronous copy will write stay unreadable until the copying thread has waited for it.
+Read next: `emulator.py`.
 """
 
 from __future__ import annotations

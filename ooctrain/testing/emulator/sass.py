@@ -6,8 +6,8 @@ share of multiply-adds in that loop bounds the share of the peak that is reached
 it, since addresses and predicates appear only in machine code. An instruction has 128 bits; the
 lowest nine give its kind, whatever the form of its operands. A branch gives the distance of its
 jump, and one that jumps back closes a loop. The formats are not published; they were compared with
-NVIDIA's disassembler, `nvdisasm`, for the capabilities below. Needs nvJitLink, no driver. Read
-next: `ptx.py`, `layers/kernels/cuda/runtime/cubins.py`; `tests/unit/cuda/test_sass.py`.
+NVIDIA's disassembler, `nvdisasm`, for the capabilities below. Needs nvJitLink, no driver.
+Read next: `ptx.py`, `layers/kernels/cuda/runtime/cubins.py`; `tests/unit/cuda/test_sass.py`.
 """
 
 from __future__ import annotations
