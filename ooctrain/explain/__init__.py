@@ -1,9 +1,9 @@
-"""Every error code with its meaning, the smallest example that raises it, and what mends it.
+"""Every error code with its meaning, the smallest example that raises it, and its remedy.
 
-In: a code. Out: text. The one idea: a code is a promise, so that `tests/contracts/` compares these
-tables with the codes that the library raises; the rules of the verifier bring their own examples,
-the laws of allocators the command that checks them. Read next: `arguments.py`, the first table;
-`../errors.py`, `../sched/rules/`.
+`ooctrain explain` prints these texts. A code is a promise to the user, so `tests/contracts/`
+compares these tables with the codes that the library raises. The rules of the verifier bring their
+own examples; the laws of allocators name the command that checks them. Read next: `arguments.py`,
+the first table; `../errors.py`, `../sched/rules/`.
 """
 
 from __future__ import annotations

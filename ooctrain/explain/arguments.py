@@ -1,7 +1,7 @@
-"""Codes OOC-000 to OOC-119: something that was given is wrong, and nothing has run yet.
+"""Codes OOC-000 to OOC-119: an argument is wrong, and nothing has run yet.
 
-In: a code. Out: what it says of an argument, a name, a file, or the shapes of an operation. The one
-idea: who refuses what was given knows what would be right, and says so. Read next: `memory.py`.
+These codes concern arguments, names, files and the shapes of operations. The code that refuses an
+argument knows which values are valid, so its message states them. Read next: `memory.py`.
 """
 
 from __future__ import annotations

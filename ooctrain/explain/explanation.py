@@ -1,6 +1,7 @@
-"""What there is to say about a code.
+"""The explanation of one error code.
 
-In: four texts. Out: one `Explanation`. Read next: `arguments.py`, the first of the tables.
+An `Explanation` holds four texts: title, meaning, example and fix. Read next: `arguments.py`, the
+first of the tables.
 """
 
 from __future__ import annotations

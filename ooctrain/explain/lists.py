@@ -1,8 +1,8 @@
 """Codes OOC-200 to OOC-294: a list, a planner or a tiling breaks a rule or a law.
 
-In: a code. Out: what it says. The one idea: each rule and each law has a name of its own (R203,
-P8), which the message carries; these codes are their families. Read next: `training.py`; the rules
-themselves are in `../sched/rules/`, the laws in `../testing/planner_laws.py`.
+Each rule and each law has a name of its own (R203, P8), which the message carries; these codes are
+their families. Read next: `training.py`; the rules themselves are in `../sched/rules/`, the laws in
+`../testing/planner_laws.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Codes OOC-120 to OOC-166: the step does not fit, or the device fails it.
 
-In: a code. Out: what it says of budgets, allocators, copies, mappings and drivers. The one idea: a
-budget that is too small is answered with one that is not, a machine that lacks something with
-`ooctrain doctor`. Read next: `lists.py`.
+These codes concern budgets, allocators, copies, mappings and drivers. The answer to a budget that
+is too small is a budget that suffices; the answer to a machine that lacks something is `ooctrain
+doctor`. Read next: `lists.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Codes OOC-170 to OOC-172: a network cannot be split into patches so.
+"""Codes OOC-170 to OOC-172: a network cannot be split into patches as requested.
 
-In: a code. Out: what it says of depth, grid, chance or the network. The one idea: numbers are
-refused when they are given; what depends on the images, when the step is traced. Read next:
-`lists.py`; `../split/`.
+These codes concern the depth, the grid, the random boundaries or the network. Numbers out of range
+are refused when they are given; a request that fails only for certain images is refused when the
+step is traced. Read next: `lists.py`; `../split/`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Codes OOC-300 to OOC-400: data, checkpoints, and training itself.
 
-In: a code. Out: what it says of broken files, runs that cannot go on, and gradients that are asked
-for wrongly. The one idea: the last good file is kept, and the message says from where to go on.
+These codes concern broken files, runs that cannot continue, and gradients that are requested
+wrongly. The last good checkpoint is kept, and the message says from which file to resume.
 Read next: `execution/checkpoint.py`.
 """
 

@@ -1,12 +1,11 @@
-"""The pytest plug-in: options and fixtures that name what the laws are tried on.
+"""The pytest plug-in: options and fixtures that name the parts on which the laws are tried.
 
-In: `--planner`, `--allocator`, `--rewrite`, `--bands` and `--split`, or one file `adapters.py`.
-Out: the fixtures `planner`, `allocator`, `rewrite`, `bands` and `split`, for the laws and for a
-course's own tests.
-The one idea: a course hands out tests and a single file to edit; that file says where the student's
-class is, and everything else may be restructured. Loaded by every pytest of an environment in which
-the library is installed, so it imports nothing of the library until a fixture is asked for. Read
-next: `test_planner.py`.
+The options `--planner`, `--allocator`, `--rewrite`, `--bands` and `--split`, or one file
+`adapters.py`, set the fixtures `planner`, `allocator`, `rewrite`, `bands` and `split`, for the laws
+and for a course's own tests. A course hands out tests and this single file to edit: it says where
+the student's class is, and everything else may be restructured. Every pytest of an environment in
+which the library is installed loads this module, so it imports nothing of the library until a
+fixture is requested. Read next: `test_planner.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Each law of an allocator, as a test.
 
-In: the fixture `allocator`. Out: passed, skipped, or the report of `check_allocator`. The one idea:
-one search for a failing list of requests serves all laws; if it finds one, the law that breaks
-fails and the others are skipped, as nobody knows about them before that one is repaired. Read next:
+One search of `check_allocator` for a failing list of requests serves all laws, for the allocator of
+the fixture `allocator`. If the search finds one, the law that breaks fails with its report. The
+others are skipped: until that one is repaired, the search cannot decide them. Read next:
 `../testing/allocator_laws.py`, where the laws are.
 """
 

@@ -1,6 +1,6 @@
 """Each law of bands by hand, as a test.
 
-In: the fixture `bands`. Out: passed, or the report of `check_bands`. Read next:
+A test passes, or fails with the report of `check_bands` on the fixture `bands`. Read next:
 `../testing/tiled/check_bands.py`, where the laws are.
 """
 

@@ -1,6 +1,6 @@
 """Each law of a planner, as a test.
 
-In: the fixture `planner`. Out: passed, or the report of `check_planner`. Read next:
+A test passes, or fails with the report of `check_planner` on the fixture `planner`. Read next:
 `../testing/planner_laws.py`, where the laws are.
 """
 

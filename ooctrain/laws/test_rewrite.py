@@ -1,6 +1,6 @@
 """Each law of a rewrite, as a test.
 
-In: the fixture `rewrite`. Out: passed, or the report of `check_rewrite`. Read next:
+A test passes, or fails with the report of `check_rewrite` on the fixture `rewrite`. Read next:
 `../testing/check_rewrite.py`, where the laws are.
 """
 

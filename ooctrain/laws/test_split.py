@@ -1,6 +1,6 @@
 """Each law of a split, as a test.
 
-In: the fixture `split`. Out: passed, or the report of `check_split`. Read next:
+A test passes, or fails with the report of `check_split` on the fixture `split`. Read next:
 `../testing/check_split.py`, where the laws are.
 """
 

@@ -1,5 +1,5 @@
 """This machine as numbers: what it has, what it lacks, how fast it computes and copies.
 
-In: nothing but the machine. Out: a saved calibration, and what `ooctrain doctor` says. The one
-idea: nothing is ever measured unless somebody asks. Read next: `calibrate.py`, then `measured.py`.
+A calibration is saved for later plans; `ooctrain doctor` reports on the installation. No
+measurement is ever made unless the user asks for it. Read next: `calibrate.py`, then `measured.py`.
 """

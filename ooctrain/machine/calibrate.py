@@ -1,18 +1,19 @@
 """Measures this machine as the cpu device: calls, memory, copies, and how copies slow calls down.
 
-In: an in-core trainer and a batch. Out: a `Machine` with a measured duration for each kind of call.
-The one idea: the numbers come from real training steps, so that a prediction stands on the same
-kind of run that it predicts. Four kinds of steps are run:
+An in-core trainer and a batch become a `Machine` with a measured duration for each kind of call.
+The numbers come from real training steps, so a prediction rests on the same kind of run that it
+predicts. Four kinds of steps are run:
 
-- in-core: durations of the calls, and what issuing an instruction costs besides;
+- in-core: durations of the calls, and the cost of issuing an instruction;
 - planner `naive`, which copies while no call runs: bandwidth and latency of the copies alone;
 - planner `window`, which copies while calls run: by how much the calls become slower, and which
   part of a copy's latency the calls wait for;
-- both planners on an imposed, slower link: what keeping to such a link costs.
+- both planners on an imposed, slower link: the cost of keeping to such a link.
 
-Only the mapping of memory is timed by itself (`memory_speed.py`): no step maps so much that it
-stands out from the noise. Nothing is ever measured implicitly: `ooctrain calibrate` is the only
-caller. Read next: `measured.py`, which computes the numbers from the steps; `step/machine.py`.
+Only the mapping of memory is timed by itself (`memory_speed.py`): no step maps enough memory for
+the time to stand out from the noise. Nothing is ever measured implicitly: `ooctrain calibrate` is
+the only caller. Read next: `measured.py`, which computes the numbers from the steps;
+`step/machine.py`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Is this installation healthy: one check after another, each of which may fail without the next.
+"""Checks an installation: one check after another, each of which may fail without the next.
 
-In: nothing. Out: `Finding`s: what is well, what will be slow or missing, what is broken, and the
-command that mends it. The one idea: a doctor must survive a broken patient, so that every check
-imports what it needs by itself, and whatever it raises is its finding. Read next:
-`devices/cpu/host_vm.py` for what the cpu device asks of a system.
+Each `Finding` says what is well, what will be slow or missing, or what is broken, and gives the
+command that mends it. A doctor must survive a broken patient, so every check imports what it needs
+by itself, and any error that it raises becomes its finding. Read next: `devices/cpu/host_vm.py` for
+what the cpu device requires of a system.
 """
 
 from __future__ import annotations

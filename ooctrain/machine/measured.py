@@ -1,12 +1,12 @@
-"""What measured steps say about a machine: its calls, its copies, and what they cost each other.
+"""The numbers of a machine from measured steps: its calls, its copies, and their mutual slowdown.
 
-In: time lines of steps that ran, with the plans that they ran by. Out: the numbers of a `Machine`.
-The one idea: each number is found in the simplest way that the time lines allow:
+The time lines of steps that ran, with the plans that they followed, give the numbers of a
+`Machine`. Each number is found in the simplest way that the time lines allow:
 
 - read off: durations of calls and copies are those of the events;
 - as a remainder: issue and latency lie between the events, so they are what is left of the step's
-  time when all known durations are subtracted, shared out among the instructions or the copies;
-- fitted, where it depends on which copies ran beside which calls: the value with which `simulate`
+  time when all known durations are subtracted, divided among the instructions or the copies;
+- fitted, where it depends on which copies overlap with which calls: the value with which `simulate`
   predicts what was measured. Interference is fitted to the time of all calls, the issue and the
   pacing of copies to the time of the whole step.
 

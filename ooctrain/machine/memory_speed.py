@@ -1,8 +1,8 @@
 """How fast this machine copies and maps memory, timed by itself.
 
-In: nothing. Out: bytes per microsecond, microseconds per byte. The one idea: both are timed as they
-happen in a training step: copies by the copy engines' kernel, mapping by the arena's own calls
-while another thread copies. Read next: `calibrate.py`.
+The results are bytes per microsecond and microseconds per byte. Both are timed as they happen in a
+training step: copies by the copy engines' kernel, mapping by the arena's own calls while another
+thread copies. Read next: `calibrate.py`.
 """
 
 from __future__ import annotations

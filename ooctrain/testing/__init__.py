@@ -1,12 +1,11 @@
-"""The laws that everything pluggable is held to, for the library's own parts and for a user's.
+"""The laws that every pluggable part must keep, for the library's own parts and for a user's.
 
-In: an operation, a planner, an allocator, a rewrite, a split. Out: nothing, or an error with the
-smallest example found. The one idea: what a plug-in promises is written down as code that tries to
-break it; `check_op`, `check_planner`, `check_allocator`, `check_rewrite` and `check_split` are that
-code; `check_tiled` compares a model in tiles with the untiled one. The other modules are what it is
-made of: random traces and lists, an interpreter that runs a list on bytes in random orders, memory
-that checks every access, a shrinker. Read next: `check_planner.py`, `random_traces.py`,
-`interpreter.py`.
+The promises of an operation, a planner, an allocator, a rewrite or a split are written down as code
+that tries to break them, and that ends with the smallest example found. `check_op`,
+`check_planner`, `check_allocator`, `check_rewrite` and `check_split` are that code; `check_tiled`
+compares a model in tiles with the untiled one. The other modules are their building blocks: random
+traces and lists, an interpreter that runs a list on bytes in random orders, memory that checks
+every access, a shrinker. Read next: `check_planner.py`, `random_traces.py`, `interpreter.py`.
 """
 
 from ooctrain.testing.check_allocator import AllocatorFailure, check_allocator

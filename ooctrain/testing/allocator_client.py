@@ -1,11 +1,11 @@
-"""A client that remembers what an allocator gave it, and holds it to that.
+"""A client that remembers what an allocator gave it, and checks that the allocator keeps to it.
 
-In: an allocator over a `Ground`, and requests. Out: nothing, or `Broken` with the law. The one
-idea: the client does what the executor does. A claim waits for every release listed before it,
-work on a block waits for the block's earlier work, and a release tells the events of its last uses;
-so whatever is wrong afterwards, two blocks in one place, bytes that change, books that do not add
-up, memory that is mapped too late or not given back, is the allocator's doing. Laws P1 to P18 are
-numbered as in `allocator_laws.py`, where each is stated. Read next: `check_allocator.py`.
+The client makes requests of an allocator over a `Ground`, in the way the executor does: a claim
+waits for every release listed before it, work on a block waits for the block's earlier work, and a
+release names the events of its last uses. Any fault that remains is therefore the allocator's: two
+blocks in one place, bytes that change, totals that do not add up, memory that is mapped too late or
+not given back. The client then raises `Broken` with the law; laws P1 to P18 are stated in
+`allocator_laws.py`. Read next: `check_allocator.py`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Random requests to an allocator: Hypothesis draws them, and cuts a failing list down.
+"""Random requests to an allocator: Hypothesis draws them, and shrinks a failing list.
 
-In: how the allocator rounds, sizes, how large the arena is. Out: a strategy of `DrawnProgram`s. The
-one idea: single requests seldom meet, so short rows of requests that belong together are drawn
-besides: each is a way in which an allocator has gone wrong. Loaded by the search alone, since it
-loads Hypothesis. Read next: `allocator_requests.py`, `check_allocator.py`.
+The strategy draws `DrawnProgram`s from sizes, the size of the arena and the way the allocator
+rounds. Single random requests seldom interact, so short sequences of related requests are drawn as
+well: each is a way in which an allocator has gone wrong. Only the search imports this module, since
+it loads Hypothesis. Read next: `allocator_requests.py`, `check_allocator.py`.
 """
 
 from __future__ import annotations

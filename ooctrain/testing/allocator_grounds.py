@@ -1,9 +1,9 @@
-"""What an allocator under test stands on: memory, work that uses it, and what is held of it.
+"""What an allocator under test stands on: memory, work that uses it, and a record of what is held.
 
-In: a size and a page. Out: a `Ground`: memory for the allocator, fills and checks queued on
-streams, refusals to order, what has not been given back. The one idea: the client of the laws
-speaks to one interface, so that the same requests run over the strict fake, whose work is done as
-late as it may and in any order, over this machine's memory, over a GPU, and over a plain arena. A
+A `Ground` has a size and a page. It offers memory for the allocator, fills and checks queued on
+streams, refusals on demand, and a list of what has not been given back. The client of the laws
+speaks to this one interface, so the same requests run over the strict fake, which does its work as
+late as allowed and in any order, over this machine's memory, over a GPU, and over a plain arena. A
 check is a copy to the host, compared when it is done. Read next: `allocator_client.py`.
 """
 

@@ -1,9 +1,8 @@
-"""What a client of an allocator knows of a block that it holds, and how it words complaints.
+"""The client's record of a block that it holds: which bytes are held and what they should be.
 
-In: a block, and what is written to it. Out: which bytes are held and what they should be. The one
-idea: a block of parts is a set of granules with a mark each, a whole block has one mark; work on
-either is ordered by the events of its latest write and of the reads since. Read next:
-`allocator_client.py`.
+A block of parts is a set of granules with a mark each; a whole block has one mark. Work on either
+is ordered by the events of its latest write and of the reads since. The wording of complaints is
+here too. Read next: `allocator_client.py`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """The laws of allocators, by number: those of all, and those of one kind that its name promises.
 
-In: what an allocator looked like before and after a request. Out: nothing, or `Broken` with the
-law's number. The one idea: a law is stated once, in words, in `LAWS`, and its number is in every
-message; laws of a kind are checked against an oracle that knows nothing of how the allocator finds
-its answer. Source: docs/allocators.md, "The laws"; P13, P14 and "pending" as docs/schedule.md reads
-them: a claim waits for all earlier releases, so only the breaking of mappings is the allocator's
-affair. Read next: `allocator_client.py`.
+Each law is stated once, in words, in `LAWS`, and its number is in every message of `Broken`. Laws
+of a kind compare the allocator before and after a request with an oracle that knows nothing of how
+the allocator finds its answer. Source: docs/allocators.md, "The laws"; P13, P14 and "pending" as
+docs/schedule.md reads them: a claim waits for all earlier releases, so the allocator is responsible
+only for the unmapping of memory. Read next: `allocator_client.py`.
 """
 
 from __future__ import annotations

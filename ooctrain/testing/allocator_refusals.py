@@ -1,9 +1,8 @@
-"""What an allocator must refuse: sizes that are none, blocks that are not live, all once closed.
+"""What an allocator must refuse: invalid sizes, blocks that are not live, calls after it is closed.
 
-In: an allocator. Out: nothing, or `Broken`. The one idea: a refusal is an error of the right kind;
-an error from deep inside breaks the law as much as a service does. That a refusal changes nothing
-is for the caller to see, who knows what the allocator showed before. Read next:
-`allocator_client.py`.
+A refusal is an error of the right kind. An error from deep inside breaks the law (`Broken`) just as
+serving the request does. The caller, who knows what the allocator showed before, checks that a
+refusal changes nothing. Read next: `allocator_client.py`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What a client may ask of an allocator, as plain data that can be printed, cut down and repeated.
+"""What a client may ask of an allocator, as plain data that can be printed, shrunk and repeated.
 
-In: nothing; `allocator_draws.py` draws them. Out: `DrawnProgram`s. The one idea: a request names
-blocks by their place among the live ones, modulo how many there are, so that any part of a list of
-requests is a list of requests again, and a failing one shrinks to the few that matter. Read next:
-`allocator_client.py`, which makes the requests.
+A `DrawnProgram`, drawn by `allocator_draws.py`, is a list of requests. A request names blocks by
+their index among the live ones, modulo their number, so any part of a list of requests is again a
+valid list, and a failing one shrinks to the few that matter. Read next: `allocator_client.py`,
+which makes the requests.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The work on blocks: writes, and reads that check them, ordered as the executor orders its work.
 
-In: blocks that a client holds, over a `Ground` with streams. Out: nothing, or `Broken`. The one
-idea: a claim waits for every release listed before it and work on a block for the block's earlier
-work; nothing else is ordered, so an allocator that counts on more is found out. Read next:
-`allocator_client.py`.
+The blocks are those that a client holds over a `Ground` with streams. A claim waits for every
+release listed before it, and work on a block for the block's earlier work. Nothing else is ordered,
+so an allocator that relies on more order is exposed as `Broken`. Read next: `allocator_client.py`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """A list laid out on bytes: the table of docs/schedule.md once more, byte by byte and pair by pair.
 
-In: a trace, a list, a `random.Random`. Out: a `Job`: for each instruction the addresses that it
-reads and writes and ALL the instructions that must be finished before it, or `LawBroken`. The one
-idea: this is written anew from the text and imports nothing of `../sched/ledger.py`, so that a
-mistake there shows here. It is quadratic and meant for lists of a few hundred instructions. Read
-next: `interpreter.py`.
+From a trace, a list and a `random.Random` comes a `Job`: for each instruction the addresses that it
+reads and writes and ALL the instructions that must be finished before it. An illegal list raises
+`LawBroken`. The code is written anew from the text and imports nothing of `../sched/ledger.py`, so
+that a mistake there shows here. It is quadratic and meant for lists of a few hundred instructions.
+Read next: `interpreter.py`.
 """
 
 from __future__ import annotations

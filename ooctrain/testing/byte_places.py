@@ -1,8 +1,8 @@
 """Where the bytes of a list lie while it is laid out: single bytes, and arenas that grow.
 
-In: how many bytes are wanted, a `random.Random`. Out: their addresses. The one idea: an arena never
-says no, and gives a freed block out again soon, so a list that frees a byte too early
-soon meets somebody else there. Read next: `byte_list.py`.
+An arena gives the addresses of as many bytes as are requested. It never refuses, and it soon reuses
+a freed block, which a `random.Random` picks. In a list that frees a byte too early, another
+variable therefore soon occupies that address. Read next: `byte_list.py`.
 """
 
 from __future__ import annotations

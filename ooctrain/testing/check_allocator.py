@@ -1,13 +1,12 @@
 """The laws of an allocator, for the library's own and for a user's.
 
-In: how to make an allocator over a memory. Out: the number of request lists that it passed, or an
-`AllocatorFailure` with the law and the shortest failing list of requests that Hypothesis could
-find. The one idea: the same requests run over every back end, the strict fake (whose work is done
-as late as it may and in any order), this machine's memory, a plain arena, under a client that
-remembers everything. Drawn lists come besides those in which allocators have gone wrong before; and
-each call that obtains something from the driver is refused once, at each point of a run. Source:
-docs/allocators.md, "The laws". Read next: `allocator_laws.py` for the laws, `allocator_client.py`,
-`../alloc/base.py`.
+The same requests run over every back end: the strict fake (which does its work as late as allowed
+and in any order), this machine's memory, and a plain arena, under a client that remembers
+everything. Lists in which allocators have gone wrong before are tried as well as drawn ones; and
+each call that obtains something from the driver is refused once, at each point of a run. The result
+is the number of request lists that passed, or an `AllocatorFailure` with the law and the shortest
+failing list that Hypothesis could find. Source: docs/allocators.md, "The laws". Read next:
+`allocator_laws.py` for the laws, `allocator_client.py`, `../alloc/base.py`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """The laws of an operation, for the library's own and for a user's.
 
-In: an operation and arrays to try it on. Out: nothing, or an AssertionError that says which law
-broke. The laws: shapes are as inferred; the kernel agrees with the NumPy definition, writes nothing
-outside its outputs and workspace, changes no input, gives the same bits for any number of threads
-and any order of chunks, and in place where it says it can; the recorded gradient agrees with
-central finite differences in float64, along random cotangents (uniform ones hide mistakes: the sum
-of a batch norm's output does not depend on its input). Read next: `step/op.py`.
+An operation is tried on given arrays, and an AssertionError says which law it breaks. Shapes are as
+inferred. The kernel agrees with the NumPy definition, writes nothing outside its outputs and
+workspace, changes no input, gives the same bits for any number of threads and any order of chunks,
+and in place where it says it can. The recorded gradient agrees with central finite differences in
+float64, along random cotangents; uniform ones hide mistakes, since the sum of a batch norm's output
+does not depend on its input. Read next: `step/op.py`.
 """
 
 from __future__ import annotations

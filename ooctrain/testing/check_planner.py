@@ -1,9 +1,9 @@
 """The law-checker for planners, for the library's own and for a user's.
 
-In: a planner. Out: the number of examples that it passed, or a `PlannerFailure` with the smallest
-failing trace that could be found, the list up to the offending instruction, and the rule. The one
-idea: random traces of a few bytes hold every trouble of a real network, and what fails on one is
-made small enough to read. Read next: `planner_laws.py`, `random_traces.py`, `shrink.py`,
+Random traces of a few bytes show every kind of trouble that a real network can cause, and a failing
+trace is made small enough to read. The result is the number of examples that the planner passed, or
+a `PlannerFailure` with the smallest failing trace that could be found, the list up to the offending
+instruction, and the rule. Read next: `planner_laws.py`, `random_traces.py`, `shrink.py`,
 `tests/zoo/planner_bugs.py`.
 """
 

@@ -1,11 +1,11 @@
 """The law-checker for rewrites, for the library's own and for a user's.
 
-In: a rewrite. Out: the number of steps that it rewrote, or a `RewriteFailure` that names the law
-and the output. The one idea: a rewrite says what it keeps (`rewrite/plugged.py`); small steps of
-random chains are run before and after it, by the definitions in float64, on whole numbers, where
-sums are exact in any order, and on others. "bits" asks for equal outputs on both, "bound" for equal
-ones on whole numbers and near ones on others, "meaning changed" for outputs of the same shape. A
-rewrite may refuse a step, but not all of them. Read next: `check_planner.py`.
+A rewrite says what it keeps (`rewrite/plugged.py`). Small steps of random chains are run before and
+after it, by the definitions in float64, on whole numbers, where sums are exact in any order, and on
+others. "bits" requires equal outputs on both, "bound" equal ones on whole numbers and near ones on
+others, "meaning changed" outputs of the same shape. A rewrite may refuse a step, but not all of
+them. The result is the number of steps that it rewrote, or a `RewriteFailure` that names the law
+and the output. Read next: `check_planner.py`.
 """
 
 from __future__ import annotations

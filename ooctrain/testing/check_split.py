@@ -1,12 +1,12 @@
 """The law-checker for splits of networks, for the library's own and for a student's.
 
-In: a function with the arguments of `oc.split`. Out: the number of networks that it split, or a
-`SplitFailure` that names the law and the network. The one idea: a split changes what a network
-computes, so no law compares its numbers with the unsplit ones, except where windows do not overlap;
-what must hold is that sizes add up, that a row of the image reaches one part only and none is lost,
-that chance is a function of seed and step, and that evaluation is whole. Steps are run by the
-definitions in float64, and a row reaches whatever changes with it. Read next: `split_networks.py`,
-which draws the networks; `../split/boundaries.py`; `check_rewrite.py`.
+A split changes the results of a network, so no law compares its numbers with the unsplit ones,
+except where windows do not overlap. The laws are: sizes add up, a row of the image reaches one part
+only and none is lost, randomness is a function of seed and step, and evaluation is whole. Steps are
+run by the definitions in float64, and a row reaches every value that changes with it. The argument
+is a function called as `oc.split`; the result is the number of networks that it split, or a
+`SplitFailure` that names the law and the network. Read next: `split_networks.py`, which draws the
+networks; `../split/boundaries.py`; `check_rewrite.py`.
 """
 
 from __future__ import annotations

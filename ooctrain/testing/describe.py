@@ -1,7 +1,7 @@
 """Traces and lists as lines of text, for the messages of law-checkers.
 
-In: a trace, a list. Out: lines such as "f1(x 12 B) -> y 12 B in place of x, 3 us". The one idea: a
-failing example is only worth having if it can be read at a glance. Read next: `check_planner.py`.
+A line reads "f1(x 12 B) -> y 12 B in place of x, 3 us": a failing example is only useful if it can
+be read at a glance. Read next: `check_planner.py`.
 """
 
 from __future__ import annotations

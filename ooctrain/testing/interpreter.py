@@ -1,11 +1,11 @@
 """The law-checker: runs a list on real bytes in any order that the table allows.
 
-In: a trace, a list, values, a `random.Random`. Out: the values after the step, or `LawBroken`. The
-one idea: if a list gives the in-core result in many random orders, with starts and finishes apart,
-freed bytes poisoned and addresses reused at once, then the order of the list alone decides what is
-computed. What may start when comes from `byte_list.py`, which knows nothing of
-`../sched/ledger.py`. Slow, and meant for variables of a few bytes. Source: docs/schedule.md. Read
-next: `tests/support/mutate.py`.
+If a list gives the in-core result in many random orders, with starts and finishes apart, freed
+bytes poisoned and addresses reused at once, then the order of the list alone decides the values
+after the step; otherwise `LawBroken` is raised. A `random.Random` draws the orders. The conditions
+under which an instruction may start come from `byte_list.py`, which is independent of
+`../sched/ledger.py`. The interpreter is slow, and meant for variables of a few bytes. Source:
+docs/schedule.md. Read next: `tests/support/mutate.py`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Jitter: a plan executed for real, with random delays before each piece of work.
 
-In: a trace, a plan's list, an allocator. Out: what went wrong, or nothing. The one idea: the order
-of the list alone decides what is computed and how much memory it takes; so however long copies and
-calls happen to last, three steps leave the bytes of in-core training behind, and the most that the
-allocator ever granted is the plan's peak. Threads, mappings and copies are those of training; only
-the kernels are hashes, in which any wrong byte shows. Source: docs/schedule.md, "Ledgers", theorem
-1. Read next: `run_list.py`; `planner_laws.py`, whose law this is.
+The order of the list alone decides what is computed and how much memory it takes. So however long
+copies and calls last, three steps must leave the bytes of in-core training, and the most that the
+allocator ever grants must be the plan's peak; a difference is reported. Threads, mappings and
+copies are those of training; only the kernels are hashes, in which any wrong byte shows. Source:
+docs/schedule.md, "Ledgers", theorem 1. Read next: `run_list.py`; `planner_laws.py`, whose law this
+is.
 """
 
 from __future__ import annotations

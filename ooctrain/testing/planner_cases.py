@@ -1,8 +1,9 @@
-"""A case that the laws of planners are tried on: what a planner answers, and the same case changed.
+"""The cases on which the laws of planners are tried: a planner's answer, and the same case changed.
 
-In: a planner and a `Case`. Out: its plan, or its refusal; cases with other names, sizes and times,
-for which the answer must follow. The one idea: a planner is asked here only, always with all that
-the case fixes, so that a law says nothing but what it compares. Read next: `planner_laws.py`.
+A planner answers a `Case` with a plan or a refusal. When names, sizes or times of the case are
+changed, the answer must change accordingly. Planners are called in this module only, always with
+everything that the case fixes, so a law contains nothing but its comparison. Read next:
+`planner_laws.py`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""What a planner promises, each promise as a function that tries it on one case.
+"""The promises of a planner, each as a function that tries it on one case.
 
-In: a planner and a `Case` (a trace, a machine, a granule). Out: nothing, or `Breach` with what was
-seen. The one idea: a planner is a pure function with few promises; each law asks it a few times and
-compares answers, with the verifier, with an independent interpreter, with itself. Read next:
-`planner_cases.py`, which does the asking; `check_planner.py`, which tries the laws on random cases;
-`interpreter.py`, `jitter.py`.
+A planner is a pure function with few promises. Each law calls it a few times on a `Case` (a trace,
+a machine, a granule) and compares its answers with the verifier, with an independent interpreter
+and with each other; a `Breach` says what was seen. Read next: `planner_cases.py`, which calls the
+planner; `check_planner.py`, which tries the laws on random cases; `interpreter.py`, `jitter.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Random training steps of a few bytes: forks, joins, skips, reuse, updates, workspaces.
 
-In: a `random.Random` and sizes. Out: traces, machines, starting values. The one idea: the list's
-laws never look inside an operation, so a trace over variables of 0 to 24 bytes shows every shape of
-trouble that a network can make, at a size where each byte can be watched. Read next:
+A `random.Random` and sizes give traces, machines and starting values. The list's laws never look
+inside an operation, so a trace over variables of 0 to 24 bytes shows every kind of trouble that a
+network can cause, at a size where each byte can be watched. Read next:
 `tests/support/random_lists.py`, then `interpreter.py`.
 """
 

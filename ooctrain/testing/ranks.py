@@ -1,9 +1,9 @@
 """Ranks without MPI: threads of one process that exchange arrays through a table.
 
-In: a number of ranks, a function. Out: what it returns on each. The one idea: what MPI leaves open
-is drawn at random, so that nothing hangs on it: an exchange is over on one rank when it pleases,
-long after it is on another, and arrays that nobody may read yet hold garbage. A rank that fails
-ends the others. Read next: `../distributed/communicator.py`, whose rules these ranks obey.
+A function runs on each of a number of ranks, and its results come back. What MPI leaves open is
+drawn at random, so that no code depends on it: an exchange may end on one rank long after it ends
+on another, and arrays that may not be read yet hold garbage. A rank that fails ends the others.
+Read next: `../distributed/communicator.py`, whose rules these ranks obey.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Executes a list of a random trace for real: threads, mappings, copies, with hashes for kernels.
 
-In: a trace of `random_traces.py`, a legal list, how to run it. Out: what each step left behind, to
-be compared with `interpreter.in_core`. The one idea: an operation that hashes its inputs makes any
-wrong byte visible in everything computed later; it also scribbles over its workspace and looks
-whether anybody else did meanwhile. Read next: `tests/properties/test_executor_laws.py`.
+A legal list for a trace of `random_traces.py` runs for several steps, and the values after each
+step can be compared with `interpreter.in_core`. An operation that hashes its inputs makes any wrong
+byte visible in every later result. It also fills its workspace with a mark and checks afterwards
+that the mark is intact. Read next: `tests/properties/test_executor_laws.py`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Makes a trace smaller while something stays wrong with it.
+"""Makes a trace smaller as long as it still fails.
 
-In: a trace and a question ("does it still fail?"). Out: a trace from which nothing more can be
-taken. The one idea: try one small change after the other (a call less, an input less, no workspace,
-fewer bytes) and keep those after which the question is still answered with yes. Source: delta
-debugging (Zeller and Hildebrandt 2002), in its greedy form. Read next: `check_planner.py`.
+Given a trace and a question ("does it still fail?"), the search tries one small change after the
+other (a call less, an input less, no workspace, fewer bytes) and keeps those after which the answer
+is still yes, until nothing more can be removed. Source: delta debugging (Zeller and Hildebrandt
+2002), in its greedy form. Read next: `check_planner.py`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Small random networks for the laws of splits.
 
-In: a generator of random numbers, kinds of networks. Out: a `SplitNetwork`: a model, images, a
-grid. The one idea: each kind shows something: "windows" all kernels, strides and paddings with
-k >= s, "tiling" those with k = s, "residual" a block whose shortcut skips rows, "norm" statistics
-of parts, "chain" and "wide" plain 3 x 3 convolutions, "wide" with room for many boundaries. Read
-next: `check_split.py`.
+A `SplitNetwork` is a model, images and a grid, drawn at random from the given kinds. Each kind
+exercises one feature: "windows" all kernels, strides and paddings with k >= s, "tiling" those with
+k = s, "residual" a block whose shortcut skips rows, "norm" statistics of parts, "chain" and "wide"
+plain 3 x 3 convolutions, "wide" with room for many boundaries. Read next: `check_split.py`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The laws of allocators that are told all requests before the first: S1 to S5.
 
-In: how to make such an allocator, and requests. Out: nothing, or `Broken`. The one idea: a program
-of allocate and free is a forecast of itself; what its blocks' addresses show, over two rounds, is
-compared with what lifetimes alone say. Source: docs/allocators.md, "The laws"; paper 004, section
-4.4. Read next: `../alloc/static.py`.
+A program of allocate and free is a forecast of itself. The addresses of its blocks, over two
+rounds, are compared with the result of the lifetimes alone; a difference raises `Broken`. Source:
+docs/allocators.md, "The laws"; paper 004, section 4.4. Read next: `../alloc/static.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Random steps that are small enough for `sched/bounds/exact.py`: forks, joins, workspaces, a loss.
 
-In: a `random.Random`. Out: a `Trace` with own times. Read next: `sched/bounds/exact.py`.
+A `random.Random` draws a `Trace` whose calls carry their own times. Read next:
+`sched/bounds/exact.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Where the fake driver puts reservations: at addresses never used before, or as close as it can.
 
-In: sizes and hints. Out: addresses. The one idea: a real driver promises nothing about addresses,
-so there are two opposite placements; whoever relies on neighbours, or on addresses that never come
-again, fails under one of them. Read next: `fake_driver.py`.
+A real driver promises nothing about addresses, so there are two opposite placements. Code that
+relies on neighbouring reservations, or on addresses that are never reused, fails under one of them.
+Read next: `fake_driver.py`.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """The cuda device without a GPU: its kernels run on the strict fake driver's bytes.
 
-In: launches with arrays that are only addresses. Out: the same kernels, queued on the fake's
-streams and run when these get to them. The one idea: nothing of an array can be looked at when a
-kernel is queued, as on a GPU; when it runs, the bytes behind its arrays are gathered from the
-fake's pages (which checks that each is mapped), the kernel runs on them, and they are written back.
-Arrays that lie on the same bytes share them. Two ways to run: the real device code in the emulator
-(`EmulatedKernels`), or each operation's cpu kernel (`CpuKernels`), which is fast and tests the
-device alone. Read next: `testing/emulator/emulator.py`, `fake_driver.py`, `devices/cuda/device.py`.
+Kernels are launched with arrays that are only addresses, are queued on the fake's streams, and run
+when a stream reaches them. As on a GPU, the contents of an array cannot be read when a kernel is
+queued. When it runs, the bytes behind its arrays are gathered from the fake's pages (which checks
+that each is mapped), the kernel runs on them, and they are written back. Arrays over the same bytes
+share them. There are two ways to run: the real device code in the emulator (`EmulatedKernels`), or
+each operation's cpu kernel (`CpuKernels`), which is fast and tests the device alone. Read next:
+`testing/emulator/emulator.py`, `fake_driver.py`, `devices/cuda/device.py`.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """A GPU's driver in plain Python that enforces every rule of virtual memory management.
 
-In: the calls of `VmmDriver`. Out: what CUDA would answer, or `Violation` where CUDA would go on
-with wrong data, crash later, or is undefined. The one idea: a real driver forgives in testing and
-breaks in production, so the fake never forgives: work is done as late as it may
-(`fake_streams.py`), fresh memory is NaN, no work may use two mappings of the same memory, and
-mappings go only when the host has seen the last use done. Any call can be made to fail (`fail`).
-Sources: cuda.h's comments; CUDA guide, virtual memory management. Read next: `fake_gate.py`,
-`fake_memory.py`, `fake_addresses.py`; then `devices/cuda/driver_memory.py`, which runs the
-allocators over it.
+It implements the calls of `VmmDriver` with CUDA's answers, and raises `Violation` where CUDA would
+go on with wrong data, crash later, or is undefined. A real driver tolerates a mistake in testing
+and fails in production, so the fake tolerates none: work is done as late as allowed
+(`fake_streams.py`), fresh memory is NaN, no work may use two mappings of the same memory, and a
+mapping may be removed only when the host has seen its last use complete. Any call can be made to
+fail (`fail`). Sources: cuda.h's comments; CUDA guide, virtual memory management. Read next:
+`fake_gate.py`, `fake_memory.py`, `fake_addresses.py`; then `devices/cuda/driver_memory.py`, which
+runs the allocators over it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What every call of the fake driver passes first: sticky errors, contexts, ordered failures.
+"""The checks before every call of the fake driver: sticky errors, contexts, ordered failures.
 
-In: the name of a call. Out: nothing, or the error that CUDA would answer before it looks at the
-arguments. The one idea: a driver refuses for reasons that no argument shows (an earlier kernel has
-crashed, the thread has no context, the process is a fork, memory is short), so that any call can be
-made to fail, and a test can sweep the failure over all calls. Read next: `fake_driver.py`.
+A driver refuses calls for reasons that no argument shows: an earlier kernel has crashed, the thread
+has no context, the process is a fork, memory is short. The gate answers with the error that CUDA
+would give before it looks at the arguments. Any call can be made to fail, and a test can sweep the
+failure over all calls. Read next: `fake_driver.py`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """The bytes behind the fake driver: physical memory, where it is mapped, and pinned host memory.
 
-In: sizes and addresses. Out: the bytes that lie there, or `Violation` where a piece of work reaches
-what it may not. The one idea: this room knows what there is, `fake_driver.py` which calls CUDA
-allows. Work is held to the rules when it runs, not when it is queued, since a mapping may go in
-between; after a wrong access nothing works any more, as on a GPU. Read next: `fake_pages.py`,
-`fake_driver.py`.
+This module knows the memory that exists; `fake_driver.py` knows the calls that CUDA allows. An
+access returns the bytes at an address, or raises `Violation` where the work may not reach them.
+Work is checked when it runs, not when it is queued, since a mapping may be removed in between;
+after a wrong access every call fails, as on a GPU. Read next: `fake_pages.py`, `fake_driver.py`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A page table in plain Python: which physical memory is mapped where, and who may touch it.
+"""A page table in plain Python: which physical memory is mapped where, and who may access it.
 
-In: mappings as they are made and taken away. Out: what lies at an address, and where a range has a
-hole. The one idea: mappings are few and never overlap, so a sorted list of their first addresses
-answers every question by bisection. Memory may be mapped at several addresses (CUDA guide, virtual
-aliasing support); a piece of work may use only one of them. Read next: `fake_driver.py`.
+Mappings are few and never overlap, so a sorted list of their first addresses answers by bisection
+which memory lies at an address and where a range has a hole. Memory may be mapped at several
+addresses (CUDA guide, virtual aliasing support); a piece of work may use only one of them.
+Read next: `fake_driver.py`.
 """
 
 from __future__ import annotations

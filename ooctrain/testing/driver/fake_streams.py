@@ -1,10 +1,9 @@
-"""Streams that do their work as late as they may: what is queued runs when somebody must wait.
+"""Streams that do their work as late as allowed: queued work runs when the host must wait.
 
-In: pieces of work, records and waits. Out: the same pieces, run in an order that a callable chooses
-among those that CUDA allows. The one idea: a missing wait shows only if the work is not done yet
-when it is needed, so nothing is ever done early; hypothesis chooses the order, and shrinks it.
-Numbers of destroyed streams and events are given out again at once, as CUDA does, so that whoever
-remembers a handle instead of an object is found out. Source: CUDA's streams and events. Read next:
+A missing wait shows only if the work is not done when its result is needed, so no work is done
+early. A callable chooses the order among those that CUDA allows; in tests Hypothesis draws it, and
+shrinks it. The numbers of destroyed streams and events are reused at once, as in CUDA, so code that
+keeps a handle instead of an object is exposed. Source: CUDA's streams and events. Read next:
 `fake_driver.py`.
 """
 

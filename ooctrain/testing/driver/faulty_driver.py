@@ -1,9 +1,8 @@
 """A driver whose n-th call that obtains something is refused.
 
-In: any `VmmDriver`. Out: the same driver, one call of which fails. The one idea: whoever obtains
-things one after the other has to give back what he has when the next is refused; a test sweeps the
-refusal over all calls until a run passes untouched, as SQLite's tests do with memory. Read next:
-`testing/allocator_client.py`.
+It wraps any `VmmDriver`. Code that obtains several things in turn has to give back those it has
+when the next is refused. A test sweeps the refusal over all calls until a run completes without
+meeting it, as SQLite's tests do with memory. Read next: `testing/allocator_client.py`.
 """
 
 from __future__ import annotations

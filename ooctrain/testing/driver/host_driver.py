@@ -1,13 +1,12 @@
-"""This machine's memory behind the driver object: what CUDA does on a GPU, by memfd and mmap.
+"""This machine's memory behind the driver object: CUDA's memory management by memfd and mmap.
 
-In: the calls of `VmmDriver`. Out: addresses that can be used by any code of this process. The one
-idea: a file in memory is the physical memory, a handle is a part of it, and a mapping is mmap of
-that part into an inaccessible reservation. Rules are CUDA's, checked here because Linux would
-silently map over anything; two are wider: a part of a handle may be mapped (`parts`), and access
-comes with the mapping. Streams have nothing to wait for: work is done where it is queued (the cpu
-device has streams of its own, `devices/streams.py`). Costs, per 2 MiB: map 70 us, unmap 60 us.
-Sources: paper 000, section 3.3; CUDA guide, virtual memory management. Read next:
-`devices/cpu/host_calls.py`.
+It implements the calls of `VmmDriver`; any code of this process can use the addresses. A file in
+memory is the physical memory, a handle is a part of it, and a mapping is mmap of that part into an
+inaccessible reservation. The rules are CUDA's, checked here because Linux would silently map over
+existing mappings; two are wider: a part of a handle may be mapped (`parts`), and access comes with
+the mapping. Streams have nothing to wait for: work is done where it is queued (the cpu device has
+streams of its own, `devices/streams.py`). Costs, per 2 MiB: map 70 us, unmap 60 us. Sources: paper
+000, section 3.3; CUDA guide, virtual memory management. Read next: `devices/cpu/host_calls.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""CUDA kernels on a CPU, twice: from their source, and from what the compiler made of it.
+"""CUDA kernels on a CPU, in two ways: from their source, and from the compiled text.
 
-In: a kernel as it is written for a GPU. Out: its results, with barriers, races and bounds checked.
-Read next: `emulator.py`, which translates the source, then `check_cuda.py`; `ptx_machine.py`, which
-runs the compiled text; `ptx.py`, which only reads it.
+A kernel is written as for a GPU, and runs with its barriers, races and bounds checked. Read next:
+`emulator.py`, which translates the source, then `check_cuda.py`; `ptx_machine.py`, which runs the
+compiled text; `ptx.py`, which only reads it.
 """

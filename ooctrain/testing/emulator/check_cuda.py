@@ -1,10 +1,10 @@
 """The laws of an operation's GPU kernels, checked where there is no GPU.
 
-In: an operation and arrays to try it on. Out: nothing, or an AssertionError that says which law
-broke. The laws: in the emulator, which forgives neither races nor stray indices, the kernels agree
-with the NumPy definition in float64, write nothing outside their outputs and workspace, change no
-input, and give the same bits whether blocks and threads run up or down, and in place where the
-operation says it can. Read next: `emulator.py`, `testing/check_op.py`.
+An operation is tried on given arrays, and an AssertionError says which law it breaks. The kernels
+run in the emulator, which tolerates neither races nor stray indices. They must agree with the NumPy
+definition in float64, write nothing outside their outputs and workspace, change no input, and give
+the same bits whether blocks and threads run up or down, and in place where the operation says it
+can. Read next: `emulator.py`, `testing/check_op.py`.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""Runs CUDA kernels on the CPU, as a GPU would that forgives nothing.
+"""Runs CUDA kernels on the CPU, as a GPU would that tolerates no fault.
 
-In: a `Kernel`, blocks, NumPy arrays. Out: the arrays as the kernel leaves them, or an
-`EmulationError` that names kernel, block, thread and word. The one idea: the threads of a block are
-generators that run from barrier to barrier, in ascending or descending order; shared memory is full
-of NaN before, its accesses are logged, and whatever has no order on a GPU is an error here, even if
-the emulator's own order would have been kind. Blocks run one after the other. Time is not modelled.
-Read next: `emulator_source.py`, `emulator_memory.py`; `tests/zoo/kernel_bugs.py` for what it
-catches.
+A `Kernel` runs on NumPy arrays, or an `EmulationError` names kernel, block, thread and word. The
+threads of a block are generators that run from barrier to barrier, in ascending or descending
+order. Shared memory is full of NaN at first, and its accesses are logged. Conflicting accesses that
+a GPU does not order are an error here, even where the emulator's own order would give the right
+result. Blocks run one after the other. Time is not modelled. Read next: `emulator_source.py`,
+`emulator_memory.py`; `tests/zoo/kernel_bugs.py` for the bugs that it catches.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Shared memory of an emulated block that notices races, stray indices and early reads.
+"""Shared memory of an emulated block that detects races, stray indices and early reads.
 
-In: one word array per shared array, with a log beside it. Out: a value that kernels index like an
-array. The one idea: every word remembers who wrote and who read it last, and in which interval
-between barriers; two threads that meet at a word within one interval, one of them writing, have no
-order on a GPU, whatever the emulator's own order makes of it. A warp's own barrier orders the
-threads of that warp. Words that an asynchronous copy will write stay unreadable until the copying
-thread has waited for it. Read next: `emulator.py`.
+Each shared array is an array of words with a log, which kernels index like any array. A word
+remembers its last writer and its last reader, and the interval between barriers of each access. Two
+threads that access a word within one interval, one of them writing, have no order on a GPU,
+whatever the order in the emulator. A warp's own barrier orders the threads of that warp. Words that
+an asynchronous copy will write stay unreadable until the copying thread has waited for it.
+Read next: `emulator.py`.
 """
 
 from __future__ import annotations

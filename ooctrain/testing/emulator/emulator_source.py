@@ -1,11 +1,11 @@
 """Turns the source of a CUDA kernel into a Python module that runs on the CPU.
 
-In: a `Kernel`. Out: an `EmulatedKernel`: its text, and what the driver must know. The one idea: a
-barrier becomes `yield`, so that one thread of the kernel is a generator and whoever drives the
-generators decides the order of the threads; what lanes of a warp exchange is published, yielded
-over and collected. Numbers, device functions and twins of intrinsics that the kernel's globals name
-are written into the module too, so that it stands alone and Numba can keep its compiled form on
-disk. Read next: `emulator.py`, `emulator_memory.py`.
+A `Kernel` becomes an `EmulatedKernel`: its text, and the facts that its driver needs. A barrier
+becomes `yield`, so one thread of the kernel is a generator, and the code that drives the generators
+decides the order of the threads. Values that lanes of a warp exchange are published, yielded over
+and collected. Numbers, device functions and twins of intrinsics that the kernel's globals name are
+written into the module too, so that it stands alone and Numba can keep its compiled form on disk.
+Read next: `emulator.py`, `emulator_memory.py`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""What lanes of a warp tell each other: shuffles and matrices, as publish and collect.
+"""Exchanges between the lanes of a warp: shuffles and matrices, as publish and collect.
 
-In: a thread's arguments. Out: what the instruction gives it. The one idea: an exchange is two plain
-functions with a pause of the whole warp between them; the first writes what this lane offers into
-its row of the exchange table, the second reads the rows that the hardware would read. Source: PTX
-ISA, "shfl.sync", "ldmatrix", "mma.m16n8k8". Read next:
-`emulator_source.py`, which puts them into a kernel's place.
+An exchange is two plain functions with a pause of the whole warp between them. The first writes
+this lane's operands into its row of the exchange table; the second reads the rows that the hardware
+would read. Source: PTX ISA, "shfl.sync", "ldmatrix", "mma.m16n8k8". Read next:
+`emulator_source.py`, which puts them into a kernel's text.
 """
 
 from __future__ import annotations

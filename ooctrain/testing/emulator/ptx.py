@@ -1,8 +1,8 @@
-"""What the compiled form of a CUDA kernel says, read where there is no GPU.
+"""The compiled form of a CUDA kernel, read where there is no GPU.
 
-In: a `Kernel` and a compute capability. Out: `PtxFacts`, counts of its PTX instructions, and, where
-the assembler `ptxas` is on the path, `Resources`: registers and spilled bytes. The one idea: what
-makes a kernel slow is seen in its text: double precision crept in, an array that did not fit into
+For a `Kernel` and a compute capability, `PtxFacts` counts its PTX instructions and, where the
+assembler `ptxas` is on the path, `Resources` gives registers and spilled bytes. The causes of a
+slow kernel are visible in its text: arithmetic in double precision, an array that did not fit into
 registers, loads of 4 bytes instead of 16. Read next: `layers/kernels/cuda/runtime/shim.py`;
 `ptx_machine.py`, which runs the text; `tests/unit/cuda/test_ptx.py`.
 """

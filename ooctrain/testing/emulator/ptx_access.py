@@ -1,9 +1,9 @@
-"""Instructions that touch memory: ld, st, asynchronous copies, ldmatrix.
+"""Instructions that access memory: ld, st, asynchronous copies, ldmatrix.
 
-In: an instruction. Out: a `Step`. The one idea: an access takes the addresses of the lanes at work
-and asks the memory of its space, which checks them. A copy begun by cp.async puts its bytes in
-place at once, but its words stay unreadable until the thread that asked for it has waited; only
-then are they that thread's writes, and others still need a barrier. Source: PTX ISA, "ld", "st",
+Each instruction becomes a `Step`, which takes the addresses of the active lanes and passes them to
+the memory of its space, which checks them. A copy begun by cp.async puts its bytes in place at
+once, but its words stay unreadable until the thread that asked for it has waited; only then do they
+count as that thread's writes, and other threads still need a barrier. Source: PTX ISA, "ld", "st",
 "cp.async", "ldmatrix". Read next: `ptx_memory.py`, `ptx_warp.py`.
 """
 

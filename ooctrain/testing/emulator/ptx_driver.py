@@ -1,10 +1,10 @@
-"""Runs what a stub of CUDA's driver launches: true values behind the real path, without a GPU.
+"""Runs the launches of a stub of CUDA's driver: true values behind the real path, without a GPU.
 
-In: launches as a driver gets them: a kernel's name, the loaded image, grid and block, the packed
-arguments, all addresses those of this process. Out: the memory as the kernel leaves it; 0, or the
-number of the error that the launch ends in, and the fault beside it. The one idea: a cubin says
-nothing to an interpreter, so that whoever compiles keeps the text (`Texts`); an image that is
-itself PTX needs nobody. Read next: `ptx_machine.py`.
+A launch comes as a driver receives it: a kernel's name, the loaded image, grid and block, and the
+packed arguments, with all addresses in this process. The kernel changes the memory, and the result
+is 0 or the number of the error that ends the launch, with the fault kept. A cubin cannot be
+interpreted, so the code that compiles keeps the PTX (`Texts`); an image that is itself PTX needs no
+such record. Read next: `ptx_machine.py`.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""What a kernel's compiled form does that a GPU leaves undefined, one class for each kind.
+"""The undefined behaviour of a kernel's compiled form on a GPU, one class for each kind.
 
     PtxFault
     +-- UnknownInstruction   the interpreter has no meaning for it
-    +-- OutOfBounds          an address that belongs to nobody, or that may only be read
+    +-- OutOfBounds          an address outside the launch's memory, or that may only be read
     +-- Misaligned           an access of n bytes at no multiple of n
     +-- ReadOfUnwritten      shared or local memory read before it was written
     +-- NotForAll            a barrier or an exchange that some of its lanes do not reach
     +-- Race                 two threads at one word, one of them writing, and no order between them
     +-- Endless              far more steps than any kernel here takes
 
-Whoever finds a fault knows the thread; the machine adds kernel, line of PTX and block (`where`).
-Read next: `ptx_machine.py`.
+The code that detects a fault knows the thread; the machine adds kernel, line of PTX and block
+(`where`). Read next: `ptx_machine.py`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Where lanes that went different ways meet again: basic blocks and their post-dominators.
+"""Where lanes that diverged at a branch meet again: basic blocks and their post-dominators.
 
-In: instructions and labels. Out: a `Flow`: pieces that run from start to end, how each ends, and
-for each branch the piece where its two ways meet. The one idea: whatever way a lane takes from a
-branch, it passes through the branch's immediate post-dominator; so both ways run up to there, one
-after the other, and the lanes go on together. Source: Cooper, Harvey and Kennedy, "A Simple, Fast
+From instructions and labels comes a `Flow`: pieces that run from start to end, how each ends, and
+for each branch the piece where its two ways meet. Whichever way a lane takes from a branch, it
+passes through the branch's immediate post-dominator. So both ways run up to that point, one after
+the other, and the lanes go on together. Source: Cooper, Harvey and Kennedy, "A Simple, Fast
 Dominance Algorithm" (2001), on the reversed graph. Read next: `ptx_machine.py`.
 """
 

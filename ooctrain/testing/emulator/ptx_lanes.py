@@ -1,10 +1,9 @@
-"""The lanes of a few blocks: their registers, who is at work, and how operands are read.
+"""The lanes of a few blocks: their registers, which lanes are active, and how operands are read.
 
-In: a program, the numbers of the blocks. Out: `Lanes`, and functions that read an operand or write
-a result. The one idea: a register is one vector over all lanes, never changed in place; a value
-that is the same for all lanes is a vector of length one, which NumPy spreads where it must. A
-register has no type, only a width: each instruction looks at its bits as its own type. Read next:
-`ptx_table.py`, `ptx_machine.py`.
+`Lanes` holds the state of the given blocks of a program, and functions read an operand or write a
+result. A register is one vector over all lanes, never changed in place; a value that is the same
+for all lanes is a vector of length one, which NumPy broadcasts. A register has no type, only a
+width: each instruction reads its bits as its own type. Read next: `ptx_table.py`, `ptx_machine.py`.
 """
 
 from __future__ import annotations

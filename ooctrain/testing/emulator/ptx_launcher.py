@@ -1,10 +1,9 @@
 """Kernels of the library started in the PTX interpreter: the compiler's text instead of the source.
 
-In: a `Kernel`, blocks, NumPy arrays. Out: the arrays as the compiled kernel leaves them, or a
-`PtxFault`. The one idea: Numba gives a kernel one parameter for each number and seven for each
-array (owner, parent, elements, bytes of one, address, length, stride), and the text says where each
-lies; the address is the array's own, of this process. Read next: `ptx_machine.py`,
-`check_cuda.py`.
+A `Kernel` is launched on NumPy arrays and changes them, or ends in a `PtxFault`. Numba gives a
+kernel one parameter for each number and seven for each array (owner, parent, number of elements,
+bytes of one element, address, length, stride), and the text says where each lies. The address is
+the array's own, in this process. Read next: `ptx_machine.py`, `check_cuda.py`.
 """
 
 from __future__ import annotations

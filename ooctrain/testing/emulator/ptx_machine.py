@@ -1,14 +1,14 @@
-"""Runs a kernel's compiled form, its PTX, where there is no GPU, and forgives nothing.
+"""Runs a kernel's compiled form, its PTX, where there is no GPU, and tolerates no fault.
 
-In: the text that the compiler made, a launch, memory. Out: the memory as the kernel leaves it, or
-a `PtxFault` that names kernel, line of PTX, block and thread. The one idea: all threads of a block
-are one NumPy vector, and an instruction is one function over it. Lanes that went different ways at
-a branch wait for each other where the ways meet: a stack of masks, as in the hardware. So this sees
-what no reading of the Python source can: widths of indices, register layouts, inline PTX, as the
-compiler wrote them. What is not modelled: time, caches, and which of its permitted results an
-approximate instruction gives. Source: PTX ISA; Fung et al., "Dynamic Warp Formation and Scheduling
-for Efficient GPU Control Flow" (2007), section 2.3. Read next: `ptx_text.py`, `ptx_flow.py`,
-`ptx_table.py`, `ptx_warp.py`, `ptx_memory.py`; `tests/zoo/ptx_bugs.py` for what it catches.
+A launch changes the memory as the kernel does, or ends in a `PtxFault` that names kernel, line of
+PTX, block and thread. All threads of a block are one NumPy vector, and an instruction is one
+function over it. Lanes that diverge at a branch wait for each other where the ways meet: a stack of
+masks, as in the hardware. So the interpreter sees details that the Python source does not show:
+widths of indices, register layouts, inline PTX, as the compiler wrote them. Time, caches, and the
+choice among the permitted results of an approximate instruction are not modelled. Source: PTX ISA;
+Fung et al., "Dynamic Warp Formation and Scheduling for Efficient GPU Control Flow" (2007), section
+2.3. Read next: `ptx_text.py`, `ptx_flow.py`, `ptx_table.py`, `ptx_warp.py`, `ptx_memory.py`;
+`tests/zoo/ptx_bugs.py` for the bugs that it catches.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The memories of a launch: arrays of the host as global memory, rows of bytes as shared memory.
 
-In: vectors of addresses, one for each thread at work. Out: values, or a fault that names the first
-thread concerned. The one idea: an address of global memory is an address of this process, seen
-through one view of all of it; the regions say which of it a kernel may touch, so the same code
-serves NumPy arrays and a stub driver's raw memory. Shared memory has a row for each block, with
-gaps between its variables, and knows of each word whether it was written. Read next:
+An access takes a vector of addresses, one for each active thread, and gives values, or a fault that
+names the first thread concerned. An address of global memory is an address of this process, seen
+through one view of the whole address space; regions list the parts that a kernel may access, so the
+same code serves NumPy arrays and a stub driver's raw memory. Shared memory has a row for each
+block, with gaps between its variables, and records for each word whether it was written. Read next:
 `ptx_races.py`, `ptx_machine.py`.
 """
 

@@ -1,12 +1,12 @@
 """Arithmetic as PTX defines it, bit by bit, on vectors of lanes.
 
-In: arrays of one type. Out: the array that the instruction gives. The one idea: NumPy rounds as
-IEEE 754 asks, so that only what differs stands here: a fused multiply-add with one rounding, the
-smaller and the larger with their rules for NaN and signed zeros, conversions that saturate, TF32,
-and the one NaN that a GPU makes. The approximate instructions (ex2, rcp, ...) give the exact value
-rounded once, which is within the bounds that PTX states; a GPU gives something else within them.
-Source: PTX ISA, "Floating Point Instructions", "cvt"; Boldo and Melquiond, "Emulation of a FMA and
-correctly rounded sums: proved algorithms using rounding to odd" (2008). Read next: `ptx_table.py`.
+NumPy rounds as IEEE 754 requires, so this module holds only the differences: a fused multiply-add
+with one rounding, minimum and maximum with their rules for NaN and signed zeros, conversions that
+saturate, TF32, and the one NaN that a GPU produces. The approximate instructions (ex2, rcp, ...)
+give the exact value rounded once, which is within the bounds that PTX states; a GPU may give
+another value within them. Source: PTX ISA, "Floating Point Instructions", "cvt"; Boldo and
+Melquiond, "Emulation of a FMA and correctly rounded sums: proved algorithms using rounding to odd"
+(2008). Read next: `ptx_table.py`.
 """
 
 from __future__ import annotations

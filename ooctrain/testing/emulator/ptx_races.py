@@ -1,11 +1,11 @@
-"""Who touched each word last: what a race is, and how it is seen whatever order lanes run in.
+"""Data races, found from the last accesses to each word, in whatever order the lanes run.
 
-In: accesses, a vector of threads with a vector of words each. Out: nothing, or a `Race`. The one
-idea: every word remembers its last writer and the first and last of its readers, each with the
-interval between barriers in which that was. An access of another thread is ordered before this one
-only by a barrier of the block between them, or by one of the warp if both are in it; what is not
-ordered, and writes, is a race. The interpreter's own order (all lanes at once) plays no part.
-Read next: `ptx_memory.py`.
+Accesses come as a vector of threads with a vector of words each, and a conflict raises `Race`.
+Every word remembers its last writer and the first and last of its readers, each with the interval
+between barriers. An access of another thread is ordered before this one only by a barrier of the
+block between them, or by one of the warp if both threads are in it. Two accesses that are not
+ordered, one of them a write, are a race. The interpreter's own order (all lanes at once) plays no
+part. Read next: `ptx_memory.py`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""From the suffixes of an arithmetic instruction to the function that it is.
+"""From the suffixes of an arithmetic instruction to the function that it computes.
 
-In: a `Form`, the suffixes sorted out. Out: a function of arrays. The one idea: what `.ftz`, `.sat`,
-a rounding or a comparison change is settled once, when an instruction is looked up, so that running
-it is one call; what nobody settles is an `UnknownInstruction`. Read next: `ptx_table.py`, which
-says by which of these each opcode is made.
+A `Form` holds the types and the other suffixes of an instruction; the result is a function of
+arrays. The effect of `.ftz`, `.sat`, a rounding or a comparison is settled once, when an
+instruction is looked up, so running it is one call. A suffix without a meaning here raises
+`UnknownInstruction`. Read next: `ptx_table.py`, which assigns these functions to opcodes.
 """
 
 from __future__ import annotations

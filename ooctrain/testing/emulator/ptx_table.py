@@ -1,11 +1,11 @@
 """The arithmetic of PTX as one table: opcode -> a NumPy function over the lanes of a block.
 
-In: an instruction. Out: a `Step` that runs it. The one idea: a line of the table says what types
-the sources have, which suffixes have a meaning here, and how the function is made from them; all
-the rest (reading registers, writing those of the lanes at work) is the same for all. Whatever is
-not in the table is an error, and so is a suffix that its line does not name. Source: PTX ISA,
-"Instruction Set". Read next: `ptx_suffixes.py`, `ptx_numbers.py`; `ptx_warp.py` and `ptx_access.py`
-for the instructions that touch memory or other lanes.
+An instruction becomes a `Step` that runs it. A line of the table gives the types of the sources,
+the suffixes that have a meaning here, and how the function is made from them; reading registers and
+writing those of the active lanes is the same for all. An opcode that is not in the table is an
+error, and so is a suffix that its line does not name. Source: PTX ISA, "Instruction Set".
+Read next: `ptx_suffixes.py`, `ptx_numbers.py`; `ptx_warp.py` and `ptx_access.py` for the
+instructions that access memory or other lanes.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Reads PTX: from the compiler's text to instructions that know their line.
 
-In: the text of a module, the name of an entry. Out: a `PtxProgram`: parameters with their offsets,
-variables, registers, labels, instructions. The one idea: PTX is regular, `@guard opcode.suffix
-operands;`, so that one scan of statements and one of operands are the whole parser; what an
-opcode means is the table's business. Source: PTX ISA, "Syntax". Read next: `ptx_flow.py`,
-`ptx_table.py`.
+The text of a module and the name of an entry give a `PtxProgram`: parameters with their offsets,
+variables, registers, labels, instructions. PTX is regular, `@guard opcode.suffix operands;`, so one
+scan of statements and one of operands are the whole parser; the meaning of an opcode is left to the
+table. Source: PTX ISA, "Syntax". Read next: `ptx_flow.py`, `ptx_table.py`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Instructions by which lanes meet: barriers, shuffles, matrix products.
+"""Instructions in which lanes cooperate: barriers, shuffles, matrix products.
 
-In: an instruction. Out: a `Step`. The one idea: the lanes of a warp are 32 neighbours in the
-vector, so that an exchange is an index, and a matrix that a warp holds together is its lanes'
-registers put in rows and columns; what PTX calls undefined (some lanes of a warp or a block are
-elsewhere) is an error. Source: PTX ISA, "bar", "shfl.sync", "mma.m16n8k8". Read next:
-`ptx_access.py`, `ptx_machine.py`.
+Each instruction becomes a `Step`. The lanes of a warp are 32 neighbours in the vector, so an
+exchange is an index, and a matrix that a warp holds together is its lanes' registers arranged in
+rows and columns. Behaviour that PTX calls undefined (some lanes of a warp or a block are elsewhere)
+is an error. Source: PTX ISA, "bar", "shfl.sync", "mma.m16n8k8". Read next: `ptx_access.py`,
+`ptx_machine.py`.
 """
 
 from __future__ import annotations

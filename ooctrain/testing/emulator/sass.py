@@ -1,13 +1,13 @@
-"""What a GPU will issue: the machine code of a kernel, read where there is no GPU.
+"""The instructions that a GPU issues: the machine code of a kernel, read where there is no GPU.
 
-In: a `Kernel` and a compute capability. Out: a `Loop`: how many instructions of each kind stand in
-the loop where a kernel spends its time. The one idea: a processor issues one instruction a cycle
-and scheduler, so the share of multiply-adds in that loop bounds how much of the peak is reached;
-PTX cannot tell, since addresses and predicates appear only in machine code. An instruction is 128
-bits, its lowest nine say what it is, whatever form its operands take; a branch tells how far it
-jumps, and one that jumps back closes a loop. The formats are not published; they were compared
-with NVIDIA's disassembler, `nvdisasm`, for the capabilities below. Needs nvJitLink, no driver. Read
-next: `ptx.py`, `layers/kernels/cuda/runtime/cubins.py`; `tests/unit/cuda/test_sass.py`.
+For a `Kernel` and a compute capability, a `Loop` counts the instructions of each kind in the loop
+where the kernel spends its time. A processor issues one instruction per cycle and scheduler, so the
+share of multiply-adds in that loop bounds the share of the peak that is reached. PTX does not show
+it, since addresses and predicates appear only in machine code. An instruction has 128 bits; the
+lowest nine give its kind, whatever the form of its operands. A branch gives the distance of its
+jump, and one that jumps back closes a loop. The formats are not published; they were compared with
+NVIDIA's disassembler, `nvdisasm`, for the capabilities below. Needs nvJitLink, no driver.
+Read next: `ptx.py`, `layers/kernels/cuda/runtime/cubins.py`; `tests/unit/cuda/test_sass.py`.
 """
 
 from __future__ import annotations

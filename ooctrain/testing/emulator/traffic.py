@@ -1,12 +1,12 @@
-"""What a kernel bound by memory issues for each byte that it moves, counted where no GPU is.
+"""The instructions of a memory-bound kernel for each byte that it moves, counted without a GPU.
 
-In: launches, by the PTX interpreter. Out: a `Traffic` for each kernel: bytes of one load or store
-of global memory, and instructions a thread, counted as they run. The one idea: a kernel runs at the
-speed of memory if its instructions take less time than its bytes; a GPU issues one instruction a
-cycle and scheduler, so there is a number of them that each byte may cost, and no GPU is needed to
-count them. Some PTX instructions stand for several of the machine's (`COST`, counted in machine
-code by `sass.py`'s means); divisions of 64 bits are by then divisions of 32, since the compiler
-looks at the numbers. Read next: `ptx_launcher.py`; docs/gpu.md, "Kernels bound by memory".
+The PTX interpreter runs launches and gives a `Traffic` for each kernel: bytes of one load or store
+of global memory, and instructions per thread, counted as they run. A kernel runs at the speed of
+memory if its instructions take less time than its bytes. A GPU issues one instruction per cycle and
+scheduler, which limits the number of instructions per byte, and they can be counted without a GPU.
+Some PTX instructions stand for several machine instructions (`COST`, counted in machine code with
+`sass.py`); divisions of 64 bits have become divisions of 32 by then, since the compiler examines
+the numbers. Read next: `ptx_launcher.py`; docs/gpu.md, "Kernels bound by memory".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Laws of tiles: a model in tiles beside the untiled one, and bands that somebody wrote by hand.
+"""Laws of tiles: a model in tiles compared with the untiled one, and bands written by hand.
 
-`check_tiled.py` compares every result of a step; `tiled_bounds.py` works out how far a sum in
-another order may lie off; `check_bands.py` holds a student's bands to rows that are counted. Read
-next: `check_tiled.py`.
+`check_tiled.py` compares every result of a step; `tiled_bounds.py` computes how far a sum in
+another order may differ; `check_bands.py` compares a student's bands with rows that are counted.
+Read next: `check_tiled.py`.
 """

@@ -1,11 +1,11 @@
-"""Bands of a chain of layers as lists of rows, and what they cost: work, and the most that is held.
+"""Bands of a chain of layers as lists of rows, and their cost: work, and the peak of rows held.
 
-In: a chain, and for each band and each tensor three numbers: rows [lo, hi) are computed in this
-band, and of what is there then rows from `keep` on stay for the next one. Out: a `Footprint`, or a
-ValueError that says which row is missing. The one idea: whoever says which rows are computed when
-has said all; whether each layer finds what it reads, how much is computed twice, and how much lies
-there at one time follows by counting. Read next: `check_bands.py`;
-`../rewrite/tile/frontier.py`, whose frontiers are par; docs/tiling.md.
+For each band and each tensor of a chain there are three numbers: rows [lo, hi) are computed in this
+band, and of the rows then present those from `keep` on stay for the next one. The rows and their
+bands determine everything: counting shows whether each layer finds the rows that it reads, how much
+is computed twice, and how much is held at one time. The result is a `Footprint`, or a ValueError
+that names the missing row. Read next: `check_bands.py`; `../rewrite/tile/frontier.py`, whose
+frontiers are par; docs/tiling.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The law-checker for bands by hand: a course's assignment, and whoever wants to try an idea.
+"""The law-checker for bands by hand: for a course's assignment, and for trying an idea.
 
-In: an object with `rows(layers, cuts)`. Out: silence, or a `BandsFailure` with the chain on which a
-promise is broken, and in which band. Read next: `bands_by_hand.py`; `../laws/test_bands.py`.
+It takes an object with `rows(layers, cuts)` and raises a `BandsFailure` with the chain and the band
+in which a promise is broken. Read next: `bands_by_hand.py`; `../laws/test_bands.py`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Whether a model in tiles computes what it computes untiled: every result beside its bound.
+"""Compares every result of a model in tiles with the untiled result, within its error bound.
 
-In: a model, the shape of its images, names of tilings. Out: a `TiledReport`, one row for each
-result: y, dX, dW, db, statistics; or a `TiledFailure` that names the first one that is off, and
-where. The one idea: both steps run call by call on the same random numbers. What tilings promise to
-the bit has to be equal to the bit; sums that are added in another order have a bound that is
-computed from the sizes of their terms (`tiled_bounds.py`); of the little that has neither the
-definitions are compared, in float64. Read next: docs/tiling.md; `testing/check_rewrite.py`.
+Both steps run call by call on the same random numbers. Results for which tilings promise equal bits
+must be equal to the bit; sums that are added in another order have a bound that is computed from
+the sizes of their terms (`tiled_bounds.py`); for the few results with neither promise, the
+definitions are compared in float64. A model, the shape of its images and names of tilings give a
+`TiledReport`, one row for each result: y, dX, dW, db, statistics; or a `TiledFailure` that names
+the first wrong one, and the place. Read next: docs/tiling.md; `testing/check_rewrite.py`.
 """
 
 from __future__ import annotations

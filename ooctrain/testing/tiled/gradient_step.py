@@ -1,8 +1,8 @@
 """A step without a loss: forward, then backward from a given gradient of the output.
 
-In: a model, the shape of its images. Out: a trace with the outputs "y", "grad:x" and
-"grad:<parameter>", and random values to begin with. The one idea: with a random gradient of the
-output nothing cancels, as it does behind a loss that is a mean. Read next: `check_tiled.py`.
+A model and the shape of its images give a trace with the outputs "y", "grad:x" and
+"grad:<parameter>", and random values to begin with. With a random gradient of the output, terms do
+not cancel, as they do behind a loss that is a mean. Read next: `check_tiled.py`.
 """
 
 from __future__ import annotations

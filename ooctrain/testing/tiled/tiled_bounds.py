@@ -1,13 +1,13 @@
 """How far a result of a tiled step may lie from the untiled one: rounding errors, call by call.
 
-In: an untiled step, names of tilings, what each variable of the untiled step is. Out: for each
-variable whether it has the untiled bits, or else a bound. The one idea: what tiles compute is the
-same; only sums over rows are added in another order. A sum of n products, in any order, is off by
-at most gamma(n) times the sum of their absolute values, gamma(n) = n u / (1 - n u), u = 2^-24; so
-two orders lie apart by twice that. What is computed from such a sum, by calls that are linear in
-it, has a factor (1 + gamma) of each call, and the size that the same calls give on absolute values.
-Source: Higham, Accuracy and Stability of Numerical Algorithms, section 3.1. Read next:
-`check_tiled.py`; docs/tiling.md says which results have which promise.
+For each variable of the untiled step, the result says whether tiling keeps its bits, or gives a
+bound. Tiles compute the same values; only sums over rows are added in another order. A sum of n
+products, in any order, is off by at most gamma(n) times the sum of their absolute values, with
+u = 2^-24 and gamma(n) = n u / (1 - n u), so two orders differ by at most twice that. The bound of a
+value computed from such a sum, by calls that are linear in it, takes a factor (1 + gamma) from each
+call, and its size from the same calls on absolute values. Source: Higham, Accuracy and Stability of
+Numerical Algorithms, section 3.1. Read next: `check_tiled.py`; docs/tiling.md, which lists the
+promise for each result.
 """
 
 from __future__ import annotations

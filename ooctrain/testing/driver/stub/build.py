@@ -1,10 +1,10 @@
 """Builds the stub driver, a `libcuda.so.1` in C, where there is a C compiler.
 
-In: the C files beside this one. Out: the path of the library, built once for each state of the
-sources. The one idea: it lies under the name by which everybody loads CUDA's driver, in a folder of
-its own; whoever puts that folder first in LD_LIBRARY_PATH (`environment`) runs Numba's real
-compiler, linker and launches, and the whole cuda device, without a GPU. In this process it is
-loaded by its path (`stub.py`), and nobody else meets it. Read next: `stub.py`; `stub.h`.
+The library is built from the C files of this folder, once for each state of the sources. It has the
+name by which all programs load CUDA's driver, in a folder of its own. A process with that folder
+first in LD_LIBRARY_PATH (`environment`) runs Numba's real compiler, linker and launches, and the
+whole cuda device, without a GPU. In the current process it is loaded by its path (`stub.py`), so no
+other code uses it. Read next: `stub.py`; `stub.h`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Kernels whose code does nothing: a launch is all that is left of them.
+"""Kernels whose code does nothing: only the launch is left of them.
 
-In: any kernel of the library. Out: PTX that takes its arguments and returns. The one idea: what a
-launch costs the host, and what the driver gets, does not depend on what the kernel does; so neither
-compiler nor linker is needed to look at either. Read next: `devices/cuda/launches.py`;
+Any kernel of the library becomes PTX that takes its arguments and returns. The host's cost of a
+launch, and the data that the driver receives, do not depend on the work of the kernel, so both can
+be studied without compiler or linker. Read next: `devices/cuda/launches.py`;
 `layers/kernels/cuda/runtime/cubins.py` (the real store).
 """
 

@@ -1,10 +1,10 @@
-"""The stub driver as Python sees it: options, ordered failures, counts, launches, who runs them.
+"""The stub driver as Python sees it: options, ordered failures, counts, and launches with a runner.
 
-In: the built library. Out: what happened in it. The one idea: the library is one state for the
-whole process, as CUDA's is; it is loaded here by its path, so that only who asks for it meets it,
-and set back by `reset`. Addresses are plain ones of this process: a launch's arguments point to
-memory that NumPy can read (`devices/raw_bytes.py`). Read next: `launches.c`, `gate.c`;
-`testing/emulator/` for what runs kernels.
+The library has one state for the whole process, as CUDA's driver has. It is loaded here by its
+path, so only code that asks for it uses it, and `reset` restores its initial state. Addresses are
+plain ones of this process: a launch's arguments point to memory that NumPy can read
+(`devices/raw_bytes.py`). Read next: `launches.c`, `gate.c`; `testing/emulator/`, which runs the
+kernels.
 """
 
 from __future__ import annotations
