@@ -1,6 +1,6 @@
 """Training on several ranks, each with a part of every batch, with the bits of one.
 
-MPI connects the processes, and `world()` gives what a `Trainer` takes as its `ranks`. Ranks
+MPI connects the processes, and `world()` gives the ranks that a `Trainer` takes as `ranks`. Ranks
 exchange data by calls of the step, so the exchange is planned, verified, simulated and executed
 like every other call. Read next: `ranks.py`, `recording.py`, `calls.py`, `exchange.py`, `mpi.py`.
 """

@@ -1,4 +1,4 @@
-"""What ranks must have in common before a step begins.
+"""The settings and values that ranks must have in common before a step begins.
 
 Ranks with different settings wait for each other for ever, or train different networks without a
 warning. So each step begins with an exchange of a few bytes: a hash of everything that the step

@@ -1,7 +1,7 @@
 """Functions and modules of PyTorch that this library lacks, and what to do instead.
 
-Whoever asks `functional` or `nn` for a missing name wants to know how to do that here, so the error
-answers this question. The table is printed in docs/torch.md. Read next: `__init__.py`.
+A missing name of `functional` or `nn` is a question, "how do I do that here?", so the error answers
+it. The table is printed in docs/torch.md. Read next: `__init__.py`.
 """
 
 from __future__ import annotations

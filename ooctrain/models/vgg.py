@@ -1,6 +1,6 @@
 """VGG-11, -16 and -19, with and without batch norm, in torchvision's names and layouts.
 
-A VGG maps images (N, 3, H, W) to logits (N, classes) by 3 x 3 convolutions only. From stage to
+A VGG maps images (N, 3, H, W) to logits (N, classes); all its convolutions are 3 x 3. From stage to
 stage the image is halved and the channels double, up to 512. The ImageNet classifier has three
 linear layers on 7 x 7 maps (102 million of the 138 million weights of VGG-16); the CIFAR classifier
 has two on the mean of the last maps: 512 - 512 - classes. Source: Simonyan and Zisserman 2015,

@@ -5,7 +5,8 @@ segments and the heights of their bands from estimates, for a series of limits o
 (`choose.py`). Then a planner of lists decides which rows to keep, to swap or to run again, for the
 few choices around the budget. The choices are of three kinds: tilings that fit without swapping,
 tilings that fit if the values between segments are swapped, both with their forward calls written
-into the backward pass once more, and bands that are written once, so that the planner decides.
+into the backward pass once more, and bands whose forward calls are written once, so that the
+planner decides.
 
 Source: ours; docs/tiling.md. Read next: `choose.py`; `execution/planners.py`, where `auto` asks.
 """

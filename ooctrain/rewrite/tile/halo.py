@@ -1,6 +1,6 @@
 """Halo algebra: which inputs a tile of outputs reads, exact at the borders of the image.
 
-From spans of output rows (or columns) and the windows of a chain of layers follow the input spans,
+Spans of output rows (or columns) and the windows of a chain of layers determine the input spans,
 clipped to the true tensor, with the padding that was clipped away. The algebra carries intervals
 [lo, hi), not sizes, and pads a tile only where the true tensor ends. Nothing outside the image is
 ever computed, so no layer needs a mask (uniform halo tiles would: a convolution of padding gives

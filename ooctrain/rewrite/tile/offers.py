@@ -1,9 +1,9 @@
 """Offers: ways to tile a step, each with its price, before any of them is written out.
 
-The cost of a tiling follows from the spans of its tiles, a few numbers for each layer, so many
-tilings can be compared and only the best is written out. For the name of a tiling this file gives
-the tiled step, the time of its calls relative to the untiled ones, and the memory below which the
-tiled step cannot be planned. Read next: `sft_planner.py`, `choose.py`, `banded.py`, which make
+The cost of a tiling follows from the spans of its tiles, a few numbers for each layer. Many tilings
+can therefore be compared, and only the best is written out. For the name of a tiling this file
+gives the tiled step, the time of its calls relative to the untiled ones, and the memory below which
+the tiled step cannot be planned. Read next: `sft_planner.py`, `choose.py`, `banded.py`, which make
 offers.
 """
 

@@ -1,4 +1,4 @@
-"""The row rule of any operation, by its class or by its own statement of its windows.
+"""The `RowRule` of any operation, by its class or by its own statement of its windows.
 
 Rules are data in tables, one table for each kind of operation; a user's own operation states its
 windows and needs no table. Read next: `row_rules.py`, `norm_rules.py`, `loss_rules.py`.
