@@ -4,9 +4,9 @@ An operation and the shapes of its inputs give its `RowRule`, data without any c
 An operation runs over rows: those of its output, or, where it sums over rows (a weight gradient),
 those of the gradient that it sums. For each input one relation gives the rows that a row reads: the
 window that lies over it, or, for the gradient of a windowed operation, all outputs whose windows
-lie over it. The same kernels then compute a band of rows, padded above and below by the rows that
-the relation puts outside. Source: paper 003, section 4.1, whose table 3 has such maps for forward
-operations. Read next: `frontier.py`, then `bands.py`.
+lie over it. The same kernels then compute a band of rows, padded above and below by the rows that,
+by this relation, lie outside. Source: paper 003, section 4.1, whose table 3 has such maps for
+forward operations. Read next: `frontier.py`, then `bands.py`.
 """
 
 from __future__ import annotations
