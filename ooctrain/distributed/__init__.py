@@ -1,8 +1,8 @@
 """Training on several ranks, each with a part of every batch, with the bits of one.
 
-In: processes that MPI connects. Out: `world()`, which a `Trainer` takes as its `ranks`. The one
-idea: what ranks exchange are calls of the step, so it is planned, verified, simulated and executed
-like every other step. Read next: `ranks.py`, `recording.py`, `calls.py`, `exchange.py`, `mpi.py`.
+MPI connects the processes, and `world()` gives the ranks that a `Trainer` takes as `ranks`. Ranks
+exchange data by calls of the step, so the exchange is planned, verified, simulated and executed
+like every other call. Read next: `ranks.py`, `recording.py`, `calls.py`, `exchange.py`, `mpi.py`.
 """
 
 from __future__ import annotations

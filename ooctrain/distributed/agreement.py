@@ -1,10 +1,10 @@
-"""What ranks must have in common before a step begins.
+"""The settings and values that ranks must have in common before a step begins.
 
-In: a training as one rank has it. Out: nothing, or an error on all ranks that names who differs in
-what. The one idea: ranks that do not do the same wait for each other for ever, or train other
-networks without a word, so each step begins with an exchange of a few bytes: a hash of all that a
-step depends on, learning rates and the number of steps included. Values of parameters are compared
-once for each step that is new. Read next: `ranks.py`.
+Ranks with different settings wait for each other for ever, or train different networks without a
+warning. So each step begins with an exchange of a few bytes: a hash of everything that the step
+depends on, learning rates and the number of steps included. A difference is an error on all ranks
+that names the ranks and the setting. Values of parameters are compared once for each new step. Read
+next: `ranks.py`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The two calls of a trace through which ranks exchange arrays: one sends, one takes.
+"""The two calls of a trace through which ranks exchange arrays: one sends, one receives.
 
-In: arrays of one rank. Out: sums over all ranks, or everybody's arrays. The one idea: to the list,
-the verifier, planners and the executor these are calls like others that run once. Between the two
-the arrays lie in the exchange's own buffers on the host, so their device memory is free meanwhile;
-and because each runs once, in its place, a forward pass that is computed again sends nothing twice.
-Read next: `recording.py`, which puts them into a step; `exchange.py`.
+A rank sends its arrays and receives sums over all ranks, or the arrays of all. To the list, the
+verifier, planners and the executor these are ordinary calls that run once. Between the two the
+arrays lie in the exchange's own buffers on the host, so their device memory is free meanwhile.
+Because each call runs once, in its place, a forward pass that is computed again sends nothing
+twice. Read next: `recording.py`, which puts them into a step; `exchange.py`.
 """
 
 from __future__ import annotations

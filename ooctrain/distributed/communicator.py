@@ -1,9 +1,8 @@
-"""What ranks ask of whoever connects them: `mpi.py`'s, or the threads of `testing/ranks.py`.
+"""The interface that connects ranks, by MPI (`mpi.py`) or by threads (`testing/ranks.py`).
 
-In: arrays and small values of one rank. Out: everybody's. The one idea: five verbs are enough, and
-the two that move arrays return at once. All ranks call the verbs of one channel in the same order;
-channels know nothing of each other. Read next: `exchange.py`, which sums in rank order on top of
-them.
+A few verbs are enough to get all ranks' arrays and small values, and the two that move arrays
+return at once. All ranks call the verbs of one channel in the same order; channels know nothing of
+each other. Read next: `exchange.py`, which sums in rank order on top of them.
 """
 
 from __future__ import annotations

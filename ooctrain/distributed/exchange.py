@@ -1,12 +1,12 @@
-"""Messages between ranks while the step goes on, with sums whose bits do not depend on chance.
+"""Messages between ranks while the step goes on, with sums that have the same bits in every run.
 
-In: arrays of one rank. Out: their sums over all ranks, or everybody's arrays. The one idea: MPI may
-add in any order, so its allreduce need not give the bits of a second run, let alone those of one
-rank that takes the parts one after the other. Here rank r gets everybody's part r (all-to-all),
-adds them in rank order, and everybody gets all sums (allgather): the traffic of a ring, without its
-freedom. Both halves go on while the step computes; a half that is done is noticed whenever a call
-of this file is made. The second halves have a channel of their own, since ranks notice at different
-times, and one channel wants one order. Read next: `calls.py`; `communicator.py`.
+MPI may add in any order, so its allreduce need not give the bits of a second run, let alone those
+of one rank that takes the parts one after the other. Here rank r receives part r of every rank
+(all-to-all) and adds these in rank order, and all ranks receive all sums (allgather). The traffic
+is that of a ring, but the order is fixed. Both halves run while the step computes; the end of a
+half is noticed whenever a call of this file is made. Ranks notice it at different times, and one
+channel needs one order, so the second halves have a channel of their own. Read next: `calls.py`;
+`communicator.py`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Ranks that MPI connects: `mpiexec -n 2 python -m mpi4py PROGRAM`.
 
-In: the processes that `mpiexec` has started. Out: `world()`, a `Ranks` for a `Trainer`. The one
-idea: mpi4py does the talking; this file makes its non-blocking verbs those of `communicator.py`,
-and sees to it that a rank that fails does not leave the others waiting for ever. Source: MPI 4.0,
-chapter 6 (non-blocking collectives). Read next: `ranks.py`; docs/distributed.md.
+The processes that `mpiexec` has started get `world()`, a `Ranks` for a `Trainer`. mpi4py does the
+communication. This file maps its non-blocking verbs to those of `communicator.py`, and makes sure
+that a rank that fails does not leave the others waiting for ever. Source: MPI 4.0, chapter 6
+(non-blocking collectives). Read next: `ranks.py`; docs/distributed.md.
 """
 
 from __future__ import annotations

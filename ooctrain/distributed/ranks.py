@@ -1,10 +1,10 @@
 """The ranks of one training: who they are, what they must have in common, what each of them reads.
 
-In: a communicator. Out: `Ranks`, which a `Trainer` takes. The one idea: each rank holds the whole
-model and takes an equal part of every batch; they exchange gradients in buckets, and since all sums
-are in rank order, k ranks give the bits of one that takes the k parts one after the other
-(`accumulate=k`). Source: paper 004, section 6.5; the buckets are PyTorch's (Li et al. 2020). Read
-next: `recording.py`; docs/distributed.md says what is exact and what is not.
+A communicator gives `Ranks`, which a `Trainer` takes. Each rank holds the whole model and takes an
+equal part of every batch, and the ranks exchange gradients in buckets. All sums are in rank order,
+so k ranks give the bits of one that takes the k parts one after the other (`accumulate=k`). Source:
+paper 004, section 6.5; the buckets are PyTorch's (Li et al. 2020). Read next: `recording.py`;
+docs/distributed.md says what is exact and what is not.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""What ranks exchange in a step, recorded among its calls.
+"""The exchanges between ranks in a step, recorded among its calls.
 
-In: a loss, gradients as they become complete, updates of running statistics. Out: calls that send
-and take messages. The one idea: a bucket of gradients leaves as soon as it is full, while backward
-goes on; it is taken, and its parameters are updated, when later buckets are under way. What depends
-on everybody's labels or statistics is handled the same way: sent early, taken late. So the step is
-still one straight list, whose order decides everything. Read next: `calls.py`; `../tracing.py`,
-which calls this; `sync_batch_norm.py`.
+A bucket of gradients is sent as soon as it is full, while backward goes on. It is received, and its
+parameters are updated, when later buckets are under way. Values that depend on the labels or
+statistics of all ranks are handled the same way: sent early, received late. So the step is still
+one list of calls, whose order decides everything. Read next: `calls.py`; `../tracing.py`, which
+calls this; `sync_batch_norm.py`.
 """
 
 from __future__ import annotations

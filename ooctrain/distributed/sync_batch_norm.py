@@ -1,11 +1,11 @@
 """Batch norm by the statistics of the whole batch, whose parts lie on several ranks.
 
-In: mean and variance of each rank's part. Out: those of the batch, and a gradient that passes
-through them. The one idea: parts are of one size, so the mean is the mean of the means, and the
-variance that of the parts and of their means; in the gradient the two sums over all values are sums
-over ranks. Both are exchanged in the midst of the step, where everybody waits. The bits are not
-those of one rank with the whole batch, which adds in another order. Source: Chan, Golub, LeVeque
-1979, for variances of parts. Read next: `../layers/batch_norm.py`; `recording.py`.
+The parts are of one size, so the mean of the batch is the mean of the parts' means, and its
+variance is the mean of their variances plus the variance of their means. In the gradient, which
+passes through the statistics, the two sums over all values are sums over ranks. Both exchanges take
+place in the middle of the step, where all ranks wait. The bits are not those of one rank with the
+whole batch, which adds in another order. Source: Chan, Golub, LeVeque 1979, for variances of parts.
+Read next: `../layers/batch_norm.py`; `recording.py`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Functions of layers, with the names, argument orders and defaults of `torch.nn.functional`.
 
-In: tensors. Out: tensors. The one idea: a function turns its arguments into one operation (or a
-few, for norms) and records it on the tape in force; there is no computing here. A name of PyTorch's
-that is missing says what to do instead (`refused.py`). Read next: `conv.py`, `../nn/`, and
-`../layers/` for the operations.
+A function turns its arguments into one operation (or a few, for norms) and records it on the tape
+in force; it computes nothing itself. A name of PyTorch's that is missing gives an error that says
+what to do instead (`refused.py`). Read next: `conv.py`, `../nn/`, and `../layers/` for the
+operations.
 """
 
 from typing import NoReturn

@@ -1,8 +1,7 @@
-"""PyTorch's arguments, turned into what the operations take.
+"""PyTorch's arguments, turned into the form that the operations take.
 
-In: arguments as PyTorch takes them. Out: pairs (rows, columns) and lists without None. The one
-idea: PyTorch takes one number for both axes and None for an absent tensor; operations take pairs
-and only the tensors that there are. Read next: `conv.py`.
+PyTorch takes one number for both axes and None for an absent tensor. Operations take pairs (rows,
+columns) and lists of only the tensors that are present. Read next: `conv.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Linear maps: the linear layer, convolution and its transpose.
 
-In: images and weights. Out: images with other channels. The one idea: all sizes are known when the
-call is recorded, so this is where the algorithm of a convolution is chosen. Read next:
-`../layers/conv2d.py`.
+All sizes are known when a call is recorded, so this is where the algorithm of a convolution is
+chosen. Read next: `../layers/conv2d.py`.
 """
 
 from __future__ import annotations

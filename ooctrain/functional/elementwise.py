@@ -1,8 +1,8 @@
 """Functions of single elements (activations, dropout), and those that only move them (joining).
 
-In: tensors. Out: tensors. The one idea: PyTorch's `inplace` is accepted and ignored; where an
-output may overwrite its input is decided on the whole trace, by the rewrite `share_storage`. Read
-next: `../layers/relu.py`, `../rewrite/share_storage.py`.
+PyTorch's `inplace` is accepted and ignored here. The rewrite `share_storage` decides on the whole
+trace where an output may overwrite its input. Read next: `../layers/relu.py`,
+`../rewrite/share_storage.py`.
 """
 
 from __future__ import annotations

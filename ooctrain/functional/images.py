@@ -1,8 +1,8 @@
 """Images of another size: resized, pooled, padded.
 
-In: images (N, C, H, W). Out: images with the same channels and other extents. The one idea: a tile
-of an image is padded only where it touches the border, so PyTorch's padding (one number for both
-sides) and its `ceil_mode` become four explicit sides here. Read next: `../layers/pooling.py`.
+Images (N, C, H, W) keep their channels and get other extents. A tile of an image is padded only
+where it touches the border, so PyTorch's padding (one number for both sides) and its `ceil_mode`
+become four explicit sides here. Read next: `../layers/pooling.py`.
 """
 
 from __future__ import annotations

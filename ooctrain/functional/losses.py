@@ -1,8 +1,8 @@
-"""Losses: how far what a network says is from what it should say.
+"""Losses: how far a network's predictions are from their targets.
 
-In: predictions and targets. Out: one number, or one for each row. The one idea: the plain forms
-have an operation of their own, which a step is made of; options go to a more general one. Read
-next: `../layers/regression_loss.py`, `../layers/cross_entropy.py`.
+A loss is one number, or one for each row. The plain forms have an operation of their own, of which
+a step is made; options lead to a more general operation. Read next: `../layers/regression_loss.py`,
+`../layers/cross_entropy.py`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Normalisations: by the batch, by each image itself, or by groups of channels.
 
-In: images. Out: images of mean 0 and deviation 1, scaled and shifted. The one idea: statistics and
-their use are calls of their own, so that each can be recomputed by itself; the running statistics
-are updated by a third, which runs once. A layer or group norm is the instance norm of one image
-that has a channel for each set of values. Read next: `../layers/batch_norm.py`.
+Images are brought to mean 0 and deviation 1, then scaled and shifted. The statistics and their use
+are separate calls, so that each can be recomputed by itself; the running statistics are updated by
+a third call, which runs once. A layer or group norm is the instance norm of one image that has a
+channel for each set of values. Read next: `../layers/batch_norm.py`.
 """
 
 from __future__ import annotations

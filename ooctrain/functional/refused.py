@@ -1,8 +1,7 @@
-"""What PyTorch has and this library has not, by name, and what to do instead.
+"""Functions and modules of PyTorch that this library lacks, and what to do instead.
 
-In: a name that somebody asks `functional` or `nn` for. Out: the words of the error. The one idea: a
-missing name is a question, "how do I do that here?", so the error answers it. The table is printed
-in docs/torch.md. Read next: `__init__.py`.
+A missing name of `functional` or `nn` is a question, "how do I do that here?", so the error answers
+it. The table is printed in docs/torch.md. Read next: `__init__.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Networks by name, with torchvision's module names and layouts, so that its weights load.
 
-In: a name, the number of classes, a stem. Out: a `Module`. The one idea: a registry that a reader
-can see; beside each network stands what it is usually given, so that `ooctrain plan NAME` asks a
-sensible question. Read next: `resnet.py`; `inception.py` for a step with two losses.
+The networks stand in a registry that a reader can see: a name, a number of classes and a stem give
+a `Module`. With each network stands the input that it is usually given, so that `ooctrain plan
+NAME` asks a sensible question without further options. Read next: `resnet.py`; `inception.py` for a
+step with two losses.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """AlexNet in torchvision's names and layout.
 
-In: (N, 3, H, W). Out: logits (N, classes). The one idea: the network that made GPUs the tool for
-images; nearly all of its memory is weights (the first linear layer alone holds 151 MB), nearly all
-of its time is convolution, so it is the opposite of a DenseNet for a planner. Source: Krizhevsky
-2014, "One weird trick", the single-tower variant that torchvision has; the original of 2012 splits
-the filters over two GPUs. Read next: `vgg.py`.
+AlexNet maps images (N, 3, H, W) to logits (N, classes). It is the network that made GPUs the tool
+for images. Nearly all of its memory is weights (the first linear layer alone holds 151 MB) and
+nearly all of its time is convolution, so for a planner it is the opposite of a DenseNet. Source:
+Krizhevsky 2014, "One weird trick", the single-tower variant that torchvision has; the original of
+2012 splits the filters over two GPUs. Read next: `vgg.py`.
 """
 
 from __future__ import annotations

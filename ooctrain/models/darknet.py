@@ -1,10 +1,10 @@
 """DarkNet-19: nineteen convolutions with batch norm and leaky ReLU.
 
-In: (N, 3, H, W). Out: logits (N, classes). The one idea: 3 x 3 convolutions double the channels
-after each pooling, 1 x 1 convolutions squeeze them in between, and the classes are a last 1 x 1
-convolution under the mean over all pixels: a network of local windows from end to end, which is why
-paper 003 tiles it. Source: Redmon and Farhadi 2017 (YOLO9000), table 6. torchvision does not have
-it; the names are those of VGG with batch norm. Read next: `densenet.py`.
+DarkNet-19 maps images (N, 3, H, W) to logits (N, classes). Its 3 x 3 convolutions double the
+channels after each pooling, and 1 x 1 convolutions squeeze them in between. The classes are a last
+1 x 1 convolution under the mean over all pixels. So the network is made of local windows up to that
+mean, which is why paper 003 tiles it. Source: Redmon and Farhadi 2017 (YOLO9000), table 6.
+torchvision does not have it; the names are those of VGG with batch norm. Read next: `densenet.py`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """DeepLabv3+: a dilated backbone, pyramid pooling by dilated convolutions, a small decoder.
 
-In: (N, 3, H, W). Out: logits for each pixel, (N, classes, H, W). The one idea: dilation instead of
-stride keeps the maps large (1/16 of the size), windows of several dilations side by side see
-several scales, and a decoder joins the result, four times enlarged, with the backbone's maps of a
-quarter of the size. Source: Chen et al. 2018, figure 2: two 3 x 3 convolutions of 256 filters in
-the decoder, 48 channels of low-level features, rates 6, 12, 18. Papers 000 and 001 use this network
-and do not state its backbone: `resnet50` is our default, `xception65` the one that the network's
+DeepLabv3+ maps images (N, 3, H, W) to logits for each pixel, (N, classes, H, W). Dilation instead
+of stride keeps the maps large (1/16 of the size). Parallel windows of several dilations see several
+scales. A decoder enlarges the result four times and joins it with the backbone's maps of a quarter
+of the size. Source: Chen et al. 2018, figure 2: two 3 x 3 convolutions of 256 filters in the
+decoder, 48 channels of low-level features, rates 6, 12, 18. Papers 000 and 001 use this network and
+do not state its backbone: `resnet50` is our default; `xception65` is the one that the network's
 authors recommend, then with separable convolutions in pyramid and decoder too, as in their code.
 Names as in torchvision's DeepLabv3 where it has the part. Read next: `pix2pixhd.py`.
 """

@@ -1,11 +1,11 @@
 """DenseNet-121, -161, -169 and -201 in torchvision's names and layouts.
 
-In: (N, 3, H, W). Out: logits (N, classes). The one idea: every layer reads the outputs of all
+A DenseNet maps images (N, 3, H, W) to logits (N, classes). Every layer reads the outputs of all
 layers before it in its block, joined along the channels. Each layer appends its output to a copy of
-what it has read, so a block of n layers holds about n^2 / 2 times the growth in activations: many
-cheap, large values, the case where recomputing pays. (torchvision joins n + 1 single outputs before
-layer n: the same values and bytes in n^2 / 2 pieces of gradient instead of n.) Source: Huang et al.
-2017, table 1. Read next: `inception.py`.
+what it has read, so a block of n layers holds about n^2 / 2 times the growth in activations. These
+are many large values that are cheap to compute, the case where recomputation pays. (torchvision
+joins n + 1 single outputs before layer n: the same values and bytes, with n^2 / 2 pieces of
+gradient instead of n.) Source: Huang et al. 2017, table 1. Read next: `inception.py`.
 """
 
 from __future__ import annotations

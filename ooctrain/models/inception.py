@@ -1,10 +1,11 @@
 """Inception v3 in torchvision's names and layout, with its auxiliary classifier.
 
-In: (N, 3, 299, 299). Out: logits; in training also those of the auxiliary classifier. The one idea:
-four branches side by side at several scales, joined along the channels; large windows are split
-into 1 x 7 and 7 x 1. The auxiliary classifier hangs on the middle of the network and counts 0.4 in
-the loss: a step with two losses. Source: Szegedy et al. 2016, which does not state the weight; 0.4
-is what PyTorch's training scripts take. Read next: `nn/named_losses.py`, `OwnLoss`.
+Inception v3 maps images (N, 3, 299, 299) to logits, and in training also to those of the auxiliary
+classifier. A block computes up to four parallel branches at several scales and joins them along the
+channels; large windows are split into 1 x 7 and 7 x 1. The auxiliary classifier hangs on the middle
+of the network and counts 0.4 in the loss, so the step has two losses. Source: Szegedy et al. 2016,
+which does not state the weight; 0.4 is what PyTorch's training scripts take. Read next:
+`nn/named_losses.py`, `OwnLoss`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """LeNet-5 with ReLU and max pooling: the smallest convolutional network worth training.
 
-In: (N, C, 32, 32), or (N, C, 28, 28) with the padding that the original gave them. Out: logits.
-Source: LeCun et al. 1998, with today's activations. Read next: `vgg.py`.
+The input is (N, C, 32, 32), or (N, C, 28, 28) with the padding that the original gave such images;
+the output is logits. Source: LeCun et al. 1998, with today's activations. Read next: `vgg.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A network of somebody's own, named as planners and allocators are: "file.py:function".
+"""A network from the user's own file, named as planners and allocators are: "file.py:function".
 
-In: the text, and the arguments of `models.build`. Out: a `Module`. The one idea: the function is
-called with those of num_classes, stem and in_channels that are among its parameters, so that a
-network of fixed size need not take any. Read next: `__init__.py`.
+The function gets those of the arguments num_classes, stem and in_channels of `models.build` that
+are among its parameters, and returns a `Module`. A network of fixed size therefore need not take
+any argument. Read next: `__init__.py`.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """Pix2PixHD: a generator and discriminators at several scales, trained together in one step.
 
-In: a label map (N, C, H, W) (for Cityscapes 35 one-hot classes and one channel of object borders),
-and as target the photograph (N, 3, H, W). Out: a generated photograph. The one idea: generator and
-discriminators are one module with one loss. The discriminators' loss takes the generated image as a
-constant, the generator's loss takes the discriminators' weights as constants (`module.frozen`);
-so in the gradient of the sum each network has the gradient of its own loss, and one backward pass,
-one optimizer and one plan serve both. Source: Wang et al. 2018: the global generator (512 x 1024),
-multi-scale discriminators, least-squares losses and feature matching (section 3.2); two scales and
-the names as in the published code. Its perceptual loss is optional: it is meaningful only with
-VGG-19's trained weights, which are not part of this library, and costs the same with any. Read
-next: `../tracing.py`.
+The input is a label map (N, C, H, W) (for Cityscapes 35 one-hot classes and one channel of object
+borders), the target is the photograph (N, 3, H, W), and the output is a generated photograph.
+Generator and discriminators are one module with one loss. The discriminators' loss takes the
+generated image as a constant; the generator's loss takes the discriminators' weights as constants
+(`module.frozen`). So in the gradient of the sum each network has the gradient of its own loss, and
+one backward pass, one optimizer and one plan serve both. Source: Wang et al. 2018: the global
+generator (512 x 1024), multi-scale discriminators, least-squares losses and feature matching
+(section 3.2); two scales and the names as in the published code. Its perceptual loss is optional:
+it is meaningful only with VGG-19's trained weights, which are not part of this library, and costs
+the same with any. Read next: `../tracing.py`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """ResNet-18, -34, -50, -101 and -152 in torchvision's names and layouts.
 
-In: (N, 3, H, W). Out: logits (N, classes). The one idea: a block computes a correction and adds its
-input; so a gradient reaches every block directly. The ImageNet stem is a 7 x 7 convolution of
-stride 2 and a max pooling; the CIFAR stem a single 3 x 3 convolution (He et al. 2016, sections 3.3
-and 4.2). ResNet-50 strides in the 3 x 3 convolution, as torchvision does ("v1.5"). Read next:
+A ResNet maps images (N, 3, H, W) to logits (N, classes). A block computes a correction and adds its
+input, so a gradient reaches every block directly. The ImageNet stem is a 7 x 7 convolution of
+stride 2 and a max pooling; the CIFAR stem is a single 3 x 3 convolution (He et al. 2016, sections
+3.3 and 4.2). ResNet-50 strides in the 3 x 3 convolution, as torchvision does ("v1.5"). Read next:
 `../tracing.py`.
 """
 

@@ -1,11 +1,11 @@
 """U-Net: down by pooling, up by transposed convolution, and a skip at every size.
 
-In: (N, 3, H, W). Out: logits for each pixel, (N, classes, H, W). The one idea: what is computed on
-the way down is read again on the way up at the same size, so the largest activations live longest:
-first written, last read. That is the network for which a chain is no model and swapping pays most.
-Source: Ronneberger et al. 2015, with today's padding, which keeps the size, and batch norm; the
-names are those of the PyTorch version that most people load (Pytorch-UNet by milesial). Read next:
-`deeplab.py`.
+U-Net maps images (N, 3, H, W) to logits for each pixel, (N, classes, H, W). Values computed on the
+way down are read again on the way up at the same size, so the largest activations live longest:
+they are written first and read last. A chain is therefore no model of this network, and swapping
+pays most for it. Source: Ronneberger et al. 2015, with today's padding, which keeps the size, and
+batch norm; the names are those of the PyTorch version that most people load (Pytorch-UNet by
+milesial). Read next: `deeplab.py`.
 """
 
 from __future__ import annotations

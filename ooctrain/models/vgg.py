@@ -1,10 +1,10 @@
 """VGG-11, -16 and -19, with and without batch norm, in torchvision's names and layouts.
 
-In: (N, 3, H, W). Out: logits (N, classes). The one idea: 3 x 3 convolutions all the way, halving
-the image and doubling the channels. The ImageNet classifier has three linear layers on 7 x 7 maps
-(102 million of the 138 million weights of VGG-16); the CIFAR one has two on the mean of the last
-maps: 512 - 512 - classes. Source: Simonyan and Zisserman 2015, table 1 (A, D, E). Read next:
-`resnet.py`.
+A VGG maps images (N, 3, H, W) to logits (N, classes); all its convolutions are 3 x 3. From stage to
+stage the image is halved and the channels double, up to 512. The ImageNet classifier has three
+linear layers on 7 x 7 maps (102 million of the 138 million weights of VGG-16); the CIFAR classifier
+has two on the mean of the last maps: 512 - 512 - classes. Source: Simonyan and Zisserman 2015,
+table 1 (A, D, E). Read next: `resnet.py`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Xception-65 as DeepLab uses it: separable convolutions all the way, strides in place of pooling.
 
-In: (N, 3, H, W). Out: for DeepLab the last maps and those of a quarter of the size. The one idea: a
-3 x 3 convolution of each channel alone, then a 1 x 1 convolution across channels, do for a ninth of
-the work what one 3 x 3 convolution does; so nearly all bytes are activations. Source: Chollet 2017;
-"modified aligned Xception", Chen et al. 2018, figure 4, and the layer names, strides and skips of
-its published code. Read next: `deeplab.py`.
+The input is (N, 3, H, W); DeepLab gets the last maps and those of a quarter of the size. A
+separable convolution is a 3 x 3 convolution of each channel alone, followed by a 1 x 1 convolution
+across channels. It replaces one 3 x 3 convolution for about a ninth of the work, so nearly all
+bytes are activations. Source: Chollet 2017; "modified aligned Xception", Chen et al. 2018, figure
+4, and the layer names, strides and skips of its published code. Read next: `deeplab.py`.
 """
 
 from __future__ import annotations

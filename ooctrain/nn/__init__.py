@@ -1,10 +1,9 @@
 """Layers as modules, with the names, argument orders, defaults and initial weights of `torch.nn`.
 
-In: sizes. Out: modules whose `forward` calls `functional`. The one idea: a layer owns its
-parameters and settings; the function does the rest. Weights begin as in PyTorch (Kaiming-uniform
-with a = sqrt(5), that is U(-1/sqrt(fan_in), 1/sqrt(fan_in)); biases the same), drawn from the
-generator that `oc.manual_seed` seeds. Read next: `weights.py`, `../functional/`,
-`../models/resnet.py`.
+A layer owns its parameters and settings, and its `forward` calls the function of `functional` that
+does the rest. Weights begin as in PyTorch (Kaiming-uniform with a = sqrt(5), that is
+U(-1/sqrt(fan_in), 1/sqrt(fan_in)); biases the same), drawn from the generator that `oc.manual_seed`
+seeds. Read next: `weights.py`, `../functional/`, `../models/resnet.py`.
 """
 
 from typing import NoReturn

@@ -1,6 +1,6 @@
 """Activations as modules, those of `functional/activations.py`.
 
-In: the settings of an activation, under PyTorch's names. Out: modules; PReLU alone has a parameter.
+A module keeps the settings of its activation under PyTorch's names; PReLU alone has a parameter.
 `inplace` is accepted and ignored: `share_storage` decides where that is safe. Read next:
 `plain.py`.
 """

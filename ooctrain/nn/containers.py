@@ -1,7 +1,7 @@
 """Modules that hold modules: one after the other, a list of them, or some by name.
 
-In: modules. Out: a module whose children are named by their places, as PyTorch names them, so that
-weights have the same names. Read next: `weights.py`.
+A container names its children by their places, as PyTorch does, so that weights have the same
+names. Read next: `weights.py`.
 """
 
 from __future__ import annotations

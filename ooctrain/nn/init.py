@@ -1,9 +1,9 @@
 """How weights begin.
 
-In: a parameter, or its shape. Out: the parameter, with a way to make its first values. The one
-idea: values are made when they are first needed, from the generator drawn now; so a model that is
-only traced and planned never has them. Sources: He et al. (2015) for Kaiming's bounds; PyTorch for
-which layer uses which. Read next: `engine/eager.py` (where the values are kept).
+A parameter, or its shape, is given a way to make its first values. The values are made when they
+are first needed, from the generator drawn now, so a model that is only traced and planned never has
+them. Sources: He et al. (2015) for Kaiming's bounds; PyTorch for which layer uses which. Read next:
+`engine/eager.py` (where the values are kept).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Losses as modules: of class numbers (cross entropy), of values (squared, absolute differences).
 
-In: options. Out: modules called with what a network says and what it should say. Read next:
+A module keeps the options of its loss and is called with a prediction and its target. Read next:
 `../functional/losses.py`.
 """
 

@@ -1,9 +1,9 @@
-"""What the loss of a step is, and which target fits it.
+"""The loss of a step, and the target that fits it.
 
-In: a loss by name, as a function or as the model's own; the model's output. Out: the function, and
-shape and type of the target. The one idea: only the loss knows what a target looks like (class
-numbers, or another output), so this is asked once the output's shape is known, in the middle of
-tracing. Read next: `tracing.py`; `models/inception.py`, which has a loss of its own.
+A loss is given by name, as a function or as the model's own. Only the loss knows the form of its
+target (class numbers, or another output), so the target's shape and type are asked of it in the
+middle of tracing, once the shape of the model's output is known. Read next: `tracing.py`;
+`models/inception.py`, which has a loss of its own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Normalisations by each image itself: of each channel, of groups of channels, of the last axes.
 
-In: numbers of channels or extents. Out: modules; training and evaluation are the same, there are no
-running statistics. Read next: `../functional/norm.py`; `weights.py` for batch norm.
+These modules take numbers of channels or extents. They have no running statistics, so training and
+evaluation are the same. Read next: `../functional/norm.py`; `weights.py` for batch norm.
 """
 
 from __future__ import annotations

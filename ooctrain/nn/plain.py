@@ -1,8 +1,7 @@
 """Layers without weights: activations, poolings, padding, resizing, dropout.
 
-In: the settings of a layer. Out: modules that own nothing but these. The one idea: a setting is
-kept as it was given, under PyTorch's name, and handed to the function of `functional` that does the
-rest. Read next: `losses.py`.
+These modules own nothing but their settings. A setting is kept as it was given, under PyTorch's
+name, and handed to the function of `functional` that does the rest. Read next: `losses.py`.
 """
 
 from __future__ import annotations

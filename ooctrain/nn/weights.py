@@ -1,8 +1,7 @@
 """Layers with weights: convolutions, the linear layer, batch norm.
 
-In: numbers of channels and the settings of a layer. Out: modules with parameters that begin as in
-PyTorch. The one idea: the module owns parameters and settings, `functional` makes the call. Read
-next: `init.py` (how weights begin), `norms.py`, `plain.py`.
+The module owns the parameters and settings of a layer, and `functional` makes the call. Parameters
+begin as in PyTorch. Read next: `init.py` (how weights begin), `norms.py`, `plain.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Optimizers and schedules of their learning rates, with the names of `torch.optim`.
 
-In: parameters with gradients. Out: their next values. Read next: `base.py`, `optimizers.py`, then
-`schedules/base.py`.
+An optimizer computes the next values of parameters from their gradients. Read next: `base.py`,
+`optimizers.py`, then `schedules/base.py`.
 """
 
 from ooctrain.optim import schedules as lr_scheduler

@@ -1,10 +1,9 @@
-"""What all optimizers share: parameter groups, slots, counted steps, state.
+"""Parameter groups, slots, counted steps and state: the parts that all optimizers share.
 
-In: parameters with gradients. Out: their next values. The one idea: an update is an operation
-(`layers/update.py`) recorded by the optimizer, at once in eager mode, as one call per parameter in
-a trace; so `step()` and a planned training step do the same arithmetic. Learning rates are step
-scalars: "lr" for the first parameter group, "lr.1" for the second. Read next: `optimizers.py`,
-`tracing.py`.
+An update is an operation (`layers/update.py`) that the optimizer records: at once in eager mode,
+and as one call per parameter in a trace. So `step()` and a planned training step do the same
+arithmetic. Learning rates are step scalars: "lr" for the first parameter group, "lr.1" for the
+second. Read next: `optimizers.py`, `tracing.py`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Optimizers by name, with parameters: "adam", "adam:betas=0.8+0.9", "mine.py:Mine".
 
-In: a text, and the parameters to train. Out: an optimizer. The one idea: an optimizer is named as a
-planner or an allocator is (`plugins.py`), so the command line and `Trainer(optimizer=...)` know the
-same words. A name that has not been told a learning rate takes the one that stands here. Read next:
-`optimizers.py`.
+An optimizer is named as a planner or an allocator is (`plugins.py`), so the command line and
+`Trainer(optimizer=...)` take the same names. An optimizer that is named without a learning rate
+takes the default that stands here. Read next: `optimizers.py`.
 """
 
 from __future__ import annotations

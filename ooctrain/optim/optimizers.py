@@ -1,8 +1,7 @@
 """Optimizers, with the names, argument orders and defaults of `torch.optim`.
 
-In: the settings of a parameter group. Out: the operation that updates its parameters, and the names
-of their slots. The one idea: an optimizer is no more than this; `base.py` does the rest. Read next:
-`layers/update.py`.
+An optimizer turns the settings of a parameter group into the operation that updates its parameters
+and the names of their slots; `base.py` does the rest. Read next: `layers/update.py`.
 """
 
 from __future__ import annotations

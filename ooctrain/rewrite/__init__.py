@@ -1,11 +1,11 @@
 """Rewrites: a trace in, a trace out, before planning; each is named in `Plan.rewrites`.
 
-In: a trace and names. Out: the trace after those rewrites, in their order. The one idea: a rewrite
-is a pure function, so whoever has the original trace and the names can check the plan's trace (rule
-R602). A name may carry parameters after a colon: "tile:4x4:conv1", "bands:16", "narrow:1048576".
-All keep the bits; tiling does on whole numbers, and adds floats in another order. Others are
-"my_file.py:mine", or entry points of group "ooctrain.rewrites" (`plugged.py`). Read next:
-`fuse.py`, `share_storage.py`, `narrow.py`, then `tile/`.
+A rewrite is a pure function of a trace, and several are applied in the order of their names. The
+original trace and the names therefore suffice to check the plan's trace (rule R602). A name may
+carry parameters after a colon: "tile:4x4:conv1", "bands:16", "narrow:1048576". All rewrites keep
+the bits, except that tiling keeps them on whole numbers and adds floats in another order. Users'
+rewrites are "my_file.py:mine", or entry points of group "ooctrain.rewrites" (`plugged.py`). Read
+next: `fuse.py`, `share_storage.py`, `narrow.py`, then `tile/`.
 """
 
 from __future__ import annotations

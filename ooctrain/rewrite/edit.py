@@ -1,8 +1,8 @@
 """Building a trace anew with some calls changed, joined or dropped.
 
-In: a trace and the calls that are to stand in it, in order, over the old variables. Out: a checked
-trace with new ids. The one idea: a rewrite edits a list of calls; variables that nobody touches any
-more vanish by themselves, names stay. Read next: `fuse.py`, `share_storage.py`.
+A rewrite edits a list of calls: it gives those that are to stand in the trace, in order, over the
+old variables, and gets a checked trace with new ids. Variables that no call uses any more vanish by
+themselves; names stay. Read next: `fuse.py`, `share_storage.py`.
 """
 
 from __future__ import annotations

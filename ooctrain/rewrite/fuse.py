@@ -1,11 +1,11 @@
 """Fusing: ReLU joins the norm or sum before it, and its gradient joins what reads it.
 
-In: a trace. Out: a trace with fewer calls and the same bits. The one idea: these calls are bound by
-memory, so what rides along in a pass that happens anyway is free. Forward, ReLU and the residual
-sum are done by the call that applies batch norm. Backward, the gradient of a ReLU is dy where y >
-0: if all its readers can apply that mask themselves (the two gradient calls of batch norm, a sum),
-the masked gradient is never written. Source: the fusions of cuDNN's batch-norm API. Apply before
-`share_storage`. Read next: `share_storage.py`.
+The fused trace has fewer calls and the same bits. These calls are bound by memory, so work that is
+done in a pass that happens anyway is free. Forward, the call that applies batch norm also does the
+ReLU and the residual sum. Backward, the gradient of a ReLU is dy where y > 0; if all its readers
+can apply that mask themselves (the two gradient calls of batch norm, a sum), the masked gradient is
+never written. Source: the fusions of cuDNN's batch-norm API. Apply before `share_storage`. Read
+next: `share_storage.py`.
 """
 
 from __future__ import annotations

@@ -1,16 +1,17 @@
-"""Narrow: calls that fill the device by themselves are split into calls that work in place.
+"""Narrow: calls that alone fill the device are split into calls that work in place.
 
-In: a trace after `fuse`, and how many bytes a call may hold by itself. Out: a trace with the same
-bits. The one idea: `fuse` saves a pass through memory, and pays with width. The two gradient calls
-of a batch norm, and the sum behind a shortcut, read dy, the mask y and one array more; in 7.5 times
-too little memory three such arrays hold five sixths of it, nothing can be fetched beside such a
-call, and the GPU waits. dz = dy where y > 0 can be written over dy, if nobody else reads dy; then
-each of these calls holds two arrays, and y may leave before them. Likewise a norm that adds a
-residual and may overwrite neither of them writes a third array: the norm alone writes it, and the
-sum is written over that. So the pass that `fuse` saved is paid for again, but only where it buys
-room to copy. Where nothing can be overwritten nothing would be gained, and nothing is done. Source:
-ours; in place as paper 004, section 4.2. Read next: `fuse.py`, which this undoes in part;
-`execution/compose.py`, which offers such steps to planners that choose.
+This rewrite is for a trace after `fuse`, which saves passes through memory, but whose calls hold
+more at once. The two gradient calls of a batch norm, and the sum behind a shortcut, read dy, the
+mask y and one array more. With 7.5 times too little memory three such arrays hold five sixths of
+it, so nothing can be fetched during such a call and the GPU waits. But dz = dy where y > 0 can be
+written over dy if no other call reads dy. Then each of these calls holds two arrays, and y may
+leave before them. Likewise a norm that adds a residual and may overwrite neither of its inputs
+writes a third array; after the split the norm alone writes it, and the sum overwrites it. The pass
+that `fuse` saved is paid for again, but only where it makes room for copies: where nothing can be
+overwritten there would be no gain, so the calls stay, as do calls of at most a given number of
+bytes. The bits are the same. Source: ours; in place as paper 004, section 4.2. Read next:
+`fuse.py`, which this undoes in part; `execution/compose.py`, which offers such steps to planners
+that choose.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """Small objects: biases, scales and statistics lie in one region that never leaves the device.
 
-In: a trace, and how the allocator rounds. Out: the trace with its small lasting variables *pinned*:
-each counts 0 bytes in the ledger, and the region that holds them all is a constant in it. The one
-idea: an allocator of large chunks gives a bias of 4 KiB a chunk of 2 MiB, and swapping it would
-gain nothing, so planners do not see such variables; each gets a place of its own that it keeps, so
-the region can neither fragment nor grow, and its size is known before planning. Values that come
-and go with the images (activations and their gradients) are left to the planner, whatever their
-size: their number grows with the network, and they use the same memory one after the other. Source:
+An allocator of large chunks gives a bias of 4 KiB a chunk of 2 MiB, and swapping the bias would
+gain nothing. The small lasting variables of a trace are therefore *pinned*: planners do not see
+them, each counts 0 bytes in the ledger, and the region that holds them all, whose size follows from
+the allocator's rounding, is a constant in it. Each keeps a place of its own, so the region can
+neither fragment nor grow, and its size is known before planning. Values that come and go with the
+images (activations and their gradients) are left to the planner, whatever their size: their number
+grows with the network, and they use the same memory one after the other. Source:
 docs/allocators.md, "Small objects"; PyTorch and nnabla keep pools for small objects, of no fixed
 size. Read next: `sched/budget.py`, which counts the region; `sched/planning/beside_region.py`,
-which plans beside it; `execution/placement.py`.
+which plans with the region set aside; `execution/placement.py`.
 """
 
 from __future__ import annotations

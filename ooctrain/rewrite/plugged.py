@@ -1,10 +1,10 @@
-"""Rewrites of other people: "file.py:name" and entry points, and what a rewrite keeps.
+"""Users' rewrites, named "file.py:name" or by entry points, and how much each of them keeps.
 
-In: a name. Out: a `NamedRewrite`. The one idea: whoever writes a rewrite says how much of a step's
-results it keeps, and the laws hold it to that: "bits": every output to the bit; "bound": to the bit
-where sums are exact, else up to rounding; "meaning changed": another network, with the same inputs
-and outputs. It says so by an attribute `keeps` of its function or class; without one, by "bits".
-Read next: `rewrite/__init__.py` for our own; `testing/check_rewrite.py` for the laws.
+Such a name gives a `NamedRewrite`. The author of a rewrite states how much of a step's results it
+keeps, and the laws hold it to that. "bits": every output to the bit. "bound": to the bit where sums
+are exact, else up to rounding. "meaning changed": another network, with the same inputs and
+outputs. The statement is an attribute `keeps` of its function or class, by default "bits". Read
+next: `rewrite/__init__.py` for our own; `testing/check_rewrite.py` for the laws.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Sharing storage: a result takes over the storage of an input that nobody needs any more.
+"""Sharing storage: a result takes over the storage of an input that is not needed any more.
 
-In: a trace. Out: the same calls with `reuse` set where that is safe. The one idea: "in place" is
-not an operation but an annotation: the output lies where the input lay. It is safe where the call
-is the last reader, the input is not handed out and does not outlive the step. This covers ReLU in
-place, gradients accumulated in place, reshapes that move nothing. The other half of the source, one
-storage for all error terms of a sum, needs nothing here: `Add.vjp` hands one variable to all terms,
-and the first call that accumulates onto it finds out whether it is the last reader. Source: paper
-004, section 4.2. Read next: `../sched/ledger.py`, which counts what this saves.
+"In place" is not an operation but an annotation: `reuse` says that the output lies where the input
+lay. It is set where the call is the last reader and the input is not handed out and does not
+outlive the step. This covers ReLU in place, gradients accumulated in place, and reshapes that move
+nothing. The other half of the source, one storage for all error terms of a sum, needs nothing here:
+`Add.vjp` hands one variable to all terms, and the first call that accumulates onto it finds out
+whether it is the last reader. Source: paper 004, section 4.2. Read next: `../sched/ledger.py`,
+which counts what this saves.
 """
 
 from __future__ import annotations

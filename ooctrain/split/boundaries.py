@@ -1,10 +1,10 @@
 """One dimension of a split: where its parts begin, and how each is padded (equations 1 to 7).
 
-In: the window of an operation (kernel k, stride s, padding p) and the first output O_i of each
-part. Out: where input I_i may be cut, and each part's own padding. The one idea: the parts of the
-output have the right sizes whatever the cut, if the padding at a cut makes up for it; so the cut is
-free between the first row that the next part's first window wants and the row behind the last that
-this part's last window wants.
+Given are the window of an operation (kernel k, stride s, padding p) and the first output O_i of
+each part. The parts of the output have the right sizes wherever the input is cut, if the padding at
+a cut makes up for it. So the cut I_i is free between the first row that the next part's first
+window reads and the row behind the last that this part's last window reads, and each part's own
+padding follows from it.
 
 Source: paper 004, section 3.1. Departures: p_{i,b} = I_i + p_b - O_i s, where (O_i - 1) s is
 printed, which gives every part but the first one output too many; equations 1 and 2 are about the

@@ -1,10 +1,10 @@
 """Where each value of a network is cut, from the joint back to the input.
 
-In: a sketch, a joint, how to split. Out: {value: first indices of its parts} for rows or columns.
-The one idea: the output split of a layer is the input split of the next (section 3.2), so nothing
-moves between patches: boundaries are chosen at the joint, and each layer hands them on to what it
-reads. Where several read the same value, as where a shortcut leaves it, they share one cut, which
-each of them must allow; where a single value is alive, there is a choice, and chance may make it.
+The output split of a layer is the input split of the next (section 3.2), so nothing moves between
+patches. Boundaries are chosen at the joint of a sketch, and each layer hands them on to the values
+that it reads; the result is {value: first indices of its parts} for rows or columns. Where several
+layers read the same value, for example at the start of a shortcut, they share one cut, which each
+of them must allow. Where a single value is alive, there is a choice, which may be made at random.
 
 Source: paper 004, sections 3.2 and 3.3 ("a separate output split scheme for each feature map").
 Read next: `patches.py`.

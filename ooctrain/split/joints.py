@@ -1,10 +1,10 @@
-"""Where the patches of a network may be joined, and how deep that is.
+"""Where the patches of a network may be joined, and how deep each such joint is.
 
-In: a `Sketch`. Out: its `Joint`s, one for each number of convolutions before it. The one idea: a
-place is good for joining where a single image is all that the rest of the network reads of what
-came before; in a residual network that is the end of a block, as in the paper. Up to there every
-operation must know how to work on a part (`part_rule`). Source: paper 004, sections 3.2 and 5.2.1
-(depth is the share of the convolutions before the joint). Read next: `cuts.py`.
+A `Sketch` gives one `Joint` for each number of convolutions before it. Patches can be joined at a
+place where the rest of the network reads a single image of all that was computed before; in a
+residual network that is the end of a block, as in the paper. Up to there every operation must have
+a rule for its work on a part (`part_rule`). Source: paper 004, sections 3.2 and 5.2.1 (depth is the
+share of the convolutions before the joint). Read next: `cuts.py`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Split-CNN: a model that trains in patches and evaluates whole.
 
-In: a model and a `Splitting`. Out: a `SplitModel` with the same parameters under the same names, so
-that either loads the other's weights. The one idea: nothing is copied and nothing is rewritten; in
-training the model's own `forward` is sketched, cut and recorded patch by patch, in evaluation it is
-called as it is (section 3.3: "the ability to use unsplit network for inference"). Every trace of
-the split model is a trace as any other: it is planned, swapped, recomputed and proved alike.
+A model and a `Splitting` give a `SplitModel` with the same parameters under the same names, so that
+either loads the other's weights. Nothing is copied and nothing is rewritten. In training the
+model's own `forward` is sketched, cut and recorded patch by patch; in evaluation it is called as it
+is (section 3.3: "the ability to use unsplit network for inference"). A trace of the split model is
+an ordinary trace: it is planned, swapped, recomputed and proved like any other.
 
 Source: paper 004, sections 3 and 4.1. Departures: docs/split.md. Read next: `patches.py`.
 """

@@ -1,10 +1,10 @@
 """Records a sketched network patch by patch.
 
-In: a `Layout`: the sketch, the joint, the cuts of every value. Out: the network's output on the
-tape in force. The one idea: one patch goes through all layers before the next begins, so what is
-alive at a time is a part of each image, and all patches use the same workspace in turn; backward
-comes to them in the opposite order. Each is cut off the input, and at the joint the parts are laid
-side by side (equations 4, 6 and 7). Everything behind the joint is recorded as it was sketched.
+A `Layout` holds the sketch, the joint and the cuts of every value; the network's output is recorded
+on the tape in force. One patch goes through all layers before the next begins, so only a part of
+each image is alive at a time, and all patches use the same workspace in turn. Backward visits them
+in the opposite order. Each patch is cut off the input, and at the joint the parts are put together
+(equations 4, 6 and 7). Everything behind the joint is recorded as it was sketched.
 
 Source: paper 004, sections 3.1 and 3.2. Read next: `model.py`.
 """

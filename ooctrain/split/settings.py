@@ -1,7 +1,8 @@
-"""How a network is split, in numbers and in the words of the command line.
+"""How a network is split, as numbers and as an option of the command line.
 
-In: depth, grid and the rest; or "depth=0.5,grid=2x2,stochastic". Out: a `Splitting`, or a
-ConfigError that says which number is out of its range. Read next: `boundaries.py`, `model.py`.
+Depth, grid and the other numbers, or a text such as "depth=0.5,grid=2x2,stochastic", give a
+`Splitting`, or a ConfigError that says which number is out of its range. Read next:
+`boundaries.py`, `model.py`.
 """
 
 from __future__ import annotations

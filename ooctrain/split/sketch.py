@@ -1,9 +1,9 @@
 """A network's forward pass as a list of calls, before anything is recorded.
 
-In: a module and an input. Out: a `Sketch`: the operations in order, which values each reads and
-makes. The one idea: a module is code, and code cannot be split; so it is called once on a tape that
-computes nothing and writes down what it is told, and what was written down is split. Read next:
-`joints.py`, which looks for places in it; `patches.py`, which records it again.
+A module is code, and code cannot be split. So the module is called once, with its input, on a tape
+that computes nothing and writes down the operations in order and the values that each reads and
+makes. This list, a `Sketch`, is then split. Read next: `joints.py`, which looks for places in it;
+`patches.py`, which records it again.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Schedules of learning rates, with names, arguments and defaults of `torch.optim.lr_scheduler`.
 
-In: an optimizer. Out: its learning rates, epoch by epoch. Read next: `base.py`, then `by_epoch.py`.
+A schedule sets the learning rates of an optimizer epoch by epoch. Read next: `base.py`, then
+`by_epoch.py`.
 """
 
 from ooctrain.optim.schedules.base import LRScheduler

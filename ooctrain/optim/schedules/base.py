@@ -1,10 +1,10 @@
-"""What all schedules of learning rates share: epochs, rates in force, state.
+"""Epochs, rates in force and state: the parts that all schedules of learning rates share.
 
-In: an optimizer, the number of epochs so far. Out: its learning rates. The one idea: a rate is a
-function of the epoch and the first rate, not of the rate before; so a resumed run needs nothing but
-the epoch. Where somebody else has changed a rate meanwhile, such as another schedule of the same
-optimizer, it is scaled as the function would have been: schedules can be chained, as in PyTorch. A
-rate is a step scalar: changing it never traces or plans anew. Read next: `by_epoch.py`.
+A rate is a function of the epoch and the first rate, not of the rate before it, so a resumed run
+needs nothing but the epoch. A rate that has been changed meanwhile, for example by another schedule
+of the same optimizer, is scaled as the function would have been, so schedules can be chained, as in
+PyTorch. A rate is a step scalar: changing it never leads to a new trace or plan. Read next:
+`by_epoch.py`.
 """
 
 from __future__ import annotations

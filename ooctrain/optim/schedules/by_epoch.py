@@ -1,8 +1,8 @@
 """Schedules that are one formula of the epoch: steps, powers, a line, half a cosine.
 
-In: the epoch, the first rate. Out: the rate. The one idea: the closed forms that PyTorch documents;
-its own rates are products of all factors so far and differ from these in the last digits. Read
-next: `one_cycle.py`.
+The rate is computed from the epoch and the first rate by the closed form that PyTorch documents.
+PyTorch's own rates are products of all factors so far and differ from these in the last digits.
+Read next: `one_cycle.py`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """One cycle: the rate rises, then falls below where it began, and the momentum goes the other way.
 
-In: the number of steps in all, the highest rate. Out: rate and momentum of each step. The one idea:
-a phase is where it ends and what lies at both its ends; a momentum that is cycled is a step scalar
-as the rate is, so no step is traced or planned anew. Source: Smith and Topin, "Super-convergence"
-(2017), in fastai's form, which PyTorch has. Read next: `sequential.py`.
+The total number of steps and the highest rate determine the rate and momentum of each step. A phase
+is given by its end and by the values at both of its ends. A momentum that is cycled is a step
+scalar, as the rate is, so no step is traced or planned anew. Source: Smith and Topin,
+"Super-convergence" (2017), in fastai's form, which PyTorch has. Read next: `sequential.py`.
 """
 
 from __future__ import annotations

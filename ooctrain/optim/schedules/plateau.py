@@ -1,8 +1,7 @@
-"""A schedule that waits for the loss: it lowers the rate where nothing gets better any more.
+"""A schedule that waits for the loss: it lowers the rate when the loss no longer improves.
 
-In: after each epoch a number to watch. Out: the same rates, or lower ones. The one idea: besides
-the rates in force its state is four numbers, the best value so far among them. Read next:
-`../base.py`.
+After each epoch the schedule gets a number to watch and keeps the rates or lowers them. Besides the
+rates in force its state is four numbers, the best value so far among them. Read next: `../base.py`.
 """
 
 from __future__ import annotations

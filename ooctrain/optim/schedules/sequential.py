@@ -1,7 +1,7 @@
 """Schedules one after another: a warm-up, then something else.
 
-In: schedules of one optimizer, the epochs at which the next one begins. Out: their rates, each
-counting its epochs from its own beginning. Read next: `plateau.py`.
+The schedules belong to one optimizer; a list of epochs says when the next one begins, and each
+counts its epochs from its own beginning. Read next: `plateau.py`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Tiling: a rewrite of the trace that runs a chain of layers tile by tile, with the same results.
 
-In: a trace, a grid, the names of two layers. Out: an ordinary trace, which planners, verifier,
-simulator and executor treat like any other. The one idea: what does not outlive its tile need not
-be kept for the whole image. Two kinds of tiles do that: those that compute their halo again, and
-bands of rows that keep it. Source: paper 003; bands are ours (docs/tiling.md). Read next:
-`rewrite.py`, then `halo.py` (which rows), `rules.py` (which operations), `segment.py` (which
+A trace, a grid and the names of two layers give an ordinary trace, which planners, verifier,
+simulator and executor treat like any other. A value that does not outlive its tile need not be kept
+for the whole image. There are two kinds of tiles with this property: those that compute their halo
+again, and bands of rows that keep it. Source: paper 003; bands are ours (docs/tiling.md). Read
+next: `rewrite.py`, then `halo.py` (which rows), `rules.py` (which operations), `segment.py` (which
 calls), `weave.py` (the new trace); of bands `row_rules.py`, `frontier.py`, `bands.py`, `blocks.py`.
 """
 

@@ -1,9 +1,9 @@
-"""Which variable is the gradient of which: read off an operation's own backward calls.
+"""Which variable is the gradient of which, read from an operation's own backward calls.
 
-In: an operation and shapes, or a forward call with its backward calls. Out: `VjpCalls`, the calls
-that make up its gradient, with the role of each variable. The one idea: a trace does not say of
-what a backward call's output is the gradient, but the operation does: `vjp` is asked to record its
-calls once more, on shapes alone, and the trace is read against that record. Read next: `weave.py`.
+A trace does not say of which variable a backward call's output is the gradient, but the operation
+does. So `vjp` is asked to record its calls once more, on shapes alone, and the trace is compared
+with that record. The result is `VjpCalls`: the calls that make up the gradient, with the role of
+each variable. Read next: `weave.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Which rows of which tensor are at hand while bands run, and how a call gets the rows it reads.
+"""Which rows of which tensor exist while bands run, and how a call gets the rows that it reads.
 
-In: a tensor, an image, a span of rows. Out: a value that holds them, and where in it they lie. The
-one idea: rows are held by parts: the band's own, those kept for it, a whole tensor. A call reads a
-view of one part, or views of several (`pieces.py`). Read next: `bands.py`.
+For a tensor, an image and a span of rows this file finds a value that holds the rows, and their
+place in it. Rows are held in parts: the band's own, those kept for it, or a whole tensor. A call
+reads a view of one part, or views of several (`pieces.py`). Read next: `bands.py`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""banded: the step in bands or tiles, whichever leaves its planner the fastest list.
+"""banded: the step in bands or tiles, with the tiling that leads to the fastest plan.
 
-In: a step, a budget. Out: a plan of the tiled step. The one idea: which segments are cut and how
-high their bands are is chosen from estimates, for a row of limits of memory (`choose.py`); what
-these leave open, which rows to keep, to swap, to run again, is decided by a planner of lists, for
-the few choices around the budget. There are three kinds: tilings that fit without any swapping,
-those that fit if what lies between segments is swapped, both with their forward calls written into
-the backward pass once more, and bands that are written once, so that the planner decides.
+The planner takes a step and a budget and returns a plan of the tiled step. First it chooses the
+segments and the heights of their bands from estimates, for a series of limits of memory
+(`choose.py`). Then a planner of lists decides which rows to keep, to swap or to run again, for the
+few choices around the budget. The choices are of three kinds: tilings that fit without swapping,
+tilings that fit if the values between segments are swapped, both with their forward calls written
+into the backward pass once more, and bands whose forward calls are written once, so that the
+planner decides.
 
 Source: ours; docs/tiling.md. Read next: `choose.py`; `execution/planners.py`, where `auto` asks.
 """

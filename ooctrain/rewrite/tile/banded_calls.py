@@ -1,10 +1,10 @@
 """Which calls of a trace run in bands, over which rows, and where they stand among the others.
 
-In: a trace, names of a first and a last layer, cuts. Out: `BandedCalls`: forward and backward calls
-with their row rules and frontiers, and the other calls in order around them. The one idea: nothing
-is matched. A backward call says in its row rule what it reads; what it writes is the gradient of
-what its forward call reads, so it has the same bands. Whatever somebody outside reads is put
-together whole. Read next: `bands.py`.
+A trace, the names of a first and a last layer, and cuts give `BandedCalls`: forward and backward
+calls with their row rules and frontiers, and the other calls in order around them. No patterns of
+calls are matched. The row rule of a backward call says what it reads; it writes the gradient of
+what its forward call reads, so it has the same bands. A tensor that is read outside is put together
+whole. Read next: `bands.py`.
 """
 
 from __future__ import annotations

@@ -1,15 +1,16 @@
 """Row bands that compute no row twice: kept rows forward, gathered gradient rows backward.
 
-In: a trace and the calls of it that run in bands. Out: an ordinary trace. The one idea: image after
-image, band after band, each call runs over the rows that its frontier gives it. What it reads above
-them was made by the bands before; of each tensor the few rows that the next band needs are kept,
-cut out at once so that the rest may go, and the next band's own rows are written right beside them.
-Backward all comes in descending order: a gradient row is gathered from all rows that it went to,
-which are there by then, so no halo is added up and each row is written once. Weight gradients sum
-each band's own rows. What reads a sum over all rows, a norm, waits for all bands: such calls are a
+The given calls of a trace run image after image and band after band; each runs over the rows that
+its frontier gives it. The rows that it reads above them were made by the bands before. Of each
+tensor only the few rows that the next band needs are kept: they are cut out at once so that the
+rest can be freed, and the next band's own rows are written directly after them. Backward, bands go
+in descending order. A gradient row is gathered from all rows that it contributed to, which exist by
+then, so no halo is added up and each row is written once. Weight gradients sum each band's own
+rows. A call that reads a sum over all rows, such as a norm, waits for all bands; such calls are a
 level of their own (`barriers.py`). With `again`, a band's forward calls run once more in backward,
-from the kept rows; without, backward reads what forward made, and the planner decides what to keep,
-to swap, to run again. Source: ours; docs/tiling.md. Read next: `tests/properties/test_bands.py`.
+from the kept rows. Without it, backward reads what forward made, and the planner decides what to
+keep, to swap or to run again. Source: ours; docs/tiling.md. Read next:
+`tests/properties/test_bands.py`.
 """
 
 from __future__ import annotations

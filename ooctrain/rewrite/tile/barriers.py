@@ -1,11 +1,11 @@
-"""Barriers: what can only begin when a sum over all rows is there.
+"""Barriers: calls that can begin only when a sum over all rows is complete.
 
-In: calls of a segment and their row rules. Out: levels of calls. The one idea: bands follow each
-other through the calls of one level; what reads a sum over all rows belongs to the next level, and
-runs when all bands have gone through this one. Between two levels a tensor exists in bands, all of
-them, so that a planner decides what of it is kept, swapped or computed again. Going forward, a norm
-in training mode is such a sum; going backward, it is one more. Recomputation knows the statistics
-and has no barrier. Source: ours; docs/tiling.md. Read next: `bands.py`.
+The calls of a segment are sorted into levels by their row rules. Bands follow each other through
+the calls of one level; a call that reads a sum over all rows belongs to the next level, which
+starts when all bands have gone through this one. Between two levels all bands of a tensor exist,
+and a planner decides which of them are kept, swapped or computed again. A norm in training mode is
+such a sum going forward, and another going backward. Recomputation knows the statistics and has no
+barrier. Source: ours; docs/tiling.md. Read next: `bands.py`.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """Blocks: tensors between bands, inputs and results, as variables of one band each.
 
-In: a trace with calls of bands, in which such tensors are whole. Out: the same step, in which they
-need never be whole. The one idea: a call that reads rows of a whole can read the same rows of the
-blocks that it was put together from, or of an input that is cut into blocks (`pieces.py`); when
-nobody is left who reads the whole, it is not put together. So an image, and what is computed from
-it, may be larger than the device, and a planner moves block after block with the instructions that
-it has. A reader without a row rule keeps its whole. Source: ours; docs/tiling.md. Read next:
-`step/blocks.py`, by which values are given and taken.
+The rewritten step has the same calls of bands, but these tensors need never be whole. A call that
+reads rows of a whole tensor can read the same rows from the blocks of which it is made, or from an
+input that is cut into blocks (`pieces.py`). When no reader of the whole is left, it is not put
+together. So an image, and the values computed from it, may be larger than the device, and a planner
+moves block after block with its ordinary instructions. A reader without a row rule keeps its whole.
+Source: ours; docs/tiling.md. Read next: `step/blocks.py`, by which values are given and taken.
 """
 
 from __future__ import annotations

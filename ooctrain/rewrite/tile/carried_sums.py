@@ -1,13 +1,12 @@
 """A sum over all rows that goes on from band to band, with the bits of the untiled kernel.
 
-In: an operation that sums over all pixels (the statistics of a norm, the sums of its gradient, a
-bias's gradient, a loss of class numbers). Out: two operations: `CarriedSum`, which adds a band's
-rows to a state, and `CarriedTotal`, which makes of the state what the operation gives. The one
-idea: partial sums that each band makes for itself and that are added in the end have other
-roundings than one sum. The untiled kernel has an accumulator; carried from band to band, it sees
-the same numbers in the same order. Since kernels add whole blocks of rows, a band's rows are
-rounded to such (`rows_together`); but for a loss, whose state holds the block at work. Source:
-ours; docs/tiling.md. Read next: `norm_rules.py`.
+Partial sums that each band makes by itself and that are added in the end have other roundings than
+one sum. The untiled kernel has an accumulator; carried from band to band, it sees the same numbers
+in the same order. So an operation that sums over all pixels (the statistics of a norm, the sums of
+its gradient, a bias's gradient, a loss of class numbers) becomes two: `CarriedSum` adds a band's
+rows to a state, and `CarriedTotal` makes the operation's result from the state. Kernels add whole
+blocks of rows, so a band's rows are rounded to such blocks (`rows_together`), except for a loss,
+whose state holds the unfinished block. Source: ours; docs/tiling.md. Read next: `norm_rules.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The calls of a carried sum: of a band's rows, and the total when all bands have run.
 
-In: a call that sums over all rows, and how far a pass over the bands has come. Out: operations and
-steps. The one idea: the last thing that a level does is to make totals of its states; from then on
-they stand for what the untiled call has written. Read next: `bands.py`.
+The end of a level turns the states of its sums into totals; from then on the totals stand for the
+results of the untiled calls. Read next: `bands.py`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Which segments of a network run in bands or tiles, how high these are, which kind of halo.
+"""Which segments of a network run in bands or tiles, of which height, and with which kind of halo.
 
-In: a step, and times of its calls. Out: offers, each the least work under one limit of memory. The
-one idea: dynamic programming over the places where a network can be cut. Whoever stands at a cut
-holds what segments before it have stored; the next segment adds what it stores, needs its own room
-while it runs backward, and costs what it computes twice. Of two ways to a cut that store and cost
-more, neither is worth keeping but the better. Limits of memory run down in steps, so that whoever
-has a budget finds offers above and below it: planners that swap do with less than an offer needs.
+From a step and the times of its calls this file makes offers, each the least work under one limit
+of memory, by dynamic programming over the places where a network can be cut. A state at a cut holds
+what the segments before it have stored. The next segment adds what it stores, needs its own room
+while it runs backward, and costs what it computes twice. A way to a cut that stores more and costs
+more than another is dropped. Limits of memory run down in steps, so there are offers above and
+below a given budget: planners that swap need less than an offer says.
 
 Source: ours; what a halo costs is paper 003's section 4.3 for tiles that compute it again, and
 docs/tiling.md for bands that keep it. Read next: `banded.py`, which plans what is offered here.

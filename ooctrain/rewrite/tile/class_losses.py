@@ -1,10 +1,10 @@
 """Taking a loss of class numbers apart for bands: the loss of each pixel, and their total.
 
-In: a trace. Out: the same step with the same bits, in which a mean over pixels is two calls: the
-loss of each pixel, and their total with what it is divided by. The one idea: each pixel's loss is
-computed row by row; the total is a sum over all rows, which goes on from band to band; and the
-gradient of a mean divides by a number that is known only when all bands have gone by, so it reads
-that from the total. Source: ours; docs/tiling.md. Read next: `carried_sums.py`.
+In the rewritten step, which has the same bits, a mean over pixels is two calls: the loss of each
+pixel, and their total with its divisor. The loss of each pixel is computed row by row. The total is
+a sum over all rows, which goes on from band to band. The gradient of a mean divides by a number
+that is known only after the last band, so it reads that number from the total. Source: ours;
+docs/tiling.md. Read next: `carried_sums.py`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Dimension maps: which loop of an operation runs over which dimension of its tensors, as data.
 
-In: an operation and the shapes of what it reads and writes. Out: its `LoopNest`: the loops that can
-be tiled, and for each tensor which loop indexes which dimension. The one idea: two dimensions that
-one loop indexes are cut together. So a slice of the output along B, C, H or W can be computed from
-a slice of the input if the loop that runs over it runs over a dimension of the input as well; if
-that loop sums (the channels of a convolution) or if there is none (the rows of a global average),
-all of the input is needed. A slice of T elements then needs sigma T + delta.
+An operation and the shapes of its tensors give a `LoopNest`: the loops that can be tiled, and for
+each tensor the loop that indexes each dimension. Two dimensions that one loop indexes are cut
+together. So a slice of the output along B, C, H or W can be computed from a slice of the input if
+the loop over it also runs over a dimension of the input. If that loop sums (the channels of a
+convolution) or if there is none (the rows of a global average), all of the input is needed. A slice
+of T elements needs sigma T + delta.
 
 Source: paper 003, section 4.1, listings 1 and 2, tables 3 and 4, repaired (docs/errata.md): with a
 stride, sigma = s and delta = reach - s. Rows of table 3 that are wrong or too narrow in the print

@@ -1,12 +1,12 @@
-"""Frontiers: how far down each tensor can be computed once the first rows of the image are there.
+"""Frontiers: how far down each tensor can be computed from the first rows of the image.
 
-In: how each layer reads rows, and where the image is cut. Out: for each tensor its frontier, one
-row number for each cut. The one idea: band t of a tensor is what can be computed with the image up
-to cut t + 1 and could not before: rows [a(t), a(t + 1)) of its frontier a. Borders recede from
-layer to layer by what a window reaches down, so each row belongs to one band, and a band reads only
-rows of its own and a few above them, which are there already. Backward, the same borders say that
-all gradients that a row gathers are there, when bands go from the last to the first. Source: ours;
-docs/tiling.md has the proofs. Read next: `bands.py`.
+A tensor's frontier a has one row number for each cut of the image; it follows from the rows that
+each layer reads. Band t of a tensor is rows [a(t), a(t + 1)): those that can be computed with the
+image up to cut t + 1 and could not before. From layer to layer a border recedes by the rows that a
+window reaches down. So each row belongs to one band, and a band reads only its own rows and a few
+above them, which exist already. In backward, bands go from the last to the first, and the same
+borders guarantee that all gradients that a row gathers exist. Source: ours; docs/tiling.md has the
+proofs. Read next: `bands.py`.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Halo algebra: which inputs a tile of outputs reads, exact at the borders of the image.
 
-In: spans of output rows (or columns) and the windows of a chain of layers. Out: the input spans,
-clipped to the true tensor, with the padding that was clipped away. The one idea: carry intervals
-[lo, hi), not sizes, and pad a tile only where the true tensor ends. Nothing outside the image is
+Spans of output rows (or columns) and the windows of a chain of layers determine the input spans,
+clipped to the true tensor, with the padding that was clipped away. The algebra carries intervals
+[lo, hi), not sizes, and pads a tile only where the true tensor ends. Nothing outside the image is
 ever computed, so no layer needs a mask (uniform halo tiles would: a convolution of padding gives
-its bias, not zero). Source: paper 003, sections 2.3 and 4.3, table 4; corrected there, since the
-extent of s * T + (k - s) holds for every stride (docs/errata.md). H and W are independent, so
-everything here is one-dimensional. Read next: `rules.py`.
+its bias, not zero). H and W are independent, so everything here is one-dimensional. Source: paper
+003, sections 2.3 and 4.3, table 4; corrected there, since the extent of s * T + (k - s) holds for
+every stride (docs/errata.md). Read next: `rules.py`.
 """
 
 from __future__ import annotations

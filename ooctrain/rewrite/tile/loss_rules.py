@@ -1,8 +1,7 @@
 """Row rules of losses over images, and of sums over all rows: means, global average pooling.
 
-In: an operation that compares two images, or adds up rows. Out: its row rule. The one idea: a mean
-is a sum, divided by how many there are in the whole image, not in the band; so a band is told that
-number. The loss is a sum over bands, its gradient has the untiled bits. Source: ours;
+A mean is a sum divided by the number of values in the whole image, not in the band, so a band is
+told that number. The loss is a sum over bands, and its gradient has the untiled bits. Source: ours;
 docs/tiling.md. Read next: `rule_of_call.py`.
 """
 

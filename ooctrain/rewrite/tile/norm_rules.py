@@ -1,11 +1,10 @@
-"""Row rules of normalisation: sums over all rows, and what is done with them row by row.
+"""Row rules of normalisation: sums over all rows, and their use row by row.
 
-In: an operation of batch norm or instance norm. Out: its row rule. The one idea: once mean and
-deviation are known, a norm is pointwise, with vectors that all rows read; so recomputation in
-backward runs straight through it. Only the sums see all rows first: the statistics going forward,
-two sums going backward. Each of them is a barrier between bands (`barriers.py`), and all bands
-together give the bits of the untiled sum (`carried_sums.py`). Source: ours; docs/tiling.md. Read
-next: `carried_sums.py`.
+Once mean and deviation are known, a batch or instance norm is pointwise, with vectors that all rows
+read, so recomputation in backward needs no barrier. Only the sums need all rows first: the
+statistics going forward, two sums going backward. Each of them is a barrier between bands
+(`barriers.py`), and all bands together give the bits of the untiled sum (`carried_sums.py`).
+Source: ours; docs/tiling.md. Read next: `carried_sums.py`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Offers: ways to tile a step, each with its price, before any of them is written out.
 
-In: a step, names of tilings. Out: the tiled step, how long its calls take beside the untiled ones,
-what no schedule of it goes below. The one idea: what a tiling costs follows from the spans of its
-tiles, a few numbers for each layer; so many can be compared, and only the best is written out. Read
-next: `sft_planner.py`, `choose.py`, `banded.py`, which make offers.
+The cost of a tiling follows from the spans of its tiles, a few numbers for each layer. Many tilings
+can therefore be compared, and only the best is written out. For the name of a tiling this file
+gives the tiled step, the time of its calls relative to the untiled ones, and the memory below which
+the tiled step cannot be planned. Read next: `sft_planner.py`, `choose.py`, `banded.py`, which make
+offers.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """An operation on some rows of larger tensors, without a copy of them.
 
-In: an operation, and for each of its inputs which rows of which image it is to read; rows of its
-result that are there already. Out: one operation. The one idea: values lie channels-last, so some
-rows of one image are one piece of memory: a kernel can be handed a view, for reading and for
-writing. So a band reads its rows out of the whole image, and what a layer makes of a band is
-written right beside the rows that the band before has kept. What one input reads may lie in several
-values (`pieces.py`). Read next: `bands.py`.
+Each input of an operation is given with the rows of the image to read, together with rows of the
+result that exist already; all this becomes one operation. Values lie channels-last, so consecutive
+rows of one image are contiguous in memory, and a kernel can be handed a view, for reading and for
+writing. So a band reads its rows from the whole image, and its results are written directly after
+the rows that the band before has kept. The rows of one input may lie in several values
+(`pieces.py`). Read next: `bands.py`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The forward operators of a step as a graph: who reads whom, and what all ways lead through.
+"""The forward operators of a step as a graph: its edges and its dominators.
 
-In: a trace. Out: `Operators`. The one idea: the operators stand in an order in which each comes
-after those that it reads, so dominators take one pass: two operators' nearest common one is found
-by going up from whichever is farther along. The number of operators stands for the end of the
-forward pass, -1 for its begin. Source: paper 003, listing 1 (OpMeta); Cooper, Harvey and Kennedy
-2001 for the walk. Read next: `sft.py`.
+The operators of a trace stand in an order in which each comes after those that it reads, so
+dominators take one pass: the nearest common one of two operators is found by going up from
+whichever is farther along. In the graph, `Operators`, the number of operators stands for the end of
+the forward pass and -1 for its beginning. Source: paper 003, listing 1 (OpMeta); Cooper, Harvey and
+Kennedy 2001 for the walk. Read next: `sft.py`.
 """
 
 from __future__ import annotations

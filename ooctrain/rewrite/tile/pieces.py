@@ -1,11 +1,11 @@
-"""One call that reads its rows from several values, nearly without copying them.
+"""One call that reads its rows from several values, with almost no copies.
 
-In: an operation, and for each of its inputs the pieces, one below the other, that make it up. Out:
-its result. The one idea: an operation's row rule can be applied once more inside a call. Rows of
-the result whose windows lie in one piece of each input are computed from views of these pieces;
-only where windows lie over a border between two pieces, these few rows are copied beside each other
-in the call's workspace. So kept rows and own rows, or blocks that were cut elsewhere, need not
-become one value first. Source: ours; docs/tiling.md. Read next: `on_rows.py`.
+For each input of an operation the pieces are given, one below the other, that make it up. The
+operation's row rule is applied once more inside the call. Rows of the result whose windows lie in
+one piece of each input are computed from views of these pieces; only where windows cross a border
+between two pieces are these few rows copied together in the call's workspace. So kept rows and own
+rows, or blocks that were cut elsewhere, need not become one value first. Source: ours;
+docs/tiling.md. Read next: `on_rows.py`.
 """
 
 from __future__ import annotations

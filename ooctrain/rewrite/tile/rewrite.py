@@ -1,10 +1,10 @@
 """The rewrite itself: from a description of a tiling to a tiled trace.
 
-In: a trace and a `Tiling`. Out: the tiled trace. The one idea: there are two kinds of tiles. With
-recomputed halos, rows and columns are cut independently, and each pair of spans is a tile that
-reads whatever it needs of the image. With kept halos, bands of whole rows follow each other, and
-what two of them need is kept. Read next: `halo.py`, `rules.py`, `segment.py`, `weave.py`; then
-`row_rules.py`, `frontier.py`, `banded_calls.py`, `bands.py`.
+A trace and a `Tiling` give the tiled trace. There are two kinds of tiles. With recomputed halos,
+rows and columns are cut independently, and each pair of spans is a tile that reads all that it
+needs of the image. With kept halos, bands of whole rows follow each other, and rows that two of
+them need are kept. Read next: `halo.py`, `rules.py`, `segment.py`, `weave.py`; then `row_rules.py`,
+`frontier.py`, `banded_calls.py`, `bands.py`.
 """
 
 from __future__ import annotations

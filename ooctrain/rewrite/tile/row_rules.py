@@ -1,12 +1,12 @@
 """Row rules: which rows of its inputs an operation reads, forward and backward operations alike.
 
-In: an operation and the shapes of its inputs. Out: its `RowRule`, data without any call of the
-network. The one idea: an operation runs over rows: those of its output, or, where it sums over
-rows (a weight gradient), those of the gradient that it sums. For each input one relation says
-which rows a row reads: the window that lies over it, or, for the gradient of a windowed operation,
-all outputs whose windows lie over it. The same kernels then do a band of rows: padded above and
-below with what the relation says lies outside. Source: paper 003, section 4.1, whose table 3 has
-such maps for forward operations. Read next: `frontier.py`, then `bands.py`.
+An operation and the shapes of its inputs give its `RowRule`, data without any call of the network.
+An operation runs over rows: those of its output, or, where it sums over rows (a weight gradient),
+those of the gradient that it sums. For each input one relation gives the rows that a row reads: the
+window that lies over it, or, for the gradient of a windowed operation, all outputs whose windows
+lie over it. The same kernels then compute a band of rows, padded above and below by the rows that,
+by this relation, lie outside. Source: paper 003, section 4.1, whose table 3 has such maps for
+forward operations. Read next: `frontier.py`, then `bands.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The row rule of any operation: by its class, or by what it says of its windows.
+"""The `RowRule` of any operation, by its class or by its own statement of its windows.
 
-In: an operation and the shapes of its inputs. Out: its `RowRule`. The one idea: rules are data in
-tables, one table for each kind of operation; an operation of a user's own needs no table. Read
-next: `row_rules.py`, `norm_rules.py`, `loss_rules.py`.
+Rules are data in tables, one table for each kind of operation; a user's own operation states its
+windows and needs no table. Read next: `row_rules.py`, `norm_rules.py`, `loss_rules.py`.
 """
 
 from __future__ import annotations

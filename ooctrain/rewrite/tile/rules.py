@@ -1,7 +1,7 @@
 """Tile rules: how an operation is cut to a tile.
 
-In: an operation and where in its image a tile lies. Out: the operation of the tile. The one idea:
-an operation over windows can be tiled if its padding has four sides of its own: a tile keeps the
+A tile rule turns an operation and the place of a tile in its image into the operation of the tile.
+An operation over windows can be tiled if its padding has four independent sides: a tile keeps the
 padding where it touches the border of the image and has none elsewhere. An operation without a rule
 is refused, by name and with the reason. Source: paper 003, section 4.1 ("FT-compatible operators").
 Read next: `segment.py`.

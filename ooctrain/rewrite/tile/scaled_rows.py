@@ -1,10 +1,10 @@
-"""Which rows an image in another size reads: of the nearest pixel, or between two rows.
+"""Which rows a resized image reads: of the nearest pixel, or between two rows.
 
-In: the number of rows of an image before and after, the mode. Out: which rows a row reads, and
-which rows read a row. The one idea: row o lies at o H / OH among the rows that it is made of, for
-any H and OH, so the rows read neither begin nor end at multiples of a stride; but their borders
-never decrease with o, which is all that frontiers need. A band knows its place in the whole image,
-and so has the whole image's weights. Source: ours; docs/tiling.md. Read next: `frontier.py`.
+The numbers of rows before and after and the mode tell which rows a row reads, and which rows read a
+row. Row o lies at o H / OH among the rows from which it is made, for any H and OH. So the rows read
+neither begin nor end at multiples of a stride, but their borders never decrease with o, and
+frontiers need no more. A band knows its place in the whole image, so it has the whole image's
+weights. Source: ours; docs/tiling.md. Read next: `frontier.py`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""A tileable chain inside a trace: which calls belong to it, and which variable is which gradient.
+"""A tileable chain inside a trace: its calls, and which variable is which gradient.
 
-In: a trace and the names of the first and the last layer. Out: a `Segment` of stages, one per
-forward call, each with its backward calls. The one idea: a segment is a chain of calls in which
-each reads the image that the one before wrote, and nothing else does; so what lies between them
-need not exist for the whole image at once. Source: paper 003, sections 4.1 and 4.2 (partitions of
-graphs into segments stand on this). Read next: `adjoint.py`, then `weave.py`.
+A trace and the names of the first and the last layer give a `Segment` of stages, one per forward
+call, each with its backward calls. In such a chain each call reads the image that the call before
+wrote, and no other call reads it, so the images in between need not exist whole at once. Source:
+paper 003, sections 4.1 and 4.2 (partitions of graphs into segments stand on this). Read next:
+`adjoint.py`, then `weave.py`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Segmented fused-tiled execution: which operators are tiled together, along which dimensions.
 
-In: a step, the bytes that may be used. Out: segments, and the size of each tensor's tile. The one
-idea: an operator whose input, output and gradient fit *may* be tiled, one for which they do not
-*must* be. From each that must, a segment runs on to the first operator behind it that fits and that
-all ways lead through; its output is the checkpoint. Within a segment a dimension can be cut if all
-loops that it runs into, operator by operator, can be.
+A step and the bytes that may be used determine the segments and the size of each tensor's tile. An
+operator whose input, output and gradient fit *may* be tiled; one for which they do not *must* be.
+From each that must, a segment runs on to the first operator behind it that fits and through which
+all paths lead; its output is the checkpoint. Within a segment a dimension can be cut if all loops
+that it runs into, operator by operator, can be.
 
 Source: paper 003, sections 4.2 and 4.3, listings 3 and 4, repaired: what each listing prints and
 why that fails stands in docs/errata.md and runs in `tests/errata/test_errata_003.py`. Read next:

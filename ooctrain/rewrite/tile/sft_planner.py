@@ -1,13 +1,13 @@
 """sft: segments fused and tiled, halos computed again, nothing swapped.
 
-In: a step, a budget. Out: a plan of the tiled step, all in device memory. The one idea: cut the
-network into segments by what fits (`sft.py`), cut each segment's output into 2^n x 2^n tiles, run
-each tile's forward calls once more in backward, keep what lies between segments; of all grids that
-fit take the one with the least work.
+The planner takes a step and a budget and returns a plan of the tiled step that lies entirely in
+device memory. It cuts the network into segments by what fits (`sft.py`), cuts each segment's output
+into 2^n x 2^n tiles, runs each tile's forward calls once more in backward, and keeps the values
+between segments. Of all grids that fit it takes the one with the least work.
 
 Source: paper 003. Departures: the paper cuts by one capacity, the memory, and stops where a segment
 does not fit then; here capacities are halved until one fits, since an operator that fits alone need
-not fit beside what others keep. Gradients are added up over halos, not gathered. Read next:
+not fit together with what others keep. Gradients are added up over halos, not gathered. Read next:
 `banded.py`, which computes no halo twice.
 """
 

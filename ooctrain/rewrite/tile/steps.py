@@ -1,8 +1,8 @@
 """Calls of a tiled trace before they are written: values, steps, tiles, inserts and sums.
 
-In: spans. Out: `TileCall`s over `Value`s, which have no numbers yet. The one idea: a tile's calls
-are listed first and written last, so that those of backward that nothing reads can be left out.
-Read next: `weave.py`.
+Spans become `TileCall`s over `Value`s, which have no numbers yet. A tile's calls are listed first
+and written last, so that backward calls whose results are not read can be left out. Read next:
+`weave.py`.
 """
 
 from __future__ import annotations

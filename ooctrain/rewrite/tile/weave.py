@@ -1,12 +1,12 @@
 """The tiled trace: slices, the calls of each tile, inserts, and the same again in backward.
 
-In: a trace, a segment of it, and the spans of the tiles. Out: an ordinary trace. The one idea:
-every output element belongs to exactly one tile. Forward: cut the tile's inputs out, run its calls,
-insert its outputs. Backward (scatter-add): run the tile's pure forward calls again (or let backward
-read what forward made, and the planner decide), go backward from its own output gradient, add its
-part of dX over the halo, add its dW and db, tile after tile in a fixed order. No activation inside
-the segment outlives its tile. Source: paper 003, section 3 and figure 5; its gather rule for
-gradients needs a wider halo. Read next: `tests/properties/test_tiled_gradients.py`.
+A trace, a segment of it and the spans of the tiles give an ordinary trace in which every output
+element belongs to exactly one tile. Forward: cut the tile's inputs out, run its calls, insert its
+outputs. Backward (scatter-add): run the tile's pure forward calls again (or let backward read what
+forward made, and the planner decide), go backward from its own output gradient, add its part of dX
+over the halo, add its dW and db, tile after tile in a fixed order. No activation inside the segment
+outlives its tile. Source: paper 003, section 3 and figure 5; its gather rule for gradients needs a
+wider halo. Read next: `tests/properties/test_tiled_gradients.py`.
 """
 
 from __future__ import annotations

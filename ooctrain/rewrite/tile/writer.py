@@ -1,8 +1,8 @@
-"""Writing a tiled trace: what is copied from the old one, and the steps that replace a part of it.
+"""Writing a tiled trace: calls copied from the old one, and steps that replace a part of it.
 
-In: a trace, its calls in the order in which they are to stand, and `TileCall`s between them. Out: a
-checked trace. The one idea: a value gets its number when a call first touches it, so whoever makes
-steps names values and never counts. Read next: `weave.py`, `bands.py`, which make the steps.
+The trace's calls, in their new order, with `TileCall`s between them, become a checked trace. A
+value gets its number when a call first touches it, so code that makes steps names values and never
+counts. Read next: `weave.py`, `bands.py`, which make the steps.
 """
 
 from __future__ import annotations
