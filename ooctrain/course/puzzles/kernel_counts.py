@@ -3,8 +3,8 @@
 The emulator says whether a kernel is right. Here the same Python function runs a second time, each
 thread of a block as a thread of Python, over arrays that record which thread reads and writes which
 word. The 32 threads of a warp access memory together: those that reach the same line of the kernel
-for the same time. Global memory is moved in sectors of 32 bytes; shared memory lies in 32 banks, and
-a warp that wants two words of one bank waits. Sources: NVIDIA, CUDA Best Practices Guide,
+for the same time. Global memory is moved in sectors of 32 bytes; shared memory lies in 32 banks,
+and a warp that wants two words of one bank waits. Sources: NVIDIA, CUDA Best Practices Guide,
 "Coalesced access to global memory" and "Shared memory and memory banks". Read next:
 `kernel_puzzles.py`, `../../testing/emulator/emulator.py`.
 """
