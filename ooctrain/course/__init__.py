@@ -1,7 +1,8 @@
 """Courses: assignments that a program grades, with a reason for each missing point.
 
-In: a folder with a handout, tests and a rubric; a student's file. Out: points, with a reason for
-each that is missing. The one idea: a student's code is only ever run in a process of its own, with
-a limit of time; how good it is is judged by data, a list that the verifier proves and the simulator
-times in a process which that code has never seen. Read next: `rubric.py`, `grade.py`.
+An assignment is a folder with a handout, tests and a rubric. A student's file gets points, and a
+reason for each point that is missing. The student's code runs only in a process of its own, under a
+time limit. Its quality is judged from data: the verifier proves the list that it returns, and the
+simulator times that list, in a process which has never loaded that code. Read next: `rubric.py`,
+`grade.py`.
 """

@@ -1,8 +1,8 @@
-"""What a submission needs beside what par needs: a time, or memory.
+"""A submission's result next to par: a time or a number of bytes.
 
-In: two numbers of one unit. Out: how many times par. The one idea: points depend on the ratio
-alone, so a plan's microseconds and an allocator's bytes are judged alike. Read next: `measures.py`
-for times, `replays.py` for bytes; `grade.py`, which gives the points.
+Points depend only on the ratio of the two numbers, which have the same unit, so a plan's
+microseconds and an allocator's bytes are judged alike. Read next: `measures.py` for times,
+`replays.py` for bytes; `grade.py`, which gives the points.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Bubblewrap, where it is installed: namespaces made by a program that many systems trust.
 
-In: what may be seen. Out: the words that go before a command. The one idea: some systems let nobody
-make a user namespace but this program; it is tried first, and where it does not work the process
-makes its own (`cage/namespaces.py`). Source: bwrap(1). Read next: `interview.py`.
+The list of what may be seen becomes the words that go before a command. Some systems allow user
+namespaces only to this program, so it is tried first; where it does not work, the process makes its
+own namespaces (`cage/namespaces.py`). Source: bwrap(1). Read next: `interview.py`.
 """
 
 from __future__ import annotations

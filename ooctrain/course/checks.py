@@ -1,10 +1,10 @@
 """The part of a grade that is right or wrong: the laws of all plug-ins, and the public tests.
 
-In: a rubric, a submission. Out: a `CheckResult` for each law and test that counts. The one idea:
-these are the same pytest tests that the student runs, and here they run in a process that has never
-seen the submission: what they try is a planner or an allocator that asks another process. That
-process may end or be silent; it costs the points of the test that asked, and not those of the tests
-behind it. Read next: `tests_process.py`, which starts pytest; `outcomes.py`, its plug-in.
+Each law and test that the rubric counts gives a `CheckResult`. They are the same pytest tests that
+the student runs, but here they run in a process that has never seen the submission: they try a
+planner or an allocator that asks another process. If that process ends or is silent, only the test
+that asked loses its points; the tests after it do not. Read next: `tests_process.py`, which starts
+pytest; `outcomes.py`, its plug-in.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""How much bands by hand compute, and how much they hold, on a real network, beside par.
+"""How much bands by hand compute and hold on a real network, compared with par.
 
-In: a part of a rubric, a submission. Out: its work or its peak, and par's, or why there is none.
-The one idea: rows are counted here, from the numbers that were answered; par is what the library's
-own frontiers need for the same cuts, and computed when it is asked for. Read next: `submitted.py`,
-which asks; `../testing/tiled/bands_by_hand.py`.
+Each part of the rubric counts the work or the peak memory. The rows are counted here, from the
+numbers that the submission answered; an answer that cannot be counted gets a reason. Par is what
+the library's own frontiers need for the same cuts, and is computed when it is asked for. Read next:
+`submitted.py`, which asks; `../testing/tiled/bands_by_hand.py`.
 """
 
 from __future__ import annotations

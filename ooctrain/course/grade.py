@@ -1,9 +1,9 @@
 """A grade: what a submission gets for each law, test and measure of an assignment, and why.
 
-In: a rubric, a submission. Out: a `Grade`. The one idea: a row for everything that counts, each
-with its points and, where some are missing, one line that says why; whatever a student's file does,
-there is a grade. Source: what Gradescope and Otter get wrong (one failure that hides the rest,
-other numbers at home than on the server). Read next: `checks.py`, `measures.py`.
+A `Grade` has a row for everything that the rubric counts, with its points and, where some are
+missing, one line that says why. There is a grade whatever a student's file does. Source: what
+Gradescope and Otter get wrong (one failure that hides the rest, other numbers at home than on the
+server). Read next: `checks.py`, `measures.py`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What of the library a submission is given: a copy of the interfaces, in a folder of its own.
+"""What a submission is given of the library: a copy of the interfaces, in a folder of its own.
 
-In: a folder. Out: `ooctrain` in it, without any planner or allocator, and links to NumPy. The one
-idea: a list that can be read. What stands in `GIVEN` is given, file by file; everything else of
-this library is not there, neither to import nor, where the folder is all that can be read, to be
-read and copied. Read next: `cage/given.py`, the copy's first file; `interview.py`, which starts a
+The folder gets an `ooctrain` without planners and allocators, and links to NumPy. `GIVEN` lists the
+files that are given, one by one, so a reader can check it. All other files of this library are
+absent: they cannot be imported and, where the folder is all that can be read, they cannot be read
+or copied either. Read next: `cage/given.py`, the copy's first file; `interview.py`, which starts a
 process on it.
 """
 

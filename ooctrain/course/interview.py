@@ -1,10 +1,10 @@
 """A submission's process, asked question by question from a process that runs none of its code.
 
-In: a file with a submission, a limit of time, questions as data. Out: answers as data, or an error
-that says how the process ended. The one idea: the deadline, the length of an answer and the name
-of the question are kept on this side; whoever does not keep to them is ended, and what was asked
-stays unanswered. A process is started when it is first needed, and again when it was ended. Read
-next: `cage/supervise.py`, what is started; `remote_planner.py`, `remote_allocator.py`, who asks.
+Questions and answers are data. The deadline, the limit on an answer's length and the name of the
+question are kept on this side: a process that violates one of them is ended, and the question gets
+an error that says how the process ended. A process is started when it is first needed, and again
+after it was ended. Read next: `cage/supervise.py`, which is started; `remote_planner.py` and
+`remote_allocator.py`, which ask.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """What a submission's process may see, and the ways to keep it to that.
 
-In: a folder for it, the layers that may be used. Out: paths, and the ways to isolate it, the
-strongest first. The one idea: what may be seen is one list, whatever enforces it: Python itself,
-NumPy, the copy of the interfaces, the submission's own file, and a small folder to write to. Read
-next: `interview.py`, which starts the process; `cage/namespaces.py` and `cage/landlock.py`.
+The ways to isolate a process are tried from the strongest to the weakest, among the layers that may
+be used. All of them enforce the same list of what may be seen: Python itself, NumPy, the copy of
+the interfaces, the submission's own file, and a small folder to write to. Read next:
+`interview.py`, which starts the process; `cage/namespaces.py` and `cage/landlock.py`.
 """
 
 from __future__ import annotations

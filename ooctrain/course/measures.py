@@ -1,10 +1,9 @@
-"""The part of a grade that is a matter of degree: how long a planned step takes, beside par.
+"""The part of a grade that is a matter of degree: how long a planned step takes, next to par.
 
-In: a measure of a rubric, a submission. Out: its makespan and par's, both simulated here, or why
-there is none. The one idea: the planner answers in a process of its own, and its answer is a list;
-the verifier proves that list and the simulator times it here, so it does not matter what the
-planner claims. Par is what a planner of the library needs for the same step, or the bound. Read
-next: `submitted.py`, which asks; `../sched/verify.py`.
+The planner answers in a process of its own, and its answer is a list. The verifier proves that list
+and the simulator times it here, so what the planner claims does not matter; a list that is refused
+gets a reason and no time. Par is the simulated makespan of a planner of the library for the same
+step, or the bound. Read next: `submitted.py`, which asks; `../sched/verify.py`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """The pytest plug-in of a grader: puts a submission into the tests, and tells how each test goes.
 
-In: `--grading FILE`, a JSON object: what counts, what is known already, where to write, what is
-tried. Out: a line of JSON for each test that begins and for each that ends; the fixtures `planner`,
-`allocator` and `bands`. The one idea: the tests run in this process and the submission does not.
-What they are given is a planner, an allocator or bands that ask another process (`submitted.py`),
-whose end or silence fails the test that asked, whatever that test makes of it. Read next:
-`checks.py`, which reads the lines.
+`--grading FILE` names a JSON object: what counts, what is known already, where to write, what is
+tried. The plug-in writes a line of JSON for each test that begins and for each that ends, and
+provides the fixtures `planner`, `allocator` and `bands`. The tests run in this process and the
+submission does not: the fixtures ask another process (`submitted.py`). If that process ends or is
+silent, the test that asked fails, even if it catches the error. Read next: `checks.py`, which reads
+the lines.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""An allocator that is asked in another process, for whoever holds an allocator to laws and tests.
+"""An allocator that runs in another process, for the laws and tests of allocators.
 
-In: a memory. Out: an `Allocator` whose every method is a question to a submission's process. The
-one idea: the memory stays here. The process gets addresses, and asks back for more; what it then
-claims (a block at an address) is a number, and whoever writes there, the grounds of the laws, looks
-first whether something lies there. Read next: `interview.py`; `cage/serve_allocator.py`, which
-answers.
+Every method of this `Allocator` is a question to a submission's process. The memory stays here: the
+process gets addresses, and asks back for more. What it claims, a block at an address, is only a
+number; before the laws write there, their grounds check that there is memory at that address.
+Read next: `interview.py`; `cage/serve_allocator.py`, which answers.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Bands by hand that are asked for in another process, for laws, tests and footprints.
 
-In: layers and cuts. Out: the rows that a submission's process answers, as data. The one idea: what
-comes back is three numbers for each band and tensor, and whoever asked counts with them; nothing of
-the submission runs there. Read next: `interview.py`; `../testing/tiled/bands_by_hand.py`, which
-counts.
+A submission's process gets layers and cuts and answers with rows, as data: three numbers for each
+band and tensor. The side that asks counts with these numbers and runs none of the submission's
+code. Read next: `interview.py`; `../testing/tiled/bands_by_hand.py`, which counts.
 """
 
 from __future__ import annotations

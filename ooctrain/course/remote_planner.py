@@ -1,9 +1,9 @@
-"""A planner that is asked in another process, for whoever holds a planner to laws and tests.
+"""A planner that runs in another process, for the laws and tests of planners.
 
-In: a trace, a budget, a machine. Out: the plan that a submission's process answers, read from data.
-The one idea: here it is an ordinary `Planner`, so the same laws and tests run over it in a process
-that has never seen the submission's code. Its claims are claims: whoever asks verifies. Read next:
-`interview.py`; `cage/serve.py`, which answers.
+A submission's process gets a trace, a budget and a machine, and answers with a plan as data. Here
+it is an ordinary `Planner`, so the same laws and tests run over it in a process that has never seen
+the submission's code. What it says of its plan is only a claim: the side that asks verifies it.
+Read next: `interview.py`; `cage/serve.py`, which answers.
 """
 
 from __future__ import annotations

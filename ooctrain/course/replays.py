@@ -1,11 +1,10 @@
-"""How much of the arena an allocator needs for the blocks of a real step, beside par.
+"""How much of the arena an allocator needs for the blocks of a real step, compared with par.
 
-In: a replay of a rubric, a submission. Out: the bytes from the first block to the last, and par's,
-or why there is none. The one idea: an allocator answers with addresses, and addresses can be
-judged without it: no two blocks that live at the same time share a byte, and the extent is what
-they span. The blocks are those that a library's planner asks for in the first steps of a training,
-and an allocator is asked for one after the other. Read next: `submitted.py`, which asks;
-`alloc/replay/replay.py`.
+The blocks are those that a library's planner asks for in the first steps of a training; the
+allocator is asked for one after the other. It answers with addresses, which can be judged without
+it: two blocks that live at the same time must share no byte, and the result is the extent that all
+blocks span. Addresses that break this get a reason and no extent. Read next: `submitted.py`, which
+asks; `alloc/replay/replay.py`.
 """
 
 from __future__ import annotations

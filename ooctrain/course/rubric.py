@@ -1,9 +1,9 @@
-"""What an assignment counts: its rubric, a small file beside the handout.
+"""What an assignment counts: its rubric, a small file next to the handout.
 
-In: the folder of an assignment. Out: a `Rubric`. The one idea: every number of an assignment stands
-in one file that a teacher can edit without reading code: points, limits, what is measured against
-what. Only par itself stands nowhere: it is computed when it is asked for, so it cannot be out of
-date. Read next: `tutorials/assignments/lru_planner/grade.toml`, then `grade.py`.
+A `Rubric` is read from the folder of an assignment. Every number of the assignment (points, limits,
+what is measured against what) stands in one file that a teacher can edit without reading code. Only
+par is not in the file: it is computed when it is asked for, so it cannot be out of date. Read next:
+`tutorials/assignments/lru_planner/grade.toml`, then `grade.py`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """What is graded, as an ordinary planner or allocator: one of a file, or one of the library's.
 
-In: a submission as it was named, a limit of time. Out: a planner or an allocator to be asked, for
-as long as it is asked. The one idea: a file is a stranger's, and is asked in a process of its own;
-a name is the library's or a package's that the teacher has installed, and is simply called. Read
-next: `interview.py`, `remote_planner.py`, `remote_allocator.py`; `measures.py`, `replays.py`,
-`footprints.py`, who ask.
+A submission is named by a file or by a name. The code of a file is not trusted, so it is asked in a
+process of its own, under a time limit, which lives as long as it is asked. A name stands for a
+planner or an allocator of the library, or of a package that the teacher has installed, and is
+simply called. Read next: `interview.py`, `remote_planner.py`, `remote_allocator.py`; `measures.py`,
+`replays.py`, `footprints.py`, which ask.
 """
 
 from __future__ import annotations

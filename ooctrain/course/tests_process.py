@@ -1,8 +1,9 @@
-"""pytest in a process of its own, with nobody's code but the teacher's and the library's.
+"""pytest in a process of its own, which runs only the teacher's code and the library's.
 
-In: pytest's arguments, what a grader asks (`outcomes.py`). Out: what the plug-in told, and how the
-process ended. The one idea: the outcomes come through a pipe that has no name, so there is no file
-that anybody could write into. Read next: `outcomes.py`, the plug-in in that process; `checks.py`.
+It is started with pytest's arguments and with what a grader asks (`outcomes.py`). What comes back
+is what the plug-in told, and how the process ended. The outcomes come through a pipe without a
+name, so there is no file into which other code could write. Read next: `outcomes.py`, the plug-in
+in that process; `checks.py`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""Planners beside each other: the same steps, budgets and machines, and how far from the bound.
+"""Planners compared: the same steps, budgets and machines, and how far each plan is from the bound.
 
-In: `CompareCase`s. Out: `CompareRow`s, in the same order. The one idea: a case says everything that
-decides its row, so rows are computed in any order, by several processes, and kept on disk under a
-name made of their content, as are their plans and bounds. A comparison that was interrupted, or is
-asked again, computes only what is missing. Each ratio is to a bound that no list beats
-(`sched/bounds/lp.py`); which class of lists that is stands in the row. Read next: `planned.py`,
-`kept.py`, `compare_shown.py`.
+A `CompareCase` holds everything that decides its `CompareRow`. So rows can be computed in any order
+and by several processes, and they are kept on disk, as are their plans and bounds, under a name
+made of their content. A comparison that was interrupted, or is asked again, computes only what is
+missing. Each ratio is to a bound that no list beats (`sched/bounds/lp.py`); the row says for which
+class of lists that holds. Read next: `planned.py`, `kept.py`, `compare_shown.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A comparison of planners as a table, as CSV, as Markdown, and as two kinds of curves.
 
-In: rows of `compare.py`. Out: text. The one idea: a ratio of 1 is the bound itself, so
-one number says how good a plan is, on any network and any link. Read next: `report/charts.py`.
+The rows come from `compare.py`. A ratio of 1 is the bound itself, so one number says how good a
+plan is, on any network and any link. Read next: `report/charts.py`.
 """
 
 from __future__ import annotations

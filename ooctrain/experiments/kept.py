@@ -1,11 +1,10 @@
 """Results on disk, each under a name made of all that decides it: found again, never stale.
 
-In: the parts that decide a result, and the result as plain data. Out: the same data, when the same
-parts are asked again. The one idea: who can say everything that a result depends on need never ask
-whether a kept one is still right. For a plan that is the step, the machine, the budget, the planner
-with its parameters, and the text of every source file: an edit anywhere makes new names, since
-computing twice costs time and a stale number costs trust. A file that says anything but what was
-written is as good as none. Read next: `planned.py`, `compare.py`.
+If the name holds everything that a result depends on, a kept result with that name is always right.
+For a plan the name is made of the step, the machine, the budget, the planner with its parameters,
+and the text of every source file. An edit of any source makes new names, because computing twice
+costs time and a stale number costs trust. A result is plain data, and a file whose content is not
+what was written counts as missing. Read next: `planned.py`, `compare.py`.
 """
 
 from __future__ import annotations

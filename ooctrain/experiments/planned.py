@@ -1,9 +1,9 @@
-"""What a planner says to one question, asked once: a plan or a refusal, and how long it took.
+"""What a planner answers to one question, asked once: a plan or a refusal, and how long it took.
 
-In: a step, a budget, a machine, a planner by name. Out: `Planned`. The one idea: planning is a pure
-function, so its answer is kept (`kept.py`), whatever it is asked for: comparing the same plans with
-another bound, or under a budget typed in other words, plans nothing again. A kept plan is believed
-no more than a planner is: whoever uses it verifies it. Read next: `compare.py`.
+A question is a step, a budget, a machine and a planner by name; the answer is a `Planned`. Planning
+is a pure function, so its answer is kept (`kept.py`) whatever it is used for: comparing the same
+plans with another bound, or under a budget typed in other words, plans nothing again. A kept plan
+is trusted no more than a planner is: the code that uses it verifies it. Read next: `compare.py`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """What the experiments of `ooctrain reproduce` are given and give back.
 
-In: what was asked for. Out: tables on a console, a figure, and a mapping for the JSON file. The one
-idea: an experiment is a function of what is wanted; it stands beside the tables and pictures that
-it shows (`paper_000/table1_shown.py`), what it computes beside that (`paper_000/table1.py`). What
-agrees with the paper and what differs is no output: docs/papers.md says it once. Read next:
-`cli/reproduce.py`, the table of them.
+An experiment is a function of what was asked for. It prints tables on a console, writes a figure,
+and returns a mapping for the JSON file. The function stands with the tables and pictures that it
+shows (`paper_000/table1_shown.py`), and its computation is in a file next to that
+(`paper_000/table1.py`). What agrees with the paper and what differs is not printed: docs/papers.md
+says it once. Read next: `cli/reproduce.py`, the table of them.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """The cases of an experiment, spread over cores or machines, kept, and computed again if need be.
 
-In: a function and its cases. Out: its results. The one idea: planning and replaying are pure
-functions of plain data, so a case may run in any process of any machine; what it gave may be kept
-under a name made of the function, the case and the sources; and where its process died (the system
-kills who takes too much memory) it may run again in another one. Under `mpiexec` a process that
-dies ends the others too, which is MPI's rule: the same command, given again, computes what is not
-kept yet. Read next: `workers.py`, `kept.py`; `paper_000/fragmentation.py`.
+The input is a function and its cases, the output its results. Planning and replaying are pure
+functions of plain data, so a case may run in any process of any machine. Its result may be kept
+under a name made of the function, the case and the sources. If its process died (the system kills
+one that takes too much memory), the case may run again in another one. Under `mpiexec` a process
+that dies ends the others too, which is MPI's rule: the same command, given again, computes what is
+not kept yet. Read next: `workers.py`, `kept.py`; `paper_000/fragmentation.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Where the cases of a sweep are computed: this machine's cores, or the machines of `mpiexec`.
 
-In: how many processes are wanted. Out: an executor with the interface of `concurrent.futures`. The
-one idea: both sorts of workers have that interface, so nobody who sweeps knows which of them work:
+For a number of processes there is an executor with the interface of `concurrent.futures`. Both
+sorts of workers have that interface, so a sweep does not depend on which of them compute:
 
     ooctrain compare ...                                               processes of this machine
     mpiexec -n 64 python -m mpi4py.futures -m ooctrain compare ...     63 workers, wherever they are

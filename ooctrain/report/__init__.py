@@ -1,7 +1,7 @@
 """Plans, timelines and experiments for readers: text, tables, SVG, HTML, traces for other viewers.
 
-In: plans, timelines, rows of experiments. Out: texts, tables of rich, files as strings or bytes.
-The one idea: a renderer is a pure function of data that is already there; nothing is planned, run
-or written here. Read next: `text.py` for the terminal, `record.py` for what a step leaves in a
+Each renderer turns a plan, a timeline or the rows of an experiment into text, a table of rich, or a
+file as a string or bytes. It is a pure function of data that is already there: nothing is planned,
+run or written here. Read next: `text.py` for the terminal, `record.py` for what a step leaves in a
 file, `charts.py` for pictures.
 """

@@ -1,8 +1,8 @@
-"""The arena as a picture: who lies where, in the terminal and as SVG.
+"""The arena as a picture: which block lies where, in the terminal and as SVG.
 
-In: snapshots of allocators. Out: coloured text, or the text of an SVG file without scripts or fonts
-of its own. The one idea: arenas under each other in one scale show what an allocator is worth:
-where one has holes (red) between blocks, another has them all at the end. The largest holders
+Snapshots of allocators become coloured text, or the text of an SVG file without scripts or fonts of
+its own. Arenas drawn one below the other on the same scale make allocators comparable: one has
+holes (red) between its blocks where another has all free memory at the end. The largest holders
 have a colour and a letter, the same in all rows; all others are grey. Read next:
 `../alloc/arena_map.py`, which finds the pieces.
 """

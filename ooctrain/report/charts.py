@@ -1,9 +1,9 @@
 """Three kinds of picture as standalone SVG: strips of pieces, areas over two axes, and curves.
 
-In: plain numbers with names. Out: SVG text without scripts or fonts of its own. The one idea: most
-pictures of memory are one of three: who lies where (strips: lifetimes on a list, blocks in an
-arena, rows of an image), who lies where and when (areas: time across, addresses up), and how
-something grows (curves, over linear or doubling steps). Read next: `svg.py`, which draws
+Most pictures of memory are one of three. Strips show what lies where: lifetimes on a list, blocks
+in an arena, rows of an image. Areas show what lies where and when: time across, addresses up.
+Curves show how something grows, over linear or doubling steps. Each is drawn from plain numbers
+with names, as SVG text without scripts or fonts of its own. Read next: `svg.py`, which draws
 timelines; `plot.py` and `shapes.py`, of which all are made.
 """
 

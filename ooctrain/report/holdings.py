@@ -1,10 +1,11 @@
-"""Who holds device memory, from when to when: what the curve of memory is made of.
+"""Which values hold device memory, from when to when: the parts of the memory curve.
 
-In: a trace, a list for it, and the times of its instructions, simulated or measured. Out: a
-`Holding` for each stretch of time in which a value (or a part of it, or a workspace) is on the
-device; at every moment their sum is the timeline's memory curve. The one idea: the table of
-`sched/ledger.py` says when an instruction claims and when it gives back, the list says for whom.
-Read next: `record.py`, which keeps them in a file; `step.py`, which draws them.
+The input is a trace, a list for it, and the times of its instructions, simulated or measured. A
+`Holding` is a stretch of time in which a value (or a part of it, or a workspace) is on the device;
+at every moment the sum of the holdings is the timeline's memory curve. The table of
+`sched/ledger.py` says when an instruction claims memory and when it gives memory back, and the list
+says for which value. Read next: `record.py`, which keeps them in a file; `step.py`, which draws
+them.
 """
 
 from __future__ import annotations

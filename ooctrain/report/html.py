@@ -1,10 +1,10 @@
 """A step as one page that any browser shows, alone and without a network.
 
-In: a `Record`. Out: the text of an HTML file. The one idea: a picture answers "when" and a table
-answers "who", so the page has both: the step drawn, who holds the memory when it is fullest, and
-the longest waits with the copies that ended them. No scripts, no fonts or styles from elsewhere:
-the file can be mailed, and read in ten years. Read next: `step.py`, which draws the picture;
-`perfetto.py` for a trace that can be zoomed into.
+A picture shows when something happens and a table shows which value is responsible, so the page of
+a `Record` has both: the step drawn, the values that hold the memory when it is fullest, and the
+longest waits with the copies that ended them. It has no scripts, and no fonts or styles from
+elsewhere, so the file can be mailed, and read in ten years. Read next: `step.py`, which draws the
+picture; `perfetto.py` for a trace that can be zoomed into.
 """
 
 from __future__ import annotations

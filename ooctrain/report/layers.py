@@ -1,6 +1,6 @@
 """What each layer of a network costs: the sums of its variables by kind.
 
-In: a trace. Out: rows of bytes. The one idea: a variable belongs to the layer whose path its own
+Each row has the bytes of one layer in a trace. A variable belongs to the layer whose path its own
 name starts with, so "layer1.0.conv1.weight.momentum" is counted for "layer1.0.conv1". Storage that
 an in-place call takes over is counted once. Read next: `text.py`, which prints the rows.
 """

@@ -1,9 +1,9 @@
-"""The file of `--json` where a command fails before it could write there.
+"""The file of `--json` when a command fails before it could write the file itself.
 
-In: the arguments as given, a message. Out: a JSON object with the message as `error`. The one idea:
-whoever reads the file must find in it why there are no numbers, also where an option was wrong and
-the command never began; so the arguments are searched for `--json` by hand, and a file that the
-command has written itself, knowing more, is left alone. Read next: `docs/json.md`.
+Whoever reads the file must find in it why there are no numbers, even if an option was wrong and the
+command never began. So the arguments are searched for `--json` by hand, and the file gets a JSON
+object with the message as `error`. A file that the command has written itself says more and is left
+alone. Read next: `docs/json.md`.
 """
 
 from __future__ import annotations

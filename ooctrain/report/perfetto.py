@@ -1,10 +1,10 @@
 """A step as a Chrome trace, for ui.perfetto.dev and chrome://tracing: zoom, search, select.
 
-In: a `Record`. Out: the object of a JSON file. The one idea: a stream works in list order, so its
-instructions never overlap, and each stream is one thread of the viewer, which drops slices that
-cross each other. An arrow leads from each swap out to the swap in of the same value. Source: the
-Trace Event Format, in the part that both viewers read. Read next: `record.py`; `snapshot.py`, the
-same for PyTorch's viewer of memory.
+The viewers drop slices of one thread that cross each other. A stream works in list order, so its
+instructions never overlap, and each stream of a `Record` can be one thread of the viewer. The trace
+is the object of a JSON file. An arrow leads from each swap out to the swap in of the same value.
+Source: the Trace Event Format, in the part that both viewers read. Read next: `record.py`;
+`snapshot.py`, the same for PyTorch's viewer of memory.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What charts stand on: where values lie in the picture, its title, its legend, its axes.
+"""The frame of a chart: the positions of values in the picture, its title, legend and axes.
 
-In: values and names. Out: pixels, and parts of an SVG. The one idea: a plot is as wide as the
-picture less two margins, so a value's place follows from the ends of its axis alone. Read next:
-`shapes.py`, of which it is made; `charts.py`, which draws on it.
+Values and names become pixels and parts of an SVG. A plot is as wide as the picture less two
+margins, so the position of a value follows from the ends of its axis alone. Read next: `shapes.py`,
+of which it is made; `charts.py`, which draws on it.
 """
 
 from __future__ import annotations

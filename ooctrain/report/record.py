@@ -1,9 +1,10 @@
 """What a command keeps of a step so that it can be drawn later: times, holders, and the budget.
 
-In: a plan or a run of it, or a file that `plan`, `simulate` or `train` wrote with `--json`. Out: a
-`Record`. The one idea: pictures need no network and no planner, only what happened when and who
-held what, so these are plain numbers in a file, and every picture is a function of them. Read next:
-`holdings.py`; `step.py`, `html.py`, `perfetto.py`, `snapshot.py`, which draw a record.
+A `Record` is made from a plan, from a run of it, or from a file that `plan`, `simulate` or `train`
+wrote with `--json`. A picture needs no network and no planner, only when each instruction ran and
+which value held which memory. These are plain numbers in a file, and every picture is a function of
+them. Read next: `holdings.py`; `step.py`, `html.py`, `perfetto.py`, `snapshot.py`, which draw a
+record.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """What every picture is made of: boxes, lines, words, a legend, round numbers on an axis.
 
-In: places in pixels. Out: SVG elements as text, and `document`, which makes a standalone file of
-them, without scripts or fonts of its own. The one idea: all pictures share one width, one set of
-colours and one way to write, so that a reader learns them once. Colours are chosen so that
-neighbours differ in lightness too, for readers who see few colours. Read next: `charts.py`,
-`svg.py`.
+Positions in pixels become SVG elements as text; `document` makes a standalone file of them, without
+scripts or fonts of its own. All pictures share one width, one set of colours and one way to write,
+so a reader learns them once. Neighbouring colours differ in lightness too, for readers who see few
+colours. Read next: `charts.py`, `svg.py`.
 """
 
 from __future__ import annotations

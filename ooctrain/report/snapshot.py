@@ -1,11 +1,11 @@
 """A step as a memory snapshot of PyTorch, for pytorch.org/memory_viz: every value as a block.
 
-In: a `Record` with its holdings. Out: plain data, and the bytes of a pickle that the viewer reads.
-The one idea: a value that comes to the device is an allocation and one that leaves is a free; a
-value that comes in again is a block of its own, so swapping is seen as what it is. A list has no
-addresses, an allocator gives them: the blocks lie where best fit puts them, in the order of time.
-Source: `torch/cuda/_memory_viz.py` and its JavaScript, which know pickles of protocol 2 to 4 with
-plain values only. Read next: `holdings.py`, `../alloc/best_fit.py`.
+A value that comes to the device is an allocation and one that leaves is a free; a value that comes
+in again is a block of its own, so the picture shows each swap. The holdings of a `Record` become
+plain data and the bytes of a pickle that the viewer reads. A list has no addresses, since an
+allocator gives them: the blocks lie where best fit puts them, in the order of time. Source:
+`torch/cuda/_memory_viz.py` and its JavaScript, which know pickles of protocol 2 to 4 with plain
+values only. Read next: `holdings.py`, `../alloc/best_fit.py`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""One step in full, as SVG: its three lanes, and below them what the memory is made of.
+"""One step in full, as SVG: its three lanes, and below them the parts of its memory.
 
-In: a `Record`. Out: SVG text without scripts or fonts of its own. The one idea: the memory curve is
-drawn as a stack, parameters at the bottom, what a planner can move above them, and the budget as a
-line over it; the call at which most is held is named, since that is where less memory begins. Read
-next: `svg.py`, which draws several timelines under each other; `html.py`, the page around this.
+The memory curve of a `Record` is drawn as a stack: the parameters at the bottom, the values that a
+planner can move above them, and the budget as a line over all. The call at which most memory is
+held is named, since a smaller step must begin there. The SVG text has no scripts or fonts of its
+own. Read next: `svg.py`, which draws several timelines under each other; `html.py`, the page around
+this.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The streams of a timeline, as pictures and texts call them, and the network between ranks.
 
-In: a timeline. Out: the lanes to draw, with their names. The one idea: a list has three streams; a
-step that several ranks share has messages on their way besides, which are drawn like a fourth. Read
-next: `text.py` and `svg.py`, which draw them; `../sched/timeline.py`.
+A list has three streams, which are the lanes to draw. A step that several ranks share also has
+messages on their way, which are drawn as a fourth lane. Read next: `text.py` and `svg.py`, which
+draw them; `../sched/timeline.py`.
 """
 
 from __future__ import annotations

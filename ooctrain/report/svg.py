@@ -1,9 +1,8 @@
 """Timelines as one standalone SVG picture: three lanes and, in the same scale, the memory below.
 
-In: `Timeline`s, simulated or measured. Out: SVG text without scripts or fonts of its own. The one
-idea: the lanes C, D and H show what overlaps, the curve shows what it costs in memory, and both
-share the time axis, so a stall and the full device that causes it stand under each other. Read
-next: `text.py`.
+The lanes C, D and H of a `Timeline`, simulated or measured, show what overlaps, and the curve shows
+what it costs in memory. Both share the time axis, so a stall stands directly above the full device
+that causes it. The SVG text has no scripts or fonts of its own. Read next: `text.py`.
 """
 
 from __future__ import annotations

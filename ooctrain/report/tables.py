@@ -1,7 +1,7 @@
 """Tables for a terminal, all of one kind: bold titles, no lines, words to the left.
 
-In: titles. Out: an empty table of rich, to be filled row by row; and texts for its cells. The one
-idea: whoever reads many tables should learn to read one. Read next:
+Titles become an empty table of rich, which is filled row by row; there are texts for its cells too.
+All tables look alike, so a reader who has learnt to read one can read all. Read next:
 `experiments/paper_000/table1_shown.py`, `text.py`.
 """
 

@@ -1,9 +1,9 @@
-"""Plans and time lines in a terminal: tables, bars, lanes.
+"""Plans and timelines in a terminal: tables, bars, lanes.
 
-In: rows, plans, time lines. Out: renderables of rich, which is silent about colour where there is
-none. The one idea: a picture of one line. A lane is cut into as many pieces as the terminal has
-columns, and each piece shows by its height how busy the stream was. Read next: `svg.py` for the
-same with more room.
+Rows, plans and timelines become renderables of rich, which leaves out colour where the terminal has
+none. A lane is a picture one line high: it is cut into as many pieces as the terminal has columns,
+and the height of each piece shows how busy the stream was. Read next: `svg.py` for the same with
+more room.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The moments that decide a step: where most memory is held, and where the calls have to wait.
 
-In: a timeline, simulated or measured. Out: its `Peak`, and its `Wait`s, the longest first. The one
-idea: a step is as long as its calls and its waits, so a reader who wants it faster looks at the
-longest wait and at the copy that ended it; who wants it smaller looks at the peak. Read next:
-`step.py`, `html.py`, `perfetto.py`.
+The duration of a step is that of its calls and of its waits. A reader who wants a faster step looks
+at the longest wait and at the copy that ended it; one who wants a smaller step looks at the peak.
+So a timeline, simulated or measured, gives its `Peak`, and its `Wait`s, the longest first.
+Read next: `step.py`, `html.py`, `perfetto.py`.
 """
 
 from __future__ import annotations

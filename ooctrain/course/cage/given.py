@@ -1,9 +1,9 @@
 """`ooctrain` as a submission sees it: this file is the package's first file there.
 
-In: names. Out: the interfaces; for what is not given, an error that names it. The one idea: who is
-asked for a planner or an allocator gets what both are made of (traces, lists, the list writer, the
-books) and nothing that is one; so to hand the question on to the library's own is an ImportError
-with a name, and not a solution. Read next: `../interfaces.py`, which copies what is given.
+A submission that must write a planner or an allocator gets what both are made of (traces, lists,
+the list writer, the books), but no planner and no allocator. An import of anything else is an
+ImportError that names it, so a submission cannot pass the question on to the library's own
+solution. Read next: `../interfaces.py`, which copies what is given.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Landlock: from now on this process sees no file but those of a list.
+"""Landlock: from now on this process can open only the files on a list.
 
-In: paths to read, paths to write below. Out: whether that is in force. The one idea: rights that a
-process takes from itself need no privilege and no namespace; what is not on the list cannot be
-opened, no process outside can be traced or signalled, and no TCP port is reached. Linux 5.13 or
-newer. Source: linux/landlock.h, landlock(7). Read next: `namespaces.py`, the stronger way where it
-is allowed.
+The list has paths to read and paths to write below. A process needs no privilege and no namespace
+to give up rights of its own. Once that has worked, no file that is not on the list can be opened,
+no process outside can be traced or signalled, and no TCP port can be reached. Linux 5.13 or newer.
+Source: linux/landlock.h, landlock(7). Read next: `namespaces.py`, the stronger way where it is
+allowed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Limits that a process sets for itself, and cannot lift, before it runs a submission.
 
-In: sizes and seconds. Out: a process that the system refuses more. The one idea: hard limits, so
-that memory, processes, files and time are ended by the kernel and not by the goodwill of whoever
-runs. Read next: `supervise.py`, which sets them; `system_calls.py`.
+The limits on memory, processes, files and processor time are hard ones, so the kernel enforces them
+and the submission's goodwill is not needed. Read next: `supervise.py`, which sets them;
+`system_calls.py`.
 """
 
 from __future__ import annotations

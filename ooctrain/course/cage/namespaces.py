@@ -1,10 +1,10 @@
-"""Namespaces of one's own: other processes, files and the network are not there at all.
+"""Namespaces of its own: for this process, other processes, files and the network do not exist.
 
-In: paths to be seen, read-only, and one folder to write to. Out: whether the namespaces are made.
-The one idea: what a process cannot name it cannot reach. Behind a user namespace nobody needs to be
-an administrator for it; some systems allow none, and then the other layers have to do. Sources:
-user_namespaces(7), pivot_root(2), mount_namespaces(7). Read next: `supervise.py`, which enters
-them; `../bubblewrap.py`, the same by a program of that name.
+A process cannot reach what it cannot name. Here it keeps a list of paths that it sees read-only,
+and one folder to write to. Inside a user namespace this needs no administrator. Some systems allow
+no user namespaces; there the other layers must suffice. Sources: user_namespaces(7), pivot_root(2),
+mount_namespaces(7). Read next: `supervise.py`, which enters them; `../bubblewrap.py`, the same by a
+program of that name.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """What a submission's process does once it is confined: it answers, question by question.
 
-In: questions, as data. Out: answers, as data. The one idea: each question stands alone. A planner
-gets a trace that is made for that question, and an answer names the question that it is for. Read
-next: `serve_allocator.py` for allocators; `../remote_planner.py` and `../remote_allocator.py`, who
-ask.
+Questions and answers are data, and each question stands alone: a planner gets a trace that is made
+for that question, and each answer names its question. Read next: `serve_allocator.py` for
+allocators; `../remote_planner.py` and `../remote_allocator.py`, which ask.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A submission's allocators, kept in its process and asked from another.
 
-In: requests, as data: make one, call a method of one, forget one. Out: what it returns, as data.
-The one idea: the memory is not here. An allocator that asks for it (`linear`, `map`) asks back
-through the pipe, and the memory's own refusals come back as what they were. Read next:
+A request, as data, makes an allocator, calls a method of one or forgets one; the answer is what the
+method returns. The memory is not in this process. An allocator that needs it (`linear`, `map`) asks
+back through the pipe, and when the memory refuses, the same error is raised here. Read next:
 `../remote_allocator.py`, the other side; `serve.py`.
 """
 

@@ -1,9 +1,10 @@
-"""A step and a machine as plain data: what a planner is asked with.
+"""A step and a machine as plain data: the form in which a planner is asked.
 
-In: a trace and a machine. Out: lists and numbers, and on the other side a trace and a machine for
-which a planner plans the same. The one idea: a planner never looks inside an operation, so of each
-only its price and its words cross over; both decide durations and fingerprint, which stay. Read
-next: `../remote_planner.py`, which sends it; `serve.py`, which reads it.
+A trace and a machine become lists and numbers; on the other side these become a trace and a machine
+again, for which a planner plans the same. A planner never looks inside an operation, so only the
+price and the words of each operation are sent: they decide its duration and its fingerprint. The
+operations themselves stay. Read next: `../remote_planner.py`, which sends it; `serve.py`, which
+reads it.
 """
 
 from __future__ import annotations

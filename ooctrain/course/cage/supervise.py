@@ -1,12 +1,13 @@
-"""The first process of a cage: it confines a child, waits, and leaves nobody behind.
+"""The first process of a cage: it confines a child, waits, and ends every process of the cage.
 
     python -I -S -c "... main()" FOLDER SETTINGS
 
-In: what may be seen, how long, which layers. Out: a child that serves, an end for all that it has
-started, the child's status. The one idea: orphans among its descendants become its own children, so
-there is nowhere to hide, not even for a daemon; it ends when the child ends, or when its own input
-ends, which the grader holds open and never writes to. So the cage is empty however the grader ends.
-Read next: `limits.py`, `system_calls.py`, `landlock.py`, `namespaces.py`, the layers; `serve.py`.
+The settings say what may be seen, for how long, and which layers to use. The child serves; when it
+ends, this process ends all that the child has started and returns its status. Orphans among its
+descendants become its own children, so not even a daemon escapes. It also ends when its own input
+ends, which the grader holds open and never writes to, so the cage is emptied however the grader
+ends. Read next: `limits.py`, `system_calls.py`, `landlock.py`, `namespaces.py`, the layers;
+`serve.py`.
 """
 
 from __future__ import annotations

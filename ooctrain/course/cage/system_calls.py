@@ -1,10 +1,10 @@
-"""A filter of system calls: what a planner never needs is refused by the kernel.
+"""A filter of system calls: the kernel refuses those that a planner never needs.
 
-In: nothing. Out: whether the filter is in force. The one idea: to start a process, to signal
-another one, to read its memory, to open a socket or to ask for other rights takes a system call;
-those fail with EPERM from now on, threads excepted, and nobody can take the filter away. Needs no
-privilege. Sources: seccomp(2), linux/seccomp.h, linux/filter.h; arch/x86/entry/syscalls and
-asm-generic/unistd.h for the numbers. Read next: `landlock.py`, `namespaces.py`.
+Starting a process, signalling another one, reading its memory, opening a socket and asking for
+other rights each take a system call. With the filter in force these calls fail with EPERM (starting
+a thread is still allowed), and the filter cannot be removed. It needs no privilege. Sources:
+seccomp(2), linux/seccomp.h, linux/filter.h; arch/x86/entry/syscalls and asm-generic/unistd.h for
+the numbers. Read next: `landlock.py`, `namespaces.py`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Errors as data: what a submission raises, on its way to the process that asked.
 
-In: an exception. Out: its kind, its words and numbers, and on the other side an exception of the
-same kind. The one idea: a kind is a word from a short list, for laws and tests tell a refusal
-(`Infeasible`, `OutOfDeviceMemory`) from a mistake by it; whatever is not on the list is the
-submission's own error, and no word of it ends or skips a test. Read next: `serve.py`, which tells;
+An exception becomes its kind, its words and its numbers, and on the other side an exception of the
+same kind. A kind is a word from a short list, because laws and tests use it to tell a refusal
+(`Infeasible`, `OutOfDeviceMemory`) from a mistake. Any other kind counts as the submission's own
+error, so a submission can neither end nor skip a test. Read next: `serve.py`, which tells;
 `../interview.py`, which hears.
 """
 

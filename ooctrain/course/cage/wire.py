@@ -1,8 +1,8 @@
 """Messages between a grader and a submission's process: a length, then JSON, both limited.
 
-In: plain data. Out: the same on the other side, or `BadMessage`. The one idea: the other side may
-be hostile, so nothing is waited for beyond a deadline, nothing is read beyond a limit, and what
-JSON does not say (NaN, infinity, a bare value, nesting without end) is no message. Read next:
+Plain data arrives unchanged on the other side, or `BadMessage` is raised. The other side may be
+hostile, so a reader waits no longer than a deadline and reads no more than a limit, and rejects
+what JSON does not say (NaN, infinity, a bare value, nesting without end). Read next:
 `../interview.py` and `serve.py`, which speak through it.
 """
 

@@ -5,8 +5,8 @@
     oc.puzzles.a2.check(LIST, picture="a2.svg") # two numbers, a picture, and what is wrong first
 
 Series a: the list by hand; b: allocators; c: tiles; d: kernels in the emulator; e: autograd; f:
-laws. Targets are worked out by the library when they are asked for, and no solution stands in this
-package. Read next: `attempt.py`; docs/puzzles.md; `tutorials/puzzles/`.
+laws. The library computes the targets when they are asked for, and this package contains no
+solution. Read next: `attempt.py`; docs/puzzles.md; `tutorials/puzzles/`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Series b: allocators. Which hole, how holes melt, a page table, and all places known beforehand.
+"""Series b: allocators. Choosing a hole, merging holes, a page table, and offline placement.
 
 The requests are those of a real step, of a ResNet-18 that swaps, or a few that can be drawn. An
-answer is judged by where its blocks lie: two that live at the same time share no byte, and nothing
-that would fit is refused. What it needs stands beside the library's allocator on the same requests,
-and beside the most that lives at one time, which no allocator beats. Read next:
-`../../alloc/best_fit.py`, `../../alloc/virtual.py`, `../../alloc/static.py` for the library's.
+answer is judged by the addresses of its blocks: two that live at the same time share no byte, and
+no request that would fit is refused. The memory that it needs is compared with that of the
+library's allocator on the same requests, and with the most that lives at one time, which no
+allocator beats. Read next: `../../alloc/best_fit.py`, `../../alloc/virtual.py`,
+`../../alloc/static.py` for the library's.
 """
 
 from __future__ import annotations

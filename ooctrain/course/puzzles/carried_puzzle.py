@@ -1,8 +1,8 @@
 """Puzzle c4: statistics that are carried from band to band, with the bits of one band.
 
 A batch norm needs the mean and the variance of all rows before it can write the first one. Bands
-take their rows in one after the other and carry sums; and since sums of floats depend on their
-order, the law asks that any heights of bands give the same bits. Read next: tutorial 15,
+read their rows one after the other and carry sums. The sum of floats depends on their order, so the
+law demands that any heights of bands give the same bits. Read next: tutorial 15,
 `../../rewrite/tile/carried_sums.py`.
 """
 

@@ -1,12 +1,12 @@
 """Counts what a kernel asks of memory: sectors, bank conflicts, accesses of the busiest thread.
 
-The emulator says whether a kernel is right; here the same Python function runs a second time, each
-thread of a block as a thread of Python, over arrays that note who reads and writes which word. The
-32 threads of a warp access memory together: those that stand in the same line of the kernel for the
-same time. Global memory comes in sectors of 32 bytes; shared memory lies in 32 banks, and a warp
-that wants two words of one bank waits. Sources: NVIDIA, CUDA Best Practices Guide, "Coalesced
-access to global memory" and "Shared memory and memory banks". Read next: `kernel_puzzles.py`,
-`../../testing/emulator/emulator.py`.
+The emulator says whether a kernel is right. Here the same Python function runs a second time, each
+thread of a block as a thread of Python, over arrays that record which thread reads and writes which
+word. The 32 threads of a warp access memory together: those that reach the same line of the kernel
+for the same time. Global memory is moved in sectors of 32 bytes; shared memory lies in 32 banks,
+and a warp that wants two words of one bank waits. Sources: NVIDIA, CUDA Best Practices Guide,
+"Coalesced access to global memory" and "Shared memory and memory banks". Read next:
+`kernel_puzzles.py`, `../../testing/emulator/emulator.py`.
 """
 
 from __future__ import annotations

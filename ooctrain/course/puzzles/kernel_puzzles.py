@@ -1,11 +1,11 @@
 """Series d: kernels in the emulator. A copy, a transpose, a sum, a tile of a convolution.
 
-The answer is a `kernel`. The library's emulator runs it on the CPU, threads up and down, and
-refuses what a GPU leaves undefined: a race, a stray index, a barrier that not all threads reach.
-Then the result is compared, word by word; its numbers are small and whole, so the order of a sum
-does not matter. The two numbers are what the kernel asks of memory; the targets follow from the
-sizes: each word moved once, no thread waiting for another. Read next: tutorial 18,
-`kernel_counts.py`, `../../testing/emulator/emulator.py`.
+The answer is a `kernel`. The library's emulator runs it on the CPU, with the threads in ascending
+and in descending order, and refuses what a GPU leaves undefined: a race, a stray index, a barrier
+that not all threads reach. Then the result is compared, word by word; its numbers are small and
+whole, so the order of a sum does not matter. The two numbers are what the kernel asks of memory;
+the targets follow from the sizes: each word moved once, no thread waiting for another. Read next:
+tutorial 18, `kernel_counts.py`, `../../testing/emulator/emulator.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Series f: laws. A few right things and many broken ones are given; the student writes the law.
+"""Series f: laws. Given a few correct and many broken examples, the student writes the law.
 
-A law is a function that raises AssertionError where its argument breaks it. It must let every right
-one pass, and kill every planted bug: then it is worth something as a test. The two numbers are the
-bugs that are still alive and the false alarms. The library holds its own laws to the same
+A law is a function that raises AssertionError if its argument breaks it. To be worth something as a
+test it must let every correct example pass, and kill every planted bug. The two numbers are the
+bugs that are still alive and the false alarms. The library holds its own laws to the same standard
 (`testing/`, and the zoo of the test suite). Read next: `../../testing/allocator_laws.py`.
 """
 

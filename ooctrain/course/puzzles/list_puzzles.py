@@ -1,9 +1,9 @@
 """Series a: the list by hand. Step, machine and budget are given; the student writes the list.
 
 The answer is text (docs/schedule.md, "The list as text"). It is proved by the verifier and timed by
-the simulator, as every planner's list is. The target is what one of the library's planners needs,
-worked out when it is asked for; the bound is what no list within the budget can beat. Read next:
-`../../sched/list_text.py`, `allocator_puzzles.py`.
+the simulator, as every planner's list is. The target is the result of one of the library's
+planners, computed when it is asked for; the bound is what no list within the budget can beat.
+Read next: `../../sched/list_text.py`, `allocator_puzzles.py`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Puzzle b3: a page table. Addresses of a block lie in a row, and its pages anywhere.
+"""Puzzle b3: a page table. A block's addresses are contiguous; its pages can lie anywhere.
 
-Blocks of a few pages come and go; each writes a mark of its own into each of its pages, and all
-marks are read again after every step. So a page that two blocks share, a page that is lost and an
-address that is translated to the wrong place are all seen, and named. Read next: tutorial 07,
-`../../alloc/virtual.py`.
+Blocks of a few pages are allocated and freed. Each writes a mark of its own into each of its pages,
+and all marks are read again after every step. So a page that two blocks share, a page that is lost
+and an address that is translated to the wrong place are all detected, and named. Read next:
+tutorial 07, `../../alloc/virtual.py`.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ An answer is a rule, or a pair of new functions and a rule. It is judged by slop
 element of each input, (L(v + h) - L(v - h)) / 2h with a random cotangent, since a uniform one hides
 what batch norm gets wrong. The first element that is off is named. The second number counts what
 must wait for the backward pass: floats of forward values that the backward lines read. Its target
-is worked out too: a forward value is needed if the slopes change with it. Read next: tutorial 01,
+is computed too: a forward value is needed if the slopes change with it. Read next: tutorial 01,
 `../../layers/batch_norm.py` for the library's own backward pass.
 """
 

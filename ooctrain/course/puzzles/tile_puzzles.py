@@ -1,9 +1,9 @@
-"""Series c: tiles. Which rows can be computed, which are kept, which are read, which sums go on.
+"""Series c: tiles. Which rows can be computed, kept or read, and which sums are carried on.
 
 A layer is a `Window` along one axis: output row o reads the input rows o s - p to o s - p + k - 1
 that exist. The laws are tried on many windows, row by row, straight from that definition: nothing
 of the library's own arithmetic (`rewrite/tile/`) is needed to judge an answer, and the first row
-that is wrong is named. The two numbers are worked out on one network of four layers in four bands.
+that is wrong is named. The two numbers are computed on one network of four layers in four bands.
 Read next: `../../rewrite/tile/frontier.py` for the library's answers, `kernel_puzzles.py`.
 """
 

@@ -1,9 +1,9 @@
 """Paper 000, figures 4 and 5: DenseNet, Pix2PixHD and DeepLabv3+ at batches that do not fit.
 
-In: networks, the memory of the device. Out: the largest batch in-core, with scheduling and with
-virtual addressing; and at these batches the images per second and the memory that each method
-takes. The one idea: it is table 1 for other networks, so its methods and its cells are used; what
-is new is that the batches are not given but found, since the print gives them as factors.
+For each network and the memory of a device, this finds the largest batch in-core, with scheduling
+and with virtual addressing; and at these batches the images per second and the memory that each
+method takes. It is table 1 for other networks and uses its methods and its cells. Only the batches
+are new: the paper gives them as factors, so they are searched for.
 
 Source: paper 000, section 5.2, figures 4 and 5. Departures: docs/papers.md. Read next: `table1.py`,
 `fragmentation.py`; `architectures_shown.py`.

@@ -1,8 +1,8 @@
-"""`ooctrain reproduce architectures`: paper 000's figures 4 and 5 beside what is computed here.
+"""`ooctrain reproduce architectures`: paper 000's figures 4 and 5, and the values computed here.
 
-In: what is wanted. Out: a table of largest batches, one of speeds and memory, a figure, numbers.
-The one idea: the two figures share their batches, so where a speed ends, the memory below it shows
-why. Read next: `architectures.py`; `report/charts.py`.
+It shows a table of largest batches, one of speeds and memory, a figure and numbers. The two figures
+share their batches, so where a speed ends, the memory below it shows why. Read next:
+`architectures.py`; `report/charts.py`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """What a chunk size costs: small chunks are many mappings, large ones are rounded-up memory.
 
-In: chunk sizes. Out: for each the memory that rounding wastes, and the mapping changes of the first
-and of a later step, replayed; and on the cpu device the time of real steps. The one idea: paper 000
-bounds the waste by N_max chunks (equation 2) and found 40 MB by experiment; this is that
-experiment. Source: paper 000, section 4, last paragraph. Read next: `fragmentation.py`.
+For each chunk size a replay gives the memory that rounding wastes, and the mapping changes of the
+first and of a later step; the cpu device gives the time of real steps. Paper 000 bounds the waste
+by N_max chunks (equation 2) and found 40 MB by experiment; this is that experiment. Source: paper
+000, section 4, last paragraph. Read next: `fragmentation.py`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""How much memory may a scheduler be promised? Paper 000, figure 3, replayed on paper.
+"""How much of the memory can a scheduler use? Paper 000, figure 3, by replays without a GPU.
 
-In: a model, batch sizes, allocators, the physical memory. Out: for each the largest budget that the
-scheduler can be given before what the allocator reserves exceeds the physical memory; and the
-largest batch that can be trained at all. The one idea: the scheduler counts bytes, the allocator
-rounds and leaves holes, so the scheduler must be promised less than there is; how much less is
-found by planning and replaying, budget by budget, with no GPU.
+The scheduler counts bytes, but the allocator rounds them and leaves holes, so the budget of the
+scheduler must be smaller than the physical memory. How much smaller is found by planning and
+replaying, budget by budget. The results are, for a model, a batch size and an allocator, the
+largest budget with which the allocator reserves no more than the physical memory; and the largest
+batch that can be trained at all.
 
 Sources: paper 000, section 5.1, figure 3 and table 1. Departures: docs/papers.md. Read next:
 `chunks.py`, the sweep over chunk sizes; `fragmentation_shown.py`.

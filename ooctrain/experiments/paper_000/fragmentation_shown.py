@@ -1,9 +1,9 @@
 """`ooctrain reproduce fragmentation`: paper 000's figure 3, largest batches, and chunk sizes.
 
-In: what is wanted. Out: tables, each row as soon as it is there, since the whole takes minutes; a
-figure, numbers. The one idea: as in the paper, the distance between the line of what may be
-promised and the line of what is there is what the allocator costs. Read next: `fragmentation.py`,
-`chunks.py`; `report/charts.py`.
+It shows tables, a figure and numbers; each row is printed as soon as it is known, since the whole
+takes minutes. As in the paper, the distance between the line of the largest budget and the line of
+the physical memory is the cost of the allocator. Read next: `fragmentation.py`, `chunks.py`;
+`report/charts.py`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Paper 000, table 1: ResNet-50 at batches up to 7.5 times what fits, and the speed that is kept.
 
-In: batch sizes, the memory of the device. Out: for each batch and method the images per second of
-the fastest step that both the scheduler and the allocator get into the memory. The one idea: a
-method is a planner and an allocator; the planner is promised as much as the allocator can place,
-which the experiment on fragmentation finds, so a method that fragments plans with less and swaps
-more. Speeds are simulated from roofline times. The share of the in-core speed that a method keeps
-depends on the link's rate over the arithmetic's, so compare shares only where these are alike.
+A method is a planner and an allocator. For each batch and method this finds the images per second
+of the fastest step that both get into the memory of the device. The planner's budget is what the
+allocator can place, which the experiment on fragmentation finds, so a method that fragments plans
+with less memory and swaps more. Speeds are simulated from roofline times. The share of the in-core
+speed that a method keeps depends on the ratio of the link's rate to the arithmetic's, so compare
+shares only where this ratio is alike.
 
 Source: paper 000, section 5.1, table 1. Departures: docs/papers.md. Read next: `fragmentation.py`,
 whose search this is; `table1_shown.py`.

@@ -1,8 +1,8 @@
-"""`ooctrain reproduce table1`: paper 000's table 1 beside what is computed here.
+"""`ooctrain reproduce table1`: paper 000's table 1, and the values computed here.
 
-In: what is wanted. Out: two tables, a figure, numbers. The one idea: machines and kernels differ,
-so images per second stand beside each other for whoever wants them, and what is compared is the
-share of the in-core speed that is kept. Read next: `table1.py`; `report/charts.py`.
+It shows two tables, a figure and numbers. Machines and kernels differ, so the images per second are
+shown side by side only for reference; the comparison is of the share of the in-core speed that is
+kept. Read next: `table1.py`; `report/charts.py`.
 """
 
 from __future__ import annotations

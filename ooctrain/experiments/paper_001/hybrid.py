@@ -1,10 +1,10 @@
 """Paper 001, figures 3 to 6 and tables 1 and 2: images too large, swapped, computed again, or both.
 
-In: two networks at a fixed batch, growing images, a device. Out: for each image and method the
-megapixels per second and the number of swap-outs; and what the paper's printed parameters do here.
-The one idea: TensorFlow's steps take about twice the memory of ours, so in the same 32 GB nothing
-is short where the paper was; so beside the device stands a memory fitted to one printed figure, the
-largest image without any method, and everything else that is printed is then a prediction.
+Two networks train at a fixed batch on growing images. For each image and method this computes the
+megapixels per second and the number of swap-outs, and what the paper's printed parameters do here.
+TensorFlow's steps take about twice the memory of ours, so the 32 GB that are too little in the
+paper are enough here. A second memory is therefore fitted to one printed figure, the largest image
+without any method; all other printed values are then predictions.
 
 Source: paper 001, section 4. Departures: docs/papers.md. Read next: `hybrid_printed.py`, the
 tables; `sched/planners/tflms_hybrid.py`; `hybrid_shown.py`.

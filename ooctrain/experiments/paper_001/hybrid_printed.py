@@ -1,9 +1,9 @@
 """Paper 001's tables 1 and 2, and what its figures 3 and 4 say in words.
 
-In: nothing. Out: `NETWORKS`. The one idea: what is printed stands in one place, as it is printed,
-so that whoever doubts a comparison finds the figure. Numbers of checkpoints are those of
-TensorFlow's graph, whose height in levels is the largest `swapin_groupby` without recomputation.
-Source: paper 001, section 4. Read next: `hybrid.py`.
+`NETWORKS` holds all of it in one place, as it is printed, so that a reader who doubts a comparison
+finds the figure. Numbers of checkpoints are those of TensorFlow's graph, whose height in levels is
+the largest `swapin_groupby` without recomputation. Source: paper 001, section 4. Read next:
+`hybrid.py`.
 """
 
 from __future__ import annotations

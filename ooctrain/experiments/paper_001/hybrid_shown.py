@@ -1,8 +1,8 @@
-"""`ooctrain reproduce hybrid`: paper 001's figures 3 to 6 and tables 1 and 2 beside ours.
+"""`ooctrain reproduce hybrid`: paper 001's figures 3 to 6 and tables 1 and 2, and ours.
 
-In: what is wanted. Out: tables, a figure, numbers. The one idea: everything twice, for the memory
-of the device and for the one in which the step without any method gets as far as the paper's. Read
-next: `hybrid.py`; `report/charts.py`.
+It shows tables, a figure and numbers, all of them twice: for the memory of the device, and for the
+memory in which the step without any method reaches the paper's largest image. Read next:
+`hybrid.py`; `report/charts.py`.
 """
 
 from __future__ import annotations

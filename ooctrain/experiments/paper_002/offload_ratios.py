@@ -1,11 +1,11 @@
 """Paper 002, figures 4 to 18: how far its heuristics are from its bound, over networks and memory.
 
-In: networks, image sizes, batches, shares of the memory between what a chain needs and what it
-would use. Out: a cell for each planner with its step time and the paper's bound (proposition 3).
-The one idea: the paper's experiment is about chains, so a network is turned into its chain once
-and everything is planned on that, in milliseconds; how the same planners stand on the step itself,
-where values may be computed again, is another question, and asked of `compare` for the networks of
-figure 4 alone.
+The cells range over networks, image sizes, batches and shares of the memory between what a chain
+needs and what it would use. Each cell has a planner's step time and the paper's bound (proposition
+3). The paper's experiment is about chains, so a network is turned into its chain once and
+everything is planned on that, in milliseconds. How the same planners do on the step itself, where
+values may be computed again, is another question; `compare` answers it, for the networks of figure
+4 alone.
 
 Source: paper 002, section 6, figures 4 to 18. Departures: docs/papers.md. Read next:
 `sched/planning/chain_view.py`, `sched/bounds/closed.py`; `offload_ratios_shown.py`.

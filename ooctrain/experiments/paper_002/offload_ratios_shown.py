@@ -1,10 +1,10 @@
-"""`ooctrain reproduce offload-ratios`: paper 002's plots, and its claims beside what is counted.
+"""`ooctrain reproduce offload-ratios`: paper 002's plots, and its claims next to our counts.
 
-In: what is wanted. Out: tables, a figure, numbers: first of the paper's own question, on chains,
-then of the same planners on the steps that the chains were made of. The one idea: as in the paper
-1 is its bound, and the axis is the share of memory between what a chain needs and what it would
-use; the dashed curve is the LP, below which no list gets that only offloads. Read next:
-`offload_ratios.py`; `report/charts.py`.
+The tables, the figure and the numbers come first for the paper's own question, on chains, then for
+the same planners on the steps from which the chains were made. As in the paper, 1 is its bound, and
+the axis is the share of memory between what a chain needs and what it would use. The dashed curve
+is the LP; no list that only offloads gets below it. Read next: `offload_ratios.py`;
+`report/charts.py`.
 """
 
 from __future__ import annotations

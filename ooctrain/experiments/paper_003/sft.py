@@ -1,10 +1,10 @@
 """Paper 003, figure 8: three networks on ever larger images, by four ways to train them.
 
-In: networks, sides of square images, two GPUs. Out: for each the seconds of a step, simulated, or
-nothing where it does not fit. The one idea: keeping all ends first, checkpoints a little later,
-since a layer's tensors must fit as a whole; tiles go on, and what they cost does not depend on the
-side. Beside the paper's tiles, which compute their halos again and move nothing, stand bands that
-keep them, with a planner that may swap.
+For networks, sides of square images and two GPUs, this simulates the seconds of a step, where it
+fits. As images grow, keeping all values fails first, and checkpoints a little later, since a
+layer's tensors must fit as a whole. Tiles reach further, and their relative cost does not depend on
+the side. The paper's tiles compute their halos again and move nothing; they are compared with bands
+that keep their halos, with a planner that may swap.
 
 Source: paper 003, section 6; the 43.8 s are from its artifact (HPCRL/SFT-CC2022-AE). Departures:
 docs/papers.md. Read next: `rewrite/tile/sft_planner.py`, `rewrite/tile/banded.py`; `sft_shown.py`.

@@ -1,9 +1,9 @@
-"""`ooctrain reproduce sft`: paper 003's figure 8 beside what is computed here.
+"""`ooctrain reproduce sft`: paper 003's figure 8, and the values computed here.
 
-In: what is wanted. Out: what the paper's text says of memory, a table of seconds, the largest
-images, a curve for each network and GPU; numbers. The one idea: figure 8 has no numbers in print,
-so what can be compared is where each way ends, that time grows with the pixels, and the one figure
-of the artifact. Read next: `sft.py`; `report/charts.py`.
+It shows what the paper's text says of memory, a table of seconds, the largest images, a curve for
+each network and GPU, and numbers. Figure 8 prints no numbers, so only three things can be compared:
+where each way ends, that time grows with the pixels, and the one figure of the artifact. Read next:
+`sft.py`; `report/charts.py`.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """Paper 004, figure 11: what larger batches gain because they send gradients less often.
 
-In: the times of a step forwards and backwards, at two batch sizes. Out: the time of an epoch on
-machines that exchange gradients over a network. The one idea: a step sends each gradient once,
+The input is the times of a step forwards and backwards, at two batch sizes; the result is the time
+of an epoch on machines that exchange gradients over a network. A step sends each gradient once,
 however large its batch, so six times the batch sends a sixth:
 
     T_epoch = D / N (T_forward + max(T_backward, 2 G / (alpha B)))
 
-with D samples, batch N, G bytes of gradients, bandwidth B of which alpha is used. Where the network
-is slow the gain is the ratio of the batches; where it is fast, nothing is left but what the larger
-batch costs in time. What decides in between is how long a step of the *small* batch computes, which
-the paper does not print; so the gain stands here for several of them.
+with D samples, batch N, G bytes of gradients, bandwidth B of which alpha is used. On a slow network
+the gain is the ratio of the batches; on a fast one nothing remains but the time that the larger
+batch costs. Between the two, the gain depends on the time that a step of the *small* batch
+computes. The paper does not print it, so the gain is given for several such times.
 
 Source: paper 004, section 6.4; Patarasuk and Yuan 2009 for 2 G / B. Departures: docs/papers.md.
 Read next: `hmms.py`, whose machine and lists these are; `distributed_shown.py`.

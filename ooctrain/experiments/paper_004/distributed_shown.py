@@ -1,11 +1,10 @@
-"""`ooctrain reproduce distributed`: paper 004's figure 11 beside what is computed here.
+"""`ooctrain reproduce distributed`: paper 004's figure 11, and the values computed here.
 
-In: what is wanted. Out: the speed-up of an epoch over the bandwidth, on two machines; the same at
-one bandwidth over the batch that it starts from; steps of ranks of this machine; a figure, numbers.
-The one idea: the paper prints one number, 2.1 at 10 Gbit/s, and not the time of the small batch
-that decides it, so both tables stand beside each other; and since all that is a formula, steps that
-have been run over such networks stand beside it. Read next: `distributed.py`, `ranks_runs.py`;
-`report/charts.py`.
+One table has the speed-up of an epoch over the bandwidth, on two machines; another has it at one
+bandwidth over the batch that it starts from. Both are shown because the paper prints one number,
+2.1 at 10 Gbit/s, but not the time of the small batch that decides it. All this is a formula, so
+measured steps of ranks of this machine, over such networks, are shown too, with a figure and
+numbers. Read next: `distributed.py`, `ranks_runs.py`; `report/charts.py`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Paper 004, figures 1, 8 and 9: what the link can carry, and what two ways of using it cost.
 
-In: networks at one batch size. Out: bytes that each forward call leaves for the backward pass
-beside those that the link carries meanwhile; the step of three memory plans; their timelines. The
-one idea: the share that can be offloaded for nothing is link time over bytes, so it depends on how
-fast the calls are. The paper measured a P100 whose convolutions reach more than a roofline grants;
-so beside the preset stands a machine whose arithmetic is fitted to one printed figure, the 55 % of
-ResNet-18, and everything else that is printed is then a prediction.
+For networks at one batch size this computes the bytes that each forward call leaves for the
+backward pass and those that the link carries meanwhile, the step of three memory plans, and their
+timelines. The share that can be offloaded without loss is what the link carries over what is
+generated, so it depends on how fast the calls are. On the paper's P100, convolutions were faster
+than a roofline allows. A second machine is therefore fitted to one printed figure, the 55 % of
+ResNet-18; all other printed values are then predictions.
 
 Source: paper 004, sections 1, 6.2 and 6.3. Departures: docs/papers.md. Read next:
 `sched/planners/hmms.py`, `sched/planners/vdnn/vdnn_layers.py`; `hmms_shown.py`.

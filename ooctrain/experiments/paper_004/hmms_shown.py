@@ -1,9 +1,9 @@
-"""`ooctrain reproduce hmms`: paper 004's figures 1, 8 and 9 beside what is computed here.
+"""`ooctrain reproduce hmms`: paper 004's figures 1, 8 and 9, and the values computed here.
 
-In: what is wanted. Out: two tables, on the preset machine and on the one that is fitted to a
-printed figure; a picture of the second; numbers. The one idea: figure 1 explains the two others:
-where the curve of what the link carries stays below the curve of what is generated, a call waits,
-and the timelines show which. Read next: `hmms.py`; `report/charts.py`, `report/svg.py`.
+It shows two tables, on the preset machine and on the one that is fitted to a printed figure; a
+picture of the second; and numbers. Figure 1 explains the two others: a call waits where the curve
+of what the link carries stays below the curve of what is generated, and the timelines show which
+call. Read next: `hmms.py`; `report/charts.py`, `report/svg.py`.
 """
 
 from __future__ import annotations

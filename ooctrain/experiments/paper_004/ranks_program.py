@@ -1,8 +1,8 @@
 """What each rank does for `ranks_runs.py`: steps over networks of several bandwidths, in turns.
 
-In: batches, bandwidths and a number of rounds, as JSON on the command line. Out: on rank 0 a line
-of JSON, the measured steps. The one idea: one trainer for each bandwidth, and one step of each in
-every round, so that whatever else the machine does falls on all of them alike. Read next:
+Batches, bandwidths and a number of rounds are given as JSON on the command line; rank 0 prints the
+measured steps as a line of JSON. There is one trainer for each bandwidth, and every round runs one
+step of each, so any other load on the machine affects all of them alike. Read next:
 `ranks_runs.py`, which starts this; `../../distributed/mpi.py`.
 """
 

@@ -1,11 +1,11 @@
-"""Steps on ranks of this machine, over networks of imposed bandwidths, beside the formula.
+"""Steps on ranks of this machine, over networks of imposed bandwidths, compared with the formula.
 
-In: nothing. Out: measured steps, and what paper 004's formula makes of the one over the fastest
-network. The one idea: a rank that holds each message back until a network of some bandwidth would
-have delivered it needs no such network. One step is measured without, forwards and backwards; then
-T = T_forward + max(T_backward, 2 (k - 1) / k G / B) predicts all others. Source: paper 004, section
-6.4, whose 2 G is the ring's 2 (k - 1) / k G for many ranks k; all of the bandwidth is used here, so
-alpha is 1. Read next: `ranks_program.py`, which each rank runs; `distributed.py`.
+A rank that holds each message back until a network of some bandwidth would have delivered it
+behaves as if it had that network. One step is measured without such a delay, forwards and
+backwards; from it T = T_forward + max(T_backward, 2 (k - 1) / k G / B) predicts all others, which
+are measured too. Source: paper 004, section 6.4, whose 2 G is the ring's 2 (k - 1) / k G for many
+ranks k; all of the bandwidth is used here, so alpha is 1. Read next: `ranks_program.py`, which each
+rank runs; `distributed.py`.
 """
 
 from __future__ import annotations

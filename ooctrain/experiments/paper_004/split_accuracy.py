@@ -1,8 +1,8 @@
 """Paper 004, figures 4 to 6 and table 1: what a split costs in accuracy.
 
-In: a recipe. Out: the test accuracy of networks that were trained whole, in patches, and in patches
-with drawn boundaries, several seeds each. The one idea: a split network is another network, so its
-accuracy is a measurement, and a difference means something only beside the spread of the seeds.
+A split network is another network, so its accuracy must be measured. By a given recipe, networks
+are trained whole, in patches, and in patches with drawn boundaries, with several seeds each. A
+difference in test accuracy means something only if it is compared with the spread of the seeds.
 
 The paper trains VGG-19 and ResNet-18 on CIFAR-10 for 350 epochs. By default two small networks of
 the same two families (8 convolutions with batch norm; 4 residual blocks) learn the digits that come

@@ -1,9 +1,8 @@
-"""`ooctrain reproduce split-accuracy`: paper 004's figures 4 to 6 and table 1 beside what is
-trained here.
+"""`ooctrain reproduce split-accuracy`: paper 004's figures 4 to 6 and table 1, trained here.
 
-In: what is wanted; settings "epochs=350", "seeds=5", "data=cifar10:DIR", "images=1437". Out: a
-table of accuracies, mean and spread over seeds, the paper's beside them; curves; numbers. Read
-next: `split_accuracy.py`.
+The settings are "epochs=350", "seeds=5", "data=cifar10:DIR" and "images=1437". It shows a table of
+accuracies, with mean and spread over seeds and the paper's values; curves; and numbers. Read next:
+`split_accuracy.py`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Paper 004, figure 10: how much larger a batch becomes, and what it costs.
 
-In: networks, the memory of the device. Out: the largest batch of each method and its speed; the
-calls that alone need more than half of the memory, before the split and after. The one idea: a
-split network is another network, so beside "split + HMMS" stand methods on the same machine that
-change no result, HMMS and `belady` on the whole network, exact bands and `auto`: who needs
-Split-CNN, and when?
+For networks and the memory of the device this finds the largest batch of each method and its speed;
+and the calls that alone need more than half of the memory, before the split and after. A split
+network is another network, so "split + HMMS" is compared with methods on the same machine that
+change no result: HMMS and `belady` on the whole network, exact bands and `auto`. The comparison
+shows when Split-CNN is needed.
 
 Everything is simulated, on the P100 whose arithmetic is fitted to one printed figure (`hmms.py`).
 The paper's workspace is cuDNN's; here calls run one after the other, so parts share theirs anyway.

@@ -1,7 +1,7 @@
-"""`ooctrain reproduce split-hmms`: paper 004's figure 10 beside what is computed here.
+"""`ooctrain reproduce split-hmms`: paper 004's figure 10, and the values computed here.
 
-In: what is wanted. Out: a table of largest batches and speeds, one of calls that need more than
-half of the memory, a picture, numbers. Read next: `split_hmms.py`.
+It shows a table of largest batches and speeds, one of calls that need more than half of the memory,
+a picture and numbers. Read next: `split_hmms.py`.
 """
 
 from __future__ import annotations
