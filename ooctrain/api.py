@@ -1,8 +1,8 @@
 """The short names: plan, verify, simulate, lower_bound, execute, as users call them.
 
-In: traces, budgets in words ("25%"), names of networks, planners, machines and allocators. Out:
-steps, plans and runs. The one idea: this room only resolves words into objects and composes the
-rooms below; every decision is made elsewhere. Read next: `train.py`, which composes the same pieces
+These functions take traces, budgets in words ("25%") and names of networks, planners, machines and
+allocators, and return steps, plans and runs. They only resolve words into objects and compose the
+packages below; every decision is made there. Read next: `train.py`, which composes the same pieces
 over many steps.
 """
 

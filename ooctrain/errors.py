@@ -12,8 +12,8 @@
     +-- InvalidFree                      double free, foreign free, free after close
     +-- TransferError                    a copy engine failed
     +-- DriverError                      a memory or device call failed (.call, .status)
-    |   +-- VmmUnavailable               virtual addressing is not to be had on this machine
-    |   +-- DeviceUnavailable            no GPU that can be used: driver, device, compiler
+    |   +-- VmmUnavailable               virtual addressing is not available on this machine
+    |   +-- DeviceUnavailable            no usable GPU (driver, device, compiler)
     +-- CaptureRefused                   a step cannot be recorded as a graph
     +-- DataFormatError                  a data file is broken (.path, .offset)
     +-- CheckpointError                  a checkpoint is broken, foreign or cannot be written
@@ -22,10 +22,10 @@
     +-- RanksDiffer                      ranks that train together do not agree, or one is lost
     +-- AutogradError                    second backward, no graph, in-place write on a saved value
 
-Each message has up to four lines: code and what; where; the numbers; the likely fix. Where memory
-is short, the map of the arena is drawn besides. Names of files, variables and classes are somebody
-else's, so what of them a terminal would obey is written as an escape (`printable`).
-`ooctrain explain CODE` shows the smallest bad example of a code. Read next: `units.py`, then
+Each message has up to four lines: code and problem; place; numbers; likely fix. Where memory is
+short, the map of the arena is drawn as well. Names of files, variables and classes come from
+outside, so any control characters in them that a terminal would obey are escaped (`printable`).
+`ooctrain explain CODE` shows the smallest example that raises a code. Read next: `units.py`, then
 `step/trace.py`.
 """
 

@@ -1,12 +1,11 @@
-"""Plug-ins named in text: "window:size=2,count=occurrence", "my_file.py:MyPlanner",
-"va:chunk=1MiB".
+"""Plug-ins named in text: "window:size=2", "my_file.py:MyPlanner", "va:chunk=1MiB".
 
-In: what a user typed and the table of what is there. Out: an object made with the given parameters.
-The one idea: planners and allocators are named the same way, so the grammar lives here once:
-NAME[:KEY=VALUE,...] or FILE.py:CLASS[:KEY=VALUE,...]; a name may also come from another package's
-entry point. An unexpected error in a file that was named so is most likely that file's: its author
-is told the line there, not the calls of this library that led to it; any other is ours. Read next:
-`sched/planners/registry.py`.
+Planners and allocators are named in the same way, so the grammar is defined once, here:
+NAME[:KEY=VALUE,...] or FILE.py:CLASS[:KEY=VALUE,...], for example "window:size=2,count=occurrence".
+The text is looked up in a table of known names or in the entry points of other packages, and the
+result is an object made with the given parameters. An unexpected error in a user's file is most
+likely that file's own, so its author is told the line there, not the calls of this library that led
+to it; any other error is the library's. Read next: `sched/planners/registry.py`.
 """
 
 from __future__ import annotations

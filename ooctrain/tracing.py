@@ -1,9 +1,9 @@
 """Traces: a model's training step as calls over variables, without computing anything.
 
-In: a model, shapes, a loss, an optimizer. Out: `trace.Trace`. The one idea: the model is called as
-ever, on a tape whose runner writes down shapes and sizes instead of computing; a 20480 x 20480
-VGG-16 traces in a fraction of a second and needs no memory. Each parameter's update is recorded as
-soon as its gradient is complete. Read next: `step/trace.py`, `nn/named_losses.py`,
+From a model, shapes, a loss and an optimizer comes a `trace.Trace`. The model is called as usual,
+but on a tape whose runner records shapes and sizes instead of computing. A 20480 x 20480 VGG-16 is
+therefore traced in a fraction of a second and needs no memory. Each parameter's update is recorded
+as soon as its gradient is complete. Read next: `step/trace.py`, `nn/named_losses.py`,
 `engine/incore.py`, `rewrite/`, `sched/schedule.py`.
 """
 

@@ -1,11 +1,11 @@
 """The trainer: many steps of one plan, evaluation under its budget, checkpoints, the true state.
 
-In: a model, a loss, an optimizer, a budget. Out: a trained model. The one idea: each shape of input
-is traced, fused and planned once, then its list is executed step after step; between steps the true
-values live on the device, and the model's parameters read and write them there. Only a change that
-a trace depends on (a frozen parameter, another weight decay) is traced and planned anew. Read next:
-`execution/seen.py`, `execution/prepare.py`, `execution/executor.py`; `execution/checkpoint.py` for
-the files.
+A trainer takes a model, a loss, an optimizer and a budget. Each shape of input is traced, fused and
+planned once; its list is then executed step after step. Between steps the true values live on the
+device, and the model's parameters read and write them there. A step is traced and planned anew only
+when something changes that its trace depends on (a frozen parameter, another weight decay).
+Read next: `execution/seen.py`, `execution/prepare.py`, `execution/executor.py`;
+`execution/checkpoint.py` for the files.
 """
 
 from __future__ import annotations

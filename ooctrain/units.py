@@ -1,7 +1,7 @@
 """Bytes, times and shares: the one place that reads and prints them.
 
-In: "512MiB", "8GB", "25%", 4096. Out: "1.50 GiB", "312 us", "70 %". Binary units are powers of
-1024, decimal ones powers of 1000, as IEC 80000-13 has it; nothing is guessed. Read next:
+It reads "512MiB", "8GB", "25%" or 4096, and prints "1.50 GiB", "312 us" or "70 %". Binary units are
+powers of 1024 and decimal ones powers of 1000, as in IEC 80000-13; nothing is guessed. Read next:
 `step/trace.py`.
 """
 

@@ -1,7 +1,8 @@
-"""Allocators: who lies where in the device's memory.
+"""Allocators: they decide where each block lies in the device's memory.
 
-In: sizes in list order. Out: addresses, books, logs. The names below are for users; a plug-in needs
-`base.py`, which says what an allocator is. Read next: `base.py`, then `best_fit.py`.
+Sizes in list order become addresses, and the allocator keeps books and logs. The names below are
+for users; a plug-in needs `base.py`, which defines an allocator. Read next: `base.py`, then
+`best_fit.py`.
 """
 
 from ooctrain.alloc.registry import allocators

@@ -1,10 +1,10 @@
-"""The map of an arena: who lies where, as text of one line.
+"""The map of an arena: the place of each block, as one line of text.
 
-In: what an allocator's `snapshot()` says. Out: pieces in the order of their bytes, and a line that
-draws them. The one idea: an arena is a strip, a character of the line stands for so many bytes of
-it, and the few largest blocks have a letter each; so an out-of-memory error shows at a glance
-whether the arena is full or full of holes. For virtual addressing the strip is the physical
-memory: a block may lie in many pieces. Read next: `../report/arena.py`, the same as a picture.
+An allocator's `snapshot()` becomes pieces in the order of their bytes, and a line that draws them.
+The arena is a strip: each character of the line stands for a fixed number of bytes, and the few
+largest blocks have a letter each. So an out-of-memory error shows at a glance whether the arena is
+full or fragmented. For virtual addressing the strip is the physical memory, in which a block may
+lie in many pieces. Read next: `../report/arena.py`, the same as a picture.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """What an allocator is: it decides where in the arena each block lies, and keeps the books.
 
-In: sizes, in list order. Out: `Block`s with addresses. The one idea: on a list every claim waits
-for all releases listed before it, so an allocator needs to know nothing of streams or time:
-whichever free address it picks is safe, and what it has granted can be used as soon as these waits
-are over. Only one thing waits: a *mapping* (virtual addressing) may be broken no sooner than its
-last user is done; so a free tells the events of the last uses (`after`), and who breaks the mapping
-waits for them. Blocks are known by increasing ids, never by address: addresses come again. In the
-books whatever was taken of the arena is granted, pending or cached, so fragmentation is a
-difference of two numbers, and a sum that is wrong is noticed. Sources: paper 000, section 4 and
-equations 1 and 2; the statistics of PyTorch's and RMM's allocators; GMLake's ratio of peaks. Read
-next: `best_fit.py`, then `virtual.py`.
+Sizes arrive in list order and become `Block`s with addresses. On a list every claim waits for all
+releases listed before it, so an allocator needs no knowledge of streams or time: any free address
+is safe, and a granted block can be used as soon as these waits are over. The one exception is a
+*mapping* (virtual addressing), which may be undone only after its last user. So a free names the
+events of the last uses (`after`), and the allocator waits for them before it unmaps. Blocks are
+identified by increasing ids, never by address, since addresses are reused. In the books every byte
+taken from the arena is granted, pending or cached, so fragmentation is a difference of two numbers,
+and a wrong sum is detected. Sources: paper 000, section 4 and equations 1 and 2; the statistics of
+PyTorch's and RMM's allocators; GMLake's ratio of peaks. Read next: `best_fit.py`, then
+`virtual.py`.
 """
 
 from __future__ import annotations

@@ -1,23 +1,23 @@
-"""Best fit: each block goes into the smallest free hole that takes it; holes melt with neighbours.
+"""Best fit: each block goes into the smallest free hole that takes it; adjacent holes are merged.
 
-In: sizes. Out: blocks in one linear arena. The one idea: holes are kept twice, by size to choose
-from and by place to melt with their neighbours; the free end of the arena (the wilderness) is a
-hole that is used last. So the highest address ever used, the reserved peak, does not depend on the
-size of the arena, and a schedule fits exactly the budgets from that number on. What the pieces
-between the blocks cost is paper 000's figure 3. Sources: best fit with wilderness preservation as
-in Lea's malloc; 512 B rounding as in PyTorch's caching allocator. Read next: `virtual.py`, which
-needs no hole of one piece.
+Blocks lie in one linear arena. Holes are indexed twice, by size for choosing one and by place for
+merging it with its neighbours; the free end of the arena (the wilderness) is a hole that is used
+last. So the highest address ever used, the reserved peak, does not depend on the size of the arena,
+and a schedule fits exactly the budgets from that number on. The cost of the fragments between the
+blocks is paper 000's figure 3. Sources: best fit with wilderness preservation as in Lea's malloc;
+512 B rounding as in PyTorch's caching allocator. Read next: `virtual.py`, which needs no contiguous
+hole.
 
 How others round, and where we differ: their arenas grow in segments from the driver, ours is one
-piece from the start, without borders that holes cannot melt across.
+piece from the start, without borders that block the merging of holes.
 
 - PyTorch (CUDACachingAllocator): multiples of 512 B. Up to 1 MiB from segments of 2 MiB, up to 10
   MiB from segments of 20 MiB, above that a segment of its own in multiples of 2 MiB. A hole is
-  split if 512 B remain (small ones) or more than 1 MiB (large ones); never melts across segments.
+  split if 512 B remain (small ones) or more than 1 MiB (large ones); never merged across segments.
 - TensorFlow, XLA, JAX (BFC): multiples of 256 B, holes in bins by powers of two; a hole is split if
   it is twice the request, or 128 MiB larger; regions grow by doubling.
-- nnabla (the paper's own baseline): best fit by (bytes, address), up to 1 MiB in a pool apart.
-- Here: multiples of 512 B, one arena; a hole is always split, and always melts.
+- nnabla (the paper's own baseline): best fit by (bytes, address), up to 1 MiB in a separate pool.
+- Here: multiples of 512 B, one arena; a hole is always split, and always merged.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 """Buddies: every place is a power of two long and lies at a multiple of its length.
 
-In: sizes. Out: blocks, each at the bottom of a place of the next power of two. The one idea: a
-place of length 2^k has one buddy, the other half of the place of length 2^(k+1) that holds both;
-its offset differs in the one bit k. So a place is split and joined by flipping a bit, with no
-search for neighbours. The price is paper 000's equation 1 at its worst: up to half of each place is
-wasted by rounding, where chunks waste less than one chunk. Places are taken below the highest one
-first, so layouts, and with them the reserved peak, do not depend on the size of the arena.
+Each block lies at the bottom of a place of the next power of two. A place of length 2^k has one
+buddy, the other half of the place of length 2^(k+1) that holds both; its offset differs in the one
+bit k. So a place is split and joined by flipping a bit, without a search for neighbours. The price
+is paper 000's equation 1 at its worst: up to half of each place is wasted by rounding, where chunks
+waste less than one chunk. Places below the highest one are taken first, so layouts, and with them
+the reserved peak, do not depend on the size of the arena.
 
-Granted bytes are whole 512 B, as planners count; what the power of two takes beyond them counts as
-cached: free, but not to be had. What it cannot do: use the rest of a place, or join free neighbours
-that are no buddies. Source: Knowlton, "A fast storage allocator" (1965); Knuth, "The Art of
-Computer Programming" 1, section 2.5. Read next: `best_fit.py`.
+Granted bytes are whole 512 B, as planners count; the rest of a place counts as cached: free, but
+not available. Its limitation: it cannot use the rest of a place, or join free neighbours that are
+not buddies. Source: Knowlton, "A fast storage allocator" (1965); Knuth, "The Art of Computer
+Programming" 1, section 2.5. Read next: `best_fit.py`.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
-"""Bump: the next block lies behind the highest one. The least that an allocator can be.
+"""Bump: the next block lies behind the highest one. This is the simplest allocator.
 
-In: sizes. Out: blocks, one behind the other. The one idea: a single number, the end of the highest
-live block; claiming adds to it, and holes below it are never used again until everything above them
-is gone. So it is as fast as an allocator can be, and a baseline for what the search for holes is
-worth: a training step keeps its parameters from beginning to end, so everything that it frees
-below its latest block stays lost until backward has passed it.
+Its whole state is a single number, the end of the highest live block; claiming adds to it, and
+holes below it are reused only after everything above them is gone. So it is as fast as an allocator
+can be, and a baseline that shows the value of searching for holes: a training step keeps its
+parameters from beginning to end, so everything that it frees below its latest block stays lost
+until backward has passed it.
 
-What it cannot do: fill a hole; so it needs about the sum, not the most, of what a step claims.
-And where updates are not in place (`--rewrites` without `share_storage`), parameters climb from
-step to step, and no arena is large enough for long. Read next: `buddy.py`, `best_fit.py`.
+Its limitation: it cannot fill a hole, so it needs about the sum of a step's claims, not their
+largest total at one time. And where updates are not in place (`--rewrites` without
+`share_storage`), parameters climb from step to step, and every arena is soon too small. Read next:
+`buddy.py`, `best_fit.py`.
 """
 
 from __future__ import annotations

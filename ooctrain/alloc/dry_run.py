@@ -1,8 +1,8 @@
-"""Memory without bytes: addresses for allocators that are only asked what they would do.
+"""Memory without bytes: addresses for allocators whose decisions are predicted, not used.
 
-In: sizes. Out: addresses. The one idea: where blocks lie depends on the order of requests alone,
-so fragmentation is known before anything runs, on any machine and at any size: a V100's 16 GiB on
-a laptop. Read next: `replay/replay.py`, which makes an allocator's requests over it.
+The addresses of blocks depend on the order of requests alone, so fragmentation is known before
+anything runs, on any machine and at any size: a V100's 16 GiB on a laptop. Read next:
+`replay/replay.py`, which makes an allocator's requests over it.
 """
 
 from __future__ import annotations

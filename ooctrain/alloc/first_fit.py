@@ -1,15 +1,14 @@
 """First fit, planned offline: the n-th request has its offset before the first step begins.
 
-In: a `Forecast` of the requests, then the requests. Out: blocks where the packing has put them. The
-one idea: a training step asks for the same blocks in the same order each time, so searching for a
-place can be done once, with the future known; what is left to do at run time is to count requests,
-and to refuse one that is not the one foreseen. Parameters and their gradients have a pool of their
-own: they are small and stay long, and would cut the general pool to pieces. The third pool of the
-paper is the host's (`sched/host.py`). Without a forecast requests are placed as they come, lowest
-offset first, as a plain first-fit allocator does.
+A training step asks for the same blocks in the same order each time, so the search for places can
+be done once, with the future known, from a `Forecast` of the requests. At run time the allocator
+only counts requests, and refuses one that was not foreseen. Parameters and their gradients have a
+pool of their own: they are small and stay long, and would fragment the general pool. The third pool
+of the paper is the host's (`sched/host.py`). Without a forecast requests are placed as they come,
+lowest offset first, as in a plain first-fit allocator.
 
-Sources: paper 004, section 4.4; `first-fit-by-size` is ours (see `static.py`). What it cannot do:
-serve anything unforeseen. Read next: `static.py`, `../execution/placement.py`.
+Sources: paper 004, section 4.4; `first-fit-by-size` is ours (see `static.py`). Its limitation: with
+a forecast it serves no unforeseen request. Read next: `static.py`, `../execution/placement.py`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """`static.place` for tens of thousands of blocks: the same offsets, compiled.
 
-In: blocks in an order, with the spans of time that each lives in. Out: for each the lowest offset
-that is free meanwhile. The one idea: time is cut into cells, and each cell knows which blocks were
-placed that live in it, so that a block meets those of its own cells only. The few that live through
-many cells are kept in one row that all look through. Cost: for each block its neighbours in time;
-where most blocks live through most of the time, the square of their number. Read next: `static.py`,
-which says what an order is, and does without a compiler for fewer blocks.
+Each block, in the given order, gets the lowest offset that is free during its spans of time. Time
+is cut into cells, and each cell lists the placed blocks that live in it, so a block is compared
+only with those of its own cells. The few that live through many cells are kept in one list that
+every block checks. Cost: for each block its neighbours in time; where most blocks live through most
+of the time, the square of their number. Read next: `static.py`, which defines the order, and does
+without a compiler for fewer blocks.
 """
 
 from __future__ import annotations

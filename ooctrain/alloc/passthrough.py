@@ -1,11 +1,11 @@
-"""Pass-through: a mapping of its own for each block, gone as soon as the block is freed.
+"""Pass-through: a mapping of its own for each block, unmapped as soon as the block is freed.
 
-In: sizes. Out: blocks that end where their mapping ends, with an inaccessible slot behind. The one
-idea: pools hide mistakes, since a kernel that writes past its array hits a neighbour, and one that
-is late reads what others wrote; here the first faults on the guard, and the second on a range that
-is not mapped any more, at the very instruction. Slow, and meant so: for memory checkers and for
-hunting such bugs. Sources: Electric Fence (Perens); compute-sanitizer sees single allocations only
-(rmm issue 1899). Read next: `virtual.py`, which maps as little as it can.
+Pools hide mistakes: a kernel that writes past its array hits a neighbour, and a late one reads the
+bytes of another block. Here each block ends where its mapping ends, and an inaccessible slot
+follows as a guard. The first mistake faults on the guard, and the second on a range that is no
+longer mapped, at the very instruction. The allocator is slow by design: it serves memory checkers
+and the search for such bugs. Sources: Electric Fence (Perens); compute-sanitizer sees single
+allocations only (rmm issue 1899). Read next: `virtual.py`, which maps as little as it can.
 """
 
 from __future__ import annotations

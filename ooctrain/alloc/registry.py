@@ -1,10 +1,10 @@
 """Allocators by name: "va", "best-fit", "va:chunk=1MiB", "my_file.py:MyAllocator".
 
-In: what a user typed, and the budget. Out: an `AllocatorChoice`: its name and granule, which
-planners must know before anything is allocated, and how to make it over an arena. The one idea: an
-allocator is a class whose first parameter is the memory; its granule is asked of one made over
-memory without bytes, so that planning needs no device. To add one: a file with the class, and a
-line below. Read next: `base.py`; `replay/replay.py` for the memory without bytes.
+A name and the budget give an `AllocatorChoice`: the allocator's name, its granule, which planners
+must know before anything is allocated, and how to make it over an arena. An allocator is a class
+whose first parameter is the memory. Its granule is read from an instance over memory without bytes,
+so planning needs no device. To add one, write a file with the class and add a line below.
+Read next: `base.py`; `replay/replay.py` for the memory without bytes.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Static placement: every block's offset is worked out before the first step.
 
-In: a `Forecast`: which blocks a step will ask for, and from when to when each of them lives. Out: a
-`Packing`, an offset for each. The one idea: two blocks may have the same bytes if they never live
-at the same time; so a block goes to the lowest offset at which nothing lies that lives when it
-does. In list order that is first fit. The large ones first, it packs tighter, since small blocks
-find room between large ones and not the other way round; and tighter still if, among blocks of
-about one size, those that live longest go first. Optimal packing is NP-hard; no packing is smaller
-than the most that lives at one time.
+A `Forecast` says which blocks a step will ask for, and when each of them lives; a `Packing` gives
+an offset to each. Two blocks may have the same bytes if they never live at the same time, so a
+block goes to the lowest offset that is free during its life. In list order this is first fit.
+Placing large blocks first packs more tightly, since small blocks find room between large ones but
+not the reverse. The packing is tighter still if, among blocks of about one size, those that live
+longest go first. Optimal packing is NP-hard; its lower bound is the largest total that lives at one
+time.
 
 Sources: paper 004, section 4.4 (first fit, list order, a pool of its own for parameters); for the
 order by size, Pisarchyk and Lee, "Efficient memory management for deep neural net inference"

@@ -1,14 +1,13 @@
 """Virtual addressing as paper 000 prints it: every request is mapped anew.
 
-In: sizes. Out: blocks that are contiguous in address space, of chunks in any order. The one idea:
-physical memory in chunks of one size can be combined in any order, so it never fragments: a block
-of m_r bytes takes k = ceil(m_r / m_c) chunks (equation 1) and wastes less than one (equation 2). On
-free the address range is released and the chunks are kept for the next request, which maps them
-again; until the last uses are over a range is on a waiting list. The price is the mapping, which is
-why the paper's chunks are as large as 40 MiB, and why `va` keeps what it has mapped. Source: paper
-000, section 4, as printed; the waiting list is that of its code (nnabla), but each range there
-waits for its own last use only, and the code keeps mapped ranges for requests of their size
-(docs/errata.md). Read next: `virtual.py`.
+Blocks are contiguous in address space. Physical chunks of one size can be combined in any order, so
+memory never fragments: a block of m_r bytes takes k = ceil(m_r / m_c) chunks (equation 1) and
+wastes less than one (equation 2). On free the address range is released, and the chunks are kept
+for the next request, which maps them again; until its last uses are over, a range is on a waiting
+list. Mapping is expensive, which is why the paper's chunks are as large as 40 MiB, and why `va`
+keeps its mappings. Source: paper 000, section 4, as printed. The waiting list is that of its code
+(nnabla), but here each range waits for its own last use only; and that code keeps mapped ranges for
+requests of their size, which this file does not (docs/errata.md). Read next: `virtual.py`.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
 """Virtual addressing: blocks are contiguous in address space, and physically any free chunks.
 
-In: sizes and ranges. Out: blocks at fixed addresses. The one idea: memory never fragments, since a
-request fails only if the free chunks are too few; and mapping is dear, so nothing is mapped twice.
-A block gets, first choice first: (1) a place in the identity mapping, where chunk n is seen at slot
-n for ever, if enough neighbours are free; (2) a mapping that an earlier block left, if the chunks
-seen there are all free; (3) a new mapping with free chunks, which are mapped there and then. Only
-(3) calls the system. What a request finds depends on the chunks held and on what was made before,
-so a training step, which repeats the requests of the last one, soon maps nothing any more. Sources:
-paper 000, section 4 (virtual addressing, chunks); GMLake's stitching; the identity mapping is ours.
-Read next: `virtual_pages/chunks.py` (what is free), `virtual_pages/mappings.py` (page tables and
-aliases).
+Memory never fragments, since a request fails only if there are too few free chunks. Mapping is
+expensive, so nothing is mapped twice. A block gets, in order of preference: (1) a place in the
+identity mapping, where chunk n is always seen at slot n, if enough neighbours are free; (2) a
+mapping that an earlier block left, if the chunks seen there are all free; (3) a new mapping of free
+chunks, made at that moment. Only (3) calls the system. The result of a request depends on the
+chunks held and on the mappings made before, so a training step, which repeats the requests of the
+last one, soon maps nothing any more. Sources: paper 000, section 4 (virtual addressing, chunks);
+GMLake's stitching; the identity mapping is ours. Read next: `virtual_pages/chunks.py` (free
+chunks), `virtual_pages/mappings.py` (page tables and aliases).
 """
 
 from __future__ import annotations

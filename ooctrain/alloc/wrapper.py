@@ -1,8 +1,8 @@
-"""Around an allocator: what every wrapper is, passing all on.
+"""The base of all wrappers: an allocator around an allocator that passes every call on.
 
-In: an allocator. Out: an allocator that is as good as the inner one. The one idea: a wrapper has
-the methods for ranges always; whether they work is the inner one's `granule.ranges`, which planners
-ask anyway. Read next: `wrapped/wrappers.py`, those that do something besides.
+A wrapper always has the methods for ranges; whether they work is given by the inner allocator's
+`granule.ranges`, which planners check in any case. Read next: `wrapped/wrappers.py`, the wrappers
+that add something.
 """
 
 from __future__ import annotations

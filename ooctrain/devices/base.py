@@ -1,12 +1,12 @@
 """What the executor asks of a device: memory, streams, copies, launches.
 
-In: nothing; this file is all interface. Out: the Protocols that `cpu/device.py` and
-`cuda/device.py` fulfil. The one idea: the executor walks one list in one way for every device, so a
-device is only what differs: where the bytes are, how a piece of work is queued behind others, how a
-kernel is started and how bytes are moved. A stream counts its finished pieces, and a wait is one
-count for each stream. A piece of work is a callable: the cpu device calls it when its turn has come
-and it does the work; a GPU device calls it at once and it queues the work. So what it calls here is
-done, or queued, in the order of its stream. Read next: `cpu/device.py` with `streams.py`,
+This file is all interface: the Protocols that `cpu/device.py` and `cuda/device.py` fulfil. The
+executor walks one list in one way for every device, so a device holds only the differences: where
+the bytes are, how a piece of work is queued behind others, how a kernel is started and how bytes
+are moved. A stream counts its finished pieces, and a wait is one count for each stream. A piece of
+work is a callable: the cpu device calls it when its turn has come, and the call does the work; a
+GPU device calls it at once, and the call queues the work. In both cases the device functions that
+it calls are carried out in the order of its stream. Read next: `cpu/device.py` with `streams.py`,
 `cuda/device.py` with `cuda/streams.py`, then `execution/executor.py`.
 """
 

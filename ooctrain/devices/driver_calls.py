@@ -1,11 +1,11 @@
-"""What a driver does for us, as plain calls: the one object behind which every driver call stands.
+"""The driver's functions as plain calls: the one object behind which every driver call stands.
 
-In: sizes, addresses, handles, all plain ints. Out: the same, or `DriverError`. The one idea:
-whatever manages memory or queues work sees only these Protocols, so that a strict pure Python fake
-(`testing/driver/fake_driver.py`) can stand in for the GPU and enforce the rules that a GPU breaks
-silently. The safe order: map, one set_access over all of it, use; before unmap wait on the *host*
-for the last use, since mapping is no stream operation. Source: paper 000, section 3.3; cuda.h. Read
-next: `cuda/driver.py` (CUDA), `testing/driver/host_driver.py` (Linux),
+Sizes, addresses and handles are plain ints; a failed call raises `DriverError`. All code that
+manages memory or queues work sees only these Protocols, so a strict pure Python fake
+(`testing/driver/fake_driver.py`) can replace the GPU and enforce rules whose violation a GPU does
+not report. The safe order is: map, one set_access over all of it, use; before unmap wait on the
+*host* for the last use, since mapping is not a stream operation. Source: paper 000, section 3.3;
+cuda.h. Read next: `cuda/driver.py` (CUDA), `testing/driver/host_driver.py` (Linux),
 `testing/driver/fake_driver.py` (tests).
 """
 

@@ -1,10 +1,9 @@
-"""Whether a driver really does what virtual addressing needs, tried before anything relies on it.
+"""Tests that a driver really provides virtual addressing, before anything relies on it.
 
-In: an opened driver. Out: nothing, or `VmmUnavailable` with the step that failed, its error and
-what to use instead. The one idea: attributes and versions say what should work; containers, virtual
-GPUs and memory checkers refuse it all the same, so one piece of memory goes the whole way once:
-made, mapped at two addresses, written through one, read through the other, given back. Read next:
-`cuda/driver.py`.
+Attributes and versions say what should work, but containers, virtual GPUs and memory checkers may
+refuse it all the same. So one piece of memory goes the whole way once: made, mapped at two
+addresses, written through one, read through the other, given back. A failure raises
+`VmmUnavailable` with the failed step, its error and an alternative. Read next: `cuda/driver.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The bytes at an address as an array.
 
-In: an address and a size, as plain ints. Out: a uint8 array over them. The one idea: an arena, a
-GPU's pinned memory and a fake's bytes are all addresses, and NumPy takes an address through its
-array interface. Read next: `driver_calls.py`, `cpu/host_vm.py`.
+An arena, a GPU's pinned memory and a fake's bytes are all addresses. NumPy accepts an address
+through its array interface, so an address and a size, as plain ints, give a uint8 array over these
+bytes. Read next: `driver_calls.py`, `cpu/host_vm.py`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Host memory in which a batch lies as the device wants it, before its step begins.
 
-In: memory of the host, pinned where the device is a GPU. Out: a `Room`, which another thread may
-fill while a step runs. The one idea: the device may close while a thread is about to write, so
-whoever fills a room holds it open, and a room that is closed is not filled any more. Read next:
-`cuda/feed.py`, `execution/ahead.py`.
+A `Room` is memory of the host, pinned where the device is a GPU, which another thread may fill
+while a step runs. The device may close just before that thread writes, so a thread that fills a
+room holds it open, and a closed room is not filled any more. Read next: `cuda/feed.py`,
+`execution/ahead.py`.
 """
 
 from __future__ import annotations

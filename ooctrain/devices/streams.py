@@ -1,12 +1,11 @@
 """Streams on threads: in-order queues of work that wait for points of each other.
 
-In: work with the points it waits for. Out: each piece done in its stream's order, and when. The one
-idea: since a stream works in order, "piece n of stream s is done" is one comparison with a counter,
-so an event is a number, waiting for any set of pieces is waiting for at most one number for each
-stream, and no lock is touched where the numbers have been reached already. Stream 0, the compute
-stream, has no thread: the walker of the list works it off (`advance`), so that kernels run on the
-thread that issues them. Source: CUDA's streams and events; timeline semaphores. Read next:
-`cpu/copy_engine.py`, `cpu/device.py`.
+A stream works in order, so "piece n of stream s is done" is one comparison with a counter. An event
+is therefore a number, waiting for any set of pieces is waiting for at most one number per stream,
+and no lock is taken where the numbers have been reached already. Each piece runs in its stream's
+order, and its times are recorded. Stream 0, the compute stream, has no thread: the thread that
+issues the list also runs its kernels (`advance`). Source: CUDA's streams and events; timeline
+semaphores. Read next: `cpu/copy_engine.py`, `cpu/device.py`.
 """
 
 from __future__ import annotations

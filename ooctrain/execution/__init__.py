@@ -1,6 +1,7 @@
-"""A plan on a device: made ready, run by one loop, read back, saved.
+"""Executing a plan on a device: prepare it, run it in one loop, read it back, save it.
 
-In: a trace and settings, or a plan; values. Out: losses, gradients, a measured timeline. Read next:
-`executor.py`, the loop; `program.py` (the list as its steps) and `placement.py` (blocks by
-variable); `prepare.py`, which makes a step ready; `residence.py` and `checkpoint.py` between steps.
+A trace with settings, or a plan, and values go in; losses, gradients and a measured timeline come
+out. Read next: `executor.py`, the loop; `program.py` (the list as its steps) and `placement.py`
+(blocks by variable); `prepare.py`, which makes a step ready; `residence.py` and `checkpoint.py`
+between steps.
 """

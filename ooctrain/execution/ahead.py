@@ -1,12 +1,12 @@
 """A trainer's batches, each read and laid out while the step before it runs.
 
-In: batches as they are iterated, the step that takes them. Out: the same batches in the same order,
-and for each the bytes that the device wants, in pinned memory where it is a GPU. The one idea:
-reading a batch, turning it channels-last and writing it where a copy can begin at once are work of
-the host, which a step leaves idle; so one thread does it for one batch ahead. On the device nothing
-of a batch exists before its step begins: its home is memory that the running step uses, and two
-homes would have to be in the budget. Whatever goes wrong in the thread shows when its batch is
-asked for. Source: docs/gpu.md, "Inputs". Read next: `../devices/room.py`, `../train.py`.
+Reading a batch, turning it channels-last and writing it where a copy can begin at once are work of
+the host, which is idle during a step. One thread therefore does this work one batch ahead. It
+yields the batches in the order in which they are iterated, each with the bytes that the device
+wants, in pinned memory where the device is a GPU. On the device no part of a batch exists before
+its step begins: its home is memory that the running step uses, and two homes would have to be in
+the budget. An error in the thread is raised when its batch is asked for. Source: docs/gpu.md,
+"Inputs". Read next: `../devices/room.py`, `../train.py`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """An allocation log from a schedule, without running it.
 
-In: a trace and its schedule. Out: an `AllocationLog` of some training steps. The one idea: the
-executor and this file make their requests by the same `Placement`, so the log is the one that a
-real run would leave, whatever the size of the machine. Read next: `placement.py`,
-`alloc/replay/replay.py`.
+A trace and its schedule give an `AllocationLog` of some training steps. The executor and this file
+make their requests through the same `Placement`, so the log is the one that a real run would leave,
+whatever the size of the machine. Read next: `placement.py`, `alloc/replay/replay.py`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""The values that persist, where a step leaves them: on the device, on the host, or in pieces on
-both.
+"""Persistent values where a step leaves them: on the device, on the host, or split over both.
 
 A list says where each persistent value lies before its first instruction and after its last one,
-byte range by byte range (`start.py`). Between steps a value is put together from these ranges, and
-a new one is written back to them, so that nobody outside needs to know what was swapped out. Inputs
-take the same way, but the host does not wait for them. Read next: `executor.py`, `placement.py`.
+byte range by byte range (`start.py`). Between steps a value is assembled from these ranges, and a
+new one is written back to them, so that callers need not know what was swapped out. Inputs take the
+same path, but the host does not wait for them. Read next: `executor.py`, `placement.py`.
 """
 
 from __future__ import annotations

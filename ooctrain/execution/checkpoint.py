@@ -1,11 +1,12 @@
 """Checkpoints: arrays and a run's state in one safetensors file that is whole or absent.
 
-In: named arrays and a `RunState`. Out: a file, and both again. The one idea: the new file is
-written beside the old one, flushed to the disk, and only then takes its name; a process killed at
-any moment leaves the last whole checkpoint under that name. A SHA-256 over names, shapes, bytes and
-state catches what the disk spoils later, and the previous files ("run.safetensors.1", ...) stand
-in. Source of the format: the safetensors specification (8 bytes length, JSON header, raw bytes).
-Never a pickle, which runs code. Read next: `train.py`, which decides what a run's state is.
+Named arrays and a `RunState` are written to a file and read back. The new file is written next to
+the old one, flushed to the disk, and only then takes its name; a process killed at any moment
+leaves the last whole checkpoint under that name. A SHA-256 over names, shapes, bytes and state
+detects later corruption on the disk, and the previous files ("run.safetensors.1", ...) then serve
+as replacements. The file is never a pickle, since loading a pickle can run code. Source of the
+format: the safetensors specification (8 bytes length, JSON header, raw bytes). Read next:
+`train.py`, which decides what a run's state contains.
 """
 
 from __future__ import annotations

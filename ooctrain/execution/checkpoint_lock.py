@@ -1,9 +1,9 @@
 """One process at a time writes a checkpoint.
 
-Two runs that write one file would each replace the other's, and whoever resumes goes on with
-whichever came last. So a run locks a small file beside its checkpoint. The lock is the system's and
-ends with the process, however that ends; a lock file that was left behind holds nobody up. Source:
-flock(2). Read next: `checkpoint.py`.
+Two runs that write one file would each replace the other's, and a resumed run would continue from
+the last one written. So a run locks a small file next to its checkpoint. The operating system holds
+the lock and releases it when the process ends, however that happens, so a leftover lock file blocks
+no later run. Source: flock(2). Read next: `checkpoint.py`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""From a step and a planner to a verified plan: the way that every plan goes.
+"""From a step and a planner to a verified plan: the path of every plan.
 
-In: a trace, names of rewrites, how an allocator rounds; a planner and a budget. Out: a `Plan`,
-proved. The one idea: planners see a step rewritten, its small objects pinned in a region of which
-they know nothing, and those that choose are offered the step made narrow as well; their answer gets
-all that belongs to a plan besides the list, and none leaves here unverified. Read next:
-`sched/planning/beside_region.py`; `prepare.py`, which asks again until what the allocator wastes
-fits too.
+A trace, the names of rewrites, the allocator's rounding, a planner and a budget give a verified
+`Plan`. Planners see the rewritten step; its small objects are pinned in a region that is hidden
+from them. A planner that can choose is also offered the narrow form of the step. Its list is then
+completed with everything else that belongs to a plan, and no plan is returned unverified.
+Read next: `sched/planning/beside_region.py`; `prepare.py`, which asks again until the allocator's
+waste fits too.
 """
 
 from __future__ import annotations

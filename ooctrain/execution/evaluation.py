@@ -1,9 +1,9 @@
-"""Averages over a data set: the loss and the accuracy that one batch of all of it would have.
+"""Averages over a data set: the loss and the accuracy of one batch that holds all of it.
 
-In: what a step of evaluation gave for each batch. Out: an `Evaluation`. The one idea: a batch's
-loss is a mean over its labels that count, by their weight, over its elements, or it is a sum; the
-trace says which, so batches are averaged by just these weights, and sums are added. Read next:
-`../train.py`.
+The results of the evaluation steps, one for each batch, are combined into an `Evaluation`. A
+batch's loss is a mean over the labels that count (by their weights), a mean over its elements, or a
+sum. The trace says which, so the batches' losses are averaged with exactly these weights, and sums
+are added. Read next: `../train.py`.
 """
 
 from __future__ import annotations

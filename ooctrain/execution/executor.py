@@ -1,10 +1,10 @@
 """The executor: one loop that walks a schedule on any device.
 
-In: a trace, a schedule, a device, an allocator, the values of the persistent variables. Out: for
-each step the wanted values and what was measured. The one idea: the host walks the list in order,
-claims and releases memory as it goes, and queues each instruction on its stream behind the waits
-that the table gives; nothing else decides anything. Issue runs ahead of execution, a burst at a
-time, so addresses, and with them fragmentation, depend on the list alone. Source: docs/schedule.md.
+It takes a trace, a schedule, a device, an allocator and the values of the persistent variables, and
+gives for each step the wanted values and the measurements. The host walks the list in order, claims
+and releases memory as it goes, and queues each instruction on its stream behind the waits that the
+table gives; it makes no other decision. Issue runs ahead of execution, a burst at a time, so
+addresses, and with them fragmentation, depend on the list alone. Source: docs/schedule.md.
 Read next: `program.py` (what is prepared once), `placement.py` (blocks by variable),
 `between_steps.py` (values before and after the list).
 """

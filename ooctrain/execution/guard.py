@@ -1,10 +1,10 @@
-"""What persists is as it was before where a step's loss is no finite number.
+"""Persistent values stay unchanged by a step whose loss is not a finite number.
 
-In: the calls that change what persists, and the loss, as they run. Out: whether a call may run, and
-afterwards what is to be put back. The one idea: updates work in place and follow the loss, so an
-update that is left out leaves the old value there, and the rest of the list goes its way; only what
-changes before the loss is known (running statistics, a few numbers a layer) is kept aside. Read
-next: `executor.py`.
+The guard watches the loss and the calls that change persistent values: it decides whether a call
+may run, and afterwards which values are restored. Updates work in place and come after the loss, so
+skipping an update leaves the old value in place, and the rest of the list runs as planned. Only
+values that change before the loss is known (running statistics, a few numbers per layer) have to be
+saved. Read next: `executor.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What is looked at after each instruction while bugs are searched: the books and the waste.
+"""Checks after each instruction, for finding bugs: the allocator's books and its waste.
 
-In: the allocator, the table's row. Out: nothing, or `OoctrainError` OOC-161. The one idea: the list
-says how many bytes are held after each instruction, so that an allocator that forgets one is found
-at once. Source: paper 000, equation 2. Read next: `executor.py`, `sched/ledger.py`.
+The list says how many bytes are held after each instruction. Comparing the allocator's books with
+that row of the table shows an accounting error at once, as `OoctrainError` OOC-161. Source: paper
+000, equation 2. Read next: `executor.py`, `sched/ledger.py`.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""What a step maps anew, and what that costs: the part of a step's time that no list shows.
+"""The memory that a step maps anew, and its cost: the part of a step's time that no list shows.
 
-In: a trace, a schedule, the allocator that will hold it. Out: bytes mapped in each step, and a
-machine whose instructions cost that much more. The one idea: plans of whole variables find the
-places of the last step and map nothing (`alloc/virtual.py`); plans that move parts of variables get
-other chunks in each step, and mapping these is work of the thread that issues the list. Which bytes
-are mapped depends on the requests alone, so they are counted by an allocator over memory that does
-not exist (`DryMemory`). Source: paper 000, section 4, where mapping is what virtual addressing
-costs. Read next: `placement.py`, `machine/memory_speed.py`.
+Plans of whole variables find the places of the last step and map nothing (`alloc/virtual.py`).
+Plans that move parts of variables get other chunks in each step, and mapping these is work of the
+thread that issues the list. Which bytes are mapped depends on the requests alone, so they are
+counted by an allocator over memory that does not exist (`DryMemory`). From a trace, a schedule and
+the allocator that will hold it come the bytes mapped in each step, and a machine whose instructions
+cost that much more. Source: paper 000, section 4, where mapping is the cost of virtual addressing.
+Read next: `placement.py`, `machine/memory_speed.py`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Blocks by variable: what a program's steps claim and release, on any allocator.
 
-In: steps in list order. Out: requests to an allocator, always the same ones in the same order. The
-one idea: where variables lie is decided at issue by the list alone, so the executor and the replay
-that predicts fragmentation share this file and cannot differ. Source: docs/schedule.md, "Ledgers".
-Read next: `executor.py`.
+Steps in list order become requests to an allocator, always the same ones in the same order. The
+list alone decides, when an instruction is issued, where variables lie, so the executor and the
+replay that predicts fragmentation share this file and cannot differ. Source: docs/schedule.md,
+"Ledgers". Read next: `executor.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """All planners by name: those that make lists, and those that rewrite the step first.
 
-In: "sft:tiles=4", "banded:planner=belady", or any name of `sched/planners/registry.py`. Out: a
-planner. The one idea: `sched/` plans the step that it is given and knows no rewrites, so what needs
-both stands here, above both: two planners that tile the step, and whom `auto` asks besides those
+A name is "sft:tiles=4", "banded:planner=belady", or any name of `sched/planners/registry.py`.
+`sched/` plans the step that it is given and knows no rewrites, so planners that need both are
+defined here, above both: two planners that tile the step, which `auto` tries in addition to those
 that it knows. Read next: `rewrite/tile/sft_planner.py`, `rewrite/tile/banded.py`.
 """
 

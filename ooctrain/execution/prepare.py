@@ -1,10 +1,10 @@
 """From a trace to a step that is ready to run: planned for its allocator, and sure to fit.
 
-In: a trace and `Settings`. Out: a `PreparedStep`. The one idea: the ledger is exact, the allocator
-rounds and fragments on top of it; addresses depend on the list alone, so the list is replayed over
-the allocator before the first step, and if the reserved peak exceeds the budget, planning
-(`compose.py`) is repeated with a smaller ledger limit (paper 000's figure 3, live). Read next:
-`sessions.py`, which runs it; `train.py`.
+A trace and `Settings` give a `PreparedStep`. The ledger is exact, but the allocator rounds and
+fragments on top of it. Addresses depend on the list alone, so the list is replayed over the
+allocator before the first step; if the reserved peak exceeds the budget, planning (`compose.py`) is
+repeated with a smaller ledger limit (paper 000's figure 3, live). Read next: `sessions.py`, which
+runs it; `train.py`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """A schedule made ready to be walked: for each instruction its waits as counts, its host slot.
 
-In: a trace, a schedule, the number of streams. Out: a `Program` of steps. The one idea: everything
-that is the same in every training step is worked out once. The table (`sched/ledger.py`) says which
+Everything that is the same in every training step is worked out once, from a trace, a schedule and
+the number of streams, and kept as a `Program` of steps. The table (`sched/ledger.py`) says which
 listed instructions must be done first; here each of them becomes "piece n of stream s", so that at
-run time an instruction waits for one number a stream. Source: docs/schedule.md, "Instructions", the
-table's last column. Read next: `placement.py`, then `executor.py`.
+run time an instruction waits for one number per stream. Source: docs/schedule.md, "Instructions",
+the table's last column. Read next: `placement.py`, then `executor.py`.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
-"""Steps that are recorded once and done again as a whole: which can be, and how.
+"""Recorded steps that are replayed as a whole: which steps can be, and how.
 
-In: what a step has submitted to a device's streams, and what it did to the allocator. Out: the
-step's effect, by a few calls of the device instead of thousands; or the reason why not (`refusal`).
-The one idea: a piece of work is a callable that holds its addresses, so a step that maps nothing
-and leaves every value where it found it can be recorded by calling its pieces once more, on streams
-that record; allocator and list are then not asked again. Where the host looks at the loss before
-anything persistent changes, the record has two parts; if the loss is no number, the pieces behind
-that are called one by one, as in any step. Source: CUDA graphs, stream capture. Read next:
-`executor.py`, `guard.py`, `devices/cuda/step_graph.py`.
+A piece of work is a callable that holds its addresses. A step that maps nothing and leaves every
+value where it found it can therefore be recorded: its pieces are called once more, on streams that
+record. A few calls of the device then replace thousands, and neither the allocator nor the list is
+needed again. A step that cannot be recorded has a reason (`refusal`). Where the host looks at the
+loss before anything persistent changes, the record has two parts; if the loss is not finite, the
+pieces after that point are called one by one, as in any step. Source: CUDA graphs, stream capture.
+Read next: `executor.py`, `guard.py`, `devices/cuda/step_graph.py`.
 """
 
 from __future__ import annotations

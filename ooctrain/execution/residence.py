@@ -1,12 +1,11 @@
 """Where the true values of parameters, buffers and optimizer slots are between steps.
 
-In: tensors by name. Out: one open session at a time, in which they live, and host values otherwise.
-The one idea: a value is in one place at a time. A tensor's `Storage` says who keeps it: nobody, or
-the open session of one trainer, which has fetched it from wherever it was. So `model.state_dict()`
-reads the device while training goes on, an assignment is seen by the next step, trainers of one
-model take turns, and a trainer that closes brings home only what nobody has fetched since. Only one
-session of a trainer is open at a time: the budget covers everything on the device. Read next:
-`turns.py`, then `train.py`.
+A value is in one place at a time: in the open session of a trainer, or else on the host. A tensor's
+`Storage` names its keeper, if it has one: the open session of one trainer, which has fetched the
+value from its previous place. So `model.state_dict()` reads the device while training goes on, an
+assignment is seen by the next step, trainers of one model take turns, and a trainer that closes
+brings home only the values that no other has fetched since. Only one session of a trainer is open
+at a time: the budget covers everything on the device. Read next: `turns.py`, then `train.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What a step gave, and how values go into and out of the device's bytes.
+"""The results of a step, and how values enter and leave the device's bytes.
 
-In: bytes as they lie in memory, and what the streams measured. Out: arrays in logical layout, a
-`Timeline`. The one idea: measured times go through the same function as simulated ones, so that the
-two can be laid over each other. Read next: `executor.py`, `../sched/timeline.py`.
+Bytes as they lie in memory become arrays in logical layout, and the times that the streams measured
+become a `Timeline`. Measured times go through the same function as simulated ones, so that the two
+timelines can be overlaid. Read next: `executor.py`, `../sched/timeline.py`.
 """
 
 from __future__ import annotations

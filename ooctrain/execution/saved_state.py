@@ -1,8 +1,8 @@
 """All that persists of a training run, by name: to a checkpoint and back.
 
-What persists is the model's parameters and buffers, the optimizer's slots, and how often each
-parameter was updated. A parameter that was frozen for some steps has fewer updates than the run
-has steps; Adam's bias correction depends on the number, so the file holds it wherever it differs.
+The persistent state is the model's parameters and buffers, the optimizer's slots, and the number of
+updates of each parameter. A parameter that was frozen for some steps has fewer updates than the run
+has steps; Adam's bias correction depends on this number, so the file holds it wherever it differs.
 Read next: `checkpoint.py` for the file itself, `train.py`.
 """
 

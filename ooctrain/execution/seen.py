@@ -1,10 +1,10 @@
 """What the steps of a trainer depend on, whether it has changed, and the plans made for it.
 
-In: everything that a trainer's user may set. Out: whether it is as it was, a key by value, the step
-that was prepared under that key. The one idea: a step is traced and planned once and run many
-times, so whatever its trace has read must be the same before each run; where it is not, the step is
-traced again, and planned again only if the trace comes out differently. Read next:
-`../engine/fingerprint.py`; `../train.py`, which asks.
+A step is traced and planned once and run many times, so everything that its trace has read must be
+the same before each run. This file compares all that a trainer's user may set, makes a key of its
+value, and keeps the step that was prepared under that key. After a change the step is traced again;
+it is planned again only if the trace differs. Read next: `../engine/fingerprint.py`; `../train.py`,
+which asks.
 """
 
 from __future__ import annotations

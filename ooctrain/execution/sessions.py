@@ -1,8 +1,8 @@
-"""A prepared step on its device: the arena is opened, and batches are looked at on the way in.
+"""A prepared step on its device: the arena is opened, and incoming batches are checked.
 
-In: a `PreparedStep`, first values, batches as arrays. Out: a device with an open `Session`, and
-inputs by variable. The one idea: whatever is wrong with the device, the threads or a batch is said
-before the first instruction runs. Read next: `executor.py`, which runs the step.
+A `PreparedStep`, first values and batches as arrays give a device with an open `Session`, and
+inputs by variable. Every fault of the device, the threads or a batch is reported before the first
+instruction runs. Read next: `executor.py`, which runs the step.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a step finds: which ranges of which variables lie on the device, and which on the host.
+"""The state at the start of a step: which ranges of which variables lie on the device or the host.
 
-In: a program. Out: these ranges by variable, with their places in the host slab. The one idea: the
-schedule says where each step starts, so values are written and read there between steps. Read next:
+The schedule says where each step starts, so values are written and read there between steps. From a
+program this file collects these ranges by variable, with their places in the host slab. Read next:
 `executor.py`.
 """
 

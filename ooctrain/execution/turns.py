@@ -1,10 +1,10 @@
-"""Whose turn it is: one thread at a time works with a trainer, and a second one is told so.
+"""Turns: one thread at a time works with a trainer, and a second one gets an error.
 
-In: threads that want to work, to look at one value, or to end everything. Out: each in its turn, or
-`InUse`. The one idea: who works is not waited for, since trainers of one model that wait for each
-other's values would wait for ever; who looks is waited for, since that is one copy. The garbage
-collector may end a trainer in the midst of anything, even of a look by the same thread: then
-whoever leaves next does it. Read next: `residence.py`.
+A thread works, looks at one value, or ends everything. No thread waits for one that works, since
+trainers of one model that wait for each other's values would deadlock; it gets `InUse`. A thread
+that only looks is waited for, since that takes one copy. The garbage collector may end a trainer at
+any moment, even during a look by the same thread; then the next thread that leaves ends it.
+Read next: `residence.py`.
 """
 
 from __future__ import annotations

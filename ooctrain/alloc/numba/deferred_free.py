@@ -1,12 +1,11 @@
 """Blocks for callers that know neither lists nor streams: addresses in, addresses out.
 
-In: sizes, and addresses given back from anywhere, a finalizer too. Out: addresses. The one idea: on
-a list a claim waits for all releases before it; here nobody promises that, so a block that is given
-back is kept until the work queued so far is over: an event on the default stream, which waits for
-all streams that wait for it (Numba's own do, non-blocking ones do not), is asked about at each
-claim, and waited for only if memory is short. Giving back only appends to a queue, because it may
-happen in the middle of anything. Source: PyTorch's caching allocator, whose events these are. Read
-next: `numba_plugin.py`.
+On a list a claim waits for all releases before it; here there is no such guarantee. So a block that
+is given back is kept until the work queued so far is over. An event on the default stream, which
+waits for blocking streams (Numba's own are; non-blocking ones are not covered), marks that point.
+Each claim queries the event, and waits for it only if memory is short. Giving back only appends to
+a queue, because it may happen at any point, in a finalizer too. Source: PyTorch's caching
+allocator, whose events these are. Read next: `numba_plugin.py`.
 """
 
 from __future__ import annotations

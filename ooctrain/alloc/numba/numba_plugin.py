@@ -1,17 +1,17 @@
 """Our allocators for Numba's own device arrays: an external memory management plug-in.
 
-In: what Numba asks of such a plug-in (interface version 1). Out: memory of an ooctrain allocator,
-within a budget. The one idea: Numba knows no streams when it allocates, so a `DeferredFree` stands
-between it and the allocator. Nothing here is needed for training, which hands raw addresses to
-kernels.
+It implements Numba's plug-in interface (version 1) with the memory of an ooctrain allocator, within
+a budget. Numba gives no streams when it allocates, so a `DeferredFree` stands between it and the
+allocator. Training, which passes raw addresses to kernels, does not need this file.
 
     NUMBA_CUDA_MEMORY_MANAGER=ooctrain.alloc.numba.numba_plugin python my_script.py
 
 with OOCTRAIN_NUMBA_ALLOCATOR (default "va:chunk=2MiB") and OOCTRAIN_NUMBA_BUDGET ("4GiB"; default:
-three quarters of what is free); or in Python `cuda.set_memory_manager(memory_manager("best-fit",
-"4GiB"))`. Bypassed, by Numba's design: host arrays passed to kernels (numba-cuda takes their copies
-from elsewhere), modules, the context. Source: numba-cuda, "External Memory Management (EMM) Plugin
-interface"; RMM's plug-in. Read next: `deferred_free.py`.
+three quarters of the free memory); or in Python
+`cuda.set_memory_manager(memory_manager("best-fit", "4GiB"))`. Bypassed, by Numba's design: host
+arrays passed to kernels (numba-cuda takes their copies from elsewhere), modules, the context.
+Source: numba-cuda, "External Memory Management (EMM) Plugin interface"; RMM's plug-in. Read next:
+`deferred_free.py`.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Requests recorded and asked again: the log, its replay over any allocator, where it was fullest.
 
-In: an allocation log. Out: what each allocator would have reserved; no bytes are touched. Read
-next: `log.py`, then `replay.py`.
+An allocation log shows what each allocator would have reserved, without touching any bytes.
+Read next: `log.py`, then `replay.py`.
 """

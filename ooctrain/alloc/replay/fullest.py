@@ -1,9 +1,9 @@
-"""The arena at its fullest: what to look at when allocators are compared.
+"""The arena at its fullest: the moment to look at when allocators are compared.
 
-In: a log and what a replay of it came to. Out: the allocator's `snapshot()` at the moment that
-decided how much it needs, or at which it refused. The one idea: that is when a block lies highest,
-or, where blocks lie anywhere (virtual addressing), when most is granted; one more replay finds the
-request, and another takes the snapshot behind it. Read next: `alloc/arena_map.py`.
+From a log and the result of its replay comes the allocator's `snapshot()` at the moment that
+decided how much it needs, or at which it refused. This is when a block lies highest, or, where
+blocks may lie anywhere (virtual addressing), when most is granted. One more replay finds the
+request, and another takes the snapshot after it. Read next: `alloc/arena_map.py`.
 """
 
 from __future__ import annotations

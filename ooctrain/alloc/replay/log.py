@@ -1,10 +1,10 @@
-"""The allocation log: what was asked of an allocator, in order, as data and as a file.
+"""The allocation log: the requests to an allocator, in order, as data and as a file.
 
-In: an allocator in use, wrapped by `Recorder`. Out: an `AllocationLog`, saved as JSON lines: one
-header, then one object for each request. The one idea: blocks are known by the order of their
-making, never by address, so the log of one allocator can be asked of any other. Source: RMM's
-logging and replay, which know blocks by pointer and so are bound to the allocator they recorded.
-Read next: `replay.py`; docs/json.md describes the file.
+`Recorder` wraps an allocator in use and makes an `AllocationLog`, saved as JSON lines: one header,
+then one object for each request. Blocks are identified by the order in which they were made, never
+by address, so the log of one allocator can be replayed on any other. Source: RMM's logging and
+replay, which identify blocks by pointer and so are bound to the allocator they recorded. Read next:
+`replay.py`; docs/json.md describes the file.
 """
 
 from __future__ import annotations

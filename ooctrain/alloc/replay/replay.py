@@ -1,12 +1,11 @@
 """Replay: an allocation log asked of any allocator, without bytes, before anything runs.
 
-In: a log, and an allocator by name or made. Out: `Replayed`: its books, mapping changes by step,
-and the request at which it failed, if it did. The one idea: on a list the order of requests decides
-all addresses, so what an allocator would have reserved, mapped and wasted in a run of hours is
-known in a second. A static allocator is given the whole log first, as it is given a schedule.
-Source: RMM's replay benchmark; paper 000, figure 3 is a replay. Read next:
-`execution/placement.py`, which makes the same requests from a schedule, in replay and in
-earnest.
+On a list the order of requests decides all addresses. So a replay shows within a second what an
+allocator would have reserved, mapped and wasted in a run of hours. The result, `Replayed`, holds
+the books, the mapping changes by step, and the request that failed, if one did. A static allocator
+is given the whole log first, as it is given a schedule. Source: RMM's replay benchmark; paper 000,
+figure 3 is a replay. Read next: `execution/placement.py`, which makes the same requests from a
+schedule, in a replay and in a real run.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How large a chunk is: as it is asked for, or as small as can be mapped.
+"""The size of a chunk: the requested one, or the smallest that can be mapped.
 
-In: the memory, and the size that somebody asks for. Out: a size that the memory can map. The one
-idea: a chunk is made of whole pages, and all chunks of the budget must be mappable apart from each
-other, since Linux bounds the mappings of a process. Read next: `chunks.py`, `alloc/virtual.py`.
+A chunk is made of whole pages, so its size must be a multiple of the memory's granularity. All
+chunks of the budget must be mappable apart from each other, and Linux bounds the mappings of a
+process, so a large budget needs larger chunks. Read next: `chunks.py`, `alloc/virtual.py`.
 """
 
 from __future__ import annotations

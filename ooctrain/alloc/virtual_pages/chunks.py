@@ -1,10 +1,9 @@
 """Which physical chunks are free, as runs of neighbours.
 
-In: runs that are taken and given back. Out: the smallest run that has room for a request, or the
-fewest runs that together have. The one idea: free runs are kept sorted and joined, so there are few
-of them and a scan is quick; what is free depends on what is held alone, not on how it came about,
-so that a training step that begins as the last one did goes on as the last one did. Read next:
-`mappings.py`, then `alloc/virtual.py`.
+A request gets the smallest run that has room for it, or else the fewest runs that together have.
+Free runs are kept sorted and joined, so there are few of them and a scan is quick. The free runs
+depend on the held chunks alone, not on their history, so a training step that begins in the same
+state as the last one gets the same chunks. Read next: `mappings.py`, then `alloc/virtual.py`.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
 """Mappings: address ranges with page tables, kept mapped so that they can be used again.
 
-In: a number of slots, and the chunks to be seen there. Out: a `ChunkMapping`, its chunks mapped.
-The one idea: a chunk may be seen at several addresses at a time (aliases), as long as at most one
-live block uses it. So to make a mapping takes nothing away from anybody, needs no waiting, and what
-was mapped once stays mapped: when the same chunks are free again, the same mapping serves again
-without a system call. Linux allows aliases of a memfd without condition. CUDA (Programming Guide,
-virtual memory management, "Virtual Aliasing Support") asks that an operation which wrote through
-one address has completed before one that uses another address begins; here it has, since every
-claim waits for all releases listed before it. What is mapped is bounded: beyond, the idle mapping
-that was used longest ago goes, after its last use. Sources: paper 000, section 4; GMLake's stitched
-blocks. Read next: `alloc/virtual.py`.
+A `ChunkMapping` has a number of slots, in which its chunks are mapped. A chunk may be seen at
+several addresses at a time (aliases), as long as at most one live block uses it. So a new mapping
+takes nothing from another and needs no waiting, and every mapping is kept: when the same chunks are
+free again, it serves again without a system call. Linux allows aliases of a memfd without
+condition. CUDA (Programming Guide, virtual memory management, "Virtual Aliasing Support") requires
+that an operation which wrote through one address has completed before one that uses another address
+begins; this holds here, since every claim waits for all releases listed before it. The number of
+mappings is bounded: beyond the bound, the least recently used idle mapping is dropped, after its
+last use. Sources: paper 000, section 4; GMLake's stitched blocks. Read next: `alloc/virtual.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What goes around an allocator: limits, logs, counters, poison, checks, locks.
+"""Wrappers around an allocator: limits, logs, counters, poison, checks, locks.
 
-In: an allocator. Out: an allocator that does one thing more. Read next: `wrappers.py`.
+Each takes an allocator and is an allocator that does one thing more. Read next: `wrappers.py`.
 """

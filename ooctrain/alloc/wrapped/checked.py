@@ -1,10 +1,9 @@
-"""Checked: every block that an allocator hands out is looked at.
+"""Checked: every block that an allocator returns is tested.
 
-In: an allocator, often a user's own. Out: the same, or an error that names the block that is wrong,
-and its neighbour. The one idea: an allocator that gives one address to two blocks trains to wrong
-numbers without any complaint; all that is needed to see it is a sorted list of what is live. The
-replay before the first step goes through this, so no training begins on such an allocator. Read
-next: `alloc/wrapper.py`, `execution/placement.py`.
+An allocator, often a user's own, that gives one address to two blocks trains to wrong numbers
+without any error. A sorted list of the live blocks is enough to detect it; the error names the
+faulty block and its neighbour. The replay before the first step goes through this wrapper, so no
+training begins on such an allocator. Read next: `alloc/wrapper.py`, `execution/placement.py`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """ThreadSafe: one allocator for several threads, and for frees that come from finalizers.
 
-In: an allocator. Out: the same, behind a lock. The one idea: Python may run a finalizer anywhere,
-also while its own thread is inside the allocator, and neither waiting for the lock nor entering a
-second time is right then; so such a free is put off and made at the beginning of the next call.
-Sources: cupy issue 317 and its like (a free from the garbage collector while the lock is held).
-Read next: `alloc/wrapper.py`.
+A lock lets one thread at a time into the allocator. Python may run a finalizer anywhere, also while
+its own thread is inside the allocator; neither waiting for the lock nor entering a second time is
+correct then. Such a free is deferred to the beginning of the next call. Sources: cupy issue 317 and
+its like (a free from the garbage collector while the lock is held). Read next: `alloc/wrapper.py`.
 """
 
 from __future__ import annotations

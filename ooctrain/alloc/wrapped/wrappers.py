@@ -1,12 +1,11 @@
 """Wrappers: one more promise around any allocator, and around each other.
 
-In: an allocator. Out: an allocator that does what the inner one does, and besides limits it, counts
-it, writes it down, poisons, fails on purpose, serves threads, or checks it. The one idea: each
-wrapper is one concern, so they nest in any order: `Limited(Logged(BestFit(memory)), 1 << 20)`; the
-base allocators stay free of all this.
+A wrapper does what its inner allocator does, and also limits it, counts it, logs it, poisons, fails
+on purpose, serves threads, or checks it. Each wrapper is one concern, so wrappers nest in any
+order: `Limited(Logged(BestFit(memory)), 1 << 20)`; the base allocators stay free of all this.
 
-On the command line a combination of one's own is a function in a file: `--allocator mine.py:make`,
-where `make(memory)` returns the outermost wrapper. Source: RMM's adaptors, which compose like this.
+On the command line your own combination is a function in a file: `--allocator mine.py:make`, where
+`make(memory)` returns the outermost wrapper. Source: RMM's adaptors, which compose like this.
 Read next: `alloc/replay/log.py` (`Recorder`, here `Logged`), `checked.py`.
 """
 

@@ -1,11 +1,11 @@
 """A copy engine: moves bytes in one long call, at a set bandwidth.
 
-In: addresses and sizes. Out: copied bytes, no sooner than the link would deliver them. The one
-idea: the engine keeps the time at which the link would be free again, which advances by latency +
-bytes / bandwidth with each copy; it sleeps until shortly before that time and polls the clock for
-the rest. A copy that was waiting already is timed from when the link was free, not from when the
-last sleep ended: so the mean bandwidth is exact although sleeps are not. Source: the machine model,
-transfer = latency + bytes / bandwidth (paper 002, section 3). Read next: `device.py`.
+No copy ends sooner than the link would deliver its bytes. The engine keeps the time at which the
+link would be free again, which advances by latency + bytes / bandwidth with each copy; it sleeps
+until shortly before that time and polls the clock for the rest. A copy that was waiting already is
+timed from when the link was free, not from the end of the last sleep, so the mean bandwidth is
+exact although sleeps are not. Source: the machine model, transfer = latency + bytes / bandwidth
+(paper 002, section 3). Read next: `device.py`.
 """
 
 from __future__ import annotations

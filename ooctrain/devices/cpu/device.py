@@ -1,10 +1,9 @@
 """The cpu device: an accelerator made of CPU cores, with memory of its own, streams and a link.
 
-In: a budget, the planned host extent, a link. Out: a `Device` whose arena is exactly the budget and
-whose copies take the time that the link would. The one idea: nothing is simulated. All data moves
-between two real memories, at addresses that are really unmapped, on threads that really race; only
-the link's slowness is imposed. See docs/architecture.md, "Two devices, one loop". Read next:
-`execution/executor.py`.
+This `Device` has an arena of exactly the budget, a host slab of the planned extent, and copies that
+take as long as on the given link. Nothing is simulated: all data moves between two real memories,
+at addresses that are really unmapped, on threads that really race; only the link's slowness is
+imposed. See docs/architecture.md, "Two devices, one loop". Read next: `execution/executor.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Linux's calls for memory: the few that virtual addressing on the host needs, by ctypes.
 
-In: addresses and sizes, as plain ints. Out: the same, or `DriverError` with the call, its errno and
-what it means here. The one idea: Python's own `mmap` module cannot place a mapping at an address,
-so the C functions are bound with their argument types; everything that may destroy foreign memory
+Python's own `mmap` module cannot place a mapping at an address, so the C functions are bound with
+their argument types. Addresses and sizes are plain ints; a failed call raises `DriverError` with
+the call, its errno and the meaning of that errno here. Every call that may destroy foreign memory
 (MAP_FIXED) stands in this file alone. Sources: mmap(2), memfd_create(2), madvise(2). Read next:
 `testing/driver/host_driver.py`.
 """

@@ -1,14 +1,14 @@
 """The arena of the cpu device: virtual memory from memfd and mmap, or a plain buffer without it.
 
-In: a budget in bytes. Out: an `Arena` whose bytes can be mapped, chunk by chunk, into reserved
-address ranges, as a GPU driver's virtual memory management does it. The one idea: a memfd is the
-physical memory (its blocks are what the budget buys), an inaccessible reservation is the address
-range, and mapping is mmap(MAP_SHARED | MAP_FIXED) of one onto the other. An unmapped page is
-covered by an inaccessible mapping and never given back by munmap, since anybody's next mmap would
-land in the hole. The same calls serve behind the driver object (`testing/driver/host_driver.py`),
-which checks CUDA's rules as well; the arena keeps no tables, so that it costs what the calls cost.
-Source: paper 000, section 3.3 (virtual addressing), with CUDA's calls replaced by Linux's. Read
-next: `host_calls.py`, `alloc/virtual.py`.
+A budget in bytes becomes an `Arena` whose bytes can be mapped, chunk by chunk, into reserved
+address ranges, as in a GPU driver's virtual memory management. A memfd is the physical memory (its
+blocks are what the budget pays for), an inaccessible reservation is the address range, and mapping
+is mmap(MAP_SHARED | MAP_FIXED) of one onto the other. An unmapped page is covered by an
+inaccessible mapping and never returned by munmap, since any later mmap of the process could land in
+the hole. The same calls serve behind the driver object (`testing/driver/host_driver.py`), which
+checks CUDA's rules as well; the arena keeps no tables, so it adds no cost to the calls. Source:
+paper 000, section 3.3 (virtual addressing), with CUDA's calls replaced by Linux's. Read next:
+`host_calls.py`, `alloc/virtual.py`.
 """
 
 from __future__ import annotations

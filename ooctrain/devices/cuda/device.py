@@ -1,13 +1,13 @@
 """The cuda device: a GPU's memory, streams, copies and kernels, as the executor asks for them.
 
-In: an opened driver, a budget, the planned host extent, what runs kernels. Out: a `Device` whose
-arena is exactly the budget and whose host slab is one piece of pinned memory of exactly the planned
-size. The one idea: the executor's loop stays as it is; a piece of work is a callable, and here
-calling it only queues its copies, fills and kernels on its CUDA stream, between the waits and the
-event that `CudaStreams` puts around them. So the host runs ahead, and the GPU orders everything.
-What needs Numba comes in as `Kernels`, so that the whole device also runs over the strict fake
-driver. Source: paper 000, section 3.3; see docs/architecture.md, "Two devices, one loop". Read
-next: `streams.py`, `staging.py`, `open.py` (how all of it is found and opened).
+From an opened driver, a budget and the planned host extent comes a `Device` whose arena is exactly
+the budget and whose host slab is one piece of pinned memory of exactly the planned size. The
+executor's loop is the same as for the cpu device. A piece of work is a callable, and here calling
+it only queues its copies, fills and kernels on its CUDA stream, between the waits and the event
+that `CudaStreams` puts around them. So the host runs ahead, and the GPU orders everything. The
+parts that need Numba are passed in as `Kernels`, so the whole device also runs over the strict fake
+driver. Source: paper 000, section 3.3; see docs/architecture.md, "Two devices, one loop".
+Read next: `streams.py`, `staging.py`, `open.py` (how all of it is found and opened).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A device array as launches of our own take it: where it is, and its shape. No bytes, no Numba.
+"""A device array for launches of our own: its address and shape, without bytes or Numba.
 
-In: an address, a shape, an element type. Out: the same bytes in other forms, and the words that a
-kernel gets. The one idea: nothing of an array can be looked at before its kernel runs, so this is
-all that may be known of it; the doubles of a GPU take the same. Read next: `launches.py`,
+The contents of an array cannot be read before its kernel runs, so an address, a shape and an
+element type are all that a launch may know of it. They give the same bytes in other forms, and the
+words that a kernel gets. The fake GPU uses the same class. Read next: `launches.py`,
 `testing/driver/fake_cuda.py`.
 """
 

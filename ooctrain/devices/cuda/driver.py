@@ -1,13 +1,12 @@
-"""CUDA's driver by ctypes, behind the one object that everybody asks.
+"""CUDA's driver by ctypes, behind the one object that all other code calls.
 
-In: sizes, addresses, handles, all plain ints. Out: the same, or `DriverError` with the call, its
-number, the number's name and the likely fix. The one idea: nothing is loaded before
-`open_cuda_driver` is called, every symbol is bound with its argument types, and every number that
-comes back is looked at; so planning and tests need no driver, and no failure goes unseen. A process
-opens a GPU once and keeps it: a context costs some 100 ms and much memory, and Numba and others go
-on in the same one. Source: cuda.h; paper 000, section 3.3. Read next: `../driver_calls.py` (what
-the calls mean, and their safe order), `driver_abi.py` (the tables),
-`testing/driver/fake_driver.py`, `driver_memory.py`.
+Sizes, addresses and handles are plain ints. A failed call raises `DriverError` with the call, its
+number, the number's name and the likely fix. Nothing is loaded before `open_cuda_driver` is called,
+every symbol is bound with its argument types, and every returned number is checked; so planning and
+tests need no driver, and no failure goes unseen. A process opens a GPU once and keeps it: a context
+costs some 100 ms and much memory, and Numba and others continue in the same one. Source: cuda.h;
+paper 000, section 3.3. Read next: `../driver_calls.py` (the calls' meaning, and their safe order),
+`driver_abi.py` (the tables), `testing/driver/fake_driver.py`, `driver_memory.py`.
 """
 
 from __future__ import annotations

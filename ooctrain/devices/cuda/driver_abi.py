@@ -1,11 +1,11 @@
 """The CUDA driver's binary interface, as data: symbols, argument types, structs, constants, errors.
 
-In: nothing; this file is one table. Out: what `driver.py` binds by ctypes. The one idea: everything
-that a compiler would read off cuda.h stands here once, since ctypes checks nothing. An argument
-without a declared type is passed as 32 bits and truncates addresses; a name without its `_v2` binds
-an old function that takes 32-bit pointers; a struct of the wrong size is read beyond its end. None
-of this fails loudly, so `tests/unit/test_driver.py` holds the table against its own copy, and
-against a cuda.h where one is installed. Source: cuda.h of CUDA 12 and 13. Read next: `driver.py`.
+This file is one table, which `driver.py` binds by ctypes. It holds everything that a compiler would
+read from cuda.h, since ctypes checks nothing. An argument without a declared type is passed as 32
+bits and truncates addresses; a name without its `_v2` binds an old function that takes 32-bit
+pointers; a struct of the wrong size is read beyond its end. None of this fails loudly, so
+`tests/unit/test_driver.py` compares the table with its own copy, and with a cuda.h where one is
+installed. Source: cuda.h of CUDA 12 and 13. Read next: `driver.py`.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""A batch on its way to a GPU: pinned memory in turn, on a stream of its own.
+"""A batch on its way to a GPU: alternating blocks of pinned memory, on a stream of its own.
 
-In: values of inputs, and where they are to be. Out: copies that every stream of the device waits
-for, and the host does not. The one idea: while one block is being copied the host fills the other,
-so that filling and copying overlap, and what the step issues first is queued meanwhile. Values that
-were put into a room while the step before ran (`execution/ahead.py`) are copied from there, at
-once. Nothing of a batch is on the GPU before its step begins: the budget has no place for two.
-Source: notes of the CUDA guide on pinned memory and streams. Read next: `staging.py` (values that
-come back), `../room.py`, `device.py`.
+Every stream of the device waits for the copies of the inputs; the host does not. While one block is
+being copied the host fills the other, so filling and copying overlap, and the first work of the
+step is queued meanwhile. Values that were put into a room while the previous step ran
+(`execution/ahead.py`) are copied from there, at once. Nothing of a batch is on the GPU before its
+step begins: the budget has no room for two. Source: notes of the CUDA guide on pinned memory and
+streams. Read next: `staging.py` (values that come back), `../room.py`, `device.py`.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
-"""What a call's launches are made of, apart from addresses and step scalars: worked out once.
+"""The parts of a call's launches without addresses and step scalars: worked out once.
 
-In: an operation, and arrays of which only the shapes count. Out: for each of its launches a
-`LaunchForm`: kernel, grid, packed arguments, and where in them addresses and changing numbers lie.
-The one idea: the driver functions that start kernels only add to an address, and compare it with
-another; so they are run once on arrays whose addresses are marks, the same mark where two have one
-place, and each mark that comes out says which array it was and how far within. Filling in real
-addresses is then a few stores, for every call of the same operation and shapes, wherever its arrays
-lie. Source: cuda.h, cuLaunchKernel. Read next: `launches.py`,
-`layers/kernels/cuda/runtime/packing.py`.
+For an operation on arrays of given shapes, each launch has a `LaunchForm`: kernel, grid, packed
+arguments, and where in them addresses and changing numbers lie. The driver functions that start
+kernels only add to an address, and compare it with another. So they are run once on arrays whose
+addresses are marks, the same mark for arrays at the same place, and each mark that comes out gives
+the array and the offset in it. Filling in real addresses is then a few stores, for every call of
+the same operation and shapes, wherever its arrays lie. Source: cuda.h, cuLaunchKernel. Read next:
+`launches.py`, `layers/kernels/cuda/runtime/packing.py`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Launches of our own: kernels as cubins, arguments packed by `struct`, started by the driver.
 
-In: operations on arrays that are addresses. Out: their kernels, queued on one stream. The one idea:
-in a training step the same calls come again. What never changes of a call (kernels, grids, shapes,
-tuples) is worked out and packed once (`launch_form.py`); its arrays' addresses are filled in once
-for each place where they lie; and the few numbers that follow from step scalars are filled in when
-a scalar has changed. So a call costs a look and a ctypes call for each launch. Numba only compiles,
-and where cubins are kept not even that. Source: cuda.h, cuLaunchKernel. Read next:
+Operations on arrays, given as addresses, become kernels queued on one stream. A training step
+repeats the same calls. The constant parts of a call (kernels, grids, shapes, tuples) are worked out
+and packed once (`launch_form.py`); its arrays' addresses are filled in once for each place where
+they lie; and the few numbers that follow from step scalars are filled in when a scalar has changed.
+So a call costs a look-up and a ctypes call for each launch. Numba only compiles, and where cubins
+are kept it is not needed even for that. Source: cuda.h, cuLaunchKernel. Read next:
 `launch_form.py`, `device.py`, `layers/kernels/cuda/runtime/cubins.py`.
 """
 

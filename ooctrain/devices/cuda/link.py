@@ -1,8 +1,8 @@
 """How fast a GPU's link copies pinned memory: out, in, and both at once.
 
-In: an opened driver. Out: bytes per microsecond. The one idea: a copy's own events time it, on the
-GPU's clock; some copies are queued back to back, so that what the host does between them does not
-count. Read next: `machine/doctor.py`, which prints it.
+A copy's own events time it, on the GPU's clock. Some copies are queued back to back, so the host's
+work between them does not count, and the result is in bytes per microsecond. Read next:
+`machine/doctor.py`, which prints it.
 """
 
 from __future__ import annotations

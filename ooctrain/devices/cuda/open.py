@@ -1,11 +1,10 @@
-"""How a GPU is found and opened, and everything that can be wrong with it said before training.
+"""How a GPU is found and opened; every possible fault is reported before training.
 
-In: nothing, or a trace that is to run. Out: a `Gpu`, what planning must know of it; later a
-`CudaDevice`. The one idea: whatever makes a run fail is looked for in the order in which a user
-would mend it (driver, device, compiler, virtual memory, kernels), by trying it and not by reading
-version numbers where that can be helped; each has one error with the command that mends it. The
-driver is loaded when it is first asked for. Read next: `device.py`, `trial.py`, `devices/probe.py`,
-`machine/doctor.py`.
+The faults that make a run fail are looked for in the order in which a user would fix them (driver,
+device, compiler, virtual memory, kernels), by trying rather than by reading version numbers where
+that is possible; each has one error with the command that fixes it. The result is a `Gpu`, which
+planning needs, and later a `CudaDevice`. The driver is loaded on first use. Read next: `device.py`,
+`trial.py`, `devices/probe.py`, `machine/doctor.py`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Pinned memory by which values go to a GPU and come back, apart from the planned copies.
 
-In: arrays, device addresses, the stream that orders them. Out: bytes on the device, arrays on the
-host. The one idea: a GPU copies from ordinary memory only through a hidden buffer and with the host
-waiting, so values pass through pinned memory of our own: parameters and inputs piece by piece
-between steps, while the host waits for each piece; wanted values of a running step each into a
-block that is kept, so that nobody waits and every step after the first finds its blocks ready.
-Source: cuda.h, cuMemcpyDtoHAsync; notes of the CUDA guide on pinned memory. Read next: `device.py`.
+A GPU copies from ordinary memory only through a hidden buffer and while the host waits, so values
+pass through pinned memory of our own. Parameters and inputs go piece by piece between steps, and
+the host waits for each piece, in the order of the given stream. Wanted values of a running step
+each go into a block that is kept, so the host need not wait, and every step after the first finds
+its blocks ready. Source: cuda.h, cuMemcpyDtoHAsync; notes of the CUDA guide on pinned memory.
+Read next: `device.py`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """A whole step as graphs of CUDA: recorded once, and launched by one call from then on.
 
-In: pieces of work, as the executor queues them. Out: a `StepGraph` of one part, or of more where
-the host must look at a value in between. The one idea: while streams capture, queueing records; so
-the pieces of a step that has just run are queued once more, on streams that capture, and all that a
-kernel must find otherwise in the next step lies in memory: numbers in a block that is copied first,
-wanted values in pinned blocks that stay. Source: cuda.h, stream capture. Read next:
-`step_numbers.py`, `execution/replay.py` (which steps can be recorded).
+While streams capture, queueing records. So the pieces of a step that has just run are queued once
+more, on streams that capture. Everything that differs in the next step lies in memory: numbers in a
+block that is copied first, wanted values in pinned blocks that stay. The result is a `StepGraph` of
+one part, or of more where the host must look at a value in between. Source: cuda.h, stream capture.
+Read next: `step_numbers.py`, `execution/replay.py` (which steps can be recorded).
 """
 
 from __future__ import annotations

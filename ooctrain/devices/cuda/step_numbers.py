@@ -1,11 +1,11 @@
-"""The numbers of a step in a block of device memory: what a recorded step reads anew each time.
+"""The numbers of a step in a block of device memory, which a recorded step reads anew each time.
 
-In: calls whose numbers follow from step scalars. Out: cells of a block, and addresses of them to
-launch with. The one idea: a graph keeps the arguments that it was recorded with, so learning rates
-and dropout's keys lie in device memory: the host writes them into pinned memory before each launch
-of the graph, whose first piece copies the block. Calls of equal operations with the same step
-scalars have the same numbers, and share their cells. Read next: `launches.py`,
-`layers/kernels/cuda/runtime/moved.py`, `step_graph.py`.
+A graph keeps the arguments that it was recorded with, so learning rates and dropout's keys, which
+change from step to step, lie in cells of device memory, and kernels are launched with the cells'
+addresses. The host writes the numbers into pinned memory before each launch of the graph, whose
+first piece copies the block. Calls of equal operations with the same step scalars have the same
+numbers, and share their cells. Read next: `launches.py`, `layers/kernels/cuda/runtime/moved.py`,
+`step_graph.py`.
 """
 
 from __future__ import annotations

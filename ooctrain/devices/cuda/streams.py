@@ -1,12 +1,12 @@
 """Streams of a GPU as the executor counts them: pieces of work, waits for "piece n of stream s".
 
-In: pieces of work with the pieces they wait for, in list order. Out: the same pieces queued on CUDA
-streams, an event behind each, and when each ran. The one idea: the GPU orders the work by itself,
-so `submit` only queues: a wait for each other stream's event, the work, an event; the host goes on
-at once, and blocks only where somebody breaks a mapping or wants values (`wait`, `synchronize`),
-which is counted and timed. A stream works in order, so a wait that an earlier piece of the same
-stream has made already is left out. Events are made once and used again in each step. Source:
-CUDA's streams and events. Read next: `devices/streams.py` (the same on threads), `device.py`.
+Pieces of work arrive in list order, each with the pieces it waits for, and are queued on CUDA
+streams with an event behind each, which also times it. The GPU orders the work by itself, so
+`submit` only queues: a wait for each other stream's event, the work, an event. The host continues
+at once, and blocks only where a mapping is undone or values are wanted (`wait`, `synchronize`);
+this is counted and timed. A stream works in order, so a wait that an earlier piece of the same
+stream has made already is left out. Events are made once and reused in each step. Source: CUDA's
+streams and events. Read next: `devices/streams.py` (the same on threads), `device.py`.
 """
 
 from __future__ import annotations

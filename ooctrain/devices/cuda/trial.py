@@ -1,10 +1,9 @@
-"""One kernel goes the whole way: compiled, linked, loaded, launched, and what it wrote read back.
+"""One kernel goes the whole way: compiled, linked, loaded, launched, and its result read back.
 
-In: an opened driver. Out: nothing, or `DeviceUnavailable` with the first line of what went wrong.
-The one idea: a compiler that makes code is not yet one that this driver takes; whatever a first
-training step would need is done once before, in a second, and each thing that is usually wrong (no
-NVVM, a toolkit newer than the driver) is told apart by looking for it only after the failure. Read
-next: `open.py`; `layers/kernels/cuda/runtime/runner.py`.
+A compiler that makes code may not be one that this driver accepts. So everything that a first
+training step would need is done once before, in a second. The usual causes (no NVVM, a toolkit
+newer than the driver) are told apart only after a failure, which raises `DeviceUnavailable` with
+the first line of what went wrong. Read next: `open.py`; `layers/kernels/cuda/runtime/runner.py`.
 """
 
 from __future__ import annotations
