@@ -2,8 +2,8 @@
 
 Fragmentation is free memory that cannot be used, so its price is images in the batch. Measured are
 microseconds for each piece mapped and unmapped, the largest batch of ResNet-50 that each allocator
-can be planned for, and the step at the larger one. Source: paper 000, sections 3.3 and 5. Read
-next: `steps.py`, `ooctrain/devices/cuda/driver_memory.py`.
+can be planned for, and the step at the larger one. Source: paper 000, sections 3.3 and 5.
+Read next: `steps.py`, `ooctrain/devices/cuda/driver_memory.py`.
 """
 
 from __future__ import annotations

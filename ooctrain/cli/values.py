@@ -1,8 +1,8 @@
 """The types of option values, each with the error for a word that is not such a value.
 
 A word behind an option becomes a value that the command can use, or a `ConfigError`. The error
-names the option and the command, says which values are allowed, and shows one that would do. Read
-next: `options.py`; `usage.py` for faults that are found before any value is read.
+names the option and the command, says which values are allowed, and shows one that would do.
+Read next: `options.py`; `usage.py` for faults that are found before any value is read.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 The folder holds data_batch_1.bin to data_batch_5.bin and test_batch.bin; the images are 32 x 32, in
 colour. The binary version is read rather than the Python one, because that is a pickle, which runs
-code. Source: A. Krizhevsky, "Learning multiple layers of features from tiny images", 2009. Read
-next: `mnist.py`.
+code. Source: A. Krizhevsky, "Learning multiple layers of features from tiny images", 2009.
+Read next: `mnist.py`.
 """
 
 from __future__ import annotations

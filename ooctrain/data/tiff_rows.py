@@ -3,8 +3,8 @@
 A TIFF file lists where each of its stripes or tiles lies, so any rows of its first page can be read
 without the others; they come channels-last. When the file is opened it is checked that all stripes
 or tiles are there and can be unpacked, so that no step fails in the middle. Data that is not packed
-is mapped into memory. Parsing and unpacking are tifffile's, an extra dependency ("data"). Read
-next: `row_image.py`.
+is mapped into memory. Parsing and unpacking are tifffile's, an extra dependency ("data").
+Read next: `row_image.py`.
 """
 
 from __future__ import annotations

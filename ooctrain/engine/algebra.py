@@ -1,8 +1,8 @@
 """Operators and methods of a tensor, under PyTorch's names.
 
 Each method takes a tensor, numbers and other tensors, turns them into one or a few operations, and
-hands these to the tape through the one method that `Tensor` adds. Nothing is computed here. Read
-next: `tensor.py`; `../layers/arithmetic.py`.
+hands these to the tape through the one method that `Tensor` adds. Nothing is computed here.
+Read next: `tensor.py`; `../layers/arithmetic.py`.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 The rules are written and tested in the fake. Here every call goes to both drivers, with handles of
 its own for each, stale ones and wrong sizes included; an action is a name and three numbers that
 choose what it is done to. The first action to which the two answer differently is returned. Where
-the fake raises `Violation` (a GPU would go on with wrong data) the stub must end in an error. Read
-next: `ooctrain/testing/driver/fake_driver.py`, `.../stub/stub.h`.
+the fake raises `Violation` (a GPU would go on with wrong data) the stub must end in an error.
+Read next: `ooctrain/testing/driver/fake_driver.py`, `.../stub/stub.h`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The laws of blocks bite: each planted bug breaks a named border of `test_blocks.py`.
+"""The laws of blocks bite: each planted bug breaks a named border.
 
-Those laws are in `../properties/test_blocks.py`.
+The laws and the names are in `../properties/test_blocks.py`.
 """
 
 from __future__ import annotations
