@@ -1,10 +1,9 @@
 """`make bench`: every benchmark, or the named ones, each in a process of its own.
 
-In: names out of steps, ops, conv, prediction, planners, overhead, launches, scale, alloc, blocks,
-tile, ranks; none: all. Out: what they print, and with `--json` one file of all results; status 1 if
-one fails. A target that is missed is said in its table and in the closing lines, but is no failure:
-a busy machine misses some.
-Read next: `README.md`, `common.py`.
+The names are steps, ops, conv, prediction, planners, overhead, launches, scale, alloc, blocks,
+tile, ranks. It prints what they print, and with `--json` writes one file of all results; status 1
+means that one failed. A target that is missed is reported in its table and in the closing lines,
+but is no failure: a busy machine misses some. Read next: `README.md`, `common.py`.
 
     python -m benchmarks [NAME ...] [--json FILE] [--quick]
 """

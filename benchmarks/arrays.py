@@ -1,10 +1,10 @@
-"""The memory that kernels are raced in: the same kind for both sides.
+"""The memory in which kernels are timed: the same kind for ooctrain and for torch.
 
-In: shapes. Out: arrays and tensors, aligned as variables are in the arena. The one idea: whether an
-array happens to lie in pages of 2 MiB or of 4 KiB changes a kernel's time by a third, and what
-`malloc` hands out is luck; so here large arrays are shared memory, as the cpu device's arena is,
-and ask for large pages (where `shmem_enabled` is `never` all get small ones), and torch's outputs
-are views of such arrays too. Read next: `bench_ops.py`.
+Whether an array lies in pages of 2 MiB or of 4 KiB changes a kernel's time by a third, and with
+`malloc` this is left to chance. So here large arrays, aligned as variables are in the arena, are
+shared memory, as the cpu device's arena is, and ask for large pages (where `shmem_enabled` is
+`never` all get small ones); torch's outputs are views of such arrays too. Read next:
+`bench_ops.py`.
 """
 
 from __future__ import annotations

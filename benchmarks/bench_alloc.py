@@ -1,10 +1,10 @@
-"""Allocators: pairs a second on recorded logs, their share of real steps, and what a mapping costs.
+"""Allocators: pairs per second on recorded logs, their share of real steps, the cost of a mapping.
 
-In: nothing but this machine. Out: (1) pairs of allocate and free a second, on the log of a large
-training step and on 100,000 random requests, over memory without bytes; (2) the share of a real
-out-of-core step on the cpu device that is spent inside the allocator, system calls included; (3)
-what mapping fresh memory costs a MiB. The one idea: an allocator is asked some thousand times a
-step, so what counts is its share of the step, not its time.
+An allocator is called some thousand times a step, so what counts is its share of the step, not its
+time. Measured are (1) pairs of allocate and free per second, on the log of a large training step
+and on 100,000 random requests, over memory without bytes; (2) the share of a real out-of-core step
+on the cpu device that is spent inside the allocator, system calls included; (3) the cost per MiB of
+mapping fresh memory. Read next: `bench_blocks.py`.
 
     python -m benchmarks alloc [--json FILE]
 """

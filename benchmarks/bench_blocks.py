@@ -1,12 +1,12 @@
 """Images larger than the device: VGG-16 with a quarter of the channels, from a memory-mapped file.
 
-In: nothing but this machine and its disk. Out: for each side of the image the device's peak beside
-the budget, host memory, and seconds and nanoseconds per pixel of a step; the largest is 8,192
-pixels, 768 MiB as float32, in 256 MiB. The one idea: every time is processor time in a process of
-its own, behind a small step that loads all kernels, so that peaks of memory are the step's. Memory
-of the process is counted once for each page (Pss): `ru_maxrss` counts a page of the device once for
-each address that the allocator `va` maps it at, up to 16 (docs/allocators.md). The gradients are
-held to the untiled ones by `tests/properties/test_blocks.py`, and memory to what is promised.
+For each side of the image it reports the device's peak and the budget, host memory, and seconds and
+nanoseconds per pixel of a step; the largest is 8,192 pixels, 768 MiB as float32, in 256 MiB. Every
+time is processor time in a process of its own, after a small step that loads all kernels, so that
+peaks of memory are the step's. Memory of the process is counted once for each page (Pss):
+`ru_maxrss` counts a page of the device once for each address that the allocator `va` maps it at, up
+to 16 (docs/allocators.md). Read next: `tests/properties/test_blocks.py`, which holds the gradients
+to the untiled ones, and memory to what is promised.
 
     python -m benchmarks blocks [--quick] [--json FILE]
 """

@@ -1,9 +1,9 @@
 """Convolution kernels against torch, layer by layer.
 
-In: options. Out: a table and, with --json, a file. The one idea: speeds of a shared machine
-wander, so every round runs ours and torch's in both memory layouts one after the other, in one
-process with the same number of threads, and only medians and their ratios are reported. Each
-side's error is measured against float64. Read next: `ooctrain/layers/kernels/cpu/conv/conv2d.py`.
+Speeds of a shared machine wander, so every round runs ours and torch's in both memory layouts one
+after the other, in one process with the same number of threads, and only medians and their ratios
+are reported, in a table and, with --json, a file. Each side's error is measured against float64.
+Read next: `ooctrain/layers/kernels/cpu/conv/conv2d.py`.
 
     python -m benchmarks.bench_conv [--network resnet18] [--algorithm auto] [--errors] [--json FILE]
 """

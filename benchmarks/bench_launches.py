@@ -1,10 +1,10 @@
 """What launches cost the host: microseconds each, and the work of a whole in-core step.
 
-In: the stub of CUDA's driver, whose GPU takes no time. Out: processor time of one call, known
-already, at other addresses, and with other step scalars; of a step of ResNet-50, by each launcher.
-The one idea: over a GPU that takes no time the host's work is all that is left, and processor time
-is the same beside other programs. The kernels are hollow (`testing/driver/stub/hollow.py`); with
-`--numba` Numba's launcher is measured too, which compiles them first (half a minute).
+The stub of CUDA's driver has a GPU that takes no time, so all that is left is the host's work, and
+processor time is the same when other programs run. Measured are one call, known already, at other
+addresses, and with other step scalars; and a step of ResNet-50, by each launcher. The kernels are
+hollow (`testing/driver/stub/hollow.py`); with `--numba` Numba's launcher is measured too, which
+compiles them first (half a minute). Read next: `bench_overhead.py`.
 
     python -m benchmarks launches [--json FILE]
 """

@@ -1,10 +1,9 @@
 """Every CPU kernel that is not a convolution against torch: times, ratios, errors.
 
-In: nothing but this machine and torch. Out: a table, and JSON with `--json FILE`. The one idea of a
-fair race: one process, the same number of threads, samples of all contestants interleaved and the
-median taken; torch may use its better memory layout and its `out=` variants, so that nobody is
-charged for allocating (torch's gradient of batch norm has none that does without). A ratio above 1
-means that ooctrain is faster than the best form of torch.
+The race is fair: one process, the same number of threads, samples of all contestants interleaved
+and the median taken. Torch may use its better memory layout and its `out=` variants, so that
+neither side pays for allocation (torch's gradient of batch norm has no variant without). A ratio
+above 1 means that ooctrain is faster than the best form of torch. Read next: `arrays.py`.
 
     python -m benchmarks.bench_ops [--threads 2] [--rounds 15] [--only SUBSTRING] [--json FILE]
 """

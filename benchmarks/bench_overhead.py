@@ -1,11 +1,11 @@
 """What the executor itself costs: microseconds an instruction, and the share of a real step.
 
-In: nothing but this machine. Out: (1) a list of trivial calls, (2) the list of a real network whose
-kernels and copies are switched off, on each allocator, (3) the same where each call leaves the
-caches as a large kernel does, (4) what its copies alone add, (5) the time between calls of a real
-step. The one idea: what is left when no kernel works and no byte moves is the walk: claims,
-releases, waits, hand-over to the copy threads. With Python in the caches it looks half as dear as
-it is in a real step. The target is 50 us an instruction, cold.
+When no kernel works and no byte moves, what is left is the walk through the list: claims, releases,
+waits, hand-over to the copy threads. Measured are (1) a list of trivial calls, (2) the list of a
+real network whose kernels and copies are switched off, on each allocator, (3) the same where each
+call leaves the caches as a large kernel does, (4) what its copies alone add, (5) the time between
+calls of a real step. With Python in the caches the walk looks half as dear as in a real step, so
+the target is 50 us an instruction, cold. Read next: `bench_launches.py`.
 
     python -m benchmarks overhead [--json FILE]
 """

@@ -1,11 +1,11 @@
-"""Every planner in real steps: predicted, measured, and what it costs over in-core.
+"""Every planner in real steps: predicted time, measured time, and overhead over in-core.
 
-In: networks by name. Out: a row for each planner on two links: the step as `simulate` says with the
-calibrated machine, as measured, the error, and the overhead over the in-core steps beside it. The
-one idea: which planner is good depends on the link, so both sides of the balance are shown. At the
-balance the bytes that `belady` moves in a step, the fewest among those that only swap, take as long
-as the calls; the links are half and twice as fast. The promise is an error of 15 %. Read next:
-`bench_prediction.py`, which the measuring is from.
+Which planner is good depends on the link, so each is measured on two: at the balance the bytes that
+`belady` moves in a step, the fewest among the planners that only swap, take as long as the calls;
+the links are half and twice as fast. A row gives the step as `simulate` predicts it with the
+calibrated machine, the measured step, the error, and the overhead over in-core steps run in turn
+with it. The promise is an error of 15 %. Read next: `bench_prediction.py`, whose way of measuring
+this uses.
 
     python -m benchmarks planners [--quick] [--json FILE]
     python -m benchmarks.bench_planners --networks unet:64 --planners belady lms-auto

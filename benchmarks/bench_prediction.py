@@ -1,16 +1,14 @@
 """Predicted against measured step times on the cpu device, after a calibration.
 
-In: networks by name. Out: a row for each network, batch, budget, planner and link: what `simulate`
-says with the calibrated machine, what was measured, the error. The one idea: the prediction is made
-before the run and is not touched; but since the speed of a shared machine wanders between the
-calibration and the run, in-core steps take turns with the measured ones, and a second error is
-given against a prediction from their call times: the first says what a user sees, the second what
-the model gets wrong. The promise is 15 %.
+A row for each network, batch, budget, planner and link gives what `simulate` predicts with the
+calibrated machine, the measured time, and the error. The prediction is made before the run and is
+not changed. But the speed of a shared machine wanders between the calibration and the run; so
+in-core steps take turns with the measured ones, and a second error is given against a prediction
+from their call times. The first is the error that a user sees, the second that of the model. The
+promise is 15 %. Read next: `bench_planners.py`, which measures every planner in the same way.
 
     python -m benchmarks prediction [--quick] [--json FILE]
     python -m benchmarks.bench_prediction --networks lenet:64 --steps 15
-
-`bench_planners.py` measures every planner in the same way.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""How the host side scales: tracing, planning, verifying, simulating; and how soon the first step
-comes.
+"""How the host side scales: tracing, planning, verifying, simulating, time to the first step.
 
-In: nothing but this machine. Out: seconds and bytes for a ResNet-50 step at batch 1440, the wall
-time of commands, the first step with a cold and with a warm kernel cache. The one idea: everything
-is measured in a fresh process, as a user meets it; memory is the peak that Python allocated.
+Everything is measured in a fresh process, as a user meets it; memory is the peak that Python
+allocated. Measured are seconds and bytes for a ResNet-50 step at batch 1440, the wall time of
+commands, and the first step with a cold and with a warm kernel cache. Read next:
+`bench_overhead.py`.
 
     python -m benchmarks scale [--quick] [--json FILE]
 """

@@ -1,10 +1,10 @@
 """Whole training steps against torch: milliseconds, ratios, errors of the gradients.
 
-In: networks by name. Out: for each of them our step, in-core through the trainer, with the
-convolution algorithms `auto` and with `direct` only, beside torch's in both memory layouts with its
-fused SGD, momentum included. The one idea: all contestants start from the same weights, run in one
-process, in turn, with the same number of threads; the ratio is to the better layout of torch. Every
-side's gradients are compared with torch in float64. Without torch the peers are left out.
+For each network our step runs in-core through the trainer, with the convolution algorithms `auto`
+and with `direct` only, and torch's in both memory layouts with its fused SGD, momentum included.
+All contestants start from the same weights and run in one process, in turn, with the same number of
+threads; the ratio is to the better layout of torch. Every side's gradients are compared with torch
+in float64. Without torch its side is left out. Read next: `torch_models.py`.
 
     python -m benchmarks steps [--quick] [--json FILE]
     python -m benchmarks.bench_steps --networks vgg11 --rounds 21 --breakdown

@@ -1,11 +1,10 @@
 """Tiling: the time of a step in bands, as predicted for GPUs and as executed on the cpu device.
 
-In: networks, sides of images, budgets. Out: two tables. Predicted: the makespan over U, the time
-that the untiled step computes, beside the most that is wanted, and where it goes: calls that run
-once, calls that run again, waiting; where a target is missed, the LP bound of the case stands
-beside it. Executed: VGG-16 in a quarter and in half of its in-core memory, in turn with the untiled
-step in-core; the time of a pixel from 1,024 to 4,096 pixels at one budget; predicted over executed.
-The one idea: both sides of a ratio come from one run. Source: docs/tiling.md. Read next:
+Both sides of a ratio come from one run. Predicted: the makespan over U, the time that the untiled
+step computes, with the target, and its parts: calls that run once, calls that run again, waiting;
+where a target is missed, the LP bound of the case is shown too. Executed: VGG-16 in a quarter and
+in half of its in-core memory, in turn with the untiled step in-core; the time of a pixel from 1,024
+to 4,096 pixels at one budget; predicted over executed. Source: docs/tiling.md. Read next:
 `bench_blocks.py`, for images larger than the device.
 
     python -m benchmarks tile [--quick] [--json FILE]

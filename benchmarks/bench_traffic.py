@@ -1,9 +1,9 @@
-"""What kernels bound by memory issue for each byte: the table of docs/gpu.md.
+"""Bytes and instructions of the kernels bound by memory: the table of docs/gpu.md.
 
-In: operations on arrays of a real step's sizes. Out: for each kernel the bytes of a load or store
-and the instructions for a byte, beside what a GPU can issue while a byte travels. The one idea: the
-PTX interpreter counts the first blocks of each launch, so it takes no GPU and half a minute. Read
-next: `ooctrain/testing/emulator/traffic.py`, `tests/unit/cuda/test_traffic.py`.
+For operations on arrays of a real step's sizes it lists the bytes of each load or store and the
+instructions per byte, against the number that a GPU can issue while a byte travels. The PTX
+interpreter counts the first blocks of each launch, so it takes no GPU and half a minute. Read next:
+`ooctrain/testing/emulator/traffic.py`, `tests/unit/cuda/test_traffic.py`.
 
     python -m benchmarks.bench_traffic [name ...]
 """

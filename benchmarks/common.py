@@ -1,8 +1,8 @@
-"""What all benchmarks share: fair timing on a machine that others use too, and plain tables.
+"""Shared parts of all benchmarks: fair timing on a machine with other users, and plain tables.
 
-In: functions to be timed. Out: milliseconds by function. The one idea: the speed of a shared
-machine wanders by more than what is to be measured, so contestants take turns in every round and
-only medians, and ratios of one round's times, are compared. Read next: `bench_steps.py`.
+The speed of a shared machine wanders by more than the differences to be measured. So the functions
+to be timed take turns in every round, and only medians, in milliseconds, and ratios of times from
+one round are compared. Read next: `bench_steps.py`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Bands through batch norm, as docs/tiling.md states them: VGG-16-BN at 4,096 pixels, predicted.
 
-In: nothing; `--pixels N` for a smaller image. Out: for each row of the table in docs/tiling.md its
-makespan and its computing time over the makespan of the in-core step without fusing. The one idea:
-who doubts a figure runs the command that stands beside it. Takes three minutes. Read next:
-`bench_blocks.py`; docs/tiling.md, "Cost".
+It computes, for each row of the table in docs/tiling.md, the makespan and the computing time over
+the makespan of the in-core step without fusing, so that a reader can check the figures there;
+`--pixels N` takes a smaller image. Takes three minutes. Read next: `bench_blocks.py`;
+docs/tiling.md, "Cost".
 
     python -m benchmarks.norm_bands
 """

@@ -1,12 +1,10 @@
-"""What the library computes, as hashes: two versions of the code that print the same compute the
-same.
+"""What the library computes, as hashes: equal hashes mean that two versions compute the same.
 
-In: the code as it is, and nothing of this machine: fixed seeds, two threads, machine presets; no
-clock is asked. Out: a file of JSON, {part: {key: SHA-256 or number}}; from two such files, what
-differs. The one idea: a change that only moves code changes no plan, no bit of an output, no loss
-and no instruction of a kernel, so all of them are written down before it and after it, and
-compared. Planners get no time limit; `combined`, which `auto` asks too, tries few choices, always
-as many. Read next: `../tests/properties/test_same_bits.py`.
+A change that only moves code changes no plan, no bit of an output, no loss and no instruction of a
+kernel. So all of them are hashed before it and after it, into a JSON file {part: {key: SHA-256 or
+number}}, and two such files are compared. Nothing depends on this machine: fixed seeds, two
+threads, machine presets, and no clock. Planners get no time limit; `combined`, which `auto` asks
+too, tries a small fixed number of choices. Read next: `../tests/properties/test_same_bits.py`.
 
     python -m benchmarks.same_as_before OUT.json [--parts traces,plans,ops,training,ptx] [--jobs 2]
     python -m benchmarks.same_as_before --compare A.json B.json

@@ -1,7 +1,7 @@
 """The networks of `bench_steps.py` in torch, by hand, with the names of our own `state_dict`.
 
-In: (N, 3, H, W). Out: logits. The one idea: the same layers under the same names, so that one set
-of weights starts both sides. Only imported where torch is installed. Read next: `bench_steps.py`.
+They map (N, 3, H, W) to logits, with the same layers under the same names, so one set of weights
+starts both sides. Only imported where torch is installed. Read next: `bench_steps.py`.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """`make gpu OUT=folder`: what only a GPU can show, in three runs of at most ten minutes each.
 
-In: a folder. Out: in it `gpu-DATE.json` and `gpu-DATE.md`, with every check, its numbers, what
-failed, what was not reached, and the project's targets as met, missed or not run; status 1 if a
-check failed. The one idea: GPU time is dear and comes seldom, so one command does much, each part
-in a process of its own with a time of its own, and nothing that goes wrong in one keeps the next
-from running, but for a driver or compiler that does not work: then the run ends with the reason. A
-run that is killed keeps what was done, and the next one on the same GPU goes on in the same files.
-Needs Python with numpy, numba, llvmlite and numba-cuda, nothing else: what wants torch, hypothesis,
-ncu or compute-sanitizer is "not run" without them. Read next: `parts.py`, `bench.py`, `records.py`.
+The folder gets `gpu-DATE.json` and `gpu-DATE.md`, with every check, its numbers, failures, what was
+not reached, and the project's targets as met, missed or not run; status 1 means that a check
+failed. GPU time is dear, so one command does much: each part has a process and a time of its own,
+and a failure in one does not keep the next from running, unless a driver or compiler does not work;
+then the run ends with the reason. A run that is killed keeps what was done, and the next one on the
+same GPU goes on in the same files. Needs Python with numpy, numba, llvmlite and numba-cuda, nothing
+else: what wants torch, hypothesis, ncu or compute-sanitizer is "not run" without them. Read next:
+`parts.py`, `bench.py`, `records.py`.
 
     python -m benchmarks.gpu FOLDER [--run 1] [--parts environment,kernels] [--minutes 8]
         [--plans FOLDER] [--host-memory 64GiB] [--commit COMMIT] [--rehearse [values|time]]

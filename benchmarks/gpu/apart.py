@@ -1,9 +1,8 @@
-"""Running one part in processes of its own, until it is through or its time is up.
+"""Runs one part in processes of its own, until it is complete or its time is up.
 
-In: a part's name and its time. Out: its checks. The one idea: what a process was doing when it died
-or was ended is a failure like any other, and the rest of the part still gets its turn in the next
-process. This file is both sides: `run_part` in the parent, `main` in the child. Read next:
-`bench.py`.
+What a process was doing when it died or was ended is a failure like any other, and the rest of the
+part still gets its turn in the next process. This file is both sides: `run_part` in the parent,
+which returns the checks, and `main` in the child. Read next: `bench.py`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""One part at work, in a process of its own: its checks, each guarded and noted at once.
+"""One part at work, in a process of its own: its checks, each guarded and logged at once.
 
-In: functions to be tried, by name. Out: a line of JSON when a check begins and one when it has
-ended, in a log. The one idea: on a GPU a stray access does not only fail, it takes the process's
-context with it, and a wrong barrier hangs for ever; so a part runs in its own process, which ends
-itself after such a check, and is started again behind it by `apart.py`, which reads the log. What
-is broken for all of a part shows three times and no more. Read next: `apart.py`; `kernels.py` for a
-part.
+On a GPU a stray access does not only fail but destroys the process's context, and a wrong barrier
+hangs for ever. So a part runs in its own process and logs a line of JSON when a check begins and
+one when it has ended. The process ends itself after such a failure, and `apart.py`, which reads the
+log, starts it again behind that check. A fault that breaks a whole part is reported three times and
+no more. Read next: `apart.py`; `kernels.py` for a part.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""This GPU as a `Machine`: what plans for it are made with from now on.
+"""This GPU as a `Machine`, for which later plans are made.
 
-In: steps of ResNet-50. Out: a file named after the GPU beside the report, which `--machine` takes,
-and in the report the numbers that a preset states: link both ways, rates, launch, latency. The one
-idea: a preset's numbers come from a data sheet, and these from the same steps that are predicted.
-Read next: `ooctrain/machine/calibrate.py`.
+A preset's numbers come from a data sheet, these from steps of ResNet-50 like those that are
+predicted. The file, named after the GPU, lies next to the report, and `--machine` takes it; the
+report has the numbers that a preset states: link both ways, rates, launch, latency. Read next:
+`ooctrain/machine/calibrate.py`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The GPU's own counters on four kernels: issue share, stalls, bandwidth, by Nsight Compute.
 
-In: one kernel of each kind: fp32 convolution, the same in TF32, batch norm, max pooling. Out: for
-each what its SASS promises beside what the GPU did. The one idea: a kernel that is slower than its
-instructions say waits for something, and the stalls name it. `--clock-control none`: the GPU's
-clocks are left as they are. Source: Nsight Compute, metrics of WarpStateStats. Read next:
+A kernel that is slower than its instructions promise waits for something, and the stalls name it.
+So for one kernel of each kind (fp32 convolution, the same in TF32, batch norm, max pooling) the
+promise of its SASS is compared with the GPU's counters. `--clock-control none`: the GPU's clocks
+are left as they are. Source: Nsight Compute, metrics of WarpStateStats. Read next:
 `kernel_speed.py`.
 
     python -m benchmarks.gpu.counters NAME    runs one of the kernels, for ncu to look at

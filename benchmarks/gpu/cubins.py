@@ -1,7 +1,7 @@
-"""`make cubins OUT=folder`: the machine code of every kernel, made where no GPU is.
+"""`make cubins OUT=folder`: the machine code of every kernel, made on a machine without a GPU.
 
-In: a folder, and compute capabilities. Out: in it a cubin for each kernel and capability, which
-`make gpu CUBINS=folder` takes on the GPU's machine, so that nothing is compiled there. Read next:
+The folder gets a cubin for each kernel and compute capability. `make gpu CUBINS=folder` takes them
+on the GPU's machine, so that nothing is compiled there. Read next:
 `ooctrain/layers/kernels/cuda/runtime/cubins.py`.
 
     python -m benchmarks.gpu.cubins FOLDER [--capabilities 7.5,8.0,9.0]

@@ -1,7 +1,7 @@
-"""What the numbers of a run must be read beside: the machine, the driver, versions, health.
+"""The conditions of a run's numbers: the machine, the driver, versions, health.
 
-In: nothing. Out: facts for the head of the report, and `doctor`'s findings on the GPU as checks.
-Read next: `ooctrain/machine/doctor.py`.
+They stand as facts in the head of the report; `doctor`'s findings on the GPU are checks. Read next:
+`ooctrain/machine/doctor.py`.
 """
 
 from __future__ import annotations

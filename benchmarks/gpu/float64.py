@@ -1,10 +1,10 @@
-"""What the gradients of some steps are in float64, in a small file: norms and projections.
+"""The gradients of some steps in float64, in a small file: norms and projections.
 
-In: networks of the zoo with fixed weights and batches. Out: for each gradient its norm and its
-products with fixed vectors of random signs; so that on a GPU's machine nothing has to be computed
-in float64, and no kernel of the cpu device compiled. The one idea: the product of a difference with
-random signs has the difference's length as its root mean square, so sixteen numbers in place of two
-million tell how far off a gradient is, to a sixth or so; over the gradients of a network it is a
+For each gradient of some networks of the zoo, with fixed weights and batches, the file has its norm
+and its products with fixed vectors of random signs. So on a GPU's machine nothing has to be
+computed in float64, and no kernel of the cpu device compiled. The product of a difference with
+random signs has the difference's length as its root mean square; so sixteen numbers in place of two
+million tell how far off a gradient is, to about a sixth, and over the gradients of a network to a
 few percent. Source: Johnson and Lindenstrauss 1984; signs: Achlioptas 2003. Read next:
 `networks.py`, which compares; `python -m benchmarks.gpu.float64` makes the file anew.
 """

@@ -1,9 +1,9 @@
-"""Each kernel's TFLOP/s or GB/s, beside torch's, TF32 off and on, in the same process.
+"""Each kernel's TFLOP/s or GB/s, compared with torch's, TF32 off and on, in the same process.
 
-In: convolutions of ResNet-50 and larger, and what is bound by memory. Out: rates by the GPU's own
-clock. The one idea: a memory-bound kernel is judged by the copy of as many bytes on the same GPU,
-measured here, and never by a data sheet. Arrays are larger than the GPU's cache. Read next:
-`workbench.py`, `torch_peer.py`.
+Measured by the GPU's own clock are convolutions of ResNet-50 and larger ones, and kernels bound by
+memory. A memory-bound kernel is judged by a copy of as many bytes on the same GPU, measured here,
+and never by a data sheet. Arrays are larger than the GPU's cache. Read next: `workbench.py`,
+`torch_peer.py`.
 """
 
 from __future__ import annotations

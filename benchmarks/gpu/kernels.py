@@ -1,11 +1,11 @@
 """Every operation's GPU kernels on random data, against the NumPy definition in float64.
 
-In: the table of samples of all operations, and convolutions and norms of the sizes of real
-networks. Out: a check for each. The one idea: what is a sum of products has a bound that follows
-from the number of its terms and the sizes of its factors, element by element; the rest may differ
-from its definition by 2e-5 of the largest value, as in the tests. Each also has to give the same
-bits twice and in place, change no input, and write nothing beside its arrays. Read next:
-`workbench.py`, `tests/support/op_samples.py`.
+The samples of all operations, and convolutions and norms of the sizes of real networks, get a check
+each. A sum of products has a bound that follows from the number of its terms and the sizes of its
+factors, element by element; other results may differ from their definition by 2e-5 of the largest
+value, as in the tests. Each kernel also has to give the same bits twice and in place, change no
+input, and write nothing outside its arrays. Read next: `workbench.py`,
+`tests/support/op_samples.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The link: copies each way, both at once, and beside kernels that keep the GPU busy.
+"""The link: copies each way, both at once, and while kernels keep the GPU busy.
 
-In: pinned memory. Out: GB/s, and what share of them is left while kernels run. The one idea:
-out-of-core training lives on copies beside kernels; a kernel that fills the GPU's memory bus for
-the whole time is the worst neighbour that a copy can have. Read next:
+Out-of-core training lives on copies that overlap with kernels, and a kernel that fills the GPU's
+memory bus all the time is the worst case for a copy. So copies of pinned memory are measured in
+GB/s, alone and as the share that is left while kernels run. Read next:
 `ooctrain/devices/cuda/link.py`.
 """
 

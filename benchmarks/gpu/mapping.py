@@ -1,9 +1,9 @@
-"""Virtual addressing against best-fit: what a mapping costs, and which batch fits a fixed budget.
+"""Virtual addressing against best-fit: the cost of a mapping, and the batch that fits a budget.
 
-In: a budget. Out: microseconds for each piece mapped and unmapped; the largest batch of ResNet-50
-that each allocator can be planned for, and the step at the larger one. The one idea: fragmentation
-is memory that is free and of no use, so that its price is images in the batch. Source: paper 000,
-sections 3.3 and 5. Read next: `steps.py`, `ooctrain/devices/cuda/driver_memory.py`.
+Fragmentation is free memory that cannot be used, so its price is images in the batch. Measured are
+microseconds for each piece mapped and unmapped, the largest batch of ResNet-50 that each allocator
+can be planned for, and the step at the larger one. Source: paper 000, sections 3.3 and 5.
+Read next: `steps.py`, `ooctrain/devices/cuda/driver_memory.py`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """The laws of the allocators on the GPU's own memory, and every refusal that its driver can give.
 
-In: allocators by name. Out: for each a check of random lists of requests, and one that refuses each
-obtaining call of a run once. The one idea: what the strict fake has been shown to enforce is tried
-on the real thing; without Hypothesis the lists come from a seeded generator of requests, which
-finds less and shrinks nothing. Source: docs/allocators.md, "The laws". Read next:
-`ooctrain/testing/check_allocator.py`.
+What the strict fake has been shown to enforce is tried on the real driver: for each allocator, a
+check of random lists of requests, and one that refuses each obtaining call of a run once. Without
+Hypothesis the lists come from a seeded generator of requests, which finds less and shrinks nothing.
+Source: docs/allocators.md, "The laws". Read next: `ooctrain/testing/check_allocator.py`.
 """
 
 from __future__ import annotations

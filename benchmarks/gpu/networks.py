@@ -1,9 +1,9 @@
-"""Whole networks on the GPU: near float64, and out-of-core as in-core, to the bit.
+"""Whole networks on the GPU: close to float64, and out-of-core equal to in-core, to the bit.
 
-In: networks of the zoo with random batches. Out: a check of accuracy for each, a check of bits for
-each planner and each allocator. The one idea: the error of all gradients together against the NumPy
-definitions in float64, worked out beforehand (`float64.py`), may be at most twice the cpu device's
-own; and what swaps or recomputes may not differ from what stays in memory in a single bit. Source:
+Networks of the zoo run on random batches: a check of accuracy for each, a check of bits for each
+planner and each allocator. The error of all gradients together against the NumPy definitions in
+float64, computed beforehand (`float64.py`), may be at most twice the cpu device's own. A step that
+swaps or recomputes may not differ in a single bit from one that stays in memory. Source:
 docs/architecture.md, "Laws that hold everywhere". Read next: `tests/support/same_bits.py`,
 `memory.py`.
 """

@@ -1,9 +1,9 @@
-"""The parts of a run, in order, with the seconds that each has: three runs of at most ten minutes.
+"""The parts of a run, in order, each with its seconds: three runs of at most ten minutes.
 
-In: what was asked for: one of the three runs, or parts by name, and minutes. Out: the parts with
-their seconds. The one idea: a GPU is lent for minutes at a time, so what decides most comes first:
-whether results are right, then how fast kernels are, then whole steps; each run begins with the
-machine as it finds it. Read next: `__main__.py`; docs/gpu.md has the table.
+A GPU is lent for minutes at a time, so the most decisive parts come first: whether results are
+right, then how fast kernels are, then whole steps. Each run begins with the machine as it finds it.
+The user names one of the three runs, or parts, and minutes. Read next: `__main__.py`; docs/gpu.md
+has the table.
 """
 
 from __future__ import annotations

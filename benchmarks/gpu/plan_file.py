@@ -1,8 +1,7 @@
-"""A step prepared by a plan that was made before, or planned on the spot.
+"""A step prepared by a plan from a file, or planned on the spot.
 
-In: a trace, settings, a file. Out: a `PreparedStep`. The one idea: a plan that does not fit the
-code any more costs the seconds of planning anew, and is no failure. Read next: `plans.py`, which
-makes the files.
+A plan that no longer fits the code costs the seconds of planning anew, and is no failure. The
+result is a `PreparedStep`. Read next: `plans.py`, which makes the files.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""`make gpu-plans OUT=folder`: the plans of `networks`, `steps`, `mapping`, made where no GPU is.
+"""`make gpu-plans OUT=folder`: the plans of `networks`, `steps` and `mapping`, made without a GPU.
 
-In: a folder. Out: in it a plan for each planner and budget, and an index of the batches that they
-are for, which `make gpu PLANS=folder` takes on the GPU's machine, so that its minutes are not spent
-on searching. The one idea: the step is known before the GPU is, so its plan can be searched for as
-long as the planner likes; only how much room there is shows there, and for that there are several
-budgets to choose from. A plan that does not fit the code any more is made anew on the spot. Read
-next: `plan_file.py`, `steps.py`, `mapping.py`.
+The step is known before the GPU is, so its plan can be searched for as long as the planner likes,
+and `make gpu PLANS=folder` spends none of the GPU's minutes on it. Only the memory that is free
+there is unknown, so there are several budgets to choose from. The folder gets a plan for each
+planner and budget, and an index of the batches that they are for. A plan that no longer fits the
+code is made anew on the spot. Read next: `plan_file.py`, `steps.py`, `mapping.py`.
 
     python -m benchmarks.gpu.plans FOLDER [--budgets 6GiB,1GiB] [--limit SECONDS]
 """

@@ -1,10 +1,10 @@
-"""What a run found: checks, targets, and the two files they are written to.
+"""The results of a run: checks, targets, and the two files they are written to.
 
-In: checks as the parts make them. Out: one JSON and one Markdown file, written anew after each part
-so that a run that is killed keeps what was done. The one idea: a check is "ok", "failed" or "not
-run", with its numbers and a note, and nothing else; a target of the project is the least that all
-checks with its number reached, so that one slow shape is not hidden behind the others; what was not
-reached is listed as what failed is. Read next: `__main__.py`.
+A check is "ok", "failed" or "not run", with its numbers and a note, and nothing else. A target of
+the project is compared with the least that all checks with its number reached, so that one slow
+shape is not hidden behind the others. Checks that were not reached are listed like failed ones. One
+JSON and one Markdown file are written anew after each part, so that a run that is killed keeps what
+was done. Read next: `__main__.py`.
 """
 
 from __future__ import annotations

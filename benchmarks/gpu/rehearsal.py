@@ -1,12 +1,12 @@
 """The same program without a GPU: compiled, linked, loaded and launched over the stub driver.
 
-In: what kind of rehearsal. Out: a process's environment, in which CUDA's driver is the stub; and
-while the context lasts, who runs its launches: the PTX interpreter, on what Numba made of the
-kernels ("values"), or nobody ("time"), since large sizes would take it days. The one idea: nothing
-of the real way is replaced; the texts are taken where they are compiled, as a cubin says nothing to
-an interpreter. With "time" only the kernel that tries the compiler is run, and large copies move
-nothing, so that steps of many GB fit a small machine. Read next:
-`ooctrain/testing/emulator/ptx_driver.py`, `ooctrain/testing/driver/stub/stub.py`; docs/gpu.md.
+In a process's environment CUDA's driver is replaced by the stub; while the context lasts, its
+launches are run by the PTX interpreter, on what Numba made of the kernels ("values"), or not at all
+("time"), since large sizes would take it days. All other steps are the real ones; the PTX texts are
+taken where they are compiled, as a cubin says nothing to an interpreter. With "time" only the
+kernel that tries the compiler is run, and large copies move nothing, so that steps of many GB fit a
+small machine. Read next: `ooctrain/testing/emulator/ptx_driver.py`,
+`ooctrain/testing/driver/stub/stub.py`; docs/gpu.md.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""NVIDIA's checkers of memory and of races over some kernels, where they are installed.
+"""NVIDIA's checkers of memory and of races on some kernels, where they are installed.
 
-In: the few small cases of the part "kernels". Out: a check for each of
-compute-sanitizer's tools: it found nothing. The one idea: memcheck sees stray reads too, which
-guard bytes cannot show; racecheck sees two threads at one word of shared memory without a barrier
-between them, whatever order they ran in. Read next: `kernels.py`.
+Each of compute-sanitizer's tools runs the few small cases of the part "kernels", and its check is
+that it found nothing. memcheck sees stray reads too, which guard bytes cannot show; racecheck sees
+two threads at one word of shared memory without a barrier between them, whatever order they ran in.
+Read next: `kernels.py`.
 """
 
 from __future__ import annotations

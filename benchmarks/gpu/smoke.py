@@ -1,9 +1,9 @@
-"""A minute that tells whether it is worth going on: mapping, one kernel of each family, LeNet.
+"""A minute that tells whether to go on: mapping, one kernel of each family, LeNet.
 
-In: nothing. Out: a check for each, and microseconds for each rung of the ladder: a convolution from
-one thread a result to tensor cores. The one idea: what is broken for everything should be known
-before the other minutes of a lent GPU are spent; and on a student's own GPU this is all that has to
-be run. Read next: `kernels.py`, `networks.py`.
+A fault that breaks everything should be known before the other minutes of a lent GPU are spent; on
+a student's own GPU this is all that has to be run. Each gets a check, and each rung of the ladder,
+a convolution from one thread a result to tensor cores, its microseconds. Read next: `kernels.py`,
+`networks.py`.
 """
 
 from __future__ import annotations

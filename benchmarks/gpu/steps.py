@@ -1,12 +1,12 @@
-"""ResNet-50 in-core and in a seventh of the memory it needs: what of the throughput is kept.
+"""ResNet-50 in-core and in a seventh of the memory it needs: how much of the throughput remains.
 
-In: a budget that stands for a small GPU. Out: images per second of the best in-core batch within
-it, of 7.5 times as large a step within it by `auto` and by `window`, and of the same large step
-in-core where this GPU has room; steps launched as a whole (CUDA graphs), and what each costs the
-host. The one idea: the budget is taken from free memory, of the GPU and of the host, so that the
-large step also fits in-core here and both can be compared. Times are from the first instruction's
-begin to the last one's end, by the GPU's clock. Source: paper 000, figure 7 and section 5 (55 % at
-7.5 times). Read next: `plans.py`, `mapping.py`.
+Within a budget that stands for a small GPU it measures images per second of the best in-core batch,
+and of 7.5 times as large a step by `auto` and by `window`; and of the same large step in-core where
+this GPU has room. The budget is taken from free memory, of the GPU and of the host, so that the
+large step also fits in-core here and both can be compared. Steps launched as a whole (CUDA graphs)
+are measured too, and what each costs the host. Times are from the first instruction's begin to the
+last one's end, by the GPU's clock. Source: paper 000, figure 7 and section 5 (55 % at 7.5 times).
+Read next: `plans.py`, `mapping.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The same operations by torch and cuDNN, timed in the same process and in the same way.
 
-In: an operation of ours and the shapes of its inputs. Out: microseconds, or None where torch has
-nothing like it. The one idea: channels-last tensors, as ours lie, cuDNN's own search for its best
-kernel switched on, its fused optimizers, and the GPU's clock. Read next: `kernel_speed.py`.
+Torch gets its best: channels-last tensors, as ours lie, cuDNN's own search for its best kernel, and
+its fused optimizers. The time is in microseconds by the GPU's clock, or None where torch has no
+such operation. Read next: `kernel_speed.py`.
 """
 
 from __future__ import annotations

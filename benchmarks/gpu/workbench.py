@@ -1,10 +1,10 @@
 """Single operations on the GPU: as a function of NumPy arrays, and many times against the clock.
 
-In: an operation and its inputs. Out: its outputs, or microseconds. The one idea: all arrays of one
-run lie in one piece of device memory with guard bytes between them, which goes over in one copy and
-comes back in one, so that a kernel that writes beside its arrays is seen here too. What is timed is
-a graph of many calls, behind another that keeps the GPU at work while the host queues: the GPU's
-own time, whatever a launch costs the host. Read next: `kernels.py`, `kernel_speed.py`.
+All arrays of one run lie in one piece of device memory with guard bytes between them, which is
+copied to the GPU and back as a whole, so a kernel that writes outside its arrays is seen here too.
+What is timed, in microseconds, is a graph of many calls, behind another that keeps the GPU at work
+while the host queues: the GPU's own time, whatever a launch costs the host. Read next:
+`kernels.py`, `kernel_speed.py`.
 """
 
 from __future__ import annotations

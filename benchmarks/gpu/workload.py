@@ -1,10 +1,9 @@
 """The step that `steps` and `mapping` measure: ResNet-50, its batches, its settings.
 
-In: a budget that stands for a small GPU. Out: the batch that fits it in-core, the one that needs
-7.5 times as much, and the largest that an allocator can be planned for. The one idea: memory grows
-evenly with the batch, so two small traces tell the batch for any budget; nothing here needs a GPU,
-so that plans can be made before one is there (`plans.py`). Source: paper 000, section 5. Read next:
-`steps.py`.
+Memory grows evenly with the batch, so two small traces give the batch for any budget: the one that
+fits in-core a budget that stands for a small GPU, the one that needs 7.5 times as much, and the
+largest that an allocator can be planned for. Nothing here needs a GPU, so plans can be made before
+one is there (`plans.py`). Source: paper 000, section 5. Read next: `steps.py`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The command `ooctrain`: one file for each subcommand, loaded when it is called.
 
-In: arguments. Out: an exit status: 0 done, 1 the run failed, 2 wrong usage, 3 does not fit, 4 a
-grade that does not pass. The one idea: `--help`, `doctor` and `plan` answer at once, so nothing
-that compiles kernels is imported before a command needs it, and errors of the library are printed
-as the one block they are. Read next: `options.py`, then `plan.py`.
+Exit statuses: 0 done, 1 the run failed, 2 wrong usage, 3 does not fit, 4 a grade that does not
+pass. `--help`, `doctor` and `plan` answer at once, because nothing that compiles kernels is
+imported before a command needs it. An error of the library is printed as one block. Read next:
+`options.py`, then `plan.py`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Does a step fit, by how much not, and which change of it is the cheapest that does.
+"""Whether a step fits a budget, how much is missing, and the cheapest change that makes it fit.
 
-In: a way to trace the step at any batch size, a budget, a planner. Out: `Advice`. The one idea: a
-planner that finds nothing says the least budget with which it would; so four changes can be tried
-and timed: another planner, a larger budget, a smaller batch (what a step needs grows almost
-linearly with the batch, so two points find it), more host memory. Read next:
-`sched/planners/auto.py`, `plan.py`.
+A planner that finds no plan names the least budget with which it would. So four changes can be
+tried and timed: another planner, a larger budget, a smaller batch, more host memory. What a step
+needs grows almost linearly with the batch, so two traces suffice to find the batch that fits. The
+result is an `Advice`. Read next: `sched/planners/auto.py`, `plan.py`.
 """
 
 from __future__ import annotations

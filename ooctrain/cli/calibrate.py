@@ -1,8 +1,7 @@
-"""`ooctrain calibrate`: measures this machine and keeps the result for `plan`, `simulate` and
-`train`.
+"""`ooctrain calibrate`: measures this machine for `plan`, `simulate` and `train`.
 
-In: a model and a batch to measure with. Out: a calibration file in the cache folder, one for each
-device; each run adds the calls of its model to those already measured. Read next:
+It runs a given model and batch, and writes a calibration file for each device in the cache folder.
+Each run adds the calls of its model to those already measured. Read next:
 `ooctrain/machine/calibrate.py`.
 """
 

@@ -1,8 +1,8 @@
-"""`ooctrain compare`: planners on the same networks, budgets and machines, and their distance from
-the bound.
+"""`ooctrain compare`: planners on the same networks, budgets and machines, against the bound.
 
-In: lists of everything. Out: a table; JSON, CSV, Markdown and a figure on demand. Rows and plans
-are kept, so that an interrupted comparison goes on where it was. Nothing is executed. Read next:
+Every argument may be a list. The result is a table of the planners and their distances from the
+bound, and on demand JSON, CSV, Markdown and a figure. Rows and plans are kept, so an interrupted
+comparison continues where it stopped. Nothing is executed. Read next:
 `ooctrain/experiments/compare.py`.
 """
 

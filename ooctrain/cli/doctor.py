@@ -1,7 +1,7 @@
-"""`ooctrain doctor`: what is well, what is missing, and the command that mends it.
+"""`ooctrain doctor`: what works, what is missing, and the command that mends it.
 
-In: nothing. Out: a line for each check; status 1 if one of them fails. It prints with nothing but
-click, since the installation may be what is broken. Read next: `ooctrain/machine/doctor.py`, which
+It prints a line for each check, and ends with status 1 if one of them fails. It needs nothing but
+click, since the installation itself may be broken. Read next: `ooctrain/machine/doctor.py`, which
 holds the checks.
 """
 

@@ -1,8 +1,7 @@
-"""`ooctrain explain CODE`: what an error code or a rule of the verifier means, with the smallest
-example.
+"""`ooctrain explain CODE`: what an error code or a rule of the verifier means, with an example.
 
-In: a code such as OOC-120 or R203, or names of rewrites. Out: text. Read next:
-`ooctrain/explain/`, which holds the texts.
+CODE is a code such as OOC-120 or R203, or names of rewrites. The example is the smallest one.
+Read next: `ooctrain/explain/`, which holds the texts.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""`ooctrain grade`: what a student's file gets for an assignment, point by point.
+"""`ooctrain grade`: the points of a student's file for an assignment, each with its reason.
 
-In: the folder of an assignment, a planner or an allocator as "file.py:Class". Out: a table with
-points and reasons; status 4 where they are not enough to pass. The file is run in processes of its
-own, isolated as well as this system allows, which is said below the points. Read next:
+It takes the folder of an assignment and a planner or an allocator as "file.py:Class", and prints a
+table; status 4 means that the points are not enough to pass. The file is run in processes of its
+own, isolated as well as this system allows, which is stated below the points. Read next:
 `ooctrain/course/grade.py`, `tutorials/assignments/`.
 """
 

@@ -1,9 +1,9 @@
 """`--ranks 2`: the same command again, twice, under `mpiexec`.
 
-In: a number of ranks and the words of the command. Out: its exit status. The one idea: the launcher
-of MPI ends all ranks when one is killed, but then says so in a banner of its own and with the
-signal's number as its status; here that becomes one error of this library, and status 1. Read next:
-`ranks.py`, which the ranks themselves go through.
+MPI's launcher ends all ranks when one is killed, but then prints a banner of its own and returns
+the signal's number as its status. Here that becomes one error of this library, and status 1; else
+the command's exit status is passed on. Read next: `ranks.py`, which the ranks themselves go
+through.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""How much memory a planned step gets: the words of the options in bytes, as the allocator rounds.
+"""The memory that a planned step gets: options in bytes, as the allocator rounds them.
 
-In: `MemoryOptions`, a machine, the step as traced. Out: `Limits`. The one idea: a percentage is a
-share of what the rewritten step needs in rounded bytes, so rewriting, rounding and budget are found
-together and in one place, and `plan` and `simulate` mean the same by the same words. Read next:
-`plan.py`, `simulate.py`.
+A percentage in `MemoryOptions` is a share of what the rewritten step needs in rounded bytes. So
+rewriting, rounding and budget are found together, here, and `plan` and `simulate` give the same
+words the same meaning. The result is `Limits`. Read next: `plan.py`, `simulate.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a training run shows while it goes: a picture that is redrawn, or plain lines into a pipe.
+"""The display of a training run: a picture that is redrawn, or plain lines into a pipe.
 
-In: the record after each step. Out: losses, times, the streams and the memory of the last step.
-Read next: `report/text.py`, which draws.
+After each step it shows losses, times, and the streams and the memory of that step, from its
+record. Read next: `report/text.py`, which draws.
 """
 
 from __future__ import annotations

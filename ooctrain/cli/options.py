@@ -1,8 +1,8 @@
 """The options of all commands, each defined once, and the values they are gathered into.
 
-In: what the user typed. Out: `Workload` (what is trained), `MemoryOptions` (in how much, and how)
-and `Extent` (how far). The one idea: the same option means the same everywhere, so a command names
-a group of options, never an option. Read next: `values.py` for what an option takes; `workload.py`,
+The same option means the same in every command, so a command names a group of options, never a
+single one. The groups are `Workload` (what is trained), `MemoryOptions` (in how much memory, and
+how) and `Extent` (how far). Read next: `values.py` for the values that options take; `workload.py`,
 which turns the words into objects.
 """
 

@@ -1,8 +1,8 @@
-"""`ooctrain plan`: what a step needs, layer by layer, whether it fits, and if not what would.
+"""`ooctrain plan`: what a step needs, layer by layer, whether it fits, and if not, what would.
 
-In: a model, a batch, a budget, a machine. Out: a table and a verdict; status 3 where it does not
-fit. No kernel is compiled and nothing is executed. Read next: `ooctrain/cli/advice.py`, which finds
-the changes.
+From a model, a batch, a budget and a machine it prints a table and a verdict; status 3 means that
+the step does not fit. No kernel is compiled and nothing is executed. Read next:
+`ooctrain/cli/advice.py`, which finds the changes.
 """
 
 from __future__ import annotations

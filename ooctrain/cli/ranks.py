@@ -1,9 +1,9 @@
-"""A command that `mpiexec` has started several times: who prints, and how all of them end.
+"""A command that `mpiexec` has started several times: which rank prints, and how all of them end.
 
-In: what a launcher says. Out: the `Ranks` of this run, or None. The one idea: ranks wait for each
-other, so one that fails must not just leave. If all fail for the same reason, such as a wrong
-option, the first one says so and all end as ever; else the one that failed says why, and ends all.
-Read next: `train.py`; `../distributed/ranks.py`.
+Ranks wait for each other, so one that fails must not simply leave. If all fail for the same reason,
+such as a wrong option, the first one prints it and all end as usual; otherwise the rank that failed
+prints the reason and ends all. `Ranks` is read from what the launcher says; without a launcher it
+is None. Read next: `train.py`; `../distributed/ranks.py`.
 """
 
 from __future__ import annotations

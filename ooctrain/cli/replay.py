@@ -1,8 +1,8 @@
-"""`ooctrain replay`: one allocation log asked of several allocators, side by side.
+"""`ooctrain replay`: one allocation log replayed on several allocators, side by side.
 
-In: a log that `plan --allocation-log` or `train --allocation-log` wrote, names of allocators. Out:
-a table of peaks, holes, mapping changes and, under a budget, where each of them failed; a picture
-of the arenas; status 3 where none serves the log. Nothing is executed. Read next:
+The log is one that `plan --allocation-log` or `train --allocation-log` wrote. The table has peaks,
+holes, mapping changes and, under a budget, the place where each allocator failed; a picture shows
+the arenas. Status 3 means that none serves the log. Nothing is executed. Read next:
 `ooctrain/alloc/replay/replay.py`.
 """
 

@@ -1,8 +1,9 @@
 """`ooctrain report`: draws a step that another command has planned, simulated or run.
 
-In: a file that `plan`, `simulate` or `train` wrote with `--json`. Out: the step in the terminal,
-and on demand a page for a browser, a trace for Perfetto, a snapshot for PyTorch's viewer of memory,
-a picture. Nothing is planned or run. Read next: `ooctrain/report/record.py`, which reads the file.
+It reads a file that `plan`, `simulate` or `train` wrote with `--json`, and draws the step in the
+terminal; on demand it writes a page for a browser, a trace for Perfetto, a snapshot for PyTorch's
+viewer of memory, or a picture. Nothing is planned or run. Read next: `ooctrain/report/record.py`,
+which reads the file.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """`ooctrain reproduce EXPERIMENT`: a figure or table of the papers, computed here.
 
-In: the name of an experiment. Out: its tables, a figure, numbers as JSON, and where docs/papers.md
-says what of it agrees with the paper and what differs. Nothing needs a GPU; what is simulated is
-called so. Read next: `experiments/reproducing.py` for what an experiment is.
+An experiment gives tables, a figure, numbers as JSON, and the place in docs/papers.md that says
+where it agrees with the paper and where it differs. Nothing needs a GPU; simulated results are
+marked as simulated. Read next: `experiments/reproducing.py` for what an experiment is.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Learning rates over a run of `ooctrain train`, by name: "cosine", "step:epochs=30,gamma=0.1".
 
-In: a text, an optimizer, how long the run is. Out: a schedule that is stepped after each training
-step. The one idea: all lengths are typed in epochs, as people say them, and counted in training
-steps; so a run that was stopped within an epoch goes on where it was. Read next:
+All lengths are typed in epochs, as is usual, and counted in training steps. So a run that was
+stopped within an epoch continues where it was. From the text, an optimizer and the length of the
+run this makes a schedule that is stepped after each training step. Read next:
 `../optim/schedules/base.py`.
 """
 

@@ -1,7 +1,8 @@
 """`ooctrain simulate`: the time line of a planned step, drawn in the terminal.
 
-In: a model and a budget, or a plan file. Out: three lanes, the memory below them, and the numbers.
-Read next: `report/text.py`, `sched/simulate.py`; `report.py`, which draws the file of --json.
+The step is planned for a model and a budget, or read from a plan file. The drawing has three lanes,
+the memory below them, and the numbers. Read next: `report/text.py`, `sched/simulate.py`;
+`report.py`, which draws the file of --json.
 """
 
 from __future__ import annotations

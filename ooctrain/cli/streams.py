@@ -1,8 +1,8 @@
-"""Where a command's words go: streams that may be closed, or that nobody reads any more.
+"""The output streams of a command, which may be closed or have lost their reader.
 
-In: the streams of this process. Out: streams that can be written to. The one idea: a command must
-not fail for want of a reader before its work is safe, and nothing that it says may tell the
-terminal what to do. With click alone, as `doctor` needs it. Read next: `terminal.py`, for tables
+A command must not fail for want of a reader before its work is safe, and nothing that it prints may
+control the terminal. So a stream that is closed or has no reader is led nowhere, and text is made
+printable first. This file needs click alone, as `doctor` does. Read next: `terminal.py`, for tables
 and pictures; `../errors.py`, `printable`.
 """
 

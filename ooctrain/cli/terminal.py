@@ -1,8 +1,7 @@
-"""The terminal as the commands see it: wide enough for a table when piped, colours only where
-wanted.
+"""The terminal of the commands: wide enough for a table when piped, colours only where wanted.
 
-In: nothing. Out: a console of rich, and the characters for bars that its encoding can show. Read
-next: `streams.py`, `report/text.py`.
+It is a console of rich, with the characters for bars that the terminal's encoding can show.
+Read next: `streams.py`, `report/text.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""`ooctrain train`: trains within a budget, shows the swapping, and says what it cost.
+"""`ooctrain train`: trains within a budget, shows the swapping, and reports its cost.
 
-In: a model, data, a budget. Out: a trained model in a checkpoint, a summary, numbers as JSON;
-status 3 where the step does not fit. With --verify the same steps run in-core too, and every bit is
-compared. Read next: `training.py` for the run, `docs/json.md` for the numbers.
+From a model, data and a budget it makes a trained model in a checkpoint, a summary, and numbers as
+JSON; status 3 means that the step does not fit. With --verify the same steps run in-core too, and
+every bit is compared. Read next: `training.py` for the run, `docs/json.md` for the numbers.
 """
 
 from __future__ import annotations

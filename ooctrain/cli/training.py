@@ -1,9 +1,8 @@
-"""The run behind `ooctrain train`: steps, checkpoints, the comparison with in-core, the record of
-it all.
+"""The run behind `ooctrain train`: steps, checkpoints, the comparison with in-core, and the record.
 
-In: a `TrainingRun`: options, a task, a trainer. Out: its `RunRecord`. The one idea: whatever ends a
-run, a wrong number, a full disk, Ctrl-C, `kill` or a terminal that is closed, it ends between two
-steps with its last checkpoint whole, and the record says how far it came. Read next: `train.py`,
+Whatever ends a run (a loss that is not finite, a full disk, Ctrl-C, `kill`, a terminal that is
+closed), it ends between two steps with its last checkpoint whole, and the record says how far it
+came. A `TrainingRun` (options, a task, a trainer) returns its `RunRecord`. Read next: `train.py`,
 which prints the record; `ooctrain/train.py` for the trainer itself.
 """
 

@@ -1,8 +1,8 @@
 """Faults of a command line that click finds before any value is read, as errors of this library.
 
-In: an error of click: no such option, an argument too many or too few. Out: a `ConfigError` with
-code, place and likely fix. The one idea: whoever types something wrong reads the same kind of block
-everywhere, whichever library found the fault. Read next: `values.py`, which refuses values.
+When click finds an unknown option, or an argument too many or too few, its error becomes a
+`ConfigError` with code, place and likely fix. So the user reads the same kind of block for every
+fault, whichever library found it. Read next: `values.py`, which refuses values.
 """
 
 from __future__ import annotations

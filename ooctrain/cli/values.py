@@ -1,9 +1,8 @@
-"""The kinds of values that options take, each with the error for a word that is no such value.
+"""The types of option values, each with the error for a word that is not such a value.
 
-In: a word behind an option. Out: a value that the command can use, or a `ConfigError`. The one
-idea: whoever refuses a value says to which option of which command it was given, what it may be,
-and shows one that would do. Read next: `options.py`; `usage.py` for what is wrong before any value
-is read.
+A word behind an option becomes a value that the command can use, or a `ConfigError`. The error
+names the option and the command, says which values are allowed, and shows one that would do.
+Read next: `options.py`; `usage.py` for faults that are found before any value is read.
 """
 
 from __future__ import annotations

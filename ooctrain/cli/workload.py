@@ -1,8 +1,8 @@
 """From the words of the options to objects: model, data, trace, machine, budget.
 
-In: `Workload` and `MemoryOptions`. Out: a `Task`, a trace, a `Machine`. The one idea: what is not
-said follows from the data, and without data from what the network is usually trained on
-(`models.Recipe`). Read next: `plan.py`.
+`Workload` and `MemoryOptions` become a `Task`, a trace and a `Machine`. What the user leaves open
+follows from the data, and without data from the usual training of the network (`models.Recipe`).
+Read next: `plan.py`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Data: sets of labelled images by name, and the loader that makes batches of them.
 
-In: names, folders, seeds. Out: batches (images, targets): images (N, C, H, W) float32; targets
+Data sets and loaders are made from names, folders and seeds. A batch is a pair (images, targets).
+Images are (N, C, H, W) float32, or are read from their files by rows (`row_image.py`). Targets are
 class numbers (N,) int64, class numbers of each pixel (N, H, W) int64, or images (N, C, H, W)
-float32; or images that are read from their files by rows (`row_image.py`). Read next: `dataset.py`,
-`loader.py`, `registry.py`, `transforms.py`.
+float32. Read next: `dataset.py`, `loader.py`, `registry.py`, `transforms.py`.
 """
 
 from ooctrain.data import transforms

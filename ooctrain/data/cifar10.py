@@ -1,9 +1,9 @@
 """CIFAR-10, binary version: records of one label byte and 3 x 1024 pixel bytes (red, green, blue).
 
-In: the folder with data_batch_1.bin to data_batch_5.bin and test_batch.bin. Out: 32 x 32 colour
-images. The binary version is read rather than the Python one, because that is a pickle, which runs
-code. Source: A. Krizhevsky, "Learning multiple layers of features from tiny images", 2009. Read
-next: `mnist.py`.
+The folder holds data_batch_1.bin to data_batch_5.bin and test_batch.bin; the images are 32 x 32, in
+colour. The binary version is read rather than the Python one, because that is a pickle, which runs
+code. Source: A. Krizhevsky, "Learning multiple layers of features from tiny images", 2009.
+Read next: `mnist.py`.
 """
 
 from __future__ import annotations

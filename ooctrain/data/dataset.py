@@ -1,8 +1,8 @@
-"""What a data set is: a length and numbered samples, as in PyTorch, plus whole batches by index.
+"""Data sets: a length and numbered samples, as in PyTorch, plus whole batches by index.
 
-In: arrays or files. Out: float32 images (C, H, W) with integer labels. The one idea: a batch is
-taken by its indices in one call, so that a data set may decode, scale or repeat channels once a
-batch instead of once a sample. Read next: `loader.py`, then `digits.py`, the smallest data set.
+A batch is taken by its indices in one call, so a data set may decode, scale or repeat channels once
+per batch instead of once per sample. Samples are float32 images (C, H, W) with integer labels, from
+arrays or files. Read next: `loader.py`, then `digits.py`, the smallest data set.
 """
 
 from __future__ import annotations

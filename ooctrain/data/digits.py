@@ -1,7 +1,7 @@
 """The handwritten digits that come with the package: 1797 images, real and small.
 
-In: the bundled file (bundled/SOURCE.md: E. Alpaydin and C. Kaynak 1998, CC BY 4.0). Out: images
-enlarged from 8 x 8 to 32 x 32, so that a CIFAR network can learn them within a minute. Read next:
+They are enlarged from 8 x 8 to 32 x 32 pixels, so that a CIFAR network can learn them within a
+minute. Source: bundled/SOURCE.md (E. Alpaydin and C. Kaynak 1998, CC BY 4.0). Read next:
 `cifar10.py`.
 """
 

@@ -1,9 +1,8 @@
-"""Public data sets from their authors' pages, once.
+"""Downloads public data sets from their authors' pages, once.
 
-pooch fetches a file, compares it with the checksum that stands here, and keeps it; what is there
-already is not fetched again, and what arrives altered is refused. Nothing is fetched unless
-somebody asks for it (`--download`). Source: https://www.fatiando.org/pooch. Read next:
-`cifar10.py`.
+pooch fetches a file, compares it with the checksum given here, and keeps it. A file that is there
+already is not fetched again, and one that arrives altered is refused. Nothing is fetched unless the
+user asks for it (`--download`). Source: https://www.fatiando.org/pooch. Read next: `cifar10.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Modules that only some users need, from the extra `data`.
 
 Pillow reads image folders, tifffile TIFF images, pooch fetches data sets. None of them is a
-dependency, so each is imported when it is first needed, and whoever lacks it is told what to
-install. Read next: `folder.py`, `tiff_rows.py`, `download.py`.
+dependency, so each is imported when it is first needed, and an error says what to install where it
+is missing. Read next: `folder.py`, `tiff_rows.py`, `download.py`.
 """
 
 from __future__ import annotations

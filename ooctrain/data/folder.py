@@ -1,8 +1,8 @@
 """Images in folders: one folder for each class, any format that Pillow reads.
 
-In: root/train/<class>/*.png and root/val/<class>/*.png (or root/<class>/*.png, of which every
-fifth, by a fixed random order, is for testing). Out: colour images, their shorter side scaled and
-the middle cut out. Needs the extra `data`. Read next: `synthetic.py`.
+The files are root/train/<class>/*.png and root/val/<class>/*.png, or root/<class>/*.png, of which
+every fifth, by a fixed random order, is for testing. Images are in colour; their shorter side is
+scaled and the middle cut out. Needs the extra `data`. Read next: `synthetic.py`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Batches of a data set, in an order that depends on (seed, epoch), read ahead by threads.
 
-In: a data set. Out: (images, labels) batch by batch. The one idea: the order of an epoch, and what
-chance does to each of its images, are functions of (seed, epoch) alone, so the whole state of a
-loader is two numbers, and a run that resumes sees the same batches as one that was never stopped.
-Read next: `transforms.py`; `execution/checkpoint.py`, which keeps those two numbers.
+The order of an epoch, and the random changes of each of its images, are functions of (seed, epoch)
+alone. So the whole state of a loader is two numbers, and a run that resumes sees the same batches
+(images, labels) as one that was never stopped. Read next: `transforms.py`;
+`execution/checkpoint.py`, which keeps those two numbers.
 """
 
 from __future__ import annotations

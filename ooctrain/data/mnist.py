@@ -1,9 +1,9 @@
-"""MNIST and its kin in the IDX format: a magic number, big-endian extents, then bytes.
+"""MNIST and similar sets in the IDX format: a magic number, big-endian extents, then bytes.
 
-In: images-idx3 and labels-idx1 files, plain or gzipped. Out: 28 x 28 grey images, enlarged if
-asked. Source: the format's description by Y. LeCun, C. Cortes, C. Burges. The one idea: the header
-says how many bytes must follow, and not one more is unpacked, so a compressed file cannot fill the
-memory. Read next: `folder.py`.
+It reads images-idx3 and labels-idx1 files, plain or gzipped; images are 28 x 28, grey, and enlarged
+on request. The header says how many bytes must follow, and no byte more is unpacked, so a
+compressed file cannot fill the memory. Source: the format's description by Y. LeCun, C. Cortes, C.
+Burges. Read next: `folder.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Data sets by name, as `--data` has them: "digits", "cifar10:path=DIR", "synthetic:samples=512".
+"""Data sets by name, as `--data` takes them: "digits", "cifar10:path=DIR", "synthetic:samples=512".
 
-In: a text. Out: a data set. A file or folder may be given short: "mnist:DIR". Read next:
-`loader.py`.
+A file or folder may be given short: "mnist:DIR". Read next: `loader.py`.
 """
 
 from __future__ import annotations

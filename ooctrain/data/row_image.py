@@ -1,10 +1,10 @@
-"""Images that are larger than memory: read from their files row by row, when their turn comes.
+"""Images that are larger than memory, read from their files row by row when they are needed.
 
-In: a file (several for a batch): `.npy`, memory-mapped, or TIFF in stripes or tiles. Out: a batch
-that a step takes block by block. The one idea: a step in bands asks for rows, and rows of an image
-that lies channels-last are one piece of its file; so the device never holds the whole image, and
-the host no more than the step's own copy of it, as bytes if the file has bytes. Read next:
-`tiff_rows.py`, `../step/blocks.py`, `../nn/plain.py` for `FromBytes`.
+A step in bands asks for rows, and rows of an image that lies channels-last are one piece of its
+file. So the device never holds the whole image, and the host holds no more than the step's own copy
+of it, as bytes if the file has bytes. A file (several for a batch) is `.npy`, memory-mapped, or
+TIFF in stripes or tiles; the step takes the batch block by block. Read next: `tiff_rows.py`,
+`../step/blocks.py`, `../nn/plain.py` for `FromBytes`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Images made from numbers: as many, as large and of as many classes as asked, and learnable.
+"""Random images that can be learned, of any number, size and number of classes.
 
-In: a seed. Out: for each class a fixed coarse pattern, in each sample covered with noise. The one
-idea: sample i depends on (seed, i) alone, so nothing is stored and any order gives the same images.
-Read next: `synthetic_maps.py`.
+Each class has a fixed coarse pattern, which each sample covers with noise. Sample i depends on
+(seed, i) alone, so nothing is stored and any order gives the same images. Read next:
+`synthetic_maps.py`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Images made from numbers whose target is a map: a class for each pixel, or another image.
+"""Random images whose target is a map: a class for each pixel, or another image.
 
-In: a seed. Out: for each sample a coarse map of its own, enlarged; the image shows it through
-noise, or the target paints it in colours. The one idea: as in `synthetic.py`, sample i depends on
-(seed, i) alone; here what is learned is local, so a network for maps can learn it from few samples.
-Read next: `registry.py`.
+Each sample has a coarse map of its own, enlarged; the image shows it through noise, or the target
+paints it in colours. As in `synthetic.py`, sample i depends on (seed, i) alone. What is to be
+learned here is local, so a network for maps can learn it from few samples. Read next:
+`registry.py`.
 """
 
 from __future__ import annotations

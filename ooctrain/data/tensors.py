@@ -1,7 +1,7 @@
-"""Data that is there already: arrays as a data set, a part of a data set, a random split of one.
+"""Data in memory: arrays as a data set, a part of a data set, a random split of one.
 
-In: arrays, or a data set. Out: data sets. Names and arguments are those of `torch.utils.data`; what
-is random depends on a seed that is given. Read next: `dataset.py`.
+Names and arguments are those of `torch.utils.data`. Random choices depend on a seed that is given.
+Read next: `dataset.py`.
 """
 
 from __future__ import annotations

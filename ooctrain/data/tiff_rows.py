@@ -1,10 +1,10 @@
 """Rows of a TIFF file: only the stripes or tiles in which they lie are read and unpacked.
 
-In: a file. Out: rows of its first page, channels last. The one idea: a TIFF lists where each of its
-stripes or tiles lies, so any rows can be had without the others; whether all of them are there, and
-can be unpacked, is looked at when the file is opened and not in the middle of a step. What is not
-packed at all is mapped into memory. Parsing and unpacking are tifffile's, an extra dependency
-("data"). Read next: `row_image.py`.
+A TIFF file lists where each of its stripes or tiles lies, so any rows of its first page can be read
+without the others; they come channels-last. When the file is opened it is checked that all stripes
+or tiles are there and can be unpacked, so that no step fails in the middle. Data that is not packed
+is mapped into memory. Parsing and unpacking are tifffile's, an extra dependency ("data").
+Read next: `row_image.py`.
 """
 
 from __future__ import annotations

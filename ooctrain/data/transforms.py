@@ -1,10 +1,9 @@
-"""Changes of images while batches are read: cut out, mirrored, brought to mean 0 and deviation 1.
+"""Changes of images while batches are read: crops, mirroring and normalization.
 
-In: an image (C, H, W) float32, a source of random numbers. Out: an image. The one idea: the random
-numbers of a sample depend on (seed, epoch, number of the sample) alone, so that whoever reads it,
-and wherever a run was resumed, it looks the same; in the next epoch it looks different. Names,
-arguments and defaults are torchvision's. Read next: `loader.py`, whose argument `transform` takes
-one.
+The random numbers of a sample depend on (seed, epoch, number of the sample) alone. So an image (C,
+H, W) float32 is changed in the same way whichever thread reads it and wherever a run was resumed,
+and in another way in the next epoch. Names, arguments and defaults are torchvision's. Read next:
+`loader.py`, whose argument `transform` takes one.
 """
 
 from __future__ import annotations

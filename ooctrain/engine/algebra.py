@@ -1,8 +1,8 @@
-"""What can be computed with a tensor by its operators and methods, under PyTorch's names.
+"""Operators and methods of a tensor, under PyTorch's names.
 
-In: a tensor, numbers and other tensors. Out: a tensor. The one idea: each method turns its
-arguments into one operation or a few and hands them to the tape, through the one method that
-`Tensor` adds; nothing is computed here. Read next: `tensor.py`; `../layers/arithmetic.py`.
+Each method takes a tensor, numbers and other tensors, turns them into one or a few operations, and
+hands these to the tape through the one method that `Tensor` adds. Nothing is computed here.
+Read next: `tensor.py`; `../layers/arithmetic.py`.
 """
 
 from __future__ import annotations

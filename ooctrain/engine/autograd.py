@@ -1,7 +1,7 @@
-"""What is done to tensors from outside: making them, recording nothing for a while, seeds.
+"""Making tensors from arrays, switching recording off for a while, and setting seeds.
 
-In: arrays. Out: tensors. The one idea: all of it concerns the tape in force, which is a context
-variable, not a global (`tensor.current_tape`): each thread has its own. Read next: `module.py`.
+All of these act on the tape in force. It is a context variable, not a global
+(`tensor.current_tape`), so each thread has its own. Read next: `module.py`.
 """
 
 from __future__ import annotations

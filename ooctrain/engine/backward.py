@@ -1,12 +1,12 @@
 """The backward pass: recorded calls in reverse order, each asked for the calls of its gradient.
 
-In: a tensor that was computed on a tape. Out: gradients, as further calls on the same tape, in the
-`.grad` of the leaves. The one idea: this is not an interpreter of derivatives. Each operation
-records the calls that make up its gradient (`Op.vjp`), so the backward pass is a list of ordinary
-calls, which a planner can move values around. Gradients that meet at a fork are added by a call of
-their own; a leaf's gradient is complete, and its update may follow, once the last entry that reads
-the leaf is passed. This file knows no tensor, only what it asks of one (`Node`) and of the tape.
-Read next: `tensor.py`, then `tracing.py`.
+It starts at a tensor that was computed on a tape, and leaves gradients in the `.grad` of the
+leaves. It does not interpret derivatives: each operation records the calls that make up its
+gradient (`Op.vjp`) on the same tape, so the backward pass is a list of ordinary calls, and a
+planner can move its values. Where a value has several readers, a call of its own adds their
+gradients. A leaf's gradient is complete, and its update may follow, once the last entry that reads
+the leaf has been passed. This file knows nothing of tensors but what it asks of one (`Node`) and of
+the tape. Read next: `tensor.py`, then `tracing.py`.
 """
 
 from __future__ import annotations

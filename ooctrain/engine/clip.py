@@ -1,8 +1,8 @@
 """Gradient clipping: by the norm of all gradients together, or value by value.
 
-In: gradients. Out: gradients within bounds. The one idea: clipping by norm needs all gradients
-before the first update, so in a trace all updates move to the end of the step; clipping by value
-leaves them where they are. Names as in `torch.nn.utils`. Read next: `layers/update.py`.
+Clipping by norm needs all gradients before the first update, so in a trace all updates move to the
+end of the step. Clipping by value leaves them where they are. Names as in `torch.nn.utils`.
+Read next: `layers/update.py`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Eager mode: each call is computed at once, on the cores of this machine.
 
-In: calls from the tape. Out: arrays. The one idea: eager and traced training use the same
-operations and the same tape; only this runner differs from `tracing.TraceRunner`. Arrays lie in
-physical layout (`step/op.py`), which nobody sees from outside: `Storage.read()` is a logical (N, C,
-H, W) view. Read next: `tensor.py`, then `tracing.py`.
+Eager and traced training use the same operations and the same tape; only this runner, which
+computes arrays from the tape's calls, differs from `tracing.TraceRunner`. Arrays are kept in
+physical layout (`step/op.py`), which stays hidden: `Storage.read()` is a logical (N, C, H, W) view.
+Read next: `tensor.py`, then `tracing.py`.
 """
 
 from __future__ import annotations

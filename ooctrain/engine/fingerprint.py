@@ -1,13 +1,12 @@
-"""What a trace reads of modules, told as plain data, and whether it has changed since.
+"""Fingerprints: what a trace reads of modules, as plain data, and whether it has changed since.
 
-In: modules, tensors whose values a trace has read. Out: a fingerprint, equal where a trace would
-come out the same; before each step, whether there is anything to compare. The one idea: a trace is
-made once and run many times, so all that it read must be known by value; but telling all attributes
-of a network takes milliseconds. So each module counts its own changes (`Module.__setattr__`):
-counts only grow, so one sum over all modules says whether none has changed (ResNet-50: 4 us for 151
-modules, 5 us for what of 161 parameters is trained, 15 us with all that a trainer compares; a
-counter shared by a tree would have to be handed on whenever modules join or are shared). Read next:
-`module.py`, then `../execution/seen.py`.
+A trace is made once and run many times, so everything that it read, in modules and in the values of
+tensors, must be known by value: equal fingerprints mean that a new trace would be the same. To list
+all attributes of a network before each step would take milliseconds. So each module counts its own
+changes (`Module.__setattr__`): counts only grow, and one sum over all modules tells whether any has
+changed (ResNet-50: 4 us for 151 modules, 5 us for which of 161 parameters are trained, 15 us for
+all that a trainer compares). A counter shared by a tree would have to be handed on whenever modules
+are joined or shared. Read next: `module.py`, then `../execution/seen.py`.
 """
 
 from __future__ import annotations

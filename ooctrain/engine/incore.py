@@ -1,8 +1,8 @@
 """Computing a trace in memory, call by call: what out-of-core runs are compared with.
 
-In: a trace and the values of its initial variables. Out: its results. The one idea: a few lines
-that keep every variable in an array of its own (or, where the trace says so, in that of the input
-it overwrites) and run the calls in order; with the kernels, or in float64 with the NumPy
+This is the reference for results: a few lines that run the calls in order from the values of the
+initial variables, and keep each variable in an array of its own, or, where the trace says so, in
+that of the input it overwrites. Calls run with the kernels, or in float64 with the NumPy
 definitions. Read next: `execution/executor.py`, which does the same within a budget.
 """
 

@@ -1,9 +1,8 @@
 """Modules and parameters, as in PyTorch: a tree of layers with named parameters and buffers.
 
-In: attribute assignments in `__init__`, tensors in `forward`. Out: a callable tree whose
-`state_dict` has PyTorch's keys and layouts. The one idea: assigning a `Parameter` or a `Module` to
-an attribute registers it under that name; the names of all calls and variables of a trace come from
-this tree. Read next: `nn/`, then `functional/`.
+Assigning a `Parameter` or a `Module` to an attribute, usually in `__init__`, registers it under
+that name. The names of all calls and variables of a trace come from this tree, and its `state_dict`
+has PyTorch's keys and layouts. Read next: `nn/`, then `functional/`.
 """
 
 from __future__ import annotations

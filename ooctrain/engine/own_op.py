@@ -12,13 +12,13 @@
 
     y = Softplus()(x)
 
-In: arrays in logical layout, (N, C, H, W). Out: the same. The one idea: the names of `backward`'s
-arguments say what is kept for it: an argument of `forward` ("x"), or an output ("y"; "y0", "y1"
-where there are several). A name that means both, such as the "y" of `forward(self, x, y)`, means
-the argument. So the tape, the planners and the executor know what this operation saves, as for all
-others. Attributes that set it up belong into a frozen dataclass or into `__init__`.
-Check it with `oc.testing.check_op(Softplus(), x)`. Read next: `step/op.py` for the tile rule
-(`window`) and the cost (`flops`), which may be given as well.
+Arrays come and go in logical layout, (N, C, H, W). The names of `backward`'s arguments say what is
+kept for it: an argument of `forward` ("x"), or an output ("y"; "y0", "y1" where there are several).
+A name that could mean both, such as the "y" of `forward(self, x, y)`, means the argument. So the
+tape, the planners and the executor know what this operation saves, as for all others. Attributes
+that set it up belong into a frozen dataclass or into `__init__`. Check it with
+`oc.testing.check_op(Softplus(), x)`. Read next: `step/op.py` for the tile rule (`window`) and the
+cost (`flops`), which may be given as well.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""A batch that goes through in equal parts, whose losses together are that of the batch.
+"""The loss of a batch that is processed in equal parts.
 
-In: the parts of a target as they are cut off. Out: what the mean over a part is divided by. The one
-idea: the mean of the parts' losses is the batch's loss if each mean over labels is divided by the
-weight of *all* labels that count, / parts (where all count, that is the part's own), and each sum
-is taken `count` times. Read next: `../functional/losses.py`, which asks; `../tracing.py`, which
-cuts.
+The mean of the parts' losses must be the loss of the batch. So each mean over labels is divided by
+the weight of *all* labels that count, / parts (where all count, this is the part's own weight), and
+each sum is multiplied by `count`. Read next: `../functional/losses.py`, which asks for the divisor;
+`../tracing.py`, which cuts targets into parts.
 """
 
 from __future__ import annotations

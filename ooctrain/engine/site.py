@@ -1,8 +1,8 @@
-"""Where a call stands in the step, and what it and its outputs are called.
+"""The position of a call in the step, and the names of the call and its outputs.
 
-In: the module that is being called, the phase, an operation. Out: names: "layer1.0.conv1.fwd". The
-one idea: nobody names a call by hand; a name is the path of the module, and the operation's own
-word for what it does. Read next: `tensor.py`, whose tape keeps the site in force.
+A name such as "layer1.0.conv1.fwd" is the path of the module that is being called, followed by the
+operation's own word for what it does in this phase; so no call is named by hand. Read next:
+`tensor.py`, whose tape keeps the site in force.
 """
 
 from __future__ import annotations

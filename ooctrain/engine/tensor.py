@@ -1,11 +1,11 @@
-"""Tensors, and the tape that records what is computed from what: each defines the other.
+"""Tensors, and the tape that records how each is computed; each is defined by the other.
 
-In: arrays, or shapes; operations on them. Out: tensors with PyTorch's names for what can be done to
-them, each with the entry that made it. The one idea: a tensor does not compute; it hands an
-operation to the tape in force, and the tape's *runner* decides what recording a call does: compute
-it at once (`eager.EagerRunner`) or note its shapes (`tracing.TraceRunner`). There is no list of
-calls here: a tensor knows the entry that made it, and an entry its inputs, so a result that nobody
-holds is forgotten, as in PyTorch. Read next: `autograd.py`, `module.py`, then `tracing.py`.
+Tensors are made from arrays or shapes, and have PyTorch's names for their methods. A tensor does
+not compute: it hands an operation to the tape in force, and the tape's *runner* decides what
+recording a call does: compute it at once (`eager.EagerRunner`) or note its shapes
+(`tracing.TraceRunner`). There is no list of calls here. A tensor holds the entry that made it, and
+an entry its inputs, so a result without references is freed, as in PyTorch. Read next:
+`autograd.py`, `module.py`, then `tracing.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""A training step as data: calls over variables, the machine that they are timed on; no arrays.
+"""A training step as data: calls over variables, and the machine that they are timed on; no arrays.
 
-In: what an operation says of itself. Out: a `Trace`, and what each of its calls costs. The one
-idea: whoever plans, proves or times a step needs shapes, sizes and the order of the calls, never a
-value. Read next: `trace.py`, then `op.py` (what an operation is) and `machine.py` (what a call
-takes).
+To plan, verify or time a step takes shapes, sizes and the order of the calls, never a value. So a
+`Trace` is made from what the operations say of themselves, and each of its calls has a cost.
+Read next: `trace.py`, then `op.py` (what an operation is) and `machine.py` (what a call takes).
 """

@@ -1,10 +1,10 @@
 """Blocks: variables that hold some rows of one image of a larger tensor, found by their names.
 
-In: a name such as "input[h 0:64]" or "input[n 1, h 0:64]", or values by such names. Out: which rows
-it means; the rows of a tensor that is given whole; the whole of a tensor that is handed out in
-blocks. The one idea: values come and go by name, so a block needs no other mark than its name, and
-whoever gives or takes whole tensors need not know in which blocks a step holds them. Read next:
-`../rewrite/tile/blocks.py`, which cuts tensors; `../data/row_image.py`.
+A name such as "input[h 0:64]" or "input[n 1, h 0:64]" says which rows it holds. Values are passed
+to and from a step by name, so a block needs no other mark: these functions cut the rows out of a
+tensor that is given whole, and put together a tensor from its blocks, and the caller need not know
+into which blocks the step divides it. Read next: `../rewrite/tile/blocks.py`, which cuts tensors;
+`../data/row_image.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """How a trace is made: variables and calls one after the other, then a check of the whole.
 
-In: names, shapes and operations in the order of the step. Out: a checked `Trace`. The one idea: ids
-are positions and names are made unique here, so whoever records a step (`tracing.py`), rewrites one
-or invents one for a test need not care. Read next: `trace.py`.
+Ids are positions, and names are made unique here. So code that records a step (`tracing.py`),
+rewrites one or invents one for a test need not do either; it gives names, shapes and operations in
+the order of the step, and gets a checked `Trace`. Read next: `trace.py`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""Paper 002's chains as traces: `oc.chain(x, y, u_forward, u_backward, extra_forward,
-extra_backward)`.
+"""Paper 002's chains of stages as traces.
 
-In: sizes and times of a chain of stages. Out: a `Trace` that carries its own durations, so that
-every planner, the simulator and the bounds work on the paper's instances. The one idea: stage F_i
-reads x_i and writes x_{i+1}; B_i reads x_i, x_{i+1}, y_{i+1} and writes y_i. Source: paper 002,
-section 3.1 (which counts stages from 0 to L in its formulas, from 1 in its text: we follow the
-formulas). Read next: `sched/bounds/closed.py`.
+`oc.chain(x, y, u_forward, u_backward, extra_forward, extra_backward)` takes the sizes and times of
+the stages and makes a `Trace` that carries its own durations, so every planner, the simulator and
+the bounds work on the paper's instances. Stage F_i reads x_i and writes x_{i+1}; B_i reads x_i,
+x_{i+1}, y_{i+1} and writes y_i. Source: paper 002, section 3.1 (which counts stages from 0 to L in
+its formulas, from 1 in its text: we follow the formulas). Read next: `sched/bounds/closed.py`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What comes from outside and becomes part of a step: arrays, and files of JSON.
+"""Checks of data from outside that becomes part of a step: arrays, and files of JSON.
 
-In: whatever somebody has given or written. Out: an array of real numbers, plain data; or an error
-that says what is wrong with it. The one idea: NumPy and Python take more than can be meant: a
-masked array without its mask, a complex one without its imaginary part, words as numbers, lists
-nested until the interpreter's stack ends; so each thing is looked at once, where it comes in. Read
-next: `trace.py`, for the element types that a step knows.
+NumPy and Python accept more than can be meant: a masked array without its mask, a complex one
+without its imaginary part, words as numbers, lists nested until the interpreter's stack ends. So
+each value is checked once, where it enters, and becomes an array of real numbers or plain data, or
+an error that says what is wrong with it. Read next: `trace.py`, for the element types that a step
+knows.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """How long calls and transfers take on a machine: roofline, or a measured profile.
 
-In: a trace and a `Machine`. Out: integer nanoseconds, so that simulators can be compared exactly.
-The one idea: a call lasts as long as the slower of its arithmetic and its memory traffic; a
-transfer lasts latency + ceil(bytes / bandwidth). Nothing is measured implicitly: a profile is part
-of the machine or absent. Sources: roofline (Williams et al. 2009); transfers as in paper 002,
-section 3. Machine presets, each with its source, are in `presets.py`. Read next:
-`sched/simulate.py`.
+A call lasts as long as the slower of its arithmetic and its memory traffic; a transfer lasts
+latency + ceil(bytes / bandwidth). Durations are integer nanoseconds, so simulators can be compared
+exactly. Nothing is measured implicitly: a profile is part of the `Machine` or absent. Sources:
+roofline (Williams et al. 2009); transfers as in paper 002, section 3. Machine presets, each with
+its source, are in `presets.py`. Read next: `sched/simulate.py`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What ranks send each other in a step, and how long a network takes for it.
+"""The messages between the ranks of a step, and how long a network takes for them.
 
-In: a message (bytes of each rank, number of ranks) and a network. Out: whole nanoseconds. The one
-idea: a sum goes twice around a ring, (k - 1) / k of its bytes each time, whatever order its terms
-are added in; a gathering goes around once. Source: Patarasuk and Yuan 2009, the ring's 2 (k - 1) /
-k, which paper 004 rounds up to 2. Read next: `machine.py`; `../distributed/calls.py`, whose calls
-send messages.
+On a ring of k ranks a sum goes around twice, with (k - 1) / k of its bytes each time, in whatever
+order its terms are added; a gathering goes around once. So the bytes of each rank and the number of
+ranks give a time in whole nanoseconds. Source: Patarasuk and Yuan 2009, the ring's 2 (k - 1) / k,
+which paper 004 rounds up to 2. Read next: `machine.py`; `../distributed/calls.py`, whose calls send
+messages.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Machines by name, each with its source, and the saved calibration of this one.
 
-In: a name, a `Machine`, or None. Out: a `Machine`. The one idea: nothing is ever measured
-implicitly; a machine is a set of numbers that somebody has written down. Rates are in bytes and
-operations per microsecond, so 1e3 is 1 GB/s, and 1e6 is 1 TFLOP/s. Arithmetic and memory rates are
-what a training step reaches, about 0.53 of the peak on the V100 (8.4 of 15.7 TFLOP/s, 900 GB/s, 5
-us per launch) and the same share of the peak elsewhere. Device memory follows the makers, whose "16
-GB" are 2**34 bytes; host memory and links are as the papers print them. Papers: 000 NNL scheduling,
-001 TFLMS hybrid, 002 optimal re-materialization and offloading, 003 segmented fused tiling, 004
-Split-CNN. Read next: `machine.py`.
+Nothing is ever measured implicitly: a machine is a set of numbers that somebody has written down,
+and is given by name, as a `Machine`, or as None. Rates are in bytes and operations per microsecond,
+so 1e3 is 1 GB/s, and 1e6 is 1 TFLOP/s. Arithmetic and memory rates are what a training step
+reaches, about 0.53 of the peak on the V100 (8.4 of 15.7 TFLOP/s, 900 GB/s, 5 us per launch) and the
+same share of the peak elsewhere. Device memory follows the makers, whose "16 GB" are 2**34 bytes;
+host memory and links are as the papers print them. Papers: 000 NNL scheduling, 001 TFLMS hybrid,
+002 optimal re-materialization and offloading, 003 segmented fused tiling, 004 Split-CNN. Read next:
+`machine.py`.
 """
 
 from __future__ import annotations

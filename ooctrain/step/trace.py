@@ -1,10 +1,10 @@
 """A training step as data: variables, calls in order, and what carries over to the next step.
 
-In: nothing but shapes (a trace needs no memory). Out: `Trace`, which planners, verifier, simulator
-and executor read. The one idea: a training step is a straight-line list of pure calls over
-variables that are written once. `trace.calls` is the papers' *function sequence*,
-`trace.variable_sequence()` their *variable sequence* (paper 000, section 3). `builder.py` makes
-one. Read next: `sched/schedule.py`; what a call is and takes: `op.py`, `machine.py`.
+A `Trace` is a straight-line list of pure calls over variables that are written once. It holds
+nothing but shapes, so it needs no memory; planners, verifier, simulator and executor read it.
+`trace.calls` is the papers' *function sequence*, `trace.variable_sequence()` their *variable
+sequence* (paper 000, section 3). `builder.py` makes one. Read next: `sched/schedule.py`; what a
+call is and takes: `op.py`, `machine.py`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The law of tiling: a tiled trace computes what the untiled one does.
 
-In: a trace, a grid, values for inputs and parameters. Out: silence, or an AssertionError that names
-the output. The one idea: both traces are run call by call and their outputs (y, dX, dW, db of a
-chain; loss, gradients and updated parameters of a step) must agree; on small whole numbers float
-sums are exact in any order, so there they agree to the bit. Also for an operation of your own that
-has a tile rule. Read next: `rewrite/tile/weave.py`.
+Both traces, of a chain or a whole step under a grid, are run call by call, and their outputs (y,
+dX, dW, db of a chain; loss, gradients and updated parameters of a step) must agree. On small whole
+numbers float sums are exact in any order, so there they agree to the bit. An AssertionError names
+the output that differs. It also checks an operation of your own that has a tile rule. Read next:
+`rewrite/tile/weave.py`.
 """
 
 from __future__ import annotations

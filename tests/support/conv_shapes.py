@@ -1,8 +1,7 @@
 """Awkward convolutions, their three operations, and numbers to try them on.
 
-In: a shape, an algorithm. Out: operations with their inputs. The one idea: small whole numbers make
-every sum exact, so that a wrong index shows as a wrong bit, by whatever a kernel is run. Read next:
-`../unit/cuda/test_conv.py`, `../unit/cuda/test_ptx_samples.py`.
+With small whole numbers every sum is exact, so a wrong index shows as a wrong bit, whichever way a
+kernel is run. Read next: `../unit/cuda/test_conv.py`, `../unit/cuda/test_ptx_samples.py`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""A folder that may lose its power: every state in which a crash could leave it.
+"""A folder on a machine that may lose power: every state in which a crash could leave it.
 
-In: a function that writes files in a folder by `os`. Out: after each call that changes the folder,
-the states that one may find after a crash at that moment. The one idea: a process that is killed
-loses nothing that it has told the system, a machine that loses power keeps only what was flushed:
-of a file what it held at its last `fsync`, of the folder all names at its last `fsync` and of the
-changes after that the first few. Source: Pillai and others, All File Systems Are Not Created Equal
-(OSDI 2014), with names changing in order. Read next: `tests/properties/test_checkpoint_crashes.py`.
+A process that is killed loses nothing that it has passed to the system; a machine that loses power
+keeps only what was flushed: of a file its content at the last `fsync`, of the folder all names at
+its last `fsync` and the first few of the changes after that. A function writes files in a folder by
+`os`; after each call that changes the folder it yields the states that a crash at that moment could
+leave. Source: Pillai and others, All File Systems Are Not Created Equal (OSDI 2014), with names
+changing in order. Read next: `tests/properties/test_checkpoint_crashes.py`.
 """
 
 from __future__ import annotations

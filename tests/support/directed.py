@@ -1,8 +1,8 @@
-"""Cases that a law is always tried on, before a search goes on from there.
+"""Cases on which a law is always tried, before a search starts from there.
 
-In: a list of arguments. Out: a decorator for a Hypothesis test. The one idea: a search draws other
-cases as soon as another module is loaded beside it, so what must be found is written down, once for
-the test and for the planted bugs that the law has to kill.
+A search draws other cases as soon as another module is loaded too. So the cases that must be found
+are written down once, for the test and for the planted bugs that the law has to kill. The decorator
+gives them to a Hypothesis test. Read next: `strategies.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Arrays to try operations on, the same each time.
+"""Arrays of a given shape to try operations on, the same each time.
 
-In: a shape. Out: an array. The one idea: values keep away from kinks, so that finite differences
-exist too. Read next: `op_samples.py`.
+Values keep away from kinks, so that finite differences exist too. Read next: `op_samples.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""One test for all files: what is checked of each stands in a function of one path.
+"""One test for all files: the check of a single file is a function of its path.
 
-In: paths. Out: a decorator. The one idea: five hundred files times five rules are thousands of
-tests, and running a test costs more than reading a file. Read next: `../contracts/test_sources.py`.
+Five hundred files times five rules are thousands of tests, and running a test costs more than
+reading a file. So the decorator makes one test of such a function and all paths. Read next:
+`../contracts/test_sources.py`.
 """
 
 from __future__ import annotations

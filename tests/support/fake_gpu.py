@@ -1,10 +1,9 @@
-"""A GPU for tests of what uses one: the strict fake driver, kernels of the cpu device or emulated.
+"""A GPU for tests: the strict fake driver, with kernels of the cpu device or emulated ones.
 
-In: how kernels are to run. Out: while the context lasts, whoever opens a GPU gets the fake. The one
-idea: everything opens its GPU through `ooctrain.devices.cuda.open`, so that is the one place to put
-the fake. Tests of `make gpu`'s own bookkeeping use it, since it costs no compilation; what a GPU
-would compile and launch is rehearsed over the stub driver (`benchmarks/gpu/rehearsal.py`). Read
-next: `ooctrain/testing/driver/fake_cuda.py`.
+All code opens its GPU through `ooctrain.devices.cuda.open`, so this is the one place where the fake
+is put in, and every caller gets it while the context lasts. Tests of `make gpu`'s own bookkeeping
+use it, since it costs no compilation; what a GPU would compile and launch is rehearsed over the
+stub driver (`benchmarks/gpu/rehearsal.py`). Read next: `ooctrain/testing/driver/fake_cuda.py`.
 """
 
 from __future__ import annotations

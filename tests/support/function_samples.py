@@ -1,8 +1,7 @@
-"""Samples of functions of one element, arithmetic, sums over axes, permutations, softmax and losses
-of values.
+"""Samples of elementwise functions, arithmetic, sums, permutations, softmax and losses of values.
 
-In: nothing. Out: `SAMPLES`, as in `op_samples.py`, whose second half this is. Read next:
-`draws.py`.
+`SAMPLES` has the form of that in `op_samples.py`, whose second half this is. The sums are over
+axes. Read next: `draws.py`.
 """
 
 from __future__ import annotations

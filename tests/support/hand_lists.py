@@ -1,10 +1,9 @@
 """A step of four calls, and lists for it that are short enough to be followed on paper.
 
-In: nothing. Out: a trace, `small_step`, and lists of instructions that run it in-core, swapping,
-recomputing, in parts, and with the parameter away between steps. The one idea: a = x + w, c = a +
-a, g = c + a, w' = w - lr g, so that g = 3 (x + w) exactly, and whatever the memory does wrong shows
-in g or w. Every device's tests walk these. Read next: `testing/tiny_steps.py`, then
-`execution/executor.py`.
+The trace `small_step` computes a = x + w, c = a + a, g = c + a, w' = w - lr g, so that g = 3 (x +
+w) exactly, and any fault of the memory shows in g or w. The lists run it in-core, swapping,
+recomputing, in parts, and with the parameter away between steps. Every device's tests walk these.
+Read next: `testing/tiny_steps.py`, then `execution/executor.py`.
 """
 
 from __future__ import annotations

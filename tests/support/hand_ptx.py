@@ -1,9 +1,8 @@
 """Kernels written in PTX by hand, and arrays to run them on.
 
-In: the body of a kernel, arrays. Out: the arrays as the interpreter leaves them. The one idea: a
-body of a few lines shows what one instruction does, and needs no compiler. Parameters are `p0`,
-`p1`, ..., the addresses of the arrays; %rd0, %rd1, ... hold them, and %r0 the thread's number.
-Read next: `ooctrain/testing/emulator/ptx_machine.py`.
+A body of a few lines shows what one instruction does, and needs no compiler; the interpreter runs
+it and returns the arrays. Parameters are `p0`, `p1`, ..., the addresses of the arrays; %rd0, %rd1,
+... hold them, and %r0 the thread's number. Read next: `ooctrain/testing/emulator/ptx_machine.py`.
 """
 
 from __future__ import annotations

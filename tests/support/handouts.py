@@ -1,6 +1,6 @@
-"""Solutions of the assignments, written as their handouts say, on top of the stubs.
+"""Solutions of the assignments, written as their handouts ask, on top of the stubs.
 
-A solution is the stub's text and one of these behind it, so it is what a student hands in.
+A solution is the stub's text followed by one of these, so it is what a student hands in.
 """
 
 from pathlib import Path

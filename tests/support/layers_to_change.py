@@ -1,6 +1,6 @@
-"""A layer and a loss of each class, for the law that whatever a step reads is seen to change.
+"""A layer and a loss of each class, for the law that every change of a step's inputs is seen.
 
-In: nothing. Out: `LAYERS` of images (N, 4, H, W), `LOSSES` of three classes or values. Read next:
+`LAYERS` take images (N, 4, H, W); `LOSSES` take three classes or values. Read next:
 `../properties/test_what_a_step_reads.py`.
 """
 

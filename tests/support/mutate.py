@@ -1,9 +1,8 @@
-"""One-instruction mutations of a list: what a planner's bug looks like.
+"""One-instruction mutations of a list, which look like a planner's bugs.
 
-In: a legal schedule. Out: lists that differ from it by one deleted, swapped, moved or shrunk
-instruction, or one output less to keep. The one idea: a mutant is either caught by the verifier, or
-it computes the same; `testing/interpreter.py` is the judge. Read next:
-`tests/properties/test_mutations.py`.
+From a legal schedule come lists with one deleted, swapped, moved or shrunk instruction, or one
+output less to keep. A mutant is either caught by the verifier, or it computes the same;
+`testing/interpreter.py` is the judge. Read next: `tests/properties/test_mutations.py`.
 """
 
 from __future__ import annotations

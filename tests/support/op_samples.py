@@ -1,10 +1,9 @@
-"""Every operation with inputs to try it on: odd shapes, on purpose.
+"""Every operation with inputs to try it on, of odd shapes on purpose.
 
-In: nothing. Out: `SAMPLES`, pairs of an operation and its logical inputs. The one idea: one table
-for all who check operations, on any device, so that a new operation is written down once; a test
-sees to it that none is missing. Values keep away from kinks, so that finite differences exist too.
-Read next: `ooctrain/testing/check_op.py`,
-`ooctrain/testing/emulator/check_cuda.py`.
+`SAMPLES` has pairs of an operation and its logical inputs. It is one table for all checks of
+operations, on any device, so that a new operation is written down once; a test checks that none is
+missing. Values keep away from kinks, so that finite differences exist too. Read next:
+`ooctrain/testing/check_op.py`, `ooctrain/testing/emulator/check_cuda.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A solution of each puzzle, and plausible wrong attempts with what is said about them.
+"""A solution of each puzzle, and plausible wrong attempts with the message for each.
 
 `SOLUTIONS` is {name: answer}, `WRONG` has (name, answer, words of the message). The library has
 none of this: a solution that could be imported is no puzzle. Read next: `../unit/test_puzzles.py`.

@@ -1,9 +1,8 @@
 """Many cases, of which `make test` tries a few.
 
-In: cases, and which of them are quick. Out: the cases for `pytest.mark.parametrize`, the others
-marked slow. The one idea: a kernel has several forms (whole quads of channels, single ones), each
-costs seconds to compile in the emulator, and one form shows most of what goes wrong; `make
-test-all` tries all. Read next: `../unit/cuda/test_batch_norm.py`.
+A kernel has several forms (whole quads of channels, single ones), each costs seconds to compile in
+the emulator, and one form shows most faults. So the cases for `pytest.mark.parametrize` that are
+not quick are marked slow; `make test-all` tries all. Read next: `../unit/cuda/test_batch_norm.py`.
 """
 
 from __future__ import annotations

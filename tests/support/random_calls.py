@@ -1,10 +1,10 @@
-"""Random traces of real operations, where rewrites find what networks seldom have.
+"""Random traces of real operations, where rewrites meet cases that are rare in networks.
 
-In: a `random.Random`. Out: a trace of small images and vectors with everything that `fuse` looks
-for (norms, sums, ReLUs and their gradients) and that it must leave alone: inputs that are read
-twice, gradients with readers of all kinds, values that are handed out. The one idea: a call takes
-its inputs from the last few values, whatever they are, so that patterns meet in each way. Read
-next: `strict_storage.py`.
+A trace of small images and vectors, drawn from a `random.Random`, has everything that `fuse` looks
+for (norms, sums, ReLUs and their gradients) and everything that it must leave alone: inputs that
+are read twice, gradients with readers of all kinds, values that are handed out. A call takes its
+inputs from any of the last few values, so that patterns meet in every way. Read next:
+`strict_storage.py`.
 """
 
 from __future__ import annotations

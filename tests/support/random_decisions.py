@@ -1,8 +1,8 @@
 """Random decisions: which calls run again, which bytes of which gaps go to the host.
 
-In: a trace and a `random.Random`. Out: `Decisions` that are legal and usually foolish. The one
-idea: `lower` must make a legal list of any decisions, not only of those that a good planner takes.
-Read next: `sched/planning/lower.py`.
+`lower` must make a legal list of any decisions, not only of those of a good planner. So these
+`Decisions`, drawn for a trace from a `random.Random`, are legal and usually foolish. Read next:
+`sched/planning/lower.py`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Random legal lists, independent of planners, ledger and verifier: a careless, mindful author.
+"""Random legal lists, independent of planners, ledger and verifier.
 
-In: a trace and a `random.Random`. Out: a legal `Schedule` that swaps parts of variables at random
-moments, drops and recomputes, evicts clean copies, prefetches, runs calls twice for nothing. The
-one idea: before it destroys a value the author asks whether everything that is still needed could
-be had again; if not, it swaps the value out first. Its books are plain sets of granule numbers.
-Read next: `testing/interpreter.py`.
+For a trace it draws from a `random.Random` a legal `Schedule` that swaps parts of variables at
+random moments, drops and recomputes, evicts clean copies, prefetches, runs calls twice for nothing.
+Before it destroys a value it asks whether everything that is still needed could be had again; if
+not, it swaps the value out first. Its books are plain sets of granule numbers. Read next:
+`testing/interpreter.py`.
 """
 
 from __future__ import annotations

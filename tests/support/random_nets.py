@@ -1,9 +1,9 @@
 """Random small networks for property tests: layers and shortcuts by a list of choices.
 
-In: a list of (kind of layer, number). Out: a module; `plans` makes such lists with Hypothesis. The
-one idea: the number chooses which earlier value of the same shape a shortcut comes from, so that
-forks, chains of sums and values with many readers all come up, and shrinking finds the smallest.
-Read next: `testing/random_traces.py`.
+A module is built from a list of (kind of layer, number); `plans` draws such lists with Hypothesis.
+The number chooses the earlier value of the same shape from which a shortcut comes, so that forks,
+chains of sums and values with many readers all occur, and shrinking finds the smallest. Read next:
+`testing/random_traces.py`.
 """
 
 from __future__ import annotations

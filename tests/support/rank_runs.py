@@ -1,9 +1,9 @@
 """A small training on several ranks of one process, and the same on one.
 
-In: how many ranks, and how. Out: losses and all that persists, of each rank. The one idea: the
-network has all that ranks could get wrong: dropout, batch norm, a parameter that is used twice,
-gradients of many sizes; and of its labels some do not count, more on one rank than on others. Read
-next: `../properties/test_ranks.py`.
+The network has everything that ranks could get wrong: dropout, batch norm, a parameter that is used
+twice, gradients of many sizes; and some of its labels do not count, more on one rank than on
+others. A run returns losses and all that persists, of each rank. Read next:
+`../properties/test_ranks.py`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Every planner beside every other in real runs: two networks, three budgets, and where it cannot.
+"""Every planner in real runs, on two networks and three budgets, with the cases that it refuses.
 
-In: the registry of planners. Out: `runs`, each a step that is prepared and executed on the cpu
-device, and the `Refusal`s of those that no plan fits into. The one idea: what a planner cannot do
-is a result too, so the refusals are a table under version control, with the least budget that each
-planner asks for there; a test runs them all and finds exactly this table. Read next:
-`../properties/test_real_runs.py`, `same_bits.py`.
+`runs` are steps that are prepared and executed on the cpu device, for each planner of the registry;
+a `Refusal` is a step for which no plan fits. A refusal is a result too, so the refusals are a table
+under version control, with the least budget that each planner asks for there; a test runs them all
+and finds exactly this table. Read next: `../properties/test_real_runs.py`, `same_bits.py`.
 
     PYTHONPATH=tests python -m support.real_runs > docs/infeasible.csv
 """

@@ -1,9 +1,9 @@
-"""Training within a budget beside training in memory: the same values, to the last bit.
+"""Training within a budget against training in memory: the same values, to the last bit.
 
-In: a trace, a prepared step, start values by name, batches. Out: what each step left behind, by
-name. The one idea: swapping moves bytes and recomputing repeats calls, so any tolerance would hide
-a race; `in_core` runs the trace as it was before any rewrite, call by call in plain arrays, and
-shares nothing with the executor but the kernels. Read next: `../properties/test_same_bits.py`.
+Swapping moves bytes and recomputing repeats calls, so any tolerance would hide a race. `in_core`
+runs the trace as it was before any rewrite, call by call in plain arrays, and shares nothing with
+the executor but the kernels. Both start from the same values and batches, and return by name what
+each step left behind. Read next: `../properties/test_same_bits.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Hypothesis strategies: traces, machines, granules, legal lists.
 
-In: nothing. Out: strategies for `@given`. The one idea: sizes are drawn by Hypothesis, so that a
-failing case shrinks to few calls and few bytes, while the rest hangs on one seed. Read next:
-`tests/properties/test_theorems.py`.
+Hypothesis draws the sizes, so that a failing case shrinks to few calls and few bytes; the rest
+depends on one seed. Read next: `tests/properties/test_theorems.py`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Memory that checks every access: the allocators' memory over the strict fake driver.
 
-In: the calls of `devices.base.VirtualMemory`. Out: errors, where a real machine would end the
-process or go on with wrong data. The one idea: the fake driver already knows what is mapped where;
-here only marks are added, which tests write to a range and read back, page by page, by whatever
-address. Read next: `testing/driver/fake_driver.py`, `devices/cuda/driver_memory.py`.
+The fake driver already knows what is mapped where. Here only marks are added, which tests write to
+a range and read back, page by page, by any address. An error is raised where a real machine would
+end the process or go on with wrong data. The calls are those of `devices.base.VirtualMemory`.
+Read next: `testing/driver/fake_driver.py`, `devices/cuda/driver_memory.py`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""Computing a trace on storages that forgive nothing: what sharing a storage may be trusted with.
+"""Computing a trace on storages that show every wrong sharing of memory.
 
-In: a trace and its initial values. Out: its outputs, in float64. The one idea: an operation that
-works in place promises only that it reads each element of the input that it overwrites before it
-writes there. So for the worst of them whatever else lies in that storage is spoilt before the call
-reads it: the same value at another of its inputs, a value that is read later, one that is handed
-out at the end. Wrong sharing then gives NaN, and not by luck the right bits. Read next:
-`tests/properties/test_rewrites_of_calls.py`.
+An operation that works in place promises only that it reads each element of the input that it
+overwrites before it writes there. So for the worst such operation everything else in that storage
+is spoilt before the call reads it: the same value at another of its inputs, a value that is read
+later, one that is handed out at the end. Wrong sharing then gives NaN, and not by luck the right
+bits. Outputs are in float64. Read next: `tests/properties/test_rewrites_of_calls.py`.
 """
 
 from __future__ import annotations

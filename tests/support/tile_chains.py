@@ -1,9 +1,9 @@
 """Random chains of layers for the law of tiling, with data on which it holds to the bit.
 
-In: Hypothesis. Out: models, images, grids. The one idea: layers whose arithmetic is exact on small
-whole numbers (products, sums, maxima, halves) give the same bits in any order of summation, as long
-as no sum leaves the 24 bits of a float32; `stays_exact` runs the chain on absolute values to see
-that. Read next: `check_tile.py`.
+Layers whose arithmetic is exact on small whole numbers (products, sums, maxima, halves) give the
+same bits in any order of summation, as long as no sum leaves the 24 bits of a float32;
+`stays_exact` runs the chain on absolute values to check that. Hypothesis draws models, images and
+grids. Read next: `check_tile.py`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Random graphs of layers for the laws of bands: forks, sums, concatenations, changes of scale.
 
-In: Hypothesis. Out: models with layers "first" and "last", and images. The one idea: a graph is a
-list of steps, each of which reads tensors that are there, the image and what lies before "first"
-among them; a partner for a sum is any tensor of the same shape, and behind "last" one more sum may
-read a tensor from inside. So skips enter and leave. Read next: `tile_chains.py`.
+A graph is a list of steps, each of which reads tensors that are there, among them the image and
+those before the layer "first". A partner for a sum is any tensor of the same shape, and behind the
+layer "last" one more sum may read a tensor from inside. So skips enter and leave.
+Hypothesis draws models and images. Read next: `tile_chains.py`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""Feasible timed schedules that no list has made: for theorem 2.
+"""Feasible timed schedules that were made without a list, for theorem 2.
 
-In: a legal list, durations, an amount of memory. Out: start and end times of its instructions when
-each stream works as soon, or as late, as it likes. The one idea: only physics counts here. A call
-or copy may start when the values it touches are ready and its bytes are free at that moment; no
-claim waits for releases that it does not need. Theorem 2 says that such a schedule, sorted by time,
-is a legal list with the same start times. Source: docs/schedule.md, "Ledgers". Read next:
-`tests/properties/test_theorems.py`.
+Given the instructions of a legal list, durations and an amount of memory, each stream works as
+soon, or as late, as it likes. Only physics counts: a call or copy may start when the values it
+touches are ready and its bytes are free at that moment; no claim waits for releases that it does
+not need. Theorem 2 says that such a schedule, sorted by time, is a legal list with the same start
+times. Source: docs/schedule.md, "Ledgers". Read next: `tests/properties/test_theorems.py`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The stub driver in C held against the strict fake in Python: the same calls, the same answers.
 
-In: a list of actions, each a name and three numbers that choose what it is done to. Out: nothing,
-or the first action to which the two answered otherwise. The one idea: the rules stand in the fake,
-written and tested there; here every call goes to both, with handles of its own for each, stale ones
-and wrong sizes included. Where the fake raises `Violation` (a GPU would go on with wrong data) the
-stub must end in an error. Read next: `ooctrain/testing/driver/fake_driver.py`, `.../stub/stub.h`.
+The rules are written and tested in the fake. Here every call goes to both drivers, with handles of
+its own for each, stale ones and wrong sizes included; an action is a name and three numbers that
+choose what it is done to. The first action to which the two answer differently is returned. Where
+the fake raises `Violation` (a GPU would go on with wrong data) the stub must end in an error.
+Read next: `ooctrain/testing/driver/fake_driver.py`, `.../stub/stub.h`.
 """
 
 from __future__ import annotations

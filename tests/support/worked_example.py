@@ -1,8 +1,8 @@
 """The step and the list that `docs/schedule.md` works through by hand.
 
-In: nothing. Out: a three-layer step of a few bytes, a list that swaps half an activation and evicts
-the input for free, and the machine. The one idea: numbers small enough to check in one's head. Read
-next: `docs/schedule.md`.
+A three-layer step of a few bytes, a list that swaps half an activation and evicts the input for
+free, and the machine: the numbers are small enough to check in one's head. Read next:
+`docs/schedule.md`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Planted bugs of batches that are read ahead.
 
-In: nothing. Out: `BUGS`, {name: (law, owner, function, piece as it is, piece with the bug)}. The
-one idea: a step of one batch, alone, is right with each of them.
+`BUGS` is {name: (law, owner, function, piece as it is, piece with the bug)}. With each of them a
+single step of one batch is still right. Read next: `test_ahead_bugs.py`.
 """
 
 from __future__ import annotations

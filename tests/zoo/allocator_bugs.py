@@ -1,11 +1,10 @@
 """Planted bugs of allocators and of the memory below them: what competent developers wrote.
 
-In: nothing. Out: `BUGS`, {name: `Bug`}. The one idea: each changes a line or two of the real
-source; a test that allocates, writes, frees and allocates again, all in order and nothing refused,
-passes with every one of them but those in `LOUD`, and a law kills it (`test_allocator_bugs.py`).
-Names in capitals are the twelve that the first version of these laws was measured by; threads named
-beside a bug are where users met it. nnabla's defects, read in the source of paper 000's own
-allocator:
+Each `Bug` in `BUGS` changes a line or two of the real source. A test that allocates, writes, frees
+and allocates again, all in order and nothing refused, passes with every one of them except those in
+`LOUD`, and a law kills it. The twelve names in capitals are the bugs by which the first version of
+these laws was measured; the threads named with a bug are where users met it. Read next:
+`test_allocator_bugs.py`. The source of paper 000's own allocator, nnabla's, has these defects:
 
 (a) chunks are mapped anew while their old range may be in use: "nnabla (a)".
 (b) what is requested is not updated where memory is used again: STALE_REQUESTED.

@@ -1,8 +1,8 @@
 """Planted bugs of bands: each is a slip of a line in the rows that a band reads, keeps or writes.
 
-In: nothing. Out: `BAND_BUGS`, {name: a function that plants the bug with pytest's monkeypatch}. The
-one idea: most of them give the right results with one band, and many with few layers or thick
-bands. Read next: `test_tile_bugs.py`; bugs of recomputed halos are in `tile_bugs.py`.
+`BAND_BUGS` is {name: a function that plants the bug with pytest's monkeypatch}. Most of them give
+the right results with one band, and many also with few layers or thick bands. Read next:
+`test_tile_bugs.py`; bugs of recomputed halos are in `tile_bugs.py`.
 """
 
 from __future__ import annotations

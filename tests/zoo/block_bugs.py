@@ -1,8 +1,7 @@
 """Planted bugs of blocks: slips in how a tensor is cut, found by name, and read in pieces.
 
-In: nothing. Out: `BLOCK_BUGS`, {name: a function that plants the bug with pytest's monkeypatch}.
-The one idea: where a band reads one block alone most of them change nothing. Read next:
-`test_block_bugs.py`.
+`BLOCK_BUGS` is {name: a function that plants the bug with pytest's monkeypatch}. Where each band
+reads a single block most of them change nothing. Read next: `test_block_bugs.py`.
 """
 
 from __future__ import annotations

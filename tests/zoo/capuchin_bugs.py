@@ -1,8 +1,8 @@
-"""Planted bugs of `capuchin`: slips in free time, lanes, savings, and in what is let go.
+"""Planted bugs of `capuchin`: slips in free time, lanes, savings, and in the order of eviction.
 
-In: nothing. Out: `BUGS`, {name: (a function that plants it, the test that kills it)}. The one idea:
-a wrong order of letting go still makes legal plans, which all laws of planners pass; so small steps
-whose order is known by hand tell. Read next: `test_capuchin_bugs.py`; `unit/test_capuchin.py`.
+`BUGS` is {name: (a function that plants it, the test that kills it)}. A wrong order of letting
+values go still makes legal plans, which pass all laws of planners; so small steps whose order is
+known by hand show the bug. Read next: `test_capuchin_bugs.py`; `unit/test_capuchin.py`.
 """
 
 from __future__ import annotations

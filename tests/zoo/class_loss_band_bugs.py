@@ -1,8 +1,8 @@
 """Planted bugs of bands through losses of class numbers, and through images in other sizes.
 
-In: nothing. Out: `CLASS_LOSS_BUGS` and `SCALED_BUGS`, {name: a function that plants the bug with
-pytest's monkeypatch}. The one idea: a mean over the band is a loss like any other, and weights of
-the band's own size are weights; only the untiled bits tell. Read next:
+`CLASS_LOSS_BUGS` and `SCALED_BUGS` are {name: a function that plants the bug with pytest's
+monkeypatch}. A mean over the band looks like any other loss, and weights of the band's own size
+like any other weights, so only the untiled bits show the bug. Read next:
 `test_class_loss_band_bugs.py`; `norm_band_bugs.py`.
 """
 

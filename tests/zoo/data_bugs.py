@@ -1,7 +1,7 @@
-"""Planted bugs of data: what chance does to an image depends on more, or on less, than it may.
+"""Planted bugs of data: random changes of an image that depend on more, or on less, than they may.
 
-In: nothing. Out: `BUGS`, {name: a function that plants the bug}. The one idea: each loader agrees
-with itself as long as nobody reads otherwise. Read next: `test_data_bugs.py`.
+`BUGS` is {name: a function that plants the bug}. Each loader agrees with itself as long as it is
+read in one way only. Read next: `test_data_bugs.py`.
 """
 
 from __future__ import annotations

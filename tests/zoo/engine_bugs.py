@@ -1,8 +1,8 @@
 """Planted bugs of the engine: each is what a competent developer might have written.
 
-In: nothing. Out: `BUGS`, {name: (the law that bites, a function that plants the bug)}. The one
-idea: with each of them small networks still train, traces are whole and shapes are right; only the
-numbers, and often only some of them, tell.
+`BUGS` is {name: (the law that bites, a function that plants the bug)}. With each of them small
+networks still train, traces are whole and shapes are right; only the numbers, and often only some
+of them, show the bug. Read next: `test_engine_bugs.py`.
 """
 
 from __future__ import annotations

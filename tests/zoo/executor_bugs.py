@@ -1,8 +1,8 @@
 """Planted bugs of executor, allocators and streams: each is what a competent developer might write.
 
-In: nothing. Out: `BUGS`, {name: (owner, function, line as it is, line with the bug, law)}. The one
-idea: each changes one line of the real source, and all of them still run the hand-written lists of
-tests/unit/test_executor.py when one instruction is finished before the next begins.
+`BUGS` is {name: (owner, function, line as it is, line with the bug, law)}. Each changes one line of
+the real source, and with each of them the hand-written lists of tests/unit/test_executor.py still
+run when one instruction is finished before the next begins. Read next: `test_executor_bugs.py`.
 """
 
 from __future__ import annotations

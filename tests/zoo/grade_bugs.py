@@ -1,8 +1,8 @@
-"""Planted bugs of graders: what is on this side of the pipe, and what is on the other.
+"""Planted bugs of graders, on either side of the pipe to the submission's process.
 
-In: a patch. Out: a grader with one bug. The one idea: the submission's process runs a copy of the
-library's files, so a bug there is a line changed in the copy. Read next: `test_grade_bugs.py`,
-with the laws that find them.
+A patch makes a grader with one bug. The submission's process runs a copy of the library's files, so
+a bug on that side is a line changed in the copy. Read next: `test_grade_bugs.py`, with the laws
+that find them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Planted bugs of CUDA kernels: each turns a block's 64 numbers round, or means to.
+"""Planted bugs of CUDA kernels that are meant to reverse a block's 64 numbers.
 
-In: nothing. Out: `BUGS`, {name: (kernel, what the emulator says)}, and `RIGHT`, kernels that do the
-same without a bug; most bugs are one of these with a line changed. The one idea: on a GPU most of
-these give the right answer nearly always, on one machine, at one block size; what is wrong with
-them is that nothing promises it. Read next: `planting.py`, `test_kernel_bugs.py`.
+`BUGS` is {name: (kernel, what the emulator says)}, and `RIGHT` has kernels that do the same without
+a bug; most bugs are one of these with a line changed. On a GPU most of them give the right answer
+nearly always, on one machine, at one block size; but nothing guarantees it. Read next:
+`planting.py`, `test_kernel_bugs.py`.
 """
 
 from __future__ import annotations

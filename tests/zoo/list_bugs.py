@@ -1,8 +1,8 @@
 """Planted bugs of the list: ledger, host slots, rules, simulator.
 
-In: nothing. Out: `BUGS`, {name: (owner, function, line as it is, line with the bug)}. The one idea:
-each is one line of the real source, changed as a competent developer might have written it; all of
-them still pass the worked example of `docs/schedule.md` with its peak.
+`BUGS` is {name: (owner, function, line as it is, line with the bug)}. Each is one line of the real
+source, changed as a competent developer might have written it, and all of them still pass the
+worked example of `docs/schedule.md` with its peak. Read next: `test_list_bugs.py`.
 """
 
 from __future__ import annotations

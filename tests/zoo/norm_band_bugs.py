@@ -1,8 +1,8 @@
 """Planted bugs of bands through norms: sums over too little, too much, or the wrong pixels.
 
-In: nothing. Out: `NORM_BAND_BUGS`, {name: a function that plants the bug with pytest's
-monkeypatch}. The one idea: a norm of a band looks like a norm of the image, so most of these give
-plausible numbers. Read next: `test_norm_band_bugs.py`; `band_bugs.py`.
+`NORM_BAND_BUGS` is {name: a function that plants the bug with pytest's monkeypatch}. A norm of a
+band looks like a norm of the image, so most of these give plausible numbers. Read next:
+`test_norm_band_bugs.py`; `band_bugs.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Planted bugs of functions, arithmetic with repeated operands, sums over axes, softmax, losses.
 
-In: nothing. Out: `BUGS`, {name: (the law that bites, a function that plants the bug)}. The one
-idea: with each of them tensors of one shape, or summed as a whole, or in order of their memory,
-come out right. Read next: `planting.py`, `test_operation_bugs.py`.
+`BUGS` is {name: (the law that bites, a function that plants the bug)}. With each of them tensors of
+one shape, or summed as a whole, or in order of their memory, still give right results. Read next:
+`planting.py`, `test_operation_bugs.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Planted bugs of planners: each is what a competent developer might have written.
 
-In: nothing. Out: `BUGS`, {name: (a function that plants it with pytest's monkeypatch, planner)}.
-The one idea: all of them plan a straight line of calls correctly; it takes forks, updates, updates
-that are not in place, repeated inputs, workspaces, granules or tight budgets to tell.
+`BUGS` is {name: (a function that plants it with pytest's monkeypatch, planner)}. All of them plan a
+straight line of calls correctly. Forks, updates, updates that are not in place, repeated inputs,
+workspaces, granules or tight budgets show the bug. Read next: `test_planner_bugs.py`.
 """
 
 from __future__ import annotations

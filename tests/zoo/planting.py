@@ -1,9 +1,8 @@
 """Planting a bug: a function of the real source with one piece of its text changed.
 
-In: the function, the piece as it is, the piece with the bug. Out: the changed function, compiled
-among the names of the real one. The one idea: a bug stands here as a difference of a line or two,
-as in a review, and a piece that is not in the source any more is an error and no silent pass. Read
-next: `list_bugs.py`.
+The changed function is compiled among the names of the real one. So a bug is written as a
+difference of a line or two, as in a review. A piece that is no longer in the source is an error,
+and does not pass silently. Read next: `list_bugs.py`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Planted bugs in compiled kernels: a line or two of the PTX of real kernels changed.
 
-In: nothing. Out: `BUGS`, {name: `Bug`}. The one idea: the Python source of these kernels is right,
-so that no reader of it, and no emulator that translates it, can see what is wrong; a compiler's
-mistake, a wrong constraint of inline PTX or a wrong width look just like this. A piece that is not
-in the text any more is an error and no silent pass. Read next: `kernel_bugs.py` for bugs in the
-source, `test_ptx_bugs.py`.
+`BUGS` is {name: `Bug`}. The Python source of these kernels is right, so that neither its reader nor
+an emulator that translates it can see the bug; a compiler's mistake, a wrong constraint of inline
+PTX or a wrong width look just like this. A piece that is no longer in the text is an error, and
+does not pass silently. Read next: `kernel_bugs.py` for bugs in the source, `test_ptx_bugs.py`.
 """
 
 from __future__ import annotations

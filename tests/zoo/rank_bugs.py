@@ -1,7 +1,7 @@
 """Planted bugs of ranks, each a change of a line or two.
 
-In: nothing. Out: `BUGS`. The one idea: most of them train, converge and look right; only bits, or a
-run on another number of ranks, tell. Read next: `test_rank_bugs.py`.
+With most of the `BUGS` a network trains, converges and looks right; only bits, or a run on another
+number of ranks, show them. Read next: `test_rank_bugs.py`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Planted bugs of what a rough machine meets: spoilt files, signals, numbers that are none.
+"""Planted bugs of what can go wrong on a real machine: spoilt files, signals, invalid numbers.
 
-In: nothing. Out: `BUGS`, {name: (law, owner, function, piece as it is, piece with the bug)}. The
-one idea: with each of them everything works as long as files are whole and nobody kills anything.
-More are beside their laws: `tests/properties/test_foreign_arrays.py`,
-`tests/properties/test_terminal.py`, `tests/properties/test_memory_outside.py`.
+`BUGS` is {name: (law, owner, function, piece as it is, piece with the bug)}. With each of them
+everything works as long as files are whole and no process is killed. More are with their laws:
+`tests/properties/test_foreign_arrays.py`, `tests/properties/test_terminal.py`,
+`tests/properties/test_memory_outside.py`. Read next: `test_rough_bugs.py`.
 """
 
 from __future__ import annotations

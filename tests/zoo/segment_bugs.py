@@ -1,8 +1,8 @@
 """Planted bugs of paper 003's analysis: dimension maps, segments, sizes of tiles, offers, names.
 
-In: nothing. Out: `SEGMENT_BUGS`, {name: (plant, the test that kills it)}. The one idea: each is a
-slip that a reading of the listings suggests, several are what the print has. Read next:
-`test_segment_bugs.py`; `tests/errata/test_errata_003.py` runs the print itself.
+`SEGMENT_BUGS` is {name: (plant, the test that kills it)}. Each is a slip that a reading of the
+listings suggests; several are in the paper as printed. Read next: `test_segment_bugs.py`;
+`tests/errata/test_errata_003.py` runs the print itself.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Planted bugs around the step: what it depends on, how it is counted, what a bad loss may touch,
-what the loss of a batch is that goes through in parts, how schedules go on.
+"""Planted bugs of a step's surroundings: its inputs, counts, bad losses, parts, schedules.
 
-In: nothing. Out: `BUGS`, {name: (the law that bites, where it looks, a function that plants the
-bug)}. The one idea: with each of them a training that nobody touches between its steps, in whole
-batches, goes on to the same bits. Read next: `test_step_bugs.py`.
+They concern what a step depends on, how it is counted, what a bad loss may touch, the loss of a
+batch that is processed in parts, and how schedules go on. `BUGS` is {name: (the law that bites,
+where it looks, a function that plants the bug)}. With each of them a training in whole batches,
+undisturbed between its steps, goes on to the same bits. Read next: `test_step_bugs.py`.
 """
 
 from __future__ import annotations

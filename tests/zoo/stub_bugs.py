@@ -1,4 +1,4 @@
-"""The stub driver with planted bugs: one line of its C changed, and a list of calls that shows it.
+"""The stub driver with planted bugs: a changed line of its C, and a list of calls that shows it.
 
 Read next: `support/two_drivers.py`, `ooctrain/testing/driver/stub/`.
 """

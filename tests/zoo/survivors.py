@@ -1,9 +1,9 @@
-"""Mistakes that once survived every test near them, each with three more that are like it.
+"""Mistakes that once survived every test near them, each with three similar ones.
 
-In: nothing. Out: `SURVIVORS`, {name: `Survivor`}. The one idea: of 49 mistakes that a stranger
-planted, these lived, because what stood near them were cases; each now has a law, and since a law
-says more than the case that it was found by, it must kill three variants that nobody thought of
-when it was written. Read next: `planting.py`, `test_survivors.py`, which names the laws.
+Of 49 mistakes that a stranger planted, these `SURVIVORS`, {name: `Survivor`}, lived, because the
+tests near them were single cases. Each now has a law. A law says more than the case that it was
+found by, so it must kill three variants that were unknown when it was written. Read next:
+`planting.py`, `test_survivors.py`, which names the laws.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The laws of allocators bite: each planted bug passes an ordinary test, and a law kills it.
 
-What finds it is the programs that every check begins with (`allocator_requests.histories`, and each
-refusal once): a search finds them too, but how soon is luck.
+The programs with which every check begins (`allocator_requests.histories`, and each refusal once)
+find the bug. A search finds each too, but how soon is luck.
 """
 
 from __future__ import annotations

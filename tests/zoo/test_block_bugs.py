@@ -1,5 +1,6 @@
-"""The laws of blocks bite: each planted bug breaks a border that `../properties/test_blocks.py`
-names.
+"""The laws of blocks bite: each planted bug breaks a named border.
+
+The laws and the names are in `../properties/test_blocks.py`.
 """
 
 from __future__ import annotations

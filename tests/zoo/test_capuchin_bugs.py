@@ -1,4 +1,4 @@
-"""Each planted bug of `capuchin` is killed by the test named beside it, which passes without it."""
+"""Each planted bug of `capuchin` is killed by the test named with it, which passes without it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Each planted bug of bands through losses of class numbers, or through images in other sizes,
-breaks a law of `properties/test_bands_of_class_losses.py` or `properties/test_bands.py`.
+"""Each planted bug of bands through class-number losses, or through resized images, breaks a law.
+
+The laws are in `properties/test_bands_of_class_losses.py` and `properties/test_bands.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The law of images bites: each planted bug passes the plain test and breaks the law.
 
-The plain test is what one writes first: the same loader twice gives the same images.
+The plain test is the obvious one: the same loader twice gives the same images.
 """
 
 from __future__ import annotations

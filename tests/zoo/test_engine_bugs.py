@@ -1,7 +1,7 @@
 """The laws of the engine bite: each planted bug passes the plain tests and breaks its law.
 
-The plain tests are what one writes first: shapes, a whole trace, a loss that falls. The laws are
-those of tests/properties (gradients, kernels, rewrites) on a small sample, and the state rule.
+The plain tests are the obvious ones: shapes, a whole trace, a loss that falls. The laws are those
+of tests/properties (gradients, kernels, rewrites) on a small sample, and the state rule.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The laws are those of tests/properties/test_executor_laws.py, tests/unit/test_alloc.py and
 tests/unit/test_virtual.py, tried here on cases that are the same in each run. Lists run in roomy
-arenas, where no mapping is ever broken: a bug then gives wrong bytes, and not the end of the
+arenas, where no mapping is ever broken, so that a bug gives wrong bytes and does not end the
 process.
 """
 

@@ -1,5 +1,6 @@
-"""The laws of `narrow` bite: each planted bug is what somebody might have written, and is killed by
-tests/properties/test_narrow.py, on cases that are the same in every run.
+"""The laws of `narrow` bite: each planted bug is a plausible mistake, and a law kills it.
+
+The laws are in tests/properties/test_narrow.py, on cases that are the same in every run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The PTX interpreter bites: each planted bug of a compiled kernel is named.
 
-What the right text gives is compared to the bit: with whole numbers, of which all sums are exact,
-or with what the same numbers give in a small array.
+The reference is the result of the right text, to the bit: with whole numbers, whose sums are all
+exact, or with the result of the same numbers in a small array.
 """
 
 from __future__ import annotations

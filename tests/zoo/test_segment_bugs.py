@@ -1,4 +1,4 @@
-"""Each planted bug of paper 003's analysis is found by the test that stands beside it.
+"""Each planted bug of paper 003's analysis is found by the test named with it.
 
 Read next: `segment_bugs.py`.
 """

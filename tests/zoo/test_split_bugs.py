@@ -1,5 +1,6 @@
-"""The laws of splits bite: each planted bug is what somebody might have written, and is killed by
-`oc.testing.check_split` or by tests/properties/test_split.py.
+"""The laws of splits bite: each planted bug is a plausible mistake, and a law kills it.
+
+The laws are `oc.testing.check_split` and tests/properties/test_split.py.
 """
 
 from __future__ import annotations

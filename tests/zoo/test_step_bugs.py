@@ -1,7 +1,7 @@
 """The laws around the step bite: each planted bug passes the plain tests and breaks its law.
 
-The plain tests are what one writes first: an untouched training, in-core and within a budget, gives
-the same bits and a loss that falls. The laws are those of tests/properties, on a small sample.
+The plain tests are the obvious ones: an untouched training, in-core and within a budget, gives the
+same bits and a loss that falls. The laws are those of tests/properties, on a small sample.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What once survived is killed by a law, and so are its variants.
+"""Each mistake that once survived is killed by a law, and so are its variants.
 
 The laws are those of tests/properties, on the cases that are written down there and on a few that
-are drawn by Python's own dice: the same in every run, whatever else is loaded.
+Python's own random numbers draw: the same in every run, whatever else is loaded.
 """
 
 from __future__ import annotations

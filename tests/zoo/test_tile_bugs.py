@@ -1,9 +1,9 @@
-"""The laws of tiling bite: each planted bug of tiles passes the plain tests and breaks the law;
-each of bands breaks a named case of its law.
+"""The laws of tiling bite: each planted bug of tiles or of bands breaks a law.
 
-The plain tests are those of tests/unit/test_tile_trace.py, run here with the bug in place; the law
-is that of tests/properties/test_tiled_gradients.py, in the reference mode, which needs no kernel.
-Bands are held to tests/properties/test_bands.py, and to what a student reads first.
+A bug of tiles passes the plain tests, those of tests/unit/test_tile_trace.py, run here with the bug
+in place, and breaks the law of tests/properties/test_tiled_gradients.py, in the reference mode,
+which needs no kernel. A bug of bands breaks a named case of its law: bands are held to
+tests/properties/test_bands.py, and to what a student reads first.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Planted bugs of tiling: each is what a competent developer might have written.
 
-In: nothing. Out: `BUGS`, {name: a function that plants the bug with pytest's monkeypatch}. The one
-idea: all of them leave tiled traces that are whole, have the right shapes on networks in the style
-of VGG, and need less memory; only the values at some border tell.
+`BUGS` is {name: a function that plants the bug with pytest's monkeypatch}. All of them leave tiled
+traces that are whole, have the right shapes on networks in the style of VGG, and need less memory;
+only the values at some border show the bug. Read next: `test_tile_bugs.py`; `band_bugs.py`.
 """
 
 from __future__ import annotations

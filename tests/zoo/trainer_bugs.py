@@ -1,7 +1,8 @@
-"""Planted bugs of trainers: where values are, whose turn it is, and what is left behind.
+"""Planted bugs of trainers: the place of values, the order of turns, and what is left behind.
 
-In: nothing. Out: `BUGS`, {name: (law, (owner, function, piece as it is, piece with the bug), ...)}.
-The one idea: with each of them one trainer of one model, in one thread, trains as it should.
+`BUGS` is {name: (law, (owner, function, piece as it is, piece with the bug), ...)}. With each of
+them one trainer of one model, in one thread, trains as it should. Read next:
+`test_trainer_bugs.py`.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Data files that come with the package; SOURCE.md says whose they are."""
+"""Data files that come with the package; SOURCE.md names their authors and licences."""
