@@ -92,7 +92,7 @@ SEGMENT_BUGS: dict[str, tuple[Plant, Callable[[], None]]] = {
         test_banded.test_a_network_is_cut_where_one_small_tensor_leads_across,
     ),
     "limits of memory that go up": (
-        _slip(choose, "tilings_of", "limit = int(limit * STEP)", "limit = int(limit / STEP)"),
+        _slip(choose, "_limits", "limit = int(limit * STEP)", "limit = int(limit / STEP)"),
         test_banded.test_offers_go_down_in_memory_and_do_not_know_the_budget,
     ),
     "a file says nothing of what it keeps": (
