@@ -78,6 +78,7 @@ def grade_of(path, *submission, folder=FOLDER):
     return status, found["points"], {row["name"]: row["points"] for row in found["rows"]}
 
 
+@pytest.mark.slow
 def test_the_stub_gets_the_points_of_what_it_does_and_does_not_pass(tmp_path):
     status, points, rows = grade_of(tmp_path)
     assert status == 4

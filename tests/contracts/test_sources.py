@@ -207,4 +207,4 @@ def test_every_room_says_what_it_is_for(path):
     text = ast.get_docstring(parse(path)) or ""
     assert text, "no docstring"
     if len(path.read_text(encoding="utf-8").splitlines()) > 40:
-        assert re.search(r"\bIn(:| and out:|put)|Read next", text), "not what flows in and out"
+        assert re.search(r"\bIn(:| and out:|put)|Read\s+next", text), "not what flows in and out"

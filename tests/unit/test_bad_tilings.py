@@ -196,6 +196,7 @@ def test_fewer_tiles_than_asked_for_are_said_where_no_plan_says_it() -> None:
         banded(step(), (16, 1))
 
 
+@pytest.mark.slow
 def test_fewer_tiles_than_asked_for_are_said_by_commands(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

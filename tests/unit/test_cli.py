@@ -512,6 +512,7 @@ def test_a_plan_for_another_batch_is_refused(run, tmp_path):
     assert run("simulate", *SMALL, "--plan", str(plan))[0] == 2
 
 
+@pytest.mark.slow
 def test_planning_a_resnet50_answers_at_once():
     command = [sys.executable, "-X", "importtime", "-m", "ooctrain", "plan", "resnet50"]
     command += ["--batch", "256", "--budget", "8GiB", "--machine", "v100-32gb-nvlink"]

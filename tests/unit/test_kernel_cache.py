@@ -143,6 +143,7 @@ DAMAGE = {
 }
 
 
+@pytest.mark.slow
 def test_a_damaged_cache_is_made_anew_with_one_line(tmp_path):
     make_kernels(tmp_path)
     assert run_kernel(tmp_path)[:2] == (2.0, 0)

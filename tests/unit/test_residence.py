@@ -282,7 +282,7 @@ def things():
 @needs_proc
 @pytest.mark.parametrize(
     ("model", "cycle"),
-    quick([(network(), False), (None, True)], 1, names=2),
+    quick([(network(), False), (None, True)], names=2),
     ids=["one model", "in cycles"],
 )
 def test_forty_dropped_trainers_leave_nothing(model, cycle, monkeypatch):

@@ -142,6 +142,7 @@ def test_a_measured_timeline_has_the_same_sums():
     assert timeline.stall_us == 2.5
 
 
+@pytest.mark.slow
 def test_five_thousand_instructions_take_less_than_a_fifth_of_a_second():
     trace, schedule = _long_list(715)
     assert len(schedule) > 5000

@@ -118,6 +118,7 @@ def same_launches(*names: str) -> dict[str, bool]:
 
 
 @needs_both
+@pytest.mark.slow
 def test_the_driver_gets_the_same_from_both_launchers():
     found = same_launches("relu", "sgd", "dropout", "max_pool2d")
     assert len(found) == 4

@@ -72,6 +72,7 @@ def compiled_by(*pieces: str, path: Path | None = None, arguments: tuple[str, ..
     return done.stdout.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_only_the_room_that_chooses_a_target_imports_one():
     """Whoever imports `numba.cuda` first settles which target the process has."""
     found = {
@@ -89,6 +90,7 @@ def imports_target(node: ast.Import | ast.ImportFrom) -> bool:
     return any(f"{module}{alias.name}.".startswith("numba.cuda.") for alias in node.names)
 
 
+@pytest.mark.slow
 def test_numba_cuda_beside_a_numpy_without_row_stack():
     assert compiled_by(NEW_NUMPY, QUICK, COMPILE) == "NVIDIA False"
 
