@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from fractions import Fraction
 
+import pytest
+
 from ooctrain.sched.interference import interfered_times
 from ooctrain.sched.ledger import walk
 from ooctrain.sched.schedule import Fence, Free, Run, Schedule, SwapIn, SwapOut, default_start
