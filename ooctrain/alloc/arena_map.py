@@ -42,8 +42,8 @@ class ArenaPiece:
 def pieces_of(snapshot: Snapshot) -> list[ArenaPiece]:
     """The arena from its first byte to its last.
 
-    An allocator whose snapshot says neither where its arena begins ("base") nor which chunks it
-    uses ("chunks") has no physical layout: its blocks are drawn one behind the other.
+    An allocator whose snapshot says neither where its arena begins ("base"), nor which chunks it
+    uses ("chunks"), nor which "segments" it has, has no physical layout: its blocks are drawn one behind the other.
     """
     live = sorted(_live(snapshot), key=lambda piece: piece.lo)
     found: list[ArenaPiece] = []
@@ -118,12 +118,26 @@ def _live(snapshot: Snapshot) -> Iterator[ArenaPiece]:
                 lo = chunk * size
                 yield ArenaPiece(lo, lo + count * size, "block", int(key), tags[int(key)])
         return
+    if "segments" in snapshot:
+        yield from _in_segments(snapshot)
+        return
     end = 0
     for block in sorted(snapshot["blocks"], key=lambda b: b["address"]):
         lo = block["address"] - snapshot["base"] if "base" in snapshot else end
         end = lo + block["granted"]
         if block["granted"]:
             yield ArenaPiece(lo, end, "block", block["id"], block["tag"])
+
+
+def _in_segments(snapshot: Snapshot) -> Iterator[ArenaPiece]:
+    """The blocks of segments that are drawn one behind the other, in the order of their making."""
+    start = 0
+    for address, size, _ in snapshot["segments"]:
+        for block in snapshot["blocks"]:
+            lo = start + block["address"] - address
+            if address <= block["address"] < address + size:
+                yield ArenaPiece(lo, lo + block["granted"], "block", block["id"], block["tag"])
+        start += size
 
 
 def _joined(runs: list[list[int]]) -> Iterator[tuple[int, int]]:

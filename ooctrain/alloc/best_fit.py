@@ -5,8 +5,8 @@ merging it with its neighbours; the free end of the arena (the wilderness) is a 
 last. So the highest address ever used, the reserved peak, does not depend on the size of the arena,
 and a schedule fits exactly the budgets from that number on. The cost of the fragments between the
 blocks is paper 000's figure 3. Sources: best fit with wilderness preservation as in Lea's malloc;
-512 B rounding as in PyTorch's caching allocator. Read next: `virtual.py`, which needs no contiguous
-hole.
+512 B rounding as in PyTorch's caching allocator. Read next: `best_fit_caching.py`, whose
+segments are never joined, and `virtual.py`, which needs no contiguous hole.
 
 How others round, and where we differ: their arenas grow in segments from the driver, ours is one
 piece from the start, without borders that block the merging of holes.
@@ -22,11 +22,11 @@ piece from the start, without borders that block the merging of holes.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Sequence
 from typing import Any
 
 from ooctrain.alloc.base import Block, Books, Reached, Stats
+from ooctrain.alloc.holes import Holes
 from ooctrain.devices.base import Memory
 from ooctrain.units import Granule
 
@@ -47,9 +47,7 @@ class BestFit:
         self.budget_bytes = memory.size_bytes // ROUND_BYTES * ROUND_BYTES
         self._base = memory.linear()
         self._books = Books(self.name, self.budget_bytes)
-        self._by_size: list[tuple[int, int]] = []  # (size, offset) of each hole
-        self._size_at: dict[int, int] = {}  # hole's offset: its size
-        self._end_at: dict[int, int] = {}  # hole's end: its offset
+        self._holes = Holes()
         self._top = 0  # the wilderness begins here
 
     def allocate(self, nbytes: int, tag: str = "") -> Block:
@@ -60,13 +58,10 @@ class BestFit:
             OutOfDeviceMemory: neither takes it.
         """
         size = self.granule.granted(self._books.checked_size(nbytes))
-        place = bisect_left(self._by_size, (size, -1))
-        if place < len(self._by_size):
-            hole, offset = self._by_size[place]
-            self._drop_hole(offset, hole)
-            if hole > size:
-                self._add_hole(offset + size, hole - size)
-            growth = 0
+        hole = self._holes.smallest(size)
+        if hole:
+            offset, growth = hole[1], 0
+            self._holes.cut(offset, size)
         elif self._top + size <= self.budget_bytes:
             offset, growth = self._top, size
             self._top += size
@@ -79,20 +74,12 @@ class BestFit:
         """Makes a hole of a block, molten with the holes beside it. `after` is not needed here."""
         self._books.retire(block)
         lo = block.address - self._base
-        hi = lo + block.granted_bytes
-        if lo in self._end_at:
-            before = self._end_at[lo]
-            self._drop_hole(before, self._size_at[before])
-            lo = before
-        if hi in self._size_at:
-            behind = self._size_at[hi]
-            self._drop_hole(hi, behind)
-            hi += behind
+        lo, hi = self._holes.joined(lo, lo + block.granted_bytes)
         shrink = 0
         if hi == self._top:
             shrink, self._top = self._top - lo, lo
         else:
-            self._add_hole(lo, hi - lo)
+            self._holes.add(lo, hi - lo)
         self._books.move(-block.requested_bytes, -block.granted_bytes, -shrink)
 
     def stats(self) -> Stats:
@@ -104,7 +91,7 @@ class BestFit:
         pieces = [
             (b.address - self._base, b.granted_bytes, True) for b in self._books.live.values()
         ]
-        pieces = sorted(pieces + [(offset, size, False) for size, offset in self._by_size])
+        pieces = sorted(pieces + [(offset, size, False) for size, offset in self._holes.by_size])
         end, was_hole = 0, False
         for offset, size, live in pieces:
             assert offset == end, f"gap or overlap at {end}: next piece at {offset}"
@@ -114,17 +101,15 @@ class BestFit:
             end, was_hole = offset + size, not live
         assert end == self._top <= self.budget_bytes
         assert not was_hole, "a hole touches the wilderness"
-        assert self._by_size == sorted((s, o) for o, s in self._size_at.items())
-        assert self._end_at == {o + s: o for s, o in self._by_size}
-        self._books.check(cached_bytes=sum(size for size, _ in self._by_size))
+        self._holes.check()
+        self._books.check(cached_bytes=self._holes.total_bytes)
         assert self._books.reserved == self._top
 
     def snapshot(self) -> dict[str, Any]:
         """Live blocks and holes, as plain data."""
-        holes = sorted((offset, size) for size, offset in self._by_size)
         return {
             **self._books.layout(base=self._base),
-            "holes": [list(hole) for hole in holes],
+            "holes": self._holes.listed(),
             "top": self._top,
         }
 
@@ -134,15 +119,4 @@ class BestFit:
     def _free_bytes(self) -> tuple[int, int]:
         """(all that is free, the largest piece of it)."""
         end = self.budget_bytes - self._top
-        largest = self._by_size[-1][0] if self._by_size else 0
-        return end + sum(size for size, _ in self._by_size), max(end, largest)
-
-    def _add_hole(self, offset: int, size: int) -> None:
-        insort(self._by_size, (size, offset))
-        self._size_at[offset] = size
-        self._end_at[offset + size] = offset
-
-    def _drop_hole(self, offset: int, size: int) -> None:
-        del self._by_size[bisect_left(self._by_size, (size, offset))]
-        del self._size_at[offset]
-        del self._end_at[offset + size]
+        return end + self._holes.total_bytes, max(end, self._holes.largest_bytes)

@@ -16,11 +16,13 @@ from typing import Any
 
 from ooctrain.alloc.base import Allocator
 from ooctrain.alloc.best_fit import BestFit
+from ooctrain.alloc.best_fit_caching import CachingBestFit
 from ooctrain.alloc.buddy import Buddy
 from ooctrain.alloc.bump import Bump
 from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.first_fit import FirstFit, FirstFitBySize
 from ooctrain.alloc.passthrough import Passthrough
+from ooctrain.alloc.va_nnabla import NnablaVirtualAddressing
 from ooctrain.alloc.va_paper import PaperVirtualAddressing
 from ooctrain.alloc.virtual import VirtualAddressing
 from ooctrain.devices.base import Memory
@@ -32,12 +34,14 @@ from ooctrain.units import Granule, format_bytes
 Factory = Callable[..., Allocator]
 _KNOWN: Mapping[str, Factory] = {
     BestFit.name: BestFit,
+    CachingBestFit.name: CachingBestFit,
     Buddy.name: Buddy,
     Bump.name: Bump,
     FirstFit.name: FirstFit,
     FirstFitBySize.name: FirstFitBySize,
     Passthrough.name: Passthrough,
     VirtualAddressing.name: VirtualAddressing,
+    NnablaVirtualAddressing.name: NnablaVirtualAddressing,
     PaperVirtualAddressing.name: PaperVirtualAddressing,
 }
 _GROUP = "ooctrain.allocators"

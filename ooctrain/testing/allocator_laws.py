@@ -145,6 +145,7 @@ def reuse_laws(step: Answered) -> None:
 _OWN: Mapping[str, Sequence[Law]] = {
     "best-fit": (best_fit_laws,),
     "va": (chunk_laws, reuse_laws),
+    "va-nnabla": (chunk_laws,),
     "va-paper": (chunk_laws,),
 }
 

@@ -9,11 +9,13 @@ from support.quick import all_but
 
 from ooctrain.alloc.best_fit import BestFit
 from ooctrain.alloc.dry_run import DryMemory
+from ooctrain.alloc.holes import Holes
 from ooctrain.alloc.registry import allocators, choose_allocator
 from ooctrain.alloc.replay.log import Recorder as Logged
 from ooctrain.alloc.virtual import VirtualAddressing
 from ooctrain.alloc.wrapped.checked import Checked
 from ooctrain.alloc.wrapped.wrappers import Counted, ThreadSafe
+from ooctrain.devices.base import Memory
 from ooctrain.testing import check_allocator
 from ooctrain.testing.allocator_grounds import DriverGround, make_ground
 from ooctrain.testing.allocator_laws import LAWS, Broken, own_laws
@@ -30,12 +32,14 @@ PAGE = 4096
 #: Each allocator of the registry, with chunks small enough to cut an arena of 12 pages to pieces.
 NAMES = {
     "best-fit": BestFit.name,
+    "best-fit-caching": "best-fit-caching:small=4KiB,chunk=4KiB",
     "buddy": "buddy",
     "bump": "bump",
     "first-fit": "first-fit",
     "first-fit-by-size": "first-fit-by-size",
     "passthrough": "passthrough:chunk=4KiB",
     "va": "va:chunk=4KiB",
+    "va-nnabla": "va-nnabla:chunk=4KiB,waiting=2",
     "va-paper": "va-paper:chunk=4KiB",
 }
 WRAPPED = {
@@ -66,7 +70,9 @@ def test_it_keeps_the_laws_for_long(name):
     assert check_allocator(NAMES[name], examples=1500, seed=1) == 1500
 
 
-@pytest.mark.parametrize("name", ["best-fit", "va:chunk=4KiB", "va-paper:chunk=4KiB"])
+@pytest.mark.parametrize("name", ["best-fit", "best-fit-caching:chunk=4KiB", "va:chunk=4KiB", "va-nnabla:chunk=4KiB",
+     "va-paper:chunk=4KiB"],
+)  # fmt: skip
 def test_every_obtaining_call_is_refused_once(name):
     """At least one for each piece of memory, one reservation, one mapping, one access."""
     make = choose_allocator(name, UNITS * PAGE, binding=False).make
@@ -83,11 +89,19 @@ def test_it_keeps_the_laws_on_a_gpu(name):
 # What a failure says.
 
 
+class Forgetful(Holes):
+    """Holes of which the large ones lose a sector."""
+
+    def add(self, offset: int, size_bytes: int) -> None:
+        super().add(offset, size_bytes - 512 if size_bytes > 2 * PAGE else size_bytes)
+
+
 class Greedy(BestFit):
     """Forgets a sector of large holes."""
 
-    def _add_hole(self, offset: int, size: int) -> None:
-        super()._add_hole(offset, size - 512 if size > 2 * PAGE else size)
+    def __init__(self, memory: Memory):
+        super().__init__(memory)
+        self._holes = Forgetful()
 
 
 def test_a_failure_is_short_says_its_law_and_can_be_repeated():

@@ -210,6 +210,44 @@ def test_swapin_groupby_lets_near_readers_share_a_trip():
     assert len(trips(2)) == 1
 
 
+def readers_at(*levels):
+    """A value made at level 1 and read at some levels, beside a chain that has no other reader."""
+    chain = ["f1: x -> a c1"]
+    for level in range(2, max(levels) + 1):
+        chain.append(f"f{level}: c{level - 1}{' a' * (level in levels)} -> c{level}")
+    return step(*chain)
+
+
+def ways_back(graph, lms, name="a"):
+    """The calls after which a value is fetched."""
+    names = {v.name: v.id for v in graph.trace.variables}
+    return [trip.trigger for trip in graph.trips(lms) if trip.var == names[name]]
+
+
+def test_readers_in_a_row_share_one_trip_as_in_the_authors_code():
+    """Readers at levels 4, 6 and 8 with 2: each is near the one before it, so one swap-in serves.
+
+    Measured from the first of them, the third would be too far.
+    """
+    graph = LevelGraph(readers_at(4, 6, 8))
+    assert graph.level[3] == 4
+    assert len(ways_back(graph, Lms(2, 0, 2))) == 1
+    assert len(ways_back(graph, Lms(2, 0, 1))) == 3
+    assert len(ways_back(LevelGraph(readers_at(4, 6, 9)), Lms(2, 0, 2))) == 2
+
+
+def test_the_authors_code_is_one_level_off_the_paper():
+    """TFLMS swaps edges longer than the threshold, and looks for a trigger one level earlier."""
+    graph = LevelGraph(readers_at(6))
+    assert ways_back(graph, Lms(5, 0)) == [4]
+    assert ways_back(graph, Lms(5, 0, rule="code")) == []
+    assert ways_back(graph, Lms(4, 0, rule="code")) == [4]
+    assert ways_back(graph, Lms(1, 2)) == [3]
+    assert ways_back(graph, Lms(1, 2, rule="code")) == [2]
+    with pytest.raises(ConfigError, match="no rule"):
+        Lms(rule="print")
+
+
 def test_lms_waits_for_swap_outs_only_where_memory_lacks():
     tight, roomy = (Lms(3, 1).plan(NESTED, budget, MACHINE) for budget in (30, 60))
     assert listed(tight, SwapOut) == listed(roomy, SwapOut)
@@ -429,6 +467,23 @@ def test_sizes_are_rounded_up_to_slots_and_transfers_down():
     assert (slots.x, slots.extra_backward, slots.memory) == ((3, 2, 2), (1, 0), 10)
     _, leaves = _steps(slots, 0, States.start(slots, 1))
     assert leaves.due_out.tolist() == [2]  # of three slots: 3 us move 3 bytes, one whole slot
+
+
+@pytest.mark.parametrize(("transfers", "left"), [("down", 2), ("nearest", 1), ("up", 1)])
+def test_what_moves_is_rounded_as_asked(transfers, left):
+    """3 us move 3 of 5 bytes, 1.5 slots of 2 bytes."""
+    view = chain_view(chain([5, 4, 4], [0, 0, 0], [3, 3], [3, 3], [0, 0], [1, 0]), SHARED)
+    slots = in_slots(view, 20, SHARED, 2, transfers)
+    _, leaves = _steps(slots, 0, States.start(slots, 1))
+    assert leaves.due_out.tolist() == [left]
+    assert [slots.moved(us, 0.5) for us in (2.2, 2.8)] == {
+        "down": [1, 1], "nearest": [1, 1], "up": [2, 2]
+    }[transfers]  # fmt: skip
+
+
+def test_no_rounding_but_those():
+    with pytest.raises(ConfigError, match="cannot round"):
+        get_planner("dynprog:transfers=even")
 
 
 def test_vdnn_tries_every_threshold_with_all_and_every_other_member():

@@ -32,10 +32,13 @@ from zoo import planting
 from ooctrain.alloc import buddy, first_fit, static
 from ooctrain.alloc.base import Books
 from ooctrain.alloc.best_fit import BestFit
+from ooctrain.alloc.best_fit_caching import CachingBestFit
 from ooctrain.alloc.buddy import Buddy
 from ooctrain.alloc.bump import Bump
 from ooctrain.alloc.first_fit import FirstFit, FirstFitBySize
 from ooctrain.alloc.passthrough import Passthrough
+from ooctrain.alloc.holes import Holes
+from ooctrain.alloc.va_nnabla import NnablaVirtualAddressing
 from ooctrain.alloc.va_paper import PaperVirtualAddressing
 from ooctrain.alloc.virtual import VirtualAddressing
 from ooctrain.alloc.virtual_pages.mappings import MappingCache
@@ -54,6 +57,16 @@ def va(memory: Any) -> VirtualAddressing:
 def va_paper(memory: Any) -> PaperVirtualAddressing:
     """Paper 000's, with chunks of a page."""
     return PaperVirtualAddressing(memory, PAGE)
+
+
+def va_nnabla(memory: Any) -> NnablaVirtualAddressing:
+    """The authors' code, with chunks of a page."""
+    return NnablaVirtualAddressing(memory, PAGE, 2)
+
+
+def caching(memory: Any) -> CachingBestFit:
+    """Segments of a page for requests up to a page."""
+    return CachingBestFit(memory, small=PAGE, chunk=PAGE)
 
 
 def passthrough(memory: Any) -> Passthrough:
@@ -218,13 +231,52 @@ BUGS: dict[str, Bug] = {
     ),
     # Places.
     "holes melt with the hole behind only": Bug(
-        BestFit, BestFit, "free", "if lo in self._end_at:", "if lo in ():", "P16 B2",
+        BestFit, Holes, "joined", "if lo in self._start_of:", "if lo in ():", "P16 B2",
     ),
     "a hole of the very size is passed over": Bug(
-        BestFit, BestFit, "allocate", "(size, -1)", "(size, self.budget_bytes)", "B3 P9",
+        BestFit, Holes, "smallest", "(size_bytes, -1)", "(size_bytes, 1 << 40)", "B3 P9",
     ),
     "a small remainder is given away with the block, and lost": Bug(
-        BestFit, BestFit, "allocate", "if hole > size:", "if hole > size + ROUND_BYTES:", "P16 B1",
+        BestFit, Holes, "cut", "if hole > size_bytes:", "if hole > size_bytes + 512:", "P16 B1",
+    ),
+    # Segments.
+    "pieces of two segments are taken for neighbours": Bug(
+        caching, CachingBestFit, "free", "segment.holes.joined(offset, offset + piece)",
+        "(offset, offset + piece)", "P16",
+    ),
+    "a segment that a block still uses goes back": Bug(
+        caching, CachingBestFit, "_new_segment", "if s.unused", "if s.size_bytes",
+        "P1 P4 P5 P11 P16",
+    ),
+    "a segment goes back before its last use is over": Bug(
+        caching, CachingBestFit, "free", "if after:", "if False:", "P5",
+    ),
+    "unused segments are never given back": Bug(
+        caching, CachingBestFit, "_room", "if not segment.unused", "", "P9 P12 P16",
+    ),
+    "a refused mapping loses the unused segments": Bug(
+        caching, CachingBestFit, "_new_segment", "free.take(segment.mapping.runs)", "pass", "P8 P16",
+    ),
+    "what the driver still has is not counted": Bug(
+        caching, CachingBestFit, "_largest", "max(in_small, self._room(), *large, 0)",
+        "max(in_small, *large, 0)", "P9 P8 P12",
+    ),
+    # Ranges that are kept.
+    "a kept range of about the size serves": Bug(
+        va_nnabla, NnablaVirtualAddressing, "_exact", "self._kept[place][0] != count", "False",
+        "P2 P7 P16 P1 V1",
+    ),
+    "the rest of a range that gave chunks is lost": Bug(
+        va_nnabla, NnablaVirtualAddressing, "_made", "self._loose.extend(sources.left)", "pass", "P16",
+    ),
+    "a range that gave its chunks is kept as well": Bug(
+        va_nnabla, NnablaVirtualAddressing, "_made", "not in sources.ranges", "is not None", "P16 V3",
+    ),
+    "loose chunks are given twice": Bug(
+        va_nnabla, NnablaVirtualAddressing, "_made", "self._loose.popleft()", "pass", "P16 V3",
+    ),
+    "a waiting range goes before its last use is over": Bug(
+        va_nnabla, NnablaVirtualAddressing, "free", "if after:", "if False:", "P5",
     ),
     "buddies are joined once only": Bug(
         Buddy, Buddy, "free", "while self._remove(offset ^ length, length):",

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from zoo import planting
 
-from ooctrain.alloc.best_fit import BestFit
+from ooctrain.alloc.holes import Holes
 from ooctrain.alloc.virtual import VirtualAddressing
 from ooctrain.alloc.virtual_pages.mappings import MappingCache
 from ooctrain.execution import between_steps, placement, program
@@ -83,11 +83,11 @@ BUGS: dict[str, tuple[Any, str, str, str, str]] = {
         "-(-len(variable.shape) // ALIGN_BYTES) * ALIGN_BYTES", "small",
     ),
     "holes melt with the hole behind only": (
-        BestFit, "free", "if lo in self._end_at:", "if lo in ():", "allocator",
+        Holes, "joined", "if lo in self._start_of:", "if lo in ():", "allocator",
     ),
     "a hole is taken that is a byte too small": (
-        BestFit, "allocate", "bisect_left(self._by_size, (size, -1))",
-        "bisect_left(self._by_size, (size - 512, 1))", "allocator",
+        Holes, "smallest", "bisect_left(self.by_size, (size_bytes, -1))",
+        "bisect_left(self.by_size, (size_bytes - 512, 1))", "allocator",
     ),
     "a mapping is taken again although one of its chunks is held elsewhere": (
         MappingCache, "find", "all(map(free.is_free, mapping.runs))",

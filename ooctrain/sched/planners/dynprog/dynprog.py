@@ -16,8 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import get_args
 
-from ooctrain.sched.planners.dynprog.dynprog_search import MOST_STATES, in_slots, solve
+from ooctrain.errors import ConfigError
+from ooctrain.sched.planners.dynprog.dynprog_search import MOST_STATES, Rounding, in_slots, solve
 from ooctrain.sched.planning.chain_view import ChainView, chain_view
 from ooctrain.sched.planning.planner import check_whole_numbers
 from ooctrain.sched.planning.question import Question
@@ -35,6 +37,9 @@ class DynProg:
         slots: the memory is counted in so many slots (the paper's S).
         exact_stages: chains of at most this many stages are counted in bytes.
         most_states: so many states are followed from each stage; the paper follows all.
+        transfers: how slots that move during a call are rounded: "down" promises no room that is
+            not there, so that its idle time is never too low; "nearest" and "up" may. All are safe,
+            since what was decided is planned to the byte. Paper 002 does not say which it took.
 
     Cost: O(states) for each stage: at most 2^stages in bytes, and `most_states`.
     """
@@ -44,10 +49,16 @@ class DynProg:
     slots: int = 500
     exact_stages: int = 11
     most_states: int = MOST_STATES
+    transfers: Rounding = "down"
 
     def __post_init__(self) -> None:
         check_whole_numbers(self.name, {"slots": self.slots, "most_states": self.most_states})
         check_whole_numbers(self.name, {"exact_stages": self.exact_stages}, least=0)
+        if self.transfers not in get_args(Rounding):
+            raise ConfigError(
+                f"dynprog cannot round transfers {self.transfers!r}", code="OOC-106",
+                fix=f"transfers is one of {', '.join(get_args(Rounding))}",
+            )  # fmt: skip
 
     def plan(
         self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
@@ -63,7 +74,7 @@ class DynProg:
         view.check_budget(self.name, question.budget_bytes)
         memory_bytes = question.budget_bytes - view.pinned_bytes
         slot_bytes = 1.0 if len(view) <= self.exact_stages else memory_bytes / self.slots
-        slotted = in_slots(view, memory_bytes, question.machine, slot_bytes)
+        slotted = in_slots(view, memory_bytes, question.machine, slot_bytes, self.transfers)
         solution = solve(slotted, self.most_states)
         notes = {"offloaded": len(view), "stages": len(view), "slot_bytes": slot_bytes}
         chosen: Sequence[int] = range(len(view))

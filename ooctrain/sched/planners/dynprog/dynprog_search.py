@@ -8,7 +8,7 @@ The least idle time for each such state is kept. States are columns of numbers, 
 decided for thousands of them in one vector operation.
 
 Source: paper 002, section 5.2 and algorithm 1, repaired (docs/errata.md, 002-*: Delta+ in the
-feasibility tests, ex^B in (6), y_{j+1} in (9), sizes up and transferred amounts down). Departures:
+feasibility tests, ex^B in (6), y_{j+1} in (9), sizes up; amounts that move are rounded as asked). Departures:
 both rates of the link are told apart, and on a duplex link both directions may work at once between
 the phases. Read next: `sched/planners/pofo/pofo_search.py`, which adds recomputation.
 """
@@ -18,13 +18,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from ooctrain.sched.planning.chain_view import ChainView
 from ooctrain.step.machine import Machine
 
+#: How an amount that moves in a given time becomes whole slots.
+Rounding = Literal["down", "nearest", "up"]
 State = tuple[int, int, int]  # (M_F, D_F, D_B) in slots
 #: On ten networks from ResNet-18 to DenseNet-201 (30 to 90 %, batch 32, v100-pcie) 20000 find no
 #: less idle time; 1000 find up to 23 % more.
@@ -41,6 +43,7 @@ class SlotChain:
         memory: of the device.
         out_rate, in_rate: slots per us.
         duplex: whether both directions work at once.
+        transfers: how the slots that move during a call are rounded.
     """
 
     x: tuple[int, ...]
@@ -53,6 +56,14 @@ class SlotChain:
     out_rate: float
     in_rate: float
     duplex: bool = False
+    transfers: Rounding = "down"
+
+    def moved(self, during_us: float, rate: float) -> int:
+        """Slots that the link moves in a time at a rate."""
+        slots = during_us * rate
+        if self.transfers == "nearest":
+            return round(slots)
+        return math.ceil(slots) if self.transfers == "up" else int(slots)
 
 
 class States(NamedTuple):
@@ -97,8 +108,11 @@ class OffloadSolution:
     offloaded: tuple[int, ...]
 
 
-def in_slots(view: ChainView, memory_bytes: int, machine: Machine, slot_bytes: float) -> SlotChain:
-    """A chain counted in slots: sizes rounded up, the memory down."""
+def in_slots(
+    view: ChainView, memory_bytes: int, machine: Machine, slot_bytes: float,
+    transfers: Rounding = "down",
+) -> SlotChain:  # fmt: skip
+    """A chain counted in slots: sizes rounded up, the memory down, what moves as `transfers`."""
 
     def up(sizes: Sequence[int]) -> tuple[int, ...]:
         return tuple(-int(-size // slot_bytes) for size in sizes)
@@ -114,6 +128,7 @@ def in_slots(view: ChainView, memory_bytes: int, machine: Machine, slot_bytes: f
         out_rate=machine.out_bytes_per_us / slot_bytes,
         in_rate=machine.in_bytes_per_us / slot_bytes,
         duplex=machine.link == "duplex",
+        transfers=transfers,
     )
 
 
@@ -208,8 +223,8 @@ def _steps(chain: SlotChain, i: int, states: States) -> tuple[States, States]:
     wait_b = np.maximum(0, need_b - chain.memory)  # (6)
     waited_us = wait_f / chain.out_rate + wait_b / chain.in_rate
     idle = np.where(fits, states.idle_us + waited_us, np.inf)
-    sent = wait_f + int(chain.forward_us[i] * chain.out_rate)
-    fetched = wait_b + int(chain.backward_us[i] * chain.in_rate)
+    sent = wait_f + chain.moved(chain.forward_us[i], chain.out_rate)
+    fetched = wait_b + chain.moved(chain.backward_us[i], chain.in_rate)
     made, size = held + chain.x[i + 1], chain.x[i]
     rows, yes = np.arange(len(held)), np.ones(len(held), bool)
     stays = States(

@@ -2,17 +2,18 @@
 
 Three numbers and the graph decide the list. An edge from the call that makes a value to one that
 reads it, `swapout_threshold` topological levels long or longer, becomes a trip: out once the value
-is made, back in `swapin_ahead` levels before it is read. Readers at most `swapin_groupby` levels
-apart share one trip. The rule uses neither time nor memory.
+is made, back in `swapin_ahead` levels before it is read. Readers of which each lies at most
+`swapin_groupby` levels behind the one before share one trip. The rule uses neither time nor memory.
 
-Sources: paper 001, sections 2.1 and 3.1; the authors' TFLMS (branch tflmsv2, lms.py). Departures:
-among the calls that could trigger a swap-in the code picks any element of a set, we the last one in
-trace order, and begins to look a level earlier; its groups are chains, each reader at most
-`swapin_groupby` levels behind the one before, ours lie that near to their first reader; its
-threshold is strict (distance > n), ours is paper 001's (>=); the code skips tensors of fewer than
-two dimensions, we do not; a swap-out is waited for when its bytes are needed, oldest first, where
-TensorFlow frees a tensor as soon as it is out. Erratum: paper 000 quotes the rule as distance <=
-threshold; the code and paper 001 swap long edges. Read next: `lms_auto.py`, `lms_grid.py`.
+Sources: paper 001, sections 2.1 and 3.1; the authors' TFLMS (branch tflmsv2, lms.py). Where the two
+differ, `rule` chooses: "paper" swaps edges from the threshold on and begins `swapin_ahead` levels
+before the reader to look for a call that triggers a swap-in; "code" swaps edges longer than the
+threshold and begins one level earlier. Paper 001 does not say which readers share a trip: that is
+the code's. Departures: among the calls that could trigger a swap-in the code picks any element of a
+set, we the last one in trace order; it skips tensors of fewer than two dimensions, we do not; a
+swap-out is waited for when its bytes are needed, oldest first, where TensorFlow frees a tensor as
+soon as it is out. Erratum: paper 000 quotes the rule as distance <= threshold; the code and paper
+001 swap long edges. Read next: `lms_auto.py`, `lms_grid.py`.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
+from ooctrain.errors import ConfigError
 from ooctrain.sched.planners.lms.lms_peak import HeldCurve
 from ooctrain.sched.planning.decisions import BEFORE_THE_STEP
 from ooctrain.sched.planning.fastest import Candidate, fastest_list
@@ -39,6 +41,7 @@ from ooctrain.step.trace import Trace
 
 #: The authors' code looks so many levels further back for a call that can trigger a swap-in.
 LEVELS_TO_SEARCH = 10
+Rule = Literal["paper", "code"]
 
 
 class Trip(NamedTuple):
@@ -62,7 +65,9 @@ class Lms:
     Args:
         swapout_threshold: edges of at least this length are swapped.
         swapin_ahead: how long before its reader a value is to come back; 0: right before it.
-        swapin_groupby: readers at most this far behind the first of them share its swap-in.
+        swapin_groupby: a reader at most this far behind the one before shares its swap-in.
+        rule: "paper": paper 001 as printed; "code": TFLMS, where a threshold and a head start of n
+            are those of n + 1 in print.
 
     Cost: O(calls^2 / word size + uses).
     """
@@ -72,10 +77,26 @@ class Lms:
     swapout_threshold: int = 1
     swapin_ahead: int = 1
     swapin_groupby: int = 0
+    rule: Rule = "paper"
 
     def __post_init__(self) -> None:
         names = ("swapout_threshold", "swapin_ahead", "swapin_groupby")
         check_whole_numbers("lms", {name: getattr(self, name) for name in names}, least=0)
+        if self.rule not in get_args(Rule):
+            raise ConfigError(
+                f"lms has no rule {self.rule!r}", code="OOC-106",
+                fix='rule is "paper" or "code"',
+            )  # fmt: skip
+
+    @property
+    def least_distance(self) -> int:
+        """The least length of an edge that is swapped, in levels."""
+        return self.swapout_threshold + (self.rule == "code")
+
+    @property
+    def head_start(self) -> int:
+        """How many levels before the reader a swap-in is triggered; 0: right before it."""
+        return self.swapin_ahead + (self.rule == "code") if self.swapin_ahead else 0
 
     def plan(
         self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
@@ -137,7 +158,7 @@ class LevelGraph:
     def trips(self, lms: Lms) -> Iterator[Trip]:
         """All trips of some parameters, variable by variable. What persists stays."""
         for variable, reach in self._travellers:
-            if reach >= lms.swapout_threshold:
+            if reach >= lms.least_distance:
                 yield from self._trips_of(variable, lms)
 
     def _reach(self, variable: int) -> float:
@@ -149,18 +170,19 @@ class LevelGraph:
 
     def _trips_of(self, variable: int, lms: Lms) -> Iterator[Trip]:
         producer = self.trace.producer[variable]
-        home, last_use, group = 0, BEFORE_THE_STEP, None
+        home, last_use, before = 0, BEFORE_THE_STEP, None
         if producer is not None:
             home, last_use = self.level[producer], producer
         for reader in self.trace.readers[variable]:
             level = self.level[reader]
-            far = level - home >= lms.swapout_threshold or last_use == BEFORE_THE_STEP
-            if far and (group is None or level - group > lms.swapin_groupby):
-                group = level
-                trigger = self.trigger(reader, lms.swapin_ahead)
+            far = level - home >= lms.least_distance or last_use == BEFORE_THE_STEP
+            if far and (before is None or level - before > lms.swapin_groupby):
+                trigger = self.trigger(reader, lms.head_start)
                 # A trip whose way back begins where its way out does would gain nothing.
                 if trigger > last_use or last_use == BEFORE_THE_STEP:
                     yield Trip(variable, last_use, trigger)
+            if far:
+                before = level
             last_use = reader
 
 
@@ -174,14 +196,14 @@ def peak(graph: LevelGraph, granule: Granule, lms: Lms) -> tuple[int, str]:
 def list_with(graph: LevelGraph, lms: Lms, budget_bytes: int, granule: Granule) -> Candidate:
     """The list of some parameters that fit the budget."""
     writer = _write(graph, granule, graph.trips(lms), budget_bytes)
-    return Candidate(
-        writer.finish(),
-        {
-            "swapout_threshold": lms.swapout_threshold,
-            "swapin_ahead": lms.swapin_ahead,
-            "swapin_groupby": lms.swapin_groupby,
-        },
-    )
+    notes: dict[str, Any] = {
+        "swapout_threshold": lms.swapout_threshold,
+        "swapin_ahead": lms.swapin_ahead,
+        "swapin_groupby": lms.swapin_groupby,
+    }
+    if lms.rule != "paper":
+        notes["rule"] = lms.rule
+    return Candidate(writer.finish(), notes)
 
 
 def _write(
