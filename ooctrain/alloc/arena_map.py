@@ -43,7 +43,8 @@ def pieces_of(snapshot: Snapshot) -> list[ArenaPiece]:
     """The arena from its first byte to its last.
 
     An allocator whose snapshot says neither where its arena begins ("base"), nor which chunks it
-    uses ("chunks"), nor which "segments" it has, has no physical layout: its blocks are drawn one behind the other.
+    uses ("chunks"), nor which "segments" it has, has no physical layout: its blocks
+    are drawn one behind the other.
     """
     live = sorted(_live(snapshot), key=lambda piece: piece.lo)
     found: list[ArenaPiece] = []

@@ -110,18 +110,14 @@ def exact_places(
     low, high, left = enough_bytes, most_bytes, nodes  # below `low` there is none
     capacity, proved = enough_bytes, True
     while low < high and left > 0:
-        # The last question may use all that is left; each earlier one a part of it.
-        share = left if high - low <= 1 else max(left // 4, 1)
-        status, offsets, used = _placed(sections, capacity, share)
+        # Each question may use a part of what is left, so that a hard one leaves some for others.
+        status, offsets, used = _placed(sections, capacity, max(left // 4, 1))
         left -= used
         if status == FOUND:
-            extent = max(offset + size for offset, size in zip(offsets, sizes, strict=True))
-            best, high = offsets, extent
-        elif status == NONE:
-            low = capacity + 1
+            best, high = offsets, _extent(offsets, sizes)
         else:
-            proved, low = False, capacity + 1
-        capacity = (low + high) // 2 if best is None or low < high - 1 else low
+            proved, low = proved and status == NONE, capacity + 1
+        capacity = (low + high) // 2
     return ExactPlaces(best, high, proved and low >= high, nodes - left)
 
 
@@ -136,8 +132,11 @@ def places_within(
     status, offsets, used = _placed(sections_of(sizes, spans), capacity_bytes, nodes)
     if status != FOUND:
         return ExactPlaces(None, capacity_bytes, status == NONE, used)
-    extent = max((o + size for o, size in zip(offsets, sizes, strict=True)), default=0)
-    return ExactPlaces(offsets, extent, False, used)
+    return ExactPlaces(offsets, _extent(offsets, sizes), False, used)
+
+
+def _extent(offsets: Sequence[int], sizes: Sequence[int]) -> int:
+    return max((offset + size for offset, size in zip(offsets, sizes, strict=True)), default=0)
 
 
 def sections_of(sizes: Sequence[int], spans: Spans) -> Sections:
@@ -296,7 +295,7 @@ def _tries(sections, search, order, since, since_rank):
 
 @compiled
 def _place(sections, search, block, low, begin, end, raised, floors):
-    """Places a block; (lows that were raised, floors that were, whether any block left is beside it).
+    """Places a block; (lows that were raised, floors that were, blocks left beside it).
 
     Args:
         raised, floors: what was changed and its value before, to be filled.

@@ -16,11 +16,11 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, get_args
 
-from ooctrain.alloc.base import Block, Books, Reached, Stats
+from ooctrain.alloc.base import Block, Books, Reached, Stats, size_of
 from ooctrain.alloc.best_fit import ROUND_BYTES
-from ooctrain.alloc.static import Forecast, Lifetime, Order, Packing, pack
+from ooctrain.alloc.static import EXACT_WORK, Forecast, Lifetime, Order, Packing, pack
 from ooctrain.devices.base import Memory
 from ooctrain.errors import ConfigError, OutOfDeviceMemory, PlanMismatch
 from ooctrain.sched.spans import lowest_gap
@@ -32,24 +32,28 @@ class FirstFit:
 
     Args:
         memory: the arena; it is used as one linear piece.
-        order: in which blocks are placed: "list" or "size".
+        order: in which blocks are placed: "list", "size", or "exact": the best that a search finds.
         pools: 2: parameters and their gradients apart; 1: all together.
+        work: of that search, in nodes times blocks; the result depends on no clock.
     """
 
     name = "first-fit"
     granule = Granule(ROUND_BYTES, ranges=False)
 
-    def __init__(self, memory: Memory, order: Order = "list", pools: int = 2):
-        if order not in ("list", "size") or pools not in (1, 2):
+    def __init__(
+        self, memory: Memory, order: Order = "list", pools: int = 2, work: int = EXACT_WORK
+    ):
+        if order not in get_args(Order) or pools not in (1, 2) or not size_of(work):
             raise ConfigError(
-                f"first-fit has no order {order!r} with {pools!r} pools",
+                f"first-fit has no order {order!r} with {pools!r} pools and work {work!r}",
                 code="OOC-106",
-                fix='order is "list" or "size", pools is 1 or 2',
+                fix=f"order is one of {', '.join(get_args(Order))}, pools is 1 or 2, work a "
+                "positive whole number",
             )
         self.budget_bytes = memory.size_bytes // ROUND_BYTES * ROUND_BYTES
         self._base = memory.linear()
         self._books = Books(self.name, self.budget_bytes)
-        self._order, self._pools = order, pools
+        self._order, self._pools, self._work = order, pools, work
         self._taken: list[tuple[int, int]] = []  # (offset, end) of the live blocks, by offset
         self._packing: Packing | None = None
         self._expected: list[tuple[Lifetime, int]] = []  # each request with its offset
@@ -68,7 +72,7 @@ class FirstFit:
                 f"{self.name} has live blocks: a plan comes before the first",
                 fix="free all blocks first, or plan with a new allocator",
             )
-        packing = pack(forecast, self.granule, self._order, self._pools)
+        packing = pack(forecast, self.granule, self._order, self._pools, self._work)
         if packing.extent_bytes > self.budget_bytes:
             raise self._too_large(packing)
         once = {first for first, _ in forecast.carried}
@@ -210,5 +214,7 @@ class FirstFitBySize(FirstFit):
 
     name = "first-fit-by-size"
 
-    def __init__(self, memory: Memory, order: Order = "size", pools: int = 1):
-        super().__init__(memory, order, pools)
+    def __init__(
+        self, memory: Memory, order: Order = "size", pools: int = 1, work: int = EXACT_WORK
+    ):
+        super().__init__(memory, order, pools, work)

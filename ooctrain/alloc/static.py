@@ -6,11 +6,12 @@ block goes to the lowest offset that is free during its life. In list order this
 Placing large blocks first packs more tightly, since small blocks find room between large ones but
 not the reverse. The packing is tighter still if, among blocks of about one size, those that live
 longest go first. Optimal packing is NP-hard; its lower bound is the largest total that lives at one
-time.
+time. The order "exact" searches for the optimum, with a bounded number of nodes.
 
 Sources: paper 004, section 4.4 (first fit, list order, a pool of its own for parameters); for the
 order by size, Pisarchyk and Lee, "Efficient memory management for deep neural net inference"
-(2020); the classes of size are ours. Read next: `first_fit.py`, which serves from a packing.
+(2020); the classes of size are ours. Read next: `first_fit.py`, which serves from a packing;
+`exact_places.py`.
 """
 
 from __future__ import annotations
@@ -26,11 +27,13 @@ import numpy as np
 from ooctrain.alloc.base import Allocator
 from ooctrain.units import Granule
 
-Order = Literal["list", "size"]
+Order = Literal["list", "size", "exact"]
 Span = tuple[int, int]
 _FEW = 256
 #: From so many blocks on a compiled search is worth its compilation.
 MANY = 10_000
+#: What the exact search may do: nodes times blocks. About ten seconds.
+EXACT_WORK = 20_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,15 +89,19 @@ class Packing:
         return sum(self.pools)
 
 
-def pack(forecast: Forecast, granule: Granule, order: Order, pools: int) -> Packing:
+def pack(
+    forecast: Forecast, granule: Granule, order: Order, pools: int, work: int = EXACT_WORK
+) -> Packing:
     """Packs a forecast.
 
     Args:
         granule: every block takes whole granules.
         order: "list": as they are asked for; "size": the largest first, or by powers of two of the
-            size and then the longest life first, whichever gives the smaller pool.
+            size and then the longest life first, or as they are asked for, whichever gives the
+            smallest pool; "exact": the smallest pool that a search from there on finds.
         pools: 2: parameters and their gradients in a pool of their own, before the others; 1: all
             in one.
+        work: that the exact search may do for each pool, in nodes times blocks.
 
     Cost: in list order O(n k log k) for n blocks of which k live at the same time, by size
         O(n (n + k log k)), both in NumPy: 0.1 s for 2000. From `MANY` blocks on O(n k log k) for
@@ -118,6 +125,8 @@ def pack(forecast: Forecast, granule: Granule, order: Order, pools: int) -> Pack
             for key in _KEYS[order]
         ]
         placed = min(found, key=lambda offsets: _extent(offsets, sizes))
+        if order == "exact":
+            placed = _exact(placed, sizes, spans, work)
         for i, offset in placed.items():
             offsets[i] = offset + sum(extents)
         extents.append(_extent(placed, sizes))
@@ -173,6 +182,26 @@ def _place(
     return offsets
 
 
+def _exact(
+    known: dict[int, int], sizes: Sequence[int], spans: Sequence[tuple[Span, ...]], work: int
+) -> dict[int, int]:
+    """The best packing that the search finds, which is never above the known one."""
+    members = sorted(known)
+    mine = [sizes[i] for i in members]
+    lives = [spans[i] for i in members]
+    flat = [(size, span) for size, own in zip(mine, lives, strict=True) for span in own]
+    least = most_alive([size for size, _ in flat], [span for _, span in flat])
+    extent = _extent(known, sizes)
+    if least == extent:
+        return known
+    # Late: whoever packs a step has no need of the compiler that it loads.
+    exact_places = import_module("ooctrain.alloc.exact_places")
+    found = exact_places.exact_places(mine, lives, least, extent, max(1, work // len(members)))
+    if found.offsets is None:
+        return known
+    return dict(zip(members, found.offsets, strict=True))
+
+
 def _gap_between(starts: np.ndarray, stops: np.ndarray, size_bytes: int) -> int:
     """`sched/spans.lowest_gap` in NumPy, of what lies in any order."""
     order = np.argsort(starts)
@@ -199,7 +228,8 @@ def _by_class_and_life(size: int, spans: tuple[Span, ...]) -> tuple[int, ...]:
 
 _KEYS: Mapping[Order, Sequence[Callable[[int, tuple[Span, ...]], tuple[int, ...]]]] = {
     "list": (_as_asked,),
-    "size": (_by_size, _by_class_and_life),
+    "size": (_by_size, _by_class_and_life, _as_asked),
+    "exact": (_by_size, _by_class_and_life, _as_asked),
 }
 
 

@@ -70,8 +70,9 @@ def test_it_keeps_the_laws_for_long(name):
     assert check_allocator(NAMES[name], examples=1500, seed=1) == 1500
 
 
-@pytest.mark.parametrize("name", ["best-fit", "best-fit-caching:chunk=4KiB", "va:chunk=4KiB", "va-nnabla:chunk=4KiB",
-     "va-paper:chunk=4KiB"],
+@pytest.mark.parametrize(
+    "name", ["best-fit", "best-fit-caching:chunk=4KiB", "va:chunk=4KiB", "va-nnabla:chunk=4KiB",
+             "va-paper:chunk=4KiB"],
 )  # fmt: skip
 def test_every_obtaining_call_is_refused_once(name):
     """At least one for each piece of memory, one reservation, one mapping, one access."""

@@ -12,11 +12,12 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.strategies import machines, traces
 
 import ooctrain as oc
+from ooctrain.alloc import exact_places
 from ooctrain.alloc.dry_run import DryAllocator, DryMemory
 from ooctrain.alloc.first_fit import FirstFit, FirstFitBySize
 from ooctrain.alloc.registry import choose_allocator
@@ -40,7 +41,7 @@ from ooctrain.sched.planners.registry import get_planner
 from ooctrain.units import Granule
 
 SECTOR = Granule(512, ranges=False)
-WAYS = [("list", 1), ("list", 2), ("size", 1), ("size", 2)]
+WAYS = [("list", 1), ("list", 2), ("size", 1), ("size", 2), ("exact", 1), ("exact", 2)]
 KINDS = [FirstFit, FirstFitBySize]
 
 
@@ -61,8 +62,16 @@ def overlap(a: Lifetime, b: Lifetime) -> bool:
     return a.begin < b.end and b.begin < a.end
 
 
-@given(forecasts(), st.sampled_from(WAYS))
-def test_s1_to_s4(foreseen, way):
+@pytest.fixture
+def without_the_compiler(monkeypatch):
+    """The exact search on a few blocks takes less than to compile it."""
+    for name, function in list(vars(exact_places).items()):
+        monkeypatch.setattr(exact_places, name, getattr(function, "py_func", function))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(foreseen=forecasts(), way=st.sampled_from(WAYS))
+def test_s1_to_s4(foreseen, way, without_the_compiler):
     order, pools = way
     packing = pack(foreseen, SECTOR, order, pools)
     sizes = [SECTOR.granted(life.nbytes) for life in foreseen.lifetimes]

@@ -42,7 +42,8 @@ def test_a_request_gets_a_segment_of_the_size_that_the_framework_asks_for(rules,
     ("rules", "hole", "size", "taken"),
     [("nnabla", MIB, MIB - 512, MIB - 512), ("nnabla", 4 * MIB, 3 * MIB, 4 * MIB),
      ("nnabla", 4 * MIB + 512, 3 * MIB, 3 * MIB), ("nnabla", 8 * MIB, 2 * MIB + 1, 17 * MIB // 8),
-     ("pytorch", 20 * MIB, 2 * MIB + 512, 2 * MIB + 512), ("pytorch", 20 * MIB, 19 * MIB, 20 * MIB)],
+     ("pytorch", 20 * MIB, 2 * MIB + 512, 2 * MIB + 512),
+     ("pytorch", 20 * MIB, 19 * MIB, 20 * MIB)],
 )  # fmt: skip
 def test_a_piece_is_split_only_where_enough_is_left(rules, hole, size, taken):
     assert RULES[rules].piece_bytes(size, hole) == taken
@@ -115,8 +116,10 @@ SIZES = st.lists(
               st.tuples(st.just("allocate"), st.integers(1, 9))),
     max_size=40,
 )  # fmt: skip
-_ALL_FOUR = [("allocate", 2), ("allocate", 3), ("free", 0), ("allocate", 2), ("free", 0),
-             ("allocate", 6), ("free", 1), ("allocate", 1), ("free", 0), ("allocate", 9)]  # fmt: skip
+_ALL_FOUR = [
+    ("allocate", 2), ("allocate", 3), ("free", 0), ("allocate", 2), ("free", 0),
+    ("allocate", 6), ("free", 1), ("allocate", 1), ("free", 0), ("allocate", 9),
+]  # fmt: skip
 
 
 class Written:

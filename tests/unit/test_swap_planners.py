@@ -213,8 +213,10 @@ def test_swapin_groupby_lets_near_readers_share_a_trip():
 def readers_at(*levels):
     """A value made at level 1 and read at some levels, beside a chain that has no other reader."""
     chain = ["f1: x -> a c1"]
-    for level in range(2, max(levels) + 1):
-        chain.append(f"f{level}: c{level - 1}{' a' * (level in levels)} -> c{level}")
+    chain += [
+        f"f{level}: c{level - 1}{' a' * (level in levels)} -> c{level}"
+        for level in range(2, max(levels) + 1)
+    ]
     return step(*chain)
 
 

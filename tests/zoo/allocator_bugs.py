@@ -36,8 +36,8 @@ from ooctrain.alloc.best_fit_caching import CachingBestFit
 from ooctrain.alloc.buddy import Buddy
 from ooctrain.alloc.bump import Bump
 from ooctrain.alloc.first_fit import FirstFit, FirstFitBySize
-from ooctrain.alloc.passthrough import Passthrough
 from ooctrain.alloc.holes import Holes
+from ooctrain.alloc.passthrough import Passthrough
 from ooctrain.alloc.va_nnabla import NnablaVirtualAddressing
 from ooctrain.alloc.va_paper import PaperVirtualAddressing
 from ooctrain.alloc.virtual import VirtualAddressing
@@ -255,7 +255,8 @@ BUGS: dict[str, Bug] = {
         caching, CachingBestFit, "_room", "if not segment.unused", "", "P9 P12 P16",
     ),
     "a refused mapping loses the unused segments": Bug(
-        caching, CachingBestFit, "_new_segment", "free.take(segment.mapping.runs)", "pass", "P8 P16",
+        caching, CachingBestFit, "_new_segment", "free.take(segment.mapping.runs)", "pass",
+        "P8 P16",
     ),
     "what the driver still has is not counted": Bug(
         caching, CachingBestFit, "_largest", "max(in_small, self._room(), *large, 0)",
@@ -267,10 +268,12 @@ BUGS: dict[str, Bug] = {
         "P2 P7 P16 P1 V1",
     ),
     "the rest of a range that gave chunks is lost": Bug(
-        va_nnabla, NnablaVirtualAddressing, "_made", "self._loose.extend(sources.left)", "pass", "P16",
+        va_nnabla, NnablaVirtualAddressing, "_made",
+        "self._loose.extend(sources.left)", "pass", "P16",
     ),
     "a range that gave its chunks is kept as well": Bug(
-        va_nnabla, NnablaVirtualAddressing, "_made", "not in sources.ranges", "is not None", "P16 V3",
+        va_nnabla, NnablaVirtualAddressing, "_made", "not in sources.ranges",
+        "is not None", "P16 V3",
     ),
     "loose chunks are given twice": Bug(
         va_nnabla, NnablaVirtualAddressing, "_made", "self._loose.popleft()", "pass", "P16 V3",

@@ -8,7 +8,7 @@ The least idle time for each such state is kept. States are columns of numbers, 
 decided for thousands of them in one vector operation.
 
 Source: paper 002, section 5.2 and algorithm 1, repaired (docs/errata.md, 002-*: Delta+ in the
-feasibility tests, ex^B in (6), y_{j+1} in (9), sizes up; amounts that move are rounded as asked). Departures:
+feasibility tests, ex^B in (6), y_{j+1} in (9), sizes up; amounts that move as asked). Departures:
 both rates of the link are told apart, and on a duplex link both directions may work at once between
 the phases. Read next: `sched/planners/pofo/pofo_search.py`, which adds recomputation.
 """

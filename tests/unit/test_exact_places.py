@@ -1,0 +1,113 @@
+"""Exact static packing: the optimum, known by brute force and from the public instances."""
+
+from __future__ import annotations
+
+import csv
+from itertools import combinations, permutations
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from ooctrain.alloc import exact_places as search
+from ooctrain.alloc import static
+from ooctrain.alloc.dry_run import DryMemory
+from ooctrain.alloc.exact_places import exact_places, places_within
+from ooctrain.alloc.first_fit import FirstFit
+from ooctrain.alloc.static import Forecast, Lifetime, most_alive, pack
+from ooctrain.errors import ConfigError
+from ooctrain.units import Granule
+
+span = st.tuples(st.integers(0, 9), st.integers(1, 6)).map(lambda p: (p[0], p[0] + p[1]))
+few = st.lists(st.tuples(st.integers(1, 9), span), min_size=1, max_size=6)
+#: Six blocks that no order of first fit by size or by time packs in the 10 bytes that do.
+HARD = [(4, (0, 3)), (3, (2, 6)), (3, (5, 9)), (7, (4, 5)), (6, (3, 4)), (5, (6, 8))]
+
+
+@pytest.fixture(autouse=True)
+def without_the_compiler(request, monkeypatch):
+    """A few nodes are visited sooner than a search is compiled."""
+    if "slow" not in request.keywords:
+        for name, function in list(vars(search).items()):
+            monkeypatch.setattr(search, name, getattr(function, "py_func", function))
+
+
+def apart(sizes, spans, offsets):
+    """Whether no two blocks share a byte at one time."""
+    placed = list(zip(sizes, spans, offsets, strict=True))
+    return all(
+        low + size <= other_low or other_low + other <= low
+        or not any(a < d and c < b for a, b in own for c, d in others)
+        for (size, own, low), (other, others, other_low) in combinations(placed, 2)
+    )  # fmt: skip
+
+
+def least_extent(sizes, spans):
+    """The optimum: of all orders, each block at the lowest place that is free."""
+    return min(
+        static._extent(static._place(order, sizes, spans), sizes)
+        for order in permutations(range(len(sizes)))
+    )
+
+
+@settings(max_examples=25)
+@given(few)
+@example(HARD)
+@example([(1, (0, 2)), (1, (1, 3)), (2, (2, 4)), (1, (3, 5))])
+def test_it_is_the_optimum_of_all_orders(blocks):
+    sizes, spans = [size for size, _ in blocks], [(own,) for _, own in blocks]
+    least = most_alive(sizes, [own for _, own in blocks])
+    found = exact_places(sizes, spans, least, sum(sizes) + 1, 100_000)
+    assert found.proved
+    assert found.offsets is not None
+    assert apart(sizes, spans, found.offsets)
+    assert found.extent_bytes == least_extent(sizes, spans)
+    assert max(o + s for o, s in zip(found.offsets, sizes, strict=True)) == found.extent_bytes
+
+
+@settings(max_examples=15)
+@given(few)
+def test_below_the_optimum_it_proves_that_there_is_none(blocks):
+    sizes, spans = [size for size, _ in blocks], [(own,) for _, own in blocks]
+    found = places_within(sizes, spans, least_extent(sizes, spans) - 1, 100_000)
+    assert (found.offsets, found.proved) == (None, True)
+
+
+@settings(max_examples=15)
+@given(st.lists(st.tuples(st.integers(1, 9), st.lists(span, min_size=1, max_size=2)), max_size=5))
+@example([(5, [(0, 2), (10, 12)]), (3, [(10, 12)]), (3, [(4, 8)]), (2, [(0, 12)])])
+def test_blocks_that_live_twice_keep_their_place(blocks):
+    sizes, spans = [size for size, _ in blocks], [tuple(own) for _, own in blocks]
+    found = places_within(sizes, spans, sum(sizes), 10_000)
+    assert found.offsets is not None
+    assert apart(sizes, spans, found.offsets)
+
+
+def test_it_stops_after_so_many_nodes_and_keeps_what_is_known():
+    lives = tuple(Lifetime(size, "x", *own) for size, own in HARD)
+    by_size = pack(Forecast(lives), Granule(1), "size", 1)
+    exact = pack(Forecast(lives), Granule(1), "exact", 1)
+    hurried = pack(Forecast(lives), Granule(1), "exact", 1, work=1)
+    assert exact.extent_bytes < by_size.extent_bytes
+    assert hurried.extent_bytes == by_size.extent_bytes
+    assert pack(Forecast(lives), Granule(1), "exact", 1) == exact
+
+
+def test_what_first_fit_cannot_do_is_refused():
+    for wrong in ({"order": "best"}, {"work": 0}, {"work": "long"}):
+        with pytest.raises(ConfigError, match="first-fit has no order"):
+            FirstFit(DryMemory(1 << 20), **wrong)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", "BCDFHJK")
+def test_public_instances_are_packed_at_their_capacity(name, request):
+    """MiniMalloc's: the largest first needs 17.9 to 37.5 % more on all eleven."""
+    path = request.config.rootpath / f"tests/data/minimalloc/{name}.1048576.csv"
+    with path.open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    sizes = [int(row["size"]) for row in rows]
+    spans = [((int(row["lower"]), int(row["upper"])),) for row in rows]
+    found = places_within(sizes, spans, 1 << 20, 40_000)
+    assert found.offsets is not None
+    assert apart(sizes, spans, found.offsets)
