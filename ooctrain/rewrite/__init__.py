@@ -20,6 +20,7 @@ from ooctrain.rewrite.narrow import narrow_by_name
 from ooctrain.rewrite.pin_small import NAME as PIN_SMALL
 from ooctrain.rewrite.pin_small import pin_again, pin_by_name
 from ooctrain.rewrite.plugged import ENTRY_POINTS, Keeps, NamedRewrite, plugged_rewrite
+from ooctrain.rewrite.reorder import reorder
 from ooctrain.rewrite.share_storage import share_storage
 from ooctrain.rewrite.tile import remark_by_name, tile_by_name
 from ooctrain.step.trace import Trace
@@ -30,7 +31,11 @@ Rewrite = Callable[[Trace], Trace]
 class Rewrites(Mapping[str, Rewrite]):
     """{name: rewrite}; "tile:4x4" is looked up as "tile" and gets its parameters."""
 
-    plain: Mapping[str, Rewrite] = {"fuse": fuse, "share_storage": share_storage}
+    plain: Mapping[str, Rewrite] = {
+        "fuse": fuse,
+        "share_storage": share_storage,
+        "reorder": reorder,
+    }
     with_parameters = ("tile", "bands", "bands_again", PIN_SMALL, NARROW)
 
     def __getitem__(self, name: str) -> Rewrite:
