@@ -11,8 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from properties.test_rewrites_of_calls import SCALARS, initial, same
 from support.random_calls import random_calls
-from support.strict_storage import run_strictly
 from support.strategies import SEEDS
+from support.strict_storage import run_strictly
 
 import ooctrain as oc
 from ooctrain.api import step_trace
