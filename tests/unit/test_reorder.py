@@ -87,7 +87,7 @@ def test_what_an_order_holds_is_what_the_budget_says(seed, calls):
 
 
 def test_on_small_graphs_it_is_near_the_best_of_all_orders():
-    """Of 40 random graphs of six calls and their updates, at least 38 get the least peak that any order has."""
+    """Of 40 random graphs of six calls, at least 38 get the least peak that any order has."""
     best = 0
     for seed in range(40):
         trace = random_trace(random.Random(seed), calls=6, max_bytes=24)
