@@ -28,8 +28,11 @@ from ooctrain.testing.emulator.ptx_text import Instruction, readable
 COST = {
     "div u32": 18, "rem u32": 20, "div s64": 70, "rem s64": 70, "div u64": 70, "rem u64": 70,
     "div f32": 9, "sqrt f32": 8, "rcp f32": 6, "mul s64": 3, "mul u64": 3, "add s64": 2,
-    "mad u64": 4, "mad s64": 4, "shr u64": 2, "shl b64": 2, "xor b64": 2,
+    "mad u64": 4, "mad s64": 4, "shr u64": 2, "shl b64": 2, "xor b64": 2, "neg f32": 0,
+    "setp s64": 2, "setp u64": 2, "selp b64": 2, "sub s64": 2, "and b64": 2, "or b64": 2,
 }  # fmt: skip
+#: What costs none: registers get other names, parameters are operands of what uses them.
+FREE = ("mov", "cvta")
 #: Instructions for a byte: 132 processors of 4 schedulers at 1.755 GHz, 32 lanes, 4.8 TB/s (H200).
 ISSUED_PER_BYTE = 132 * 4 * 1.755e9 * 32 / 4.8e12
 
@@ -96,8 +99,7 @@ class CountingLauncher(PtxLauncher):
 def _counted(
     step: Any, instruction: Instruction, traffic: Traffic, share: float
 ) -> Callable[[Lanes], None]:
-    kind = " ".join((instruction.opcode, *instruction.suffixes[-1:]))
-    cost, width = COST.get(kind, 1), width_of(instruction)
+    cost, width = cost_of(instruction), width_of(instruction)
 
     def run(lanes: Lanes) -> None:
         threads = float(lanes.mask.sum()) / share
@@ -107,6 +109,15 @@ def _counted(
         step(lanes)
 
     return run
+
+
+def cost_of(instruction: Instruction) -> int:
+    """Machine instructions that stand for one of PTX, about."""
+    opcode, suffixes = instruction.opcode, instruction.suffixes
+    saturates = opcode == "cvt" and suffixes[0] == "sat"  # done by what makes the number
+    if opcode in FREE or "param" in suffixes or saturates:
+        return 0
+    return COST.get(" ".join((opcode, *suffixes[-1:])), 1)
 
 
 def width_of(instruction: Instruction) -> int:
