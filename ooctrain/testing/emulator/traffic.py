@@ -11,6 +11,7 @@ the numbers. Read next: `ptx_launcher.py`; docs/gpu.md, "Kernels bound by memory
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -33,6 +34,9 @@ COST = {
 }  # fmt: skip
 #: What costs none: registers get other names, parameters are operands of what uses them.
 FREE = ("mov", "cvta")
+#: Bits of a register: a number of 64 bits is two, and a shift by so many takes the upper one.
+HALF = 32
+_NUMBER = re.compile(r", (\d+);?$")
 #: Instructions for a byte: 132 processors of 4 schedulers at 1.755 GHz, 32 lanes, 4.8 TB/s (H200).
 ISSUED_PER_BYTE = 132 * 4 * 1.755e9 * 32 / 4.8e12
 
@@ -117,6 +121,8 @@ def cost_of(instruction: Instruction) -> int:
     saturates = opcode == "cvt" and suffixes[0] == "sat"  # done by what makes the number
     if opcode in FREE or "param" in suffixes or saturates:
         return 0
+    if (opcode, suffixes) == ("shr", ("u64",)) and (by := _NUMBER.search(instruction.text)):
+        return 2 if int(by[1]) < HALF else int(int(by[1]) > HALF)
     return COST.get(" ".join((opcode, *suffixes[-1:])), 1)
 
 
