@@ -25,8 +25,8 @@ from ooctrain.layers.kernels.cuda.chunks import (
 )
 from ooctrain.layers.kernels.cuda.conv.columns import (
     add_compensated,
+    chunk_of_block,
     chunks_of,
-    column_of,
     column_total,
     finish_sums,
     in_chunk,
@@ -34,7 +34,6 @@ from ooctrain.layers.kernels.cuda.conv.columns import (
     load_whole,
     partials_of,
     place_of,
-    rows_in_section,
     two_partials,
 )
 from ooctrain.layers.kernels.cuda.elementwise import fill, masked_by, relu_of
@@ -128,13 +127,11 @@ def _grad_sums(
     masks = cuda.local.array(BATCH_ROWS, float32)
     xs = cuda.local.array(BATCH_ROWS, float32)
     thread = uint32(cuda.threadIdx.x)
-    c = column_of(uint32(cuda.blockIdx.y), thread, lanes, channels)
-    chunk = uint32(begin + uint32(cuda.blockIdx.x))
-    origin, _ = rows_in_section(begin, rows_per_chunk, section, per_section)
-    first, left = rows_in_section(chunk, rows_per_chunk, section, per_section)
+    block = cuda.blockIdx.x, cuda.blockIdx.y, cuda.blockIdx.z
+    cut = lanes, rows_per_chunk, section, per_section
+    c, chunk, base, left = chunk_of_block(block, thread, rows, channels, cut, begin)
     image = uint32(cuda.blockIdx.z)
     of_image = uint32(image * channels + c)
-    base = place_of(image, first - origin, rows, c, channels)
     row, step = uint32(thread // lanes), uint32(THREADS // lanes)
     centre = mean[of_image]
     total, lost, product, product_lost = ZERO, ZERO, ZERO, ZERO
