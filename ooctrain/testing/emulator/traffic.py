@@ -39,7 +39,8 @@ HALF = 32
 _NUMBER = re.compile(r", (\d+);?$")
 #: Instructions for a byte: 132 processors of 4 schedulers at 1.755 GHz, 32 lanes, 4.8 TB/s (H200).
 ISSUED_PER_BYTE = 132 * 4 * 1.755e9 * 32 / 4.8e12
-
+#: The part of its issue slots that a kernel may hope to use; latencies take the rest.
+USED_SLOTS = 0.8
 
 #: Blocks of a launch that are run; all have much the same to do.
 MOST_BLOCKS = 8
@@ -66,6 +67,14 @@ class Traffic:
     def wide_share(self) -> float:
         """The part of these bytes that goes 16 at a time."""
         return self.widths[16] * 16 / max(1, self.moved_bytes)
+
+
+def share_of_copy(per_byte: float) -> float:
+    """The part of a copy's bandwidth that so many instructions a byte allow on an H200.
+
+    Bytes and instructions travel side by side, so that the slower of both decides.
+    """
+    return min(1.0, USED_SLOTS * ISSUED_PER_BYTE / per_byte)
 
 
 class CountingLauncher(PtxLauncher):
