@@ -4,9 +4,8 @@ Slice and insert are one kernel, which copies a block of runs (contiguous channe
 arrays, each with its own strides. Where every run and stride is a multiple of four elements it
 moves quads: a thread computes where its first one lies, walks from there, and loads all of them
 before it stores any. Else it keeps its place in a run and takes one element of each of some rows,
-so that only rows have to be walked. Inserts write only their region and leave the
-rest of `dst` unchanged, as tiles require. A transposition goes through a tile of shared memory, so
-that reads and writes are both contiguous. Read next: `dropout.py`.
+so that only rows have to be walked. Inserts write only their region and leave the rest of `dst`
+unchanged, as tiles require. Read next: `walk_places.py`, `dropout.py`.
 """
 
 from __future__ import annotations
@@ -32,6 +31,7 @@ from ooctrain.layers.kernels.cuda.runtime.shim import (
     uint32,
     uint64,
 )
+from ooctrain.layers.kernels.cuda.walk_places import transpose_batch
 
 Array = Any
 Index = tuple[int, int, int, int]
@@ -40,12 +40,6 @@ ZERO, U1 = np.float32(0), np.uint32(1)
 MOVES, ROWS = 4, 8
 MOST_ROWS = (1 << 31) - 1
 VALUES = MOVES * QUAD
-#: A tile of a transposition is TILE_SIDE squared; its rows lie one word further apart, so that a
-#: column, too, is read from all banks of shared memory at once.
-TILE_SIDE = 32
-TILE_PITCH = TILE_SIDE + 1
-TILE_WORDS = TILE_SIDE * TILE_PITCH
-TILE_STEP = THREADS // TILE_SIDE
 
 _BOX = "UniTuple(i8, 4)"
 _MOVE = f"void(f4[::1], f4[::1], i8, UniTuple(u4, 3), UniTuple(u4, 4), {_BOX}, {_BOX})"
@@ -254,28 +248,6 @@ def _embed_quads(x, y, whole, by, start, part, value):
             ))  # fmt: skip
 
 
-@kernel("void(f4[::1], f4[::1], u4, u4, u4)", threads=THREADS)
-def _transpose(x, y, rows, columns, column_tiles):
-    """y[b, j, i] = x[b, i, j]; a block takes one tile of one matrix."""
-    tile = cuda.shared.array(TILE_WORDS, float32)
-    lane, line = uint32(cuda.threadIdx.x % TILE_SIDE), uint32(cuda.threadIdx.x // TILE_SIDE)
-    block = uint32(cuda.blockIdx.x)
-    i0 = uint32(uint32(block // column_tiles) * uint32(TILE_SIDE))
-    j0 = uint32(uint32(block % column_tiles) * uint32(TILE_SIDE))
-    base = int64(cuda.blockIdx.y) * int64(rows) * int64(columns)
-    for k in range(0, TILE_SIDE, TILE_STEP):
-        i, j = uint32(i0 + line + uint32(k)), uint32(j0 + lane)
-        if i < rows and j < columns:
-            value = at(x, base + int64(i) * int64(columns) + int64(j))
-            tile[(line + uint32(k)) * uint32(TILE_PITCH) + lane] = value
-    cuda.syncthreads()
-    for k in range(0, TILE_SIDE, TILE_STEP):
-        i, j = uint32(i0 + lane), uint32(j0 + line + uint32(k))
-        if i < rows and j < columns:
-            value = tile[lane * uint32(TILE_PITCH) + line + uint32(k)]
-            y[uint64(base + int64(j) * int64(rows) + int64(i))] = value
-
-
 def slice_nhwc(launcher: Launcher, x: Array, y: Array, n0: int, h0: int, w0: int, c0: int) -> None:
     """y = x[n0:, h0:, w0:, c0:], as much as y holds."""
     _move(launcher, (_copy_elements, _copy_quads), x, (n0, h0, w0, c0), y, (0, 0, 0, 0), y.shape)
@@ -330,25 +302,19 @@ def pad_nhwc(launcher: Launcher, x: Array, y: Array, sides: Index, value: float 
 def nchw_to_nhwc(launcher: Launcher, x: Array, y: Array) -> None:
     """y[n, h, w, c] = x[n, c, h, w]; x may be flat."""
     n, h, w, c = y.shape
-    _transpose_batch(launcher, x, y, n, c, h * w)
+    transpose_batch(launcher, x, y, n, c, h * w)
 
 
 def nhwc_to_nchw(launcher: Launcher, x: Array, y: Array) -> None:
     """y[n, c, h, w] = x[n, h, w, c]; y may be flat."""
     n, h, w, c = x.shape
-    _transpose_batch(launcher, x, y, n, h * w, c)
+    transpose_batch(launcher, x, y, n, h * w, c)
 
 
 def transpose(launcher: Launcher, x: Array, y: Array) -> None:
     """y = x with its last two axes exchanged; 2-d, or 3-d for a batch of matrices."""
     rows, columns = x.shape[-2:]
-    _transpose_batch(launcher, x, y, x.size // (rows * columns), rows, columns)
-
-
-def _transpose_batch(launcher, x, y, batch, rows, columns) -> None:
-    row_tiles, column_tiles = blocks_for(rows, TILE_SIDE), blocks_for(columns, TILE_SIDE)
-    blocks = row_tiles * column_tiles, batch
-    launcher.launch(_transpose, blocks, x, y, rows, columns, column_tiles)
+    transpose_batch(launcher, x, y, x.size // (rows * columns), rows, columns)
 
 
 def _move(launcher, kernels, src, src_at, dst, dst_at, extent) -> None:

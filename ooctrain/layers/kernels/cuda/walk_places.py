@@ -114,6 +114,28 @@ def _read_tile(x, y, factor, extents, apart, tiles, axes, steps_x, steps_y):
             place = uint32(place + uint32(TILE_STEP))
 
 
+@kernel("void(f4[::1], f4[::1], u4, u4, u4)", threads=THREADS)
+def _transpose(x, y, rows, columns, column_tiles):
+    """y[b, j, i] = x[b, i, j]; a block takes one tile of one matrix."""
+    tile = cuda.shared.array(TILE_WORDS, float32)
+    lane, line = uint32(cuda.threadIdx.x % TILE_SIDE), uint32(cuda.threadIdx.x // TILE_SIDE)
+    block = uint32(cuda.blockIdx.x)
+    i0 = uint32(uint32(block // column_tiles) * uint32(TILE_SIDE))
+    j0 = uint32(uint32(block % column_tiles) * uint32(TILE_SIDE))
+    base = int64(cuda.blockIdx.y) * int64(rows) * int64(columns)
+    for k in range(0, TILE_SIDE, TILE_STEP):
+        i, j = uint32(i0 + line + uint32(k)), uint32(j0 + lane)
+        if i < rows and j < columns:
+            value = at(x, base + int64(i) * int64(columns) + int64(j))
+            tile[(line + uint32(k)) * uint32(TILE_PITCH) + lane] = value
+    cuda.syncthreads()
+    for k in range(0, TILE_SIDE, TILE_STEP):
+        i, j = uint32(i0 + lane), uint32(j0 + line + uint32(k))
+        if i < rows and j < columns:
+            value = tile[lane * uint32(TILE_PITCH) + line + uint32(k)]
+            y[uint64(base + int64(j) * int64(rows) + int64(i))] = value
+
+
 def parts(way: StridedWalk, quads: bool) -> Iterator[tuple[int, int, Steps, list[Steps]]]:
     """(items, where the result begins, axes, steps of the operands) of the launches of a walk.
 
@@ -155,3 +177,11 @@ def read_tiles(launcher: Launcher, x: Array, y: Array, factor: float, way: Strid
         (steps[last], of_result[column]), divisor(sides[0]) + divisor(sides[1]), axes,
         (*steps, 0), (*of_result, 0),
     )  # fmt: skip
+
+
+def transpose_batch(launcher: Launcher, x: Array, y: Array, *sizes: int) -> None:
+    """y[b, j, i] = x[b, i, j], to the bit; `sizes`: (batch, rows, columns) of x."""
+    batch, rows, columns = sizes
+    row_tiles, column_tiles = blocks_for(rows, TILE_SIDE), blocks_for(columns, TILE_SIDE)
+    blocks = row_tiles * column_tiles, batch
+    launcher.launch(_transpose, blocks, x, y, rows, columns, column_tiles)
