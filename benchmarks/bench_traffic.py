@@ -1,9 +1,10 @@
 """Bytes and instructions of the kernels bound by memory: the table of docs/gpu.md.
 
-For operations on arrays of a real step's sizes it lists the bytes of each load or store and the
-instructions per byte, against the number that a GPU can issue while a byte travels. The PTX
-interpreter counts the first blocks of each launch, so it takes no GPU and half a minute. Read next:
-`ooctrain/testing/emulator/traffic.py`, `tests/unit/cuda/test_traffic.py`.
+For operations on arrays of a real step's sizes it lists the bytes of each load or store, the
+instructions per byte, and the part of a copy's bandwidth that these allow: a GPU issues so many
+instructions while a byte travels. The PTX interpreter counts the first blocks of each launch, so it
+takes no GPU and half a minute. Read next: `ooctrain/testing/emulator/traffic.py`,
+`tests/unit/cuda/test_traffic.py`.
 
     python -m benchmarks.bench_traffic [name ...]
 """
@@ -39,7 +40,13 @@ from ooctrain.layers.update import AdamUpdate, SGDUpdate
 from ooctrain.step.op import Op
 from ooctrain.testing.check_op import SCALARS, as_input, spec_of
 from ooctrain.testing.emulator.check_cuda import run_cuda
-from ooctrain.testing.emulator.traffic import ISSUED_PER_BYTE, CountingLauncher, Traffic
+from ooctrain.testing.emulator.traffic import (
+    ISSUED_PER_BYTE,
+    USED_SLOTS,
+    CountingLauncher,
+    Traffic,
+    share_of_copy,
+)
 
 #: 128 channels, and 3 or 30, where rows are no multiples of 16 bytes.
 IMAGES, NARROW, COLOURS = (32, 64, 56, 56), (32, 30, 56, 56), (32, 3, 64, 64)
@@ -93,6 +100,7 @@ def cases() -> Mapping[str, tuple[Op, tuple[Any, ...]]]:
         "SGD": (SGDUpdate(0.9, 0.0, 1e-4), (flat, flat, flat)),
         "Adam": (AdamUpdate(), (flat, flat, flat, np.abs(flat))),
         "dropout": (Dropout(0.5, 0), (x,)),
+        "dropout, 30 channels": (Dropout(0.5, 0), (narrow,)),
         "bytes to floats": (BytesToFloat(), (rng.integers(0, 256, COLOURS).astype(np.uint8),)),
         "slice": (Slice(IMAGES, (0, 0, 1, 1), inner), (x,)),
         "slice, 30 channels": (Slice(NARROW, (0, 0, 1, 1), of_narrow), (narrow,)),
@@ -100,6 +108,18 @@ def cases() -> Mapping[str, tuple[Op, tuple[Any, ...]]]:
         "padding": (Pad((1, 1, 1, 1)), (x,)),
         "padding, 3 channels": (Pad((1, 1, 1, 1)), (drawn(*COLOURS),)),
         "a number for each channel": (Arithmetic("multiply"), (x, c.reshape(1, -1, 1, 1))),
+        "a number for each of 30 channels": (
+            Arithmetic("multiply"),
+            (narrow, few.reshape(1, -1, 1, 1)),
+        ),
+        "a number for each image and channel": (
+            Arithmetic("multiply"),
+            (x, drawn(*IMAGES[:2], 1, 1)),
+        ),
+        "a number for each pixel, 30 channels": (
+            Arithmetic("multiply"),
+            (narrow, drawn(NARROW[0], 1, *NARROW[2:])),
+        ),
         "permutation": (Permute((0, 2, 3, 1)), (narrow,)),
         "softmax": (SoftmaxAlong(1), (logits,)),
         "cross-entropy": (SoftmaxCrossEntropy(), (logits, labels)),
@@ -122,9 +142,16 @@ def count(names: Sequence[str] = ()) -> Iterator[Row]:
 
 def main(names: Sequence[str] = ()) -> None:
     """Prints the table."""
-    shown = [[r.case, r.kernel, r.widths, f"{r.per_byte:.2f}"] for r in count(names)]
-    print(table(["operation", "kernel", "bytes of an access", "instructions a byte"], shown))
-    print(f"a GPU issues {ISSUED_PER_BYTE:.1f} while a byte travels (H200)")
+    shown = [
+        [r.case, r.kernel, r.widths, f"{r.per_byte:.2f}", f"{share_of_copy(r.per_byte):.0%}"]
+        for r in count(names)
+    ]
+    head = "operation", "kernel", "bytes of an access", "instructions a byte", "of a copy"
+    print(table(head, shown))
+    print(
+        f"an H200 issues {ISSUED_PER_BYTE:.1f} while a byte travels; of a copy: what that allows, "
+        f"{USED_SLOTS:.0%} of the slots used"
+    )
 
 
 if __name__ == "__main__":

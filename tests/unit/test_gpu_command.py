@@ -7,6 +7,7 @@ would, over the stub driver.
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import sys
 import time
@@ -171,6 +172,8 @@ def test_a_cache_that_is_full_ends_nothing(tmp_path, monkeypatch):
 @needs_stub
 @pytest.mark.parametrize("broken", quick([{"cuInit": 999}, {"cuLibraryLoadData": 222}], 0))
 def test_a_broken_driver_or_compiler_ends_the_real_run_with_its_reason(tmp_path, broken):
+    """Within fifteen seconds, of processor time here: other programs run beside it."""
+    before = sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.gpu", str(tmp_path)], cwd=ROOT, text=True,
         capture_output=True, check=False,
@@ -180,6 +183,7 @@ def test_a_broken_driver_or_compiler_ends_the_real_run_with_its_reason(tmp_path,
     found = result_in(tmp_path)
     assert {check["part"] for check in found["checks"]} == {"environment"}
     assert found["facts"]["ended early"]
+    assert sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2]) - before < 15
 
 
 def test_a_process_that_dies_fails_its_check_and_the_rest_is_run_by_the_next(monkeypatch):

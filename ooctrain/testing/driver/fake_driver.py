@@ -6,13 +6,13 @@ and fails in production, so the fake tolerates none: work is done as late as all
 (`fake_streams.py`), fresh memory is NaN, no work may use two mappings of the same memory, and a
 mapping may be removed only when the host has seen its last use complete. Any call can be made to
 fail (`fail`). Sources: cuda.h's comments; CUDA guide, virtual memory management. Read next:
-`fake_gate.py`, `fake_memory.py`, `fake_addresses.py`; then `devices/cuda/driver_memory.py`, which
-runs the allocators over it.
+`fake_gate.py`, `fake_memory.py`, `fake_addresses.py`, `fake_stream_calls.py`; then
+`devices/cuda/driver_memory.py`, which runs the allocators over it.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
@@ -24,7 +24,8 @@ from ooctrain.testing.driver.fake_addresses import Addresses, Placement
 from ooctrain.testing.driver.fake_gate import ACQUIRING, Gate, Violation
 from ooctrain.testing.driver.fake_memory import FRESH_BYTE, FakeMemory, show
 from ooctrain.testing.driver.fake_pages import Physical
-from ooctrain.testing.driver.fake_streams import Choose, FakeEvent, LazyStreams, Range, Work
+from ooctrain.testing.driver.fake_stream_calls import StreamCalls
+from ooctrain.testing.driver.fake_streams import Choose, LazyStreams, Range
 
 __all__ = ["ACQUIRING", "FRESH_BYTE", "FakeDriver", "Violation"]
 _SYMBOLS = {"copy_in": "cuMemcpyHtoDAsync_v2", "copy_out": "cuMemcpyDtoHAsync_v2"}
@@ -54,6 +55,7 @@ class FakeDriver:
         self.maps = maps
         self.queues = LazyStreams(choose)
         self._gate = Gate()
+        self._calls = StreamCalls(self.queues, self._gate)
         self._addresses = Addresses(placement, granularity_bytes, address_bytes)
         self._memory = FakeMemory(total_bytes, self._gate)
         self._pages = self._memory.pages
@@ -99,7 +101,7 @@ class FakeDriver:
     ) -> None:
         """Queues a kernel: `work`, run after a check that each (address, bytes) is accessible."""
         self._gate.enter("cuLaunchKernel")
-        self._stream(stream)
+        self._calls.stream(stream)
 
         def run() -> None:
             for address, size in uses:
@@ -218,7 +220,7 @@ class FakeDriver:
         bases = self._tiles("cuMemUnmap", address, size_bytes)
         if len(bases) > 1:  # cuda.h allows it, and drivers were seen to fail (ROCR-Runtime 285)
             raise Violation(f"one unmap over {len(bases)} mappings", fix="unmap one by one")
-        self._expect_unused(address, size_bytes, "unmap")
+        self._calls.expect_unused(address, size_bytes, "unmap")
         self._memory.collect(self._pages.remove(bases[0]))
 
     # Memory in one piece: a mapping of its own.
@@ -242,7 +244,7 @@ class FakeDriver:
         self._gate.enter("cuMemFree_v2")
         if address not in self._allocated:
             raise self._wrong("cuMemFree_v2", f"{address:#x} is not what allocate returned")
-        self._expect_unused(address, self.reservations[address], "free")
+        self._calls.expect_unused(address, self.reservations[address], "free")
         del self.reservations[address]
         self._allocated.remove(address)
         self._memory.collect(self._pages.remove(address))
@@ -260,69 +262,43 @@ class FakeDriver:
         self._gate.enter("cuMemFreeHost")
         if address not in self._memory.host:
             raise self._wrong("cuMemFreeHost", f"{address:#x} is not pinned memory")
-        self._expect_unused(address, self._memory.host[address].size, "host_free")
+        self._calls.expect_unused(address, self._memory.host[address].size, "host_free")
         del self._memory.host[address]
 
     # Streams and events.
 
     def create_stream(self) -> int:
-        self._gate.enter("cuStreamCreate")
-        return self.queues.create_stream()
+        return self._calls.create_stream()
 
     def destroy_stream(self, stream: int) -> None:
-        self._gate.enter("cuStreamDestroy_v2")
-        self._stream(stream)
-        self.queues.destroy_stream(stream)
+        self._calls.destroy_stream(stream)
 
     def stream_done(self, stream: int) -> bool:
-        self._gate.enter("cuStreamQuery")
-        return not self._stream(stream)
+        return self._calls.stream_done(stream)
 
     def synchronize_stream(self, stream: int) -> None:
-        self._gate.enter("cuStreamSynchronize")
-        queue = self._stream(stream)
-        self.queues.run_until(lambda: not queue)
+        self._calls.synchronize_stream(stream)
 
     def create_event(self, timing: bool = False) -> int:
-        self._gate.enter("cuEventCreate")
-        return self.queues.create_event(timing)
+        return self._calls.create_event(timing)
 
     def destroy_event(self, event: int) -> None:
-        self._gate.enter("cuEventDestroy_v2")
-        self._event(event)
-        self.queues.destroy_event(event)
+        self._calls.destroy_event(event)
 
     def record_event(self, event: int, stream: int) -> None:
-        self._gate.enter("cuEventRecord")
-        self._stream(stream)
-        self.queues.record(self._event(event), stream)
+        self._calls.record_event(event, stream)
 
     def wait_event(self, stream: int, event: int) -> None:
-        self._gate.enter("cuStreamWaitEvent")
-        self._stream(stream)
-        self.queues.wait(stream, self._event(event))
+        self._calls.wait_event(stream, event)
 
     def event_done(self, event: int) -> bool:
-        self._gate.enter("cuEventQuery")
-        found = self._event(event)
-        return found.reached >= found.records
+        return self._calls.event_done(event)
 
     def synchronize_event(self, event: int) -> None:
-        self._gate.enter("cuEventSynchronize")
-        found, number = self._event(event), self._event(event).records
-        self.queues.run_until(lambda: found.reached >= number)
+        self._calls.synchronize_event(event)
 
     def elapsed_us(self, start: int, end: int) -> float:
-        """Pieces of work run between the two events."""
-        call = "cuEventElapsedTime_v2"
-        self._gate.enter(call)
-        first, last = self._event(start), self._event(end)
-        for event in (first, last):
-            if not (event.timing and event.records):
-                raise failure(call, abi.INVALID_HANDLE, detail="no timing, or never recorded")
-            if event.reached < event.records:
-                raise failure(call, abi.NOT_READY)
-        return float(last.at - first.at)
+        return self._calls.elapsed_us(start, end)
 
     # Copies.
 
@@ -350,7 +326,7 @@ class FakeDriver:
     ) -> None:
         call, (address, size_bytes) = _SYMBOLS.get(name, "cuMemsetD8Async"), device
         self._gate.enter(call)
-        self._stream(stream)
+        self._calls.stream(stream)
         # CUDA looks at the addresses when the copy is queued; the fake again when it runs.
         if size_bytes <= 0 or self._pages.hole(address, size_bytes) is not None:
             raise self._wrong(call, f"{show(address, size_bytes)} is not accessible")
@@ -371,16 +347,6 @@ class FakeDriver:
         if address % self.granularity_bytes:
             raise self._wrong(call, f"{address:#x} is not aligned")
 
-    def _stream(self, stream: int) -> deque[Work]:
-        if stream not in self.queues.streams:
-            raise failure("stream", abi.INVALID_HANDLE, detail=f"{stream} is no stream")
-        return self.queues.streams[stream]
-
-    def _event(self, event: int) -> FakeEvent:
-        if event not in self.queues.events:
-            raise failure("event", abi.INVALID_HANDLE, detail=f"{event} is no event")
-        return self.queues.events[event]
-
     # What several calls have in common.
 
     def _tiles(self, call: str, address: int, size_bytes: int) -> list[int]:
@@ -388,14 +354,6 @@ class FakeDriver:
             return self._pages.tiles(address, size_bytes)
         except ValueError as error:
             raise self._wrong(call, str(error)) from error
-
-    def _expect_unused(self, address: int, size_bytes: int, what: str) -> None:
-        for work in self.queues.pending():
-            if any(a < address + size_bytes and address < a + n for a, n in work.uses):
-                raise Violation(
-                    f"{what} of {show(address, size_bytes)} while {work.name} is still to use it",
-                    fix="wait on the host for the last use",
-                )
 
     def _make(self, call: str, size_bytes: int) -> Physical:
         made = self._memory.make(size_bytes)

@@ -24,7 +24,7 @@ from ooctrain.layers.kernels.cuda.runtime.shim import Capability, Kernel
 ELF = b"\x7fELF"
 INSTRUCTION_BYTES, KIND_BITS = 16, 9
 #: the kinds that are counted, by their lowest bits; all others only add to the length
-FFMA, HMMA, BRANCH, BARRIER = 0x023, 0x03C, 0x147, 0x11D
+FFMA, HMMA, BRANCH, BARRIER, FILL = 0x023, 0x03C, 0x147, 0x11D, 0x118
 LOAD, STORE = 0x181, 0x186  # of global memory
 #: bytes of an access, by the number in its instruction
 WIDTHS = (1, 1, 2, 2, 4, 8, 16)
@@ -91,6 +91,16 @@ def widths(kernel: Kernel, capability: Capability, kind: int) -> Counter[int]:
         for section in _sections(image, ".text.")
         for low, high in struct.iter_unpack("<QQ", section)
         if low & (1 << KIND_BITS) - 1 == kind
+    )
+
+
+def code_length(kernel: Kernel, capability: Capability) -> int:
+    """Instructions of a kernel's code, those left out that only fill it up."""
+    image = CubinStore().get(kernel, capability).image
+    return sum(
+        low & (1 << KIND_BITS) - 1 != FILL
+        for section in _sections(image, ".text.")
+        for low, _ in struct.iter_unpack("<QQ", section)
     )
 
 

@@ -11,6 +11,7 @@ the numbers. Read next: `ptx_launcher.py`; docs/gpu.md, "Kernels bound by memory
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -28,11 +29,18 @@ from ooctrain.testing.emulator.ptx_text import Instruction, readable
 COST = {
     "div u32": 18, "rem u32": 20, "div s64": 70, "rem s64": 70, "div u64": 70, "rem u64": 70,
     "div f32": 9, "sqrt f32": 8, "rcp f32": 6, "mul s64": 3, "mul u64": 3, "add s64": 2,
-    "mad u64": 4, "mad s64": 4, "shr u64": 2, "shl b64": 2, "xor b64": 2,
+    "mad u64": 4, "mad s64": 4, "shr u64": 2, "shl b64": 2, "xor b64": 2, "neg f32": 0,
+    "setp s64": 2, "setp u64": 2, "selp b64": 2, "sub s64": 2, "and b64": 2, "or b64": 2,
 }  # fmt: skip
+#: What costs none: registers get other names, parameters are operands of what uses them.
+FREE = ("mov", "cvta")
+#: Bits of a register: a number of 64 bits is two, and a shift by so many takes the upper one.
+HALF = 32
+_NUMBER = re.compile(r", (\d+);?$")
 #: Instructions for a byte: 132 processors of 4 schedulers at 1.755 GHz, 32 lanes, 4.8 TB/s (H200).
 ISSUED_PER_BYTE = 132 * 4 * 1.755e9 * 32 / 4.8e12
-
+#: The part of its issue slots that a kernel may hope to use; latencies take the rest.
+USED_SLOTS = 0.8
 
 #: Blocks of a launch that are run; all have much the same to do.
 MOST_BLOCKS = 8
@@ -59,6 +67,14 @@ class Traffic:
     def wide_share(self) -> float:
         """The part of these bytes that goes 16 at a time."""
         return self.widths[16] * 16 / max(1, self.moved_bytes)
+
+
+def share_of_copy(per_byte: float) -> float:
+    """The part of a copy's bandwidth that so many instructions a byte allow on an H200.
+
+    Bytes and instructions travel side by side, so that the slower of both decides.
+    """
+    return min(1.0, USED_SLOTS * ISSUED_PER_BYTE / per_byte)
 
 
 class CountingLauncher(PtxLauncher):
@@ -96,8 +112,7 @@ class CountingLauncher(PtxLauncher):
 def _counted(
     step: Any, instruction: Instruction, traffic: Traffic, share: float
 ) -> Callable[[Lanes], None]:
-    kind = " ".join((instruction.opcode, *instruction.suffixes[-1:]))
-    cost, width = COST.get(kind, 1), width_of(instruction)
+    cost, width = cost_of(instruction), width_of(instruction)
 
     def run(lanes: Lanes) -> None:
         threads = float(lanes.mask.sum()) / share
@@ -107,6 +122,17 @@ def _counted(
         step(lanes)
 
     return run
+
+
+def cost_of(instruction: Instruction) -> int:
+    """Machine instructions that stand for one of PTX, about."""
+    opcode, suffixes = instruction.opcode, instruction.suffixes
+    saturates = opcode == "cvt" and suffixes[0] == "sat"  # done by what makes the number
+    if opcode in FREE or "param" in suffixes or saturates:
+        return 0
+    if (opcode, suffixes) == ("shr", ("u64",)) and (by := _NUMBER.search(instruction.text)):
+        return 2 if int(by[1]) < HALF else int(int(by[1]) > HALF)
+    return COST.get(" ".join((opcode, *suffixes[-1:])), 1)
 
 
 def width_of(instruction: Instruction) -> int:

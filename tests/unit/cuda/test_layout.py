@@ -127,7 +127,7 @@ def test_places_beyond_32_bits():
     elements = int(np.prod(tile, dtype=np.int64))
     found = np.zeros(2, np.int64)
     boxes = [_box(image, start), _box(tile, (0, 0, 0, 0))]
-    steps = layout._steps(tile[1:], quads=True)
+    steps = layout._steps(tile[1:])
     EmulatedLauncher().launch(last, 1, found, elements - 1, tile[1:], steps, *boxes)
     assert found.tolist() == [in_image, elements - 1]
     assert in_image > 2**35

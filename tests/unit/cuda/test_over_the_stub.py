@@ -108,6 +108,22 @@ tell("NVVM")
         assert "toolkit of CUDA 13.0" in found["PTX"][2]
 
 
+@pytest.mark.slow
+def test_a_linker_that_refuses_is_told_with_its_first_line(monkeypatch, tmp_path):
+    monkeypatch.setenv("OOCTRAIN_LAUNCHER", "driver")
+    monkeypatch.setenv("OOCTRAIN_CUBINS", str(tmp_path))
+    level, text, _ = findings("""
+from ooctrain.layers.kernels.cuda.runtime import cubins
+def refuse(ptx, target):
+    raise RuntimeError("nvJitLink refuses it\\nand more")
+cubins._link = refuse
+tell("link")
+""")["link"]
+    assert level == "fail"
+    assert "nvJitLink refuses it" in text
+    assert "and more" not in text
+
+
 def test_a_toolkit_of_a_newer_cuda_is_told_with_both_versions():
     level, text, fix = findings('tell("newer")', version=12080)["newer"]
     assert level == "fail"

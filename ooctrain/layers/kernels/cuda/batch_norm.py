@@ -3,7 +3,8 @@
 x and dy are (P, C), where the P rows are the N * H * W pixels; the vectors of each channel include
 the statistics (`batch_norm_stats.py`). As on the cpu (`../cpu/batch_norm.py`: the same products and
 sums in the same order), ReLU and the residual sum are done in the same pass, with the bits of the
-separate kernels. `apply` and `grad_apply` walk over quads, whatever the number of channels;
+separate kernels. `apply` and `grad_apply` walk over quads, whatever the number of channels, two
+of the same channels a thread;
 `grad_reduce` sums over rows as in `conv/columns.py`. Source: Ioffe and Szegedy 2015. Read next:
 `optimizers.py`.
 """
@@ -15,11 +16,17 @@ from typing import Any
 
 import numpy as np
 
-from ooctrain.layers.kernels.cuda.chunks import BATCH_ROWS, THREADS, Columns, image_columns, tiles
+from ooctrain.layers.kernels.cuda.chunks import (
+    BATCH_ROWS,
+    THREADS,
+    Columns,
+    image_columns,
+    same_channels,
+)
 from ooctrain.layers.kernels.cuda.conv.columns import (
     add_compensated,
+    chunk_of_block,
     chunks_of,
-    column_of,
     column_total,
     finish_sums,
     in_chunk,
@@ -27,15 +34,13 @@ from ooctrain.layers.kernels.cuda.conv.columns import (
     load_whole,
     partials_of,
     place_of,
-    rows_in_section,
     two_partials,
 )
 from ooctrain.layers.kernels.cuda.elementwise import fill, masked_by, relu_of
 from ooctrain.layers.kernels.cuda.quads import (
-    channels_of,
-    first_quads,
     load_channels,
     load_quad,
+    quads_of_channels,
     store_quad,
     sum_quad,
 )
@@ -54,10 +59,8 @@ def normalised(x, mean, inv_std, gamma, beta):
 
 
 @device
-def normalised_quad(x, c, means, inv_stds, gammas, betas, channels):
-    """`normalised` of the quad x, whose first element is of channel c."""
-    m, s = load_channels(means, c, channels), load_channels(inv_stds, c, channels)
-    g, b = load_channels(gammas, c, channels), load_channels(betas, c, channels)
+def normalised_quad(x, m, s, g, b):
+    """`normalised` of four values."""
     return (
         normalised(x[0], m[0], s[0], g[0], b[0]), normalised(x[1], m[1], s[1], g[1], b[1]),
         normalised(x[2], m[2], s[2], g[2], b[2]), normalised(x[3], m[3], s[3], g[3], b[3]),
@@ -70,31 +73,34 @@ def floored_quad(v, floor):
     return relu_of(v[0], floor), relu_of(v[1], floor), relu_of(v[2], floor), relu_of(v[3], floor)
 
 
-@kernel("void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], u4, f4)", threads=THREADS)
-def _apply(x, mean, inv_std, gamma, beta, y, channels, floor):
+@kernel("void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], u4, u4, f4)", threads=THREADS)
+def _apply(x, mean, inv_std, gamma, beta, y, channels, apart, floor):
     """y = max(normalised x, floor)."""
-    i, j = first_quads(cuda.blockIdx.x, cuda.threadIdx.x)
+    x_block, y_block, thread = cuda.blockIdx.x, cuda.blockIdx.y, cuda.threadIdx.x
+    i, j, c = quads_of_channels(x_block, y_block, thread, apart, channels)
     a, b = load_quad(x, i), load_quad(x, j)
-    ci, cj = channels_of(i, j, channels)
-    a = normalised_quad(a, ci, mean, inv_std, gamma, beta, channels)
-    b = normalised_quad(b, cj, mean, inv_std, gamma, beta, channels)
-    store_quad(y, i, floored_quad(a, floor))
-    store_quad(y, j, floored_quad(b, floor))
+    m, s = load_channels(mean, c, channels), load_channels(inv_std, c, channels)
+    g, t = load_channels(gamma, c, channels), load_channels(beta, c, channels)
+    store_quad(y, i, floored_quad(normalised_quad(a, m, s, g, t), floor))
+    store_quad(y, j, floored_quad(normalised_quad(b, m, s, g, t), floor))
 
 
 @kernel(
-    "void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], u4, f4)", threads=THREADS
+    "void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], u4, u4, f4)",
+    threads=THREADS,
 )
-def _apply_add(x, mean, inv_std, gamma, beta, residual, y, channels, floor):
+def _apply_add(x, mean, inv_std, gamma, beta, residual, y, channels, apart, floor):
     """y = max(normalised x + residual, floor)."""
-    i, j = first_quads(cuda.blockIdx.x, cuda.threadIdx.x)
+    x_block, y_block, thread = cuda.blockIdx.x, cuda.blockIdx.y, cuda.threadIdx.x
+    i, j, c = quads_of_channels(x_block, y_block, thread, apart, channels)
     a, b = load_quad(x, i), load_quad(x, j)
-    r, s = load_quad(residual, i), load_quad(residual, j)
-    ci, cj = channels_of(i, j, channels)
-    a = normalised_quad(a, ci, mean, inv_std, gamma, beta, channels)
-    b = normalised_quad(b, cj, mean, inv_std, gamma, beta, channels)
+    r, q = load_quad(residual, i), load_quad(residual, j)
+    m, s = load_channels(mean, c, channels), load_channels(inv_std, c, channels)
+    g, t = load_channels(gamma, c, channels), load_channels(beta, c, channels)
+    a = normalised_quad(a, m, s, g, t)
+    b = normalised_quad(b, m, s, g, t)
     store_quad(y, i, floored_quad(sum_quad(a, r), floor))
-    store_quad(y, j, floored_quad(sum_quad(b, s), floor))
+    store_quad(y, j, floored_quad(sum_quad(b, q), floor))
 
 
 @device
@@ -121,13 +127,11 @@ def _grad_sums(
     masks = cuda.local.array(BATCH_ROWS, float32)
     xs = cuda.local.array(BATCH_ROWS, float32)
     thread = uint32(cuda.threadIdx.x)
-    c = column_of(uint32(cuda.blockIdx.y), thread, lanes, channels)
-    chunk = uint32(begin + uint32(cuda.blockIdx.x))
-    origin, _ = rows_in_section(begin, rows_per_chunk, section, per_section)
-    first, left = rows_in_section(chunk, rows_per_chunk, section, per_section)
+    block = cuda.blockIdx.x, cuda.blockIdx.y, cuda.blockIdx.z
+    cut = lanes, rows_per_chunk, section, per_section
+    c, chunk, base, left = chunk_of_block(block, thread, rows, channels, cut, begin)
     image = uint32(cuda.blockIdx.z)
     of_image = uint32(image * channels + c)
-    base = place_of(image, first - origin, rows, c, channels)
     row, step = uint32(thread // lanes), uint32(THREADS // lanes)
     centre = mean[of_image]
     total, lost, product, product_lost = ZERO, ZERO, ZERO, ZERO
@@ -177,13 +181,9 @@ def input_gradient(dz, x, mean, inv_std, gamma, dgamma, dbeta, inv_rows):
 
 
 @device
-def input_gradient_quad(
-    dy, mask, has_mask, x, c, means, inv_stds, gammas, dgammas, dbetas, channels, inv_rows
-):
-    """`input_gradient` of a quad, whose first element is of channel c."""
-    m, s = load_channels(means, c, channels), load_channels(inv_stds, c, channels)
-    g, p = load_channels(gammas, c, channels), load_channels(dgammas, c, channels)
-    b = load_channels(dbetas, c, channels)
+def input_gradient_quad(dy, mask, has_mask, x, channel_values, inv_rows):
+    """`input_gradient` of a quad; what belongs to its channels: five quads."""
+    m, s, g, p, b = channel_values
     z0, z1 = masked(dy[0], mask[0], has_mask), masked(dy[1], mask[1], has_mask)
     z2, z3 = masked(dy[2], mask[2], has_mask), masked(dy[3], mask[3], has_mask)
     return (
@@ -196,25 +196,26 @@ def input_gradient_quad(
 
 @kernel(
     "void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], "
-    "b1, u4, f4)",
+    "b1, u4, u4, f4)",
     threads=THREADS,
 )
-def _grad_apply(dy, mask, x, mean, inv_std, gamma, dgamma, dbeta, dx, has_mask, channels, inv_rows):
+def _grad_apply(
+    dy, mask, x, mean, inv_std, gamma, dgamma, dbeta, dx, has_mask, channels, apart, inv_rows
+):
     """dx = scale * (dz - dbeta / P - (x - mean) * slope)."""
-    i, j = first_quads(cuda.blockIdx.x, cuda.threadIdx.x)
+    x_block, y_block, thread = cuda.blockIdx.x, cuda.blockIdx.y, cuda.threadIdx.x
+    i, j, c = quads_of_channels(x_block, y_block, thread, apart, channels)
     xi, xj, dyi, dyj = load_quad(x, i), load_quad(x, j), load_quad(dy, i), load_quad(dy, j)
     mask_i, mask_j = dyi, dyj
     if has_mask:
         mask_i, mask_j = load_quad(mask, i), load_quad(mask, j)
-    ci, cj = channels_of(i, j, channels)
-    dxi = input_gradient_quad(
-        dyi, mask_i, has_mask, xi, ci, mean, inv_std, gamma, dgamma, dbeta, channels, inv_rows
-    )
-    dxj = input_gradient_quad(
-        dyj, mask_j, has_mask, xj, cj, mean, inv_std, gamma, dgamma, dbeta, channels, inv_rows
-    )
-    store_quad(dx, i, dxi)
-    store_quad(dx, j, dxj)
+    values = (
+        load_channels(mean, c, channels), load_channels(inv_std, c, channels),
+        load_channels(gamma, c, channels), load_channels(dgamma, c, channels),
+        load_channels(dbeta, c, channels),
+    )  # fmt: skip
+    store_quad(dx, i, input_gradient_quad(dyi, mask_i, has_mask, xi, values, inv_rows))
+    store_quad(dx, j, input_gradient_quad(dyj, mask_j, has_mask, xj, values, inv_rows))
 
 
 def apply(launcher: Launcher, x, mean, inv_std, gamma, beta, y, residual, relu: bool) -> None:
@@ -224,11 +225,11 @@ def apply(launcher: Launcher, x, mean, inv_std, gamma, beta, y, residual, relu: 
     """
     # Without ReLU the floor is minus infinity: one kernel serves both.
     floor = 0.0 if relu else -math.inf
-    vectors, blocks = (mean, inv_std, gamma, beta), tiles(y.size)
+    vectors, (blocks, apart) = (mean, inv_std, gamma, beta), same_channels(y.size, mean.size)
     if residual is None:
-        launcher.launch(_apply, blocks, x, *vectors, y, mean.size, floor)
+        launcher.launch(_apply, blocks, x, *vectors, y, mean.size, apart, floor)
     else:
-        launcher.launch(_apply_add, blocks, x, *vectors, residual, y, mean.size, floor)
+        launcher.launch(_apply_add, blocks, x, *vectors, residual, y, mean.size, apart, floor)
 
 
 def grad_reduce(launcher: Launcher, dy, x, mean, inv_std, dgamma, dbeta, mask, workspace) -> None:
@@ -286,5 +287,6 @@ def grad_apply(
         fill(launcher, dgamma, 0.0)
     arrays = dy, dy if mask is None else mask, x
     vectors = mean, inv_std, gamma, dgamma, dbeta
-    numbers = mask is not None, mean.size, 1.0 / (over or x.size // mean.size)
-    launcher.launch(_grad_apply, tiles(dx.size), *arrays, *vectors, dx, *numbers)
+    blocks, apart = same_channels(dx.size, mean.size)
+    numbers = mask is not None, mean.size, apart, 1.0 / (over or x.size // mean.size)
+    launcher.launch(_grad_apply, blocks, *arrays, *vectors, dx, *numbers)

@@ -25,6 +25,7 @@ from ooctrain.layers.kernels.cuda.chunks import (
 )
 from ooctrain.layers.kernels.cuda.conv.columns import (
     at,
+    chunk_of_block,
     chunks_of,
     column_of,
     in_chunk,
@@ -107,11 +108,9 @@ def _stats(
     squares = cuda.shared.array(THREADS, float32)
     batch = cuda.local.array(BATCH_ROWS, float32)
     thread = uint32(cuda.threadIdx.x)
-    c = column_of(uint32(cuda.blockIdx.y), thread, lanes, channels)
-    chunk = uint32(begin + uint32(cuda.blockIdx.x))
-    origin, _ = rows_in_section(begin, rows_per_chunk, section, per_section)
-    first, left = rows_in_section(chunk, rows_per_chunk, section, per_section)
-    base = place_of(cuda.blockIdx.z, first - origin, rows, c, channels)
+    block = cuda.blockIdx.x, cuda.blockIdx.y, cuda.blockIdx.z
+    cut = lanes, rows_per_chunk, section, per_section
+    c, chunk, base, left = chunk_of_block(block, thread, rows, channels, cut, begin)
     row, step = uint32(thread // lanes), uint32(THREADS // lanes)
     count, mean, square = ZERO, ZERO, ZERO
     while in_chunk(BATCH_ROWS - 1, row, step, left):

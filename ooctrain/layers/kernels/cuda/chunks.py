@@ -38,9 +38,38 @@ MOST_LANES = 32
 FINISH_LANES = 8
 
 
+#: Quads that `same_channels` looks at for a distance that leaves few threads idle.
+MOST_APART = 2048
+
+
+def divisor(extent: int) -> tuple[int, int, int]:
+    """What `quads.parted` needs to divide a number below 2^31 by an extent: a product and a shift.
+
+    With s bits in extent - 1 and m = 2^(31 + s) / extent, rounded up, floor(n m / 2^(31 + s)) is
+    floor(n / extent): m is too large by less than extent / 2^(31 + s), relative to it, so that
+    n m is too large by less than 1 / extent. Source: Granlund and Montgomery 1994, theorem 4.2.
+    """
+    shift = 31 + (extent - 1).bit_length()
+    return extent, -(-(1 << shift) // extent), shift
+
+
 def tiles(elements: int) -> int:
     """Blocks of a pointwise kernel."""
     return -(-elements // TILE)
+
+
+def same_channels(elements: int, channels: int) -> tuple[tuple[int, int], int]:
+    """(blocks, quads from a thread's first quad to its second), both of the same channels.
+
+    The distance is a multiple of the quads after which channels recur, so that a thread works out
+    its channels once and loads what belongs to them once. Of those multiples it is the one for
+    which the fewest threads are idle: where every 15th quad has the same channels, 255.
+    """
+    period = channels // math.gcd(channels, QUAD)
+    multiples = range(period, max(period, MOST_APART) + 1, period)
+    apart = max(multiples, key=lambda quads: quads / (-(-quads // THREADS) * THREADS))
+    quads = -(-elements // QUAD)
+    return (-(-quads // (2 * apart)), -(-apart // THREADS)), apart
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,63 +8,91 @@ the same elements. Source: `layers/dropout.py`. Read next: `conv/columns.py`, `.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from ooctrain.layers.dropout import GOLDEN, MIX_1, MIX_2, S27, S30, S31, S32, Dropout
-from ooctrain.layers.kernels.cuda.conv.image_rows import (
-    THREADS,
-    Array,
-    lanes_of,
-    load,
-    pixel_of,
-    place_of,
-    row_start,
-    store,
+from ooctrain.layers.dropout import (
+    GOLDEN,
+    MASK_64,
+    MIX_1,
+    MIX_2,
+    S27,
+    S30,
+    S32,
+    Dropout,
+    Index,
 )
+from ooctrain.layers.kernels.cuda.chunks import QUAD, divisor
+from ooctrain.layers.kernels.cuda.quads import parted
+from ooctrain.layers.kernels.cuda.runtime.intrinsics import ld4, st4
 from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher, blocks_for
 from ooctrain.layers.kernels.cuda.runtime.shim import cuda, device, kernel, uint32, uint64
 
-F0 = np.float32(0)
+Array = Any
+THREADS = 128
+F0, H31 = np.float32(0), np.uint32(31)
+U1, U2, U3 = np.uint64(1), np.uint64(2), np.uint64(3)
 
 
 @device
-def kept_by(x, counter, key, threshold, scale):
-    """x * scale if the element of this counter is kept, else 0."""
-    z = counter * GOLDEN + key
+def kept_by(x, z, threshold, scale):
+    """x * scale if the element is kept whose counter and key give z, else 0."""
     z = (z ^ (z >> S30)) * MIX_1
     z = (z ^ (z >> S27)) * MIX_2
-    z = z ^ (z >> S31)
-    return x * scale if (z >> S32) >= threshold else F0
+    # Of z ^ (z >> 31) the upper 32 bits decide.
+    high = uint32(z >> S32)
+    high = uint32(high ^ uint32(high >> H31))
+    return x * scale if uint64(high) >= threshold else F0
+
+
+@device
+def following(z, c, channels, down, across):
+    """(z, channel) of the next element of a row: the next channel, or the next pixel's first."""
+    c = uint32(c + uint32(1))
+    if c < channels:
+        return z + down, c
+    return z + across, uint32(0)
 
 
 @kernel(
-    "void(f4[::1], f4[::1], u8, u8, f4, UniTuple(u4, 3), UniTuple(u8, 4), UniTuple(u8, 3), u4)",
+    "void(f4[::1], f4[::1], u8, u8, f4, u4, UniTuple(u4, 3), UniTuple(u4, 3), u8, u8, "
+    "UniTuple(u8, 4))",
     threads=THREADS, changing=(2,),
 )  # fmt: skip
-def _dropout(x, y, key, threshold, scale, sizes, offset, full, lanes):
-    """A thread: some channels of a pixel; the counter of an element (n, c, h, w) is
-    ((n * C + c) * H + h) * W + w.
+def _dropout(x, y, key, threshold, scale, row_length, by_height, by_channels, first, across, steps):
+    """A thread: four neighbours of a row of an image, which has less than 2^31 elements.
+
+    The hash of an element begins with z = counter * GOLDEN + key. So a step along an axis adds a
+    number to z that is the same everywhere: one of `steps` (n, c, h, w), or `across`, from the last
+    channel of a pixel to the first of the next. `first` is that of the first element.
     """
-    height, width, channels = sizes
-    n0, c0, h0, w0 = offset
-    full_c, full_h, full_w = full
-    row = uint32(cuda.blockIdx.x)
-    place = place_of(cuda.blockIdx.y, cuda.threadIdx.x)
-    n, h, w, c = pixel_of(row, place, height, channels, lanes)
-    if w < width:
-        plane = (n0 + uint64(n)) * full_c + c0 + uint64(c)
-        first = (plane * full_h + h0 + uint64(h)) * full_w + w0 + uint64(w)
-        step = full_h * full_w
-        second = first + step
-        third = second + step
-        at = row_start(row, width, channels) + uint32(w * channels + c)
-        v = load(x, at, lanes)
-        store(y, at, (
-            kept_by(v[0], first, key, threshold, scale),
-            kept_by(v[1], second, key, threshold, scale),
-            kept_by(v[2], third, key, threshold, scale),
-            kept_by(v[3], third + step, key, threshold, scale),
-        ), lanes)  # fmt: skip
+    place = uint32(uint32(cuda.blockIdx.y) * uint32(THREADS) + uint32(cuda.threadIdx.x))
+    place = uint32(place * uint32(QUAD))
+    if place < row_length:
+        n, h = parted(uint32(cuda.blockIdx.x), by_height)
+        w, c = parted(place, by_channels)
+        of_n, down, of_h, of_w = steps
+        z = first + key + uint64(n) * of_n + uint64(h) * of_h
+        z += uint64(w) * of_w + uint64(c) * down
+        z1, c1 = following(z, c, by_channels[0], down, across)
+        z2, c2 = following(z1, c1, by_channels[0], down, across)
+        z3, _ = following(z2, c2, by_channels[0], down, across)
+        i = uint64(cuda.blockIdx.x) * uint64(row_length) + uint64(place)
+        if uint32(row_length % uint32(QUAD)) == uint32(0):
+            v = ld4(x, i)
+            st4(y, i, (
+                kept_by(v[0], z, threshold, scale), kept_by(v[1], z1, threshold, scale),
+                kept_by(v[2], z2, threshold, scale), kept_by(v[3], z3, threshold, scale),
+            ))  # fmt: skip
+        else:
+            y[i] = kept_by(x[i], z, threshold, scale)
+            if uint32(place + uint32(1)) < row_length:
+                y[i + U1] = kept_by(x[i + U1], z1, threshold, scale)
+            if uint32(place + uint32(2)) < row_length:
+                y[i + U2] = kept_by(x[i + U2], z2, threshold, scale)
+            if uint32(place + uint32(3)) < row_length:
+                y[i + U3] = kept_by(x[i + U3], z3, threshold, scale)
 
 
 def dropout(launcher: Launcher, x: Array, y: Array, op: Dropout, key: int) -> None:
@@ -75,7 +103,21 @@ def dropout(launcher: Launcher, x: Array, y: Array, op: Dropout, key: int) -> No
         key: of the call in this step; re-runs and tiles have that of the original call.
     """
     n, h, w, c = x.shape if len(x.shape) == 4 else (x.shape[0], 1, 1, x.shape[1])
-    full = op.full or (n, c, h, w)
-    lanes, draw = lanes_of(c), (key, op.threshold, op.scale)
-    blocks = n * h, blocks_for(w * c // lanes, THREADS)
-    launcher.launch(_dropout, blocks, x, y, *draw, (h, w, c), op.offset, full[1:], lanes)
+    blocks, sizes = (n * h, blocks_for(w * c, THREADS * QUAD)), (w * c, divisor(h), divisor(c))
+    walk = walk_of(op.offset, op.full or (n, c, h, w), c)
+    launcher.launch(_dropout, blocks, x, y, key, op.threshold, op.scale, *sizes, *walk)
+
+
+def walk_of(offset: Index, full: Index, channels: int) -> tuple[int, int, tuple[int, ...]]:
+    """What is added to a hash's start: by the first element of a block, from pixel to pixel, and
+    along each axis of the whole variable; mod 2^64.
+
+    Args:
+        channels: of the block.
+    """
+    _, c, h, w = full
+    counters = c * h * w, h * w, w, 1
+    golden = int(GOLDEN)
+    steps = tuple(counter * golden & MASK_64 for counter in counters)
+    first = sum(a * step for a, step in zip(offset, steps, strict=True))
+    return first & MASK_64, (golden - (channels - 1) * steps[1]) & MASK_64, steps

@@ -2,21 +2,23 @@
 
 Slice and insert are one kernel, which copies a block of runs (contiguous channels) between two
 arrays, each with its own strides. Where every run and stride is a multiple of four elements it
-moves quads, else elements. A thread computes where its first quad or element lies, walks from
-there, and loads all of them before it stores any. Inserts write only their region and leave the
-rest of `dst` unchanged, as tiles require. A transposition goes through a tile of shared memory, so
-that reads and writes are both contiguous. Read next: `dropout.py`.
+moves quads: a thread computes where its first one lies, walks from there, and loads all of them
+before it stores any. Else it keeps its place in a run and takes one element of each of some rows,
+so that only rows have to be walked. Inserts write only their region and leave the rest of `dst`
+unchanged, as tiles require. Read next: `walk_places.py`, `dropout.py`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from ooctrain.layers.kernels.cuda.chunks import QUAD, THREADS
+from ooctrain.layers.kernels.cuda.chunks import QUAD, THREADS, divisor
 from ooctrain.layers.kernels.cuda.conv.columns import at
 from ooctrain.layers.kernels.cuda.pointwise import named_after
+from ooctrain.layers.kernels.cuda.quads import parted
 from ooctrain.layers.kernels.cuda.runtime.intrinsics import ld4, st4
 from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher, blocks_for
 from ooctrain.layers.kernels.cuda.runtime.shim import (
@@ -29,22 +31,23 @@ from ooctrain.layers.kernels.cuda.runtime.shim import (
     uint32,
     uint64,
 )
+from ooctrain.layers.kernels.cuda.walk_places import transpose_batch
 
 Array = Any
 Index = tuple[int, int, int, int]
 ZERO, U1 = np.float32(0), np.uint32(1)
-#: Quads or elements that a thread moves, and has under way at once.
-MOVES = 4
+#: Quads that a thread moves, and has under way at once; and rows of which it takes an element each.
+MOVES, ROWS = 4, 8
+MOST_ROWS = (1 << 31) - 1
 VALUES = MOVES * QUAD
-#: A tile of a transposition is TILE_SIDE squared; its rows lie one word further apart, so that a
-#: column, too, is read from all banks of shared memory at once.
-TILE_SIDE = 32
-TILE_PITCH = TILE_SIDE + 1
-TILE_WORDS = TILE_SIDE * TILE_PITCH
-TILE_STEP = THREADS // TILE_SIDE
 
 _BOX = "UniTuple(i8, 4)"
 _MOVE = f"void(f4[::1], f4[::1], i8, UniTuple(u4, 3), UniTuple(u4, 4), {_BOX}, {_BOX})"
+_ROWS, _WALK = "UniTuple(u4, 17)", "UniTuple(i8, 6)"
+_MOVE_ROWS = f"void(f4[::1], f4[::1], {_ROWS}, {_WALK}, {_WALK})"
+_EMBED_ROWS = (
+    f"void(f4[::1], f4[::1], {_ROWS}, {_WALK}, {_WALK}, UniTuple(u4, 4), UniTuple(u4, 4), f4)"
+)
 _EMBED = f"void(f4[::1], f4[::1], UniTuple(u4, 3), UniTuple(u4, 4), {_BOX}, {_BOX}, f4)"
 
 
@@ -84,6 +87,36 @@ def further(where, by, extent):
 
 
 @device
+def row_of_thread(block, thread, cut):
+    """The index (n, h, w, k) of a thread's first element; h is no row for a thread that has none.
+
+    Args:
+        cut: what `_rows` gives.
+    """
+    rest, stretch = parted(uint32(block), cut[0:3])
+    n, group = parted(rest, cut[3:6])
+    line, k = parted(uint32(thread), cut[6:9])
+    h, w = parted(uint32(group * uint32(cut[14] * uint32(ROWS)) + line), cut[9:12])
+    k = uint32(k + uint32(stretch * uint32(THREADS)))
+    return n, h if line < cut[14] and k < cut[13] else cut[12], w, k
+
+
+@device
+def next_row(h, w, cut):
+    """(h, w, whether w began anew) of a thread's next row."""
+    h, w = uint32(h + cut[15]), uint32(w + cut[16])
+    if w < cut[9]:
+        return h, w, False
+    return uint32(h + U1), uint32(w - cut[9]), True
+
+
+@device
+def within(place, start, extent):
+    """start <= place < start + extent: below `start` the difference wraps around."""
+    return uint32(place - start) < extent
+
+
+@device
 def item_of(block, thread, move):
     """Number of the quad or element that a thread moves in its `move`-th turn."""
     return (int64(block) * MOVES + move) * THREADS + int64(thread)
@@ -110,18 +143,25 @@ def cleared(old, new):
 def _moving(combine: Any) -> tuple[Kernel, Kernel]:
     """Kernels dst = combine(dst, src) over a block, by elements and by quads."""
 
-    def by_elements(src, dst, elements, extent, by, source, target):
-        places = cuda.local.array(MOVES, int64)
-        values = cuda.local.array(MOVES, float32)
-        where = where_is(item_of(cuda.blockIdx.x, cuda.threadIdx.x, 0), extent)
-        for move in range(MOVES):
-            if item_of(cuda.blockIdx.x, cuda.threadIdx.x, move) < elements:
-                places[move] = place_in(target, where)
-                old, new = at(dst, places[move]), at(src, place_in(source, where))
-                values[move] = combine(old, new)
-            where = further(where, by, extent)
-        for move in range(MOVES):
-            if item_of(cuda.blockIdx.x, cuda.threadIdx.x, move) < elements:
+    def by_rows(src, dst, cut, source, target):
+        places = cuda.local.array(ROWS, int64)
+        values = cuda.local.array(ROWS, float32)
+        n, h, w, k = row_of_thread(cuda.blockIdx.x, cuda.threadIdx.x, cut)
+        if h >= cut[12]:
+            return
+        here, there = place_in(source, (n, h, w, k)), place_in(target, (n, h, w, k))
+        count = uint32(0)
+        for move in range(ROWS):
+            if h < cut[12]:
+                places[move] = there
+                values[move] = combine(at(dst, there), at(src, here))
+                count = uint32(move + 1)
+            h, w, wraps = next_row(h, w, cut)
+            here, there = here + source[4], there + target[4]
+            if wraps:
+                here, there = here + source[5], there + target[5]
+        for move in range(ROWS):
+            if uint32(move) < count:
                 dst[uint64(places[move])] = values[move]
 
     def by_quads(src, dst, elements, extent, by, source, target):
@@ -143,10 +183,9 @@ def _moving(combine: Any) -> tuple[Kernel, Kernel]:
                     values[first], values[first + 1], values[first + 2], values[first + 3],
                 ))  # fmt: skip
 
-    as_kernel = kernel(_MOVE, threads=THREADS)
     return (
-        as_kernel(named_after(combine, by_elements, "_elements")),
-        as_kernel(named_after(combine, by_quads, "_quads")),
+        kernel(_MOVE_ROWS, threads=THREADS)(named_after(combine, by_rows, "_elements")),
+        kernel(_MOVE, threads=THREADS)(named_after(combine, by_quads, "_quads")),
     )
 
 
@@ -164,19 +203,29 @@ def place_in_part(where, start, part):
     return ((n * part[1] + h) * part[2] + w) * part[3] + c if inside else int64(-1)
 
 
-@kernel(_EMBED, threads=THREADS)
-def _embed_elements(x, y, whole, by, start, part, value):
-    values = cuda.local.array(MOVES, float32)
-    where = where_is(item_of(cuda.blockIdx.x, cuda.threadIdx.x, 0), whole)
-    for move in range(MOVES):
-        i = place_in_part(where, start, part)
-        inside = i >= 0 and item_of(cuda.blockIdx.x, cuda.threadIdx.x, move) < y.size
-        values[move] = at(x, i) if inside else value
-        where = further(where, by, whole)
-    for move in range(MOVES):
-        e = item_of(cuda.blockIdx.x, cuda.threadIdx.x, move)
-        if e < y.size:
-            y[uint64(e)] = values[move]
+@kernel(_EMBED_ROWS, threads=THREADS)
+def _embed_elements(x, y, cut, source, target, start, part, value):
+    """`start`, `part`: where x begins in y, and its extents, each along n, h, w and k."""
+    values = cuda.local.array(ROWS, float32)
+    n, h, w, k = row_of_thread(cuda.blockIdx.x, cuda.threadIdx.x, cut)
+    if h >= cut[12]:
+        return
+    here, there = place_in(source, (n, h, w, k)), place_in(target, (n, h, w, k))
+    inside, count = within(n, start[0], part[0]) and within(k, start[3], part[3]), uint32(0)
+    for move in range(ROWS):
+        values[move] = value
+        if inside and within(h, start[1], part[1]) and within(w, start[2], part[2]):
+            values[move] = at(x, here)
+        if h < cut[12]:
+            count = uint32(move + 1)
+        h, w, wraps = next_row(h, w, cut)
+        here += source[4]
+        if wraps:
+            here += source[5]
+    for move in range(ROWS):
+        if uint32(move) < count:
+            y[uint64(there)] = values[move]
+        there += target[4]  # rows of the whole lie one behind the other
 
 
 @kernel(_EMBED, threads=THREADS)
@@ -197,28 +246,6 @@ def _embed_quads(x, y, whole, by, start, part, value):
             st4(y, e, (
                 values[first], values[first + 1], values[first + 2], values[first + 3],
             ))  # fmt: skip
-
-
-@kernel("void(f4[::1], f4[::1], u4, u4, u4)", threads=THREADS)
-def _transpose(x, y, rows, columns, column_tiles):
-    """y[b, j, i] = x[b, i, j]; a block takes one tile of one matrix."""
-    tile = cuda.shared.array(TILE_WORDS, float32)
-    lane, line = uint32(cuda.threadIdx.x % TILE_SIDE), uint32(cuda.threadIdx.x // TILE_SIDE)
-    block = uint32(cuda.blockIdx.x)
-    i0 = uint32(uint32(block // column_tiles) * uint32(TILE_SIDE))
-    j0 = uint32(uint32(block % column_tiles) * uint32(TILE_SIDE))
-    base = int64(cuda.blockIdx.y) * int64(rows) * int64(columns)
-    for k in range(0, TILE_SIDE, TILE_STEP):
-        i, j = uint32(i0 + line + uint32(k)), uint32(j0 + lane)
-        if i < rows and j < columns:
-            value = at(x, base + int64(i) * int64(columns) + int64(j))
-            tile[(line + uint32(k)) * uint32(TILE_PITCH) + lane] = value
-    cuda.syncthreads()
-    for k in range(0, TILE_SIDE, TILE_STEP):
-        i, j = uint32(i0 + lane), uint32(j0 + line + uint32(k))
-        if i < rows and j < columns:
-            value = tile[lane * uint32(TILE_PITCH) + line + uint32(k)]
-            y[uint64(base + int64(j) * int64(rows) + int64(i))] = value
 
 
 def slice_nhwc(launcher: Launcher, x: Array, y: Array, n0: int, h0: int, w0: int, c0: int) -> None:
@@ -249,12 +276,22 @@ def clear_nhwc(launcher: Launcher, dst: Array, at_index: Index, extent: Index) -
 
 def embed_nhwc(launcher: Launcher, x: Array, y: Array, start: Index, value: float = 0.0) -> None:
     """y = value, but for the block at `start`, which is x."""
-    quads = not any(extent % QUAD for extent in (x.shape[3], y.shape[3], start[3]))
-    items, whole = y.size // QUAD if quads else y.size, y.shape[1:]
-    launcher.launch(
-        _embed_quads if quads else _embed_elements, blocks_for(items, MOVES * THREADS),
-        x, y, whole, _steps(whole, quads), start, x.shape, value,
-    )  # fmt: skip
+    if not any(extent % QUAD for extent in (x.shape[3], y.shape[3], start[3])):
+        whole, blocks = y.shape[1:], blocks_for(y.size // QUAD, MOVES * THREADS)
+        launcher.launch(_embed_quads, blocks, x, y, whole, _steps(whole), start, x.shape, value)
+        return
+    part, whole = x.shape, y.shape
+    if part[3] == whole[3]:  # whole pixels: rows of an image are runs
+        part, whole, start = (
+            (n, h, 1, w * c) for (n, h, w, _), c in
+            ((part, whole[3]), (whole, whole[3]), ((*start[:2], start[2], 0), whole[3]))
+        )  # fmt: skip
+        start = *start[:2], 0, start[3]
+    strides = [(h * w * c, w * c, c) for _, h, w, c in (part, whole)]
+    first = -sum(a * b for a, b in zip(start, (*strides[0], 1), strict=True))
+    boxes = (first, *strides[0]), (0, *strides[1])
+    for blocks, cut, source, target in _rows(whole, *boxes):
+        launcher.launch(_embed_elements, blocks, x, y, cut, source, target, start, part, value)
 
 
 def pad_nhwc(launcher: Launcher, x: Array, y: Array, sides: Index, value: float = 0.0) -> None:
@@ -265,25 +302,19 @@ def pad_nhwc(launcher: Launcher, x: Array, y: Array, sides: Index, value: float 
 def nchw_to_nhwc(launcher: Launcher, x: Array, y: Array) -> None:
     """y[n, h, w, c] = x[n, c, h, w]; x may be flat."""
     n, h, w, c = y.shape
-    _transpose_batch(launcher, x, y, n, c, h * w)
+    transpose_batch(launcher, x, y, n, c, h * w)
 
 
 def nhwc_to_nchw(launcher: Launcher, x: Array, y: Array) -> None:
     """y[n, c, h, w] = x[n, h, w, c]; y may be flat."""
     n, h, w, c = x.shape
-    _transpose_batch(launcher, x, y, n, h * w, c)
+    transpose_batch(launcher, x, y, n, h * w, c)
 
 
 def transpose(launcher: Launcher, x: Array, y: Array) -> None:
     """y = x with its last two axes exchanged; 2-d, or 3-d for a batch of matrices."""
     rows, columns = x.shape[-2:]
-    _transpose_batch(launcher, x, y, x.size // (rows * columns), rows, columns)
-
-
-def _transpose_batch(launcher, x, y, batch, rows, columns) -> None:
-    row_tiles, column_tiles = blocks_for(rows, TILE_SIDE), blocks_for(columns, TILE_SIDE)
-    blocks = row_tiles * column_tiles, batch
-    launcher.launch(_transpose, blocks, x, y, rows, columns, column_tiles)
+    transpose_batch(launcher, x, y, x.size // (rows * columns), rows, columns)
 
 
 def _move(launcher, kernels, src, src_at, dst, dst_at, extent) -> None:
@@ -292,19 +323,48 @@ def _move(launcher, kernels, src, src_at, dst, dst_at, extent) -> None:
     source, target = _offset_and_strides(src, src_at), _offset_and_strides(dst, dst_at)
     if src.shape[3] == run == dst.shape[3]:
         width, run = 1, width * run
-    quads = not any(number % QUAD for number in (run, *source, *target))
-    elements = batch * height * width * run
-    blocks = blocks_for(elements, MOVES * THREADS * (QUAD if quads else 1))
-    inner = height, width, run
-    launcher.launch(
-        kernels[quads], blocks, src, dst, elements, inner, _steps(inner, quads), source, target
-    )
+    if any(number % QUAD for number in (run, *source, *target)):
+        for blocks, cut, *walks in _rows((batch, height, width, run), source, target):
+            launcher.launch(kernels[False], blocks, src, dst, cut, *walks)
+        return
+    elements, inner = batch * height * width * run, (height, width, run)
+    blocks = blocks_for(elements, MOVES * THREADS * QUAD)
+    launcher.launch(kernels[True], blocks, src, dst, elements, inner, _steps(inner), source, target)
 
 
-def _steps(extent: tuple[int, ...], quads: bool) -> Index:
-    """How far the next element of a thread lies behind one, as an index of a block."""
+def _rows(extent: Index, source: Index, target: Index) -> Iterator[tuple[int, Index, Index, Index]]:
+    """(blocks, cut, source, target) of the launches over a block, some rows of which a thread
+    takes, each at the same place.
+
+    Threads side by side take neighbours of `side` rows. A cut is, for kernels: stretches of a row
+    and groups of rows, both of which blocks count; run and width, all four as `divisor` says;
+    height, run, side; how far the next rows of a thread lie behind, (h, w). The walks of source and
+    target are offset and strides, and what a step adds: to the next rows, and where w begins anew.
+    """
+    batch, height, width, run = extent
+    if height * width == 1:  # images are rows
+        batch, height = 1, batch
+        source, target = ((a, 0, n, w) for a, n, _, w in (source, target))
+    if height * width > MOST_ROWS:  # rows are images
+        for image in range(batch):
+            boxes = ((a + image * n, h, 0, w) for a, n, h, w in (source, target))
+            yield from _rows((height, 1, width, run), *boxes)
+        return
+    side = max(1, THREADS // run)
+    stretches, groups = blocks_for(run, THREADS), blocks_for(height * width, side * ROWS)
+    down, across = divmod(side, width)
+    cut = (
+        *divisor(stretches), *divisor(groups), *divisor(min(run, THREADS)), *divisor(width),
+        height, run, side, down, across,
+    )  # fmt: skip
+    walks = ((a, n, h, w, down * h + across * w, h - width * w) for a, n, h, w in (source, target))
+    yield batch * groups * stretches, cut, *walks
+
+
+def _steps(extent: tuple[int, ...]) -> Index:
+    """How far the next quad of a thread lies behind one, as an index of a block."""
     height, width, run = extent
-    rows, k = divmod(THREADS * (QUAD if quads else 1), run)
+    rows, k = divmod(THREADS * QUAD, run)
     planes, w = divmod(rows, width)
     n, h = divmod(planes, height)
     return n, h, w, k

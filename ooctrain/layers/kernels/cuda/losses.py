@@ -18,7 +18,7 @@ import numpy as np
 from ooctrain.layers.class_loss import ClassLoss, ClassLossGrad, LabelWeight
 from ooctrain.layers.cross_entropy import SoftmaxCrossEntropy, SoftmaxCrossEntropyGrad
 from ooctrain.layers.kernels.cuda.chunks import THREADS, element_chunk, tiles
-from ooctrain.layers.kernels.cuda.conv.columns import add_compensated, column_total
+from ooctrain.layers.kernels.cuda.conv.columns import add_compensated, at, column_total
 from ooctrain.layers.kernels.cuda.loss_space import LossSpace, loss_space
 from ooctrain.layers.kernels.cuda.quads import first_quads, load_quad, store_quad
 from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher, blocks_for
@@ -28,6 +28,7 @@ from ooctrain.layers.kernels.cuda.runtime.shim import (
     float32,
     int64,
     kernel,
+    larger,
     smaller,
     uint32,
     uint64,
@@ -48,12 +49,59 @@ ZERO, ONE, LOWEST = np.float32(0), np.float32(1), np.float32(-np.inf)
 WARP = 32
 ROWS = THREADS // WARP
 WHOLE_WARP = 0xFFFFFFFF
+#: Elements that a lane has under way at once; its last ones in a row come one by one.
+TURNS = 4
+ALL_TURNS = np.uint64(TURNS)
+AT_ONCE, BEFORE_LAST = np.uint32(TURNS * WARP), np.uint32((TURNS - 1) * WARP)
 
 
 @device
 def row_of(block, thread):
     """The row of a warp."""
-    return uint32(uint32(block) * uint32(ROWS) + uint32(thread // WARP))
+    return uint32(uint32(block) * uint32(ROWS) + uint32(uint32(thread) // uint32(WARP)))
+
+
+@device
+def lane_of(thread):
+    """Its place in its warp."""
+    return uint32(uint32(thread) % uint32(WARP))
+
+
+@device
+def four_of(x, i, apart):
+    """x[i], x[i + apart], ...: four of a lane's elements."""
+    j = i + apart
+    k = j + apart
+    return at(x, i), at(x, j), at(x, k), at(x, k + apart)
+
+
+@device
+def lane_maximum(x, i, c, classes, apart):
+    """The largest of x[i], x[i + apart], ...: the elements c, c + 32, ... of a row."""
+    top = LOWEST
+    while uint32(c + BEFORE_LAST) < classes:
+        u, v, w, z = four_of(x, i, apart)
+        top = larger(z, larger(w, larger(v, larger(u, top))))
+        i, c = i + ALL_TURNS * apart, uint32(c + AT_ONCE)
+    while c < classes:
+        top = larger(at(x, i), top)
+        i, c = i + apart, uint32(c + uint32(WARP))
+    return top
+
+
+@device
+def lane_exponentials(x, i, c, classes, apart, top):
+    """The sum of exp(x - top) over these elements, one after the other."""
+    total = ZERO
+    while uint32(c + BEFORE_LAST) < classes:
+        u, v, w, z = four_of(x, i, apart)
+        total = (total + math.exp(u - top)) + math.exp(v - top)
+        total = (total + math.exp(w - top)) + math.exp(z - top)
+        i, c = i + ALL_TURNS * apart, uint32(c + AT_ONCE)
+    while c < classes:
+        total += math.exp(at(x, i) - top)
+        i, c = i + apart, uint32(c + uint32(WARP))
+    return total
 
 
 @device
@@ -82,20 +130,15 @@ _absolute_errors = sum_of(absolute_error)
 @kernel("void(f4[::1], u4, i8[::1], f4[::1], f4[::1], i8)", threads=THREADS)
 def _cross_entropy(z, classes, labels, losses, lse, ignore_index):
     """A warp: losses[r] = lse[r] - z[r, label], lse[r] = log(sum of exp(z[r]))."""
-    lane = uint32(cuda.threadIdx.x % WARP)
+    lane = lane_of(cuda.threadIdx.x)
     row = row_of(cuda.blockIdx.x, cuda.threadIdx.x)
     if row < labels.size:
         start = uint64(row) * uint64(classes)
-        top = LOWEST
-        for c in range(lane, classes, WARP):
-            value = z[start + uint32(c)]
-            top = value if value > top else top
+        first, apart = start + uint64(lane), uint64(WARP)
+        top = lane_maximum(z, first, lane, classes, apart)
         for step in (16, 8, 4, 2, 1):
-            other = cuda.shfl_xor_sync(WHOLE_WARP, top, step)
-            top = other if other > top else top
-        total = ZERO
-        for c in range(lane, classes, WARP):
-            total += math.exp(z[start + uint32(c)] - top)
+            top = larger(cuda.shfl_xor_sync(WHOLE_WARP, top, step), top)
+        total = lane_exponentials(z, first, lane, classes, apart, top)
         for step in (16, 8, 4, 2, 1):
             total += cuda.shfl_xor_sync(WHOLE_WARP, total, step)
         if lane == 0:
@@ -110,7 +153,7 @@ def _cross_entropy(z, classes, labels, losses, lse, ignore_index):
 @kernel("void(f4[::1], u4, i8[::1], f4[::1], f4[::1], f4[::1], b1, f4[::1], i8)", threads=THREADS)
 def _cross_entropy_grad(z, classes, labels, lse, dloss, divisor, divides, dz, ignore_index):
     """A warp: dz[r] = (exp(z[r] - lse[r]) - onehot) * dloss [/ divisor], 0 in ignored rows."""
-    lane = uint32(cuda.threadIdx.x % WARP)
+    lane = lane_of(cuda.threadIdx.x)
     row = row_of(cuda.blockIdx.x, cuda.threadIdx.x)
     if row < labels.size:
         start, label = uint64(row) * uint64(classes), labels[row]

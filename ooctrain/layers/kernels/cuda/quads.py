@@ -12,11 +12,26 @@ from __future__ import annotations
 
 import numpy as np
 
-from ooctrain.layers.kernels.cuda.chunks import QUAD, STRIDE, TILE
+from ooctrain.layers.kernels.cuda.chunks import QUAD, STRIDE, THREADS, TILE
 from ooctrain.layers.kernels.cuda.runtime.intrinsics import ld4, st4
-from ooctrain.layers.kernels.cuda.runtime.shim import device, int64, uint32
+from ooctrain.layers.kernels.cuda.runtime.shim import (
+    device,
+    int64,
+    uint32,
+    uint64,
+)
 
 ZERO = np.float32(0)
+#: An index that no array has; a multiple of 4, and far from the largest.
+BEYOND = np.int64(1 << 60)
+
+
+@device
+def parted(n, by):
+    """(n // extent, n % extent) of a number below 2^31, by what `chunks.divisor` gives."""
+    extent, factor, shift = by
+    outer = uint32(uint64(n) * uint64(factor) >> uint64(shift))
+    return outer, uint32(n - uint32(outer * extent))
 
 
 @device
@@ -24,6 +39,17 @@ def first_quads(block, thread):
     """Where the two quads of a thread begin, in a grid of `chunks.tiles` blocks."""
     first = int64(block) * int64(TILE) + int64(thread) * int64(QUAD)
     return first, first + int64(STRIDE)
+
+
+@device
+def quads_of_channels(block, stretch, thread, apart, channels):
+    """(where the two quads of a thread begin, the channel of both) in a grid of
+    `chunks.same_channels`; threads that have none get quads beyond any array.
+    """
+    place = uint32(uint32(stretch) * uint32(THREADS) + uint32(thread))
+    first = int64(block) * int64(2) * int64(apart) + int64(place)
+    i = first * int64(QUAD) if place < apart else BEYOND
+    return i, i + int64(apart) * int64(QUAD), uint32(uint32(place * uint32(QUAD)) % channels)
 
 
 @device
@@ -63,13 +89,6 @@ def sum_quad(a, b):
 def next_channel(c, channels):
     """The channel of the following element."""
     return uint32(c + 1) if uint32(c + 1) < channels else uint32(0)
-
-
-@device
-def channels_of(i, j, channels):
-    """The channels of elements i and j, that lies STRIDE behind it."""
-    first = uint32(i % int64(channels))
-    return first, uint32(uint32(first + uint32(STRIDE)) % channels)
 
 
 @device

@@ -9,7 +9,7 @@ Read next: `likelihood.py`, `../cpu/reduction.py`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,13 +24,28 @@ from ooctrain.layers.kernels.cuda.conv.columns import (
     rows_of_chunk,
     thread_total,
 )
-from ooctrain.layers.kernels.cuda.losses import ROWS, WARP, WHOLE_WARP, row_of
+from ooctrain.layers.kernels.cuda.losses import (
+    ALL_TURNS,
+    AT_ONCE,
+    BEFORE_LAST,
+    ROWS,
+    WARP,
+    WHOLE_WARP,
+    four_of,
+    lane_exponentials,
+    lane_maximum,
+    lane_of,
+    row_of,
+)
 from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher, blocks_for
 from ooctrain.layers.kernels.cuda.runtime.shim import (
+    Kernel,
     cuda,
+    device,
     float32,
     int64,
     kernel,
+    larger,
     uint32,
     uint64,
 )
@@ -41,7 +56,7 @@ from ooctrain.layers.softmax import SoftmaxAlong, SoftmaxGrad
 
 Array = Any
 Arrays = Sequence[Array]
-ZERO, LOWEST = np.float32(0), np.float32(-np.inf)
+ZERO, LANES = np.float32(0), np.uint64(WARP)
 
 
 @kernel("void(f4[::1], f4[::1], i8, u4, u4, u4, u4, u4)", threads=THREADS)
@@ -75,50 +90,82 @@ def _sum_few(x, y, factor, rows, width):
         y[uint64(e)] = factor * total
 
 
-@kernel("void(f4[::1], f4[::1], i8, u4, u4, b1)", threads=THREADS)
-def _softmax(x, y, items, classes, width, log):
-    """A warp: the softmax of one (outer, inner), or its logarithm."""
-    lane = uint32(cuda.threadIdx.x % WARP)
-    row = row_of(cuda.blockIdx.x, cuda.threadIdx.x)
-    if row < items:
-        outer = uint32(row // width)
-        start = uint64(outer) * uint64(classes) * uint64(width) + uint64(row - outer * width)
-        top = LOWEST
-        for c in range(lane, classes, WARP):
-            value = x[start + uint64(c) * uint64(width)]
-            top = value if value > top else top
-        for step in (16, 8, 4, 2, 1):
-            other = cuda.shfl_xor_sync(WHOLE_WARP, top, step)
-            top = other if other > top else top
-        total = ZERO
-        for c in range(lane, classes, WARP):
-            total += math.exp(x[start + uint64(c) * uint64(width)] - top)
-        for step in (16, 8, 4, 2, 1):
-            total += cuda.shfl_xor_sync(WHOLE_WARP, total, step)
-        shift = math.log(total)
-        for c in range(lane, classes, WARP):
-            i = start + uint64(c) * uint64(width)
-            away = x[i] - top
-            y[i] = away - shift if log else math.exp(away) / total
+@device
+def first_of(row, lane, classes, width):
+    """Where the elements of a lane begin, LANES * width apart, in a row of (outer, inner)."""
+    outer = uint32(row // width)
+    within = uint64(uint32(row - outer * width))
+    return (uint64(outer) * uint64(classes) + uint64(lane)) * uint64(width) + within
+
+
+@device
+def share_of(away, shift, total, log):
+    """exp(away) / total, or its logarithm."""
+    return away - shift if log else math.exp(away) / total
+
+
+def _softmax_kernel(neighbours: bool) -> Kernel:
+    """A warp: the softmax of one (outer, inner), or its logarithm.
+
+    Args:
+        neighbours: whether the elements of a row are neighbours, `width` 1; their distances are
+            then numbers that the compiler knows.
+    """
+
+    def _softmax(x, y, items, classes, width, log):
+        lane = lane_of(cuda.threadIdx.x)
+        row = row_of(cuda.blockIdx.x, cuda.threadIdx.x)
+        if row < items:
+            apart = LANES if neighbours else LANES * uint64(width)
+            i = first_of(row, lane, classes, uint32(1) if neighbours else width)
+            top = lane_maximum(x, i, lane, classes, apart)
+            for step in (16, 8, 4, 2, 1):
+                top = larger(cuda.shfl_xor_sync(WHOLE_WARP, top, step), top)
+            total = lane_exponentials(x, i, lane, classes, apart, top)
+            for step in (16, 8, 4, 2, 1):
+                total += cuda.shfl_xor_sync(WHOLE_WARP, total, step)
+            shift, c = math.log(total), lane
+            while uint32(c + BEFORE_LAST) < classes:
+                u, v, w, z = four_of(x, i, apart)
+                j = i + apart
+                k = j + apart
+                y[i] = share_of(u - top, shift, total, log)
+                y[j] = share_of(v - top, shift, total, log)
+                y[k] = share_of(w - top, shift, total, log)
+                y[k + apart] = share_of(z - top, shift, total, log)
+                i, c = i + ALL_TURNS * apart, uint32(c + AT_ONCE)
+            while c < classes:
+                y[i] = share_of(at(x, i) - top, shift, total, log)
+                i, c = i + apart, uint32(c + uint32(WARP))
+
+    _softmax.__name__ = "softmax_of_neighbours" if neighbours else "softmax_apart"
+    _softmax.__qualname__ = _softmax.__name__
+    return kernel("void(f4[::1], f4[::1], i8, u4, u4, b1)", threads=THREADS)(_softmax)
+
+
+#: Of rows whose elements are neighbours, and of others.
+_SOFTMAX: Mapping[bool, Kernel] = {each: _softmax_kernel(each) for each in (True, False)}
 
 
 @kernel("void(f4[::1], f4[::1], f4[::1], i8, u4, u4, b1)", threads=THREADS)
 def _softmax_grad(dy, y, dx, items, classes, width, log):
     """A warp: dx = y (dy - sum(dy y)), or dy - exp(y) sum(dy)."""
-    lane = uint32(cuda.threadIdx.x % WARP)
+    lane = lane_of(cuda.threadIdx.x)
     row = row_of(cuda.blockIdx.x, cuda.threadIdx.x)
     if row < items:
-        outer = uint32(row // width)
-        start = uint64(outer) * uint64(classes) * uint64(width) + uint64(row - outer * width)
-        total = ZERO
-        for c in range(lane, classes, WARP):
-            i = start + uint64(c) * uint64(width)
-            total += dy[i] if log else dy[i] * y[i]
+        apart = LANES * uint64(width)
+        first = first_of(row, lane, classes, width)
+        i, c, total = first, lane, ZERO
+        while c < classes:
+            total += at(dy, i) if log else at(dy, i) * at(y, i)
+            i, c = i + apart, uint32(c + uint32(WARP))
         for step in (16, 8, 4, 2, 1):
             total += cuda.shfl_xor_sync(WHOLE_WARP, total, step)
-        for c in range(lane, classes, WARP):
-            i = start + uint64(c) * uint64(width)
-            dx[i] = dy[i] - math.exp(y[i]) * total if log else y[i] * (dy[i] - total)
+        i, c = first, lane
+        while c < classes:
+            d, z = at(dy, i), at(y, i)
+            dx[i] = d - math.exp(z) * total if log else z * (d - total)
+            i, c = i + apart, uint32(c + uint32(WARP))
 
 
 def sum_axes(launcher: Launcher, op: Sum, ins: Arrays, outs: Arrays, workspace: Array) -> None:
@@ -143,7 +190,7 @@ def sum_axes(launcher: Launcher, op: Sum, ins: Arrays, outs: Arrays, workspace: 
 
 def softmax(launcher: Launcher, op: SoftmaxAlong, ins: Arrays, outs: Arrays) -> None:
     """y = softmax of x along the axis, or its logarithm. `y` may be `x`."""
-    _along(launcher, _softmax, op, ins, outs)
+    _along(launcher, _SOFTMAX[op.extents(logical_shape(outs[0]))[2] == 1], op, ins, outs)
 
 
 def softmax_grad(launcher: Launcher, op: SoftmaxGrad, ins: Arrays, outs: Arrays) -> None:

@@ -2,8 +2,9 @@
 
 Arrays of any shape and a walk through them (`../walks.py`) give the result, in its own memory
 order. A thread takes one element of the result, or four neighbours where the last axis allows it,
-and computes where the operands' elements lie. Operands of one shape go through `pointwise.py`. Read
-next: `reduction.py`.
+and computes where the operands' elements lie (`walk_places.py`). A vector with a number for each
+channel, the commonest operand of all, is loaded once for two quads, whatever the number of
+channels. Operands of one shape go through `pointwise.py`. Read next: `walk_places.py`.
 """
 
 from __future__ import annotations
@@ -12,47 +13,45 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ooctrain.layers.arithmetic import Arithmetic
-from ooctrain.layers.kernels.cuda.chunks import QUAD, THREADS
+from ooctrain.layers.kernels.cuda.chunks import QUAD, THREADS, same_channels
 from ooctrain.layers.kernels.cuda.conv.columns import at
 from ooctrain.layers.kernels.cuda.pointwise import apply, binary, named_after
+from ooctrain.layers.kernels.cuda.quads import (
+    load_channels,
+    load_quad,
+    quads_of_channels,
+    store_quad,
+)
 from ooctrain.layers.kernels.cuda.runtime.intrinsics import ld4, st4
 from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher, blocks_for
-from ooctrain.layers.kernels.cuda.runtime.shim import Kernel, cuda, device, int64, kernel, uint64
-from ooctrain.layers.kernels.walks import logical_shape, permuted, repeated, walk
+from ooctrain.layers.kernels.cuda.runtime.shim import (
+    Kernel,
+    cuda,
+    device,
+    int64,
+    kernel,
+    uint32,
+    uint64,
+)
+from ooctrain.layers.kernels.cuda.walk_places import (
+    STEPS,
+    WALK,
+    offsets_of,
+    parts,
+    read_tiles,
+)
+from ooctrain.layers.kernels.walks import (
+    StridedWalk,
+    logical_shape,
+    permuted,
+    repeated,
+    walk,
+)
 from ooctrain.layers.permute import Permute
 from ooctrain.layers.reduction import Spread
 
 Array = Any
 Arrays = Sequence[Array]
-_SIX = "UniTuple(i8, 6)"
-
-
-@device
-def parted(e, extent):
-    """(e // extent, e % extent); most axes of a walk have one element, and cost no division."""
-    if extent == 1:
-        return e, int64(0)
-    outer = e // extent
-    return outer, e - outer * extent
-
-
-@device
-def places_of(e, extents):
-    """The index of the e-th element of a result along each of its axes."""
-    _, b, c, d, f, g = extents
-    e, p5 = parted(e, g)
-    e, p4 = parted(e, f)
-    e, p3 = parted(e, d)
-    e, p2 = parted(e, c)
-    e, p1 = parted(e, b)
-    return e, p1, p2, p3, p4, p5
-
-
-@device
-def offset_of(place, steps):
-    """Where an operand's element lies."""
-    outer = place[0] * steps[0] + place[1] * steps[1] + place[2] * steps[2]
-    return outer + place[3] * steps[3] + place[4] * steps[4] + place[5] * steps[5]
 
 
 @device
@@ -82,7 +81,7 @@ def quotient_of(a, b, parameter):
 @device
 def quad_at(x, i, step):
     """Four elements along the last axis of a walk: neighbours, or one that is repeated."""
-    if step == 1:
+    if step:
         return ld4(x, i)
     value = at(x, i)
     return value, value, value, value
@@ -91,25 +90,23 @@ def quad_at(x, i, step):
 def _repeating(function: Any) -> tuple[Kernel, Kernel]:
     """Kernels y = function(a, b), each operand along its own steps: by elements and by quads."""
 
-    def over_walks(a, b, y, extents, steps_a, steps_b, p):
-        e = int64(cuda.blockIdx.x) * int64(THREADS) + int64(cuda.threadIdx.x)
-        if e < y.size:
-            place = places_of(e, extents)
-            u, v = at(a, offset_of(place, steps_a)), at(b, offset_of(place, steps_b))
-            y[uint64(e)] = function(u, v, p)
+    def over_walks(a, b, y, items, begin, axes, steps_a, steps_b, p):
+        e = uint32(uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x))
+        if e < items:
+            i, j = offsets_of(e, axes, steps_a, steps_b)
+            y[uint64(begin + int64(e))] = function(at(a, i), at(b, j), p)
 
-    def over_quads(a, b, y, extents, steps_a, steps_b, p):
-        e = (int64(cuda.blockIdx.x) * int64(THREADS) + int64(cuda.threadIdx.x)) * int64(QUAD)
-        if e < y.size:
-            place = places_of(e, extents)
-            u = quad_at(a, offset_of(place, steps_a), steps_a[5])
-            v = quad_at(b, offset_of(place, steps_b), steps_b[5])
-            st4(y, e, (
+    def over_quads(a, b, y, items, begin, axes, steps_a, steps_b, p):
+        e = uint32(uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x))
+        if e < items:
+            i, j = offsets_of(e, axes, steps_a, steps_b)
+            u, v = quad_at(a, i, steps_a[5]), quad_at(b, j, steps_b[5])
+            st4(y, begin + int64(e) * int64(QUAD), (
                 function(u[0], v[0], p), function(u[1], v[1], p),
                 function(u[2], v[2], p), function(u[3], v[3], p),
             ))  # fmt: skip
 
-    signature = f"void(f4[::1], f4[::1], f4[::1], {_SIX}, {_SIX}, {_SIX}, f4)"
+    signature = f"void(f4[::1], f4[::1], f4[::1], {WALK}, {STEPS}, {STEPS}, f4)"
     as_kernel = kernel(signature, threads=THREADS)
     return (
         as_kernel(named_after(function, over_walks, "_repeated")),
@@ -117,21 +114,51 @@ def _repeating(function: Any) -> tuple[Kernel, Kernel]:
     )
 
 
-@kernel(f"void(f4[::1], f4[::1], f4, {_SIX}, {_SIX})", threads=THREADS)
-def _read(x, y, factor, extents, steps):
+def _with_vector(function: Any, first: bool) -> Kernel:
+    """The kernel y = function(a, b) where one of both has a number for each channel.
+
+    Args:
+        first: whether that is a.
+    """
+
+    @device
+    def of_quads(u, v, p):
+        return (
+            function(u[0], v[0], p), function(u[1], v[1], p),
+            function(u[2], v[2], p), function(u[3], v[3], p),
+        )  # fmt: skip
+
+    def over_channels(x, vector, y, channels, apart, p):
+        x_block, y_block, thread = cuda.blockIdx.x, cuda.blockIdx.y, cuda.threadIdx.x
+        i, j, c = quads_of_channels(x_block, y_block, thread, apart, channels)
+        u, v = load_quad(x, i), load_quad(x, j)
+        numbers = load_channels(vector, c, channels)
+        store_quad(y, i, of_quads(numbers, u, p) if first else of_quads(u, numbers, p))
+        store_quad(y, j, of_quads(numbers, v, p) if first else of_quads(v, numbers, p))
+
+    name = "_with_channels_first" if first else "_with_channels"
+    as_kernel = kernel("void(f4[::1], f4[::1], f4[::1], u4, u4, f4)", threads=THREADS)
+    return as_kernel(named_after(function, over_channels, name))
+
+
+@kernel(f"void(f4[::1], f4[::1], f4, {WALK}, {STEPS})", threads=THREADS)
+def _read(x, y, factor, items, begin, axes, steps):
     """y = factor * x along the walk."""
-    e = int64(cuda.blockIdx.x) * int64(THREADS) + int64(cuda.threadIdx.x)
-    if e < y.size:
-        y[uint64(e)] = factor * at(x, offset_of(places_of(e, extents), steps))
+    e = uint32(uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x))
+    if e < items:
+        i, _ = offsets_of(e, axes, steps, steps)
+        y[uint64(begin + int64(e))] = factor * at(x, i)
 
 
-@kernel(f"void(f4[::1], f4[::1], f4, {_SIX}, {_SIX})", threads=THREADS)
-def _read_quads(x, y, factor, extents, steps):
+@kernel(f"void(f4[::1], f4[::1], f4, {WALK}, {STEPS})", threads=THREADS)
+def _read_quads(x, y, factor, items, begin, axes, steps):
     """y = factor * x along the walk, four elements of its last axis at a time."""
-    e = (int64(cuda.blockIdx.x) * int64(THREADS) + int64(cuda.threadIdx.x)) * int64(QUAD)
-    if e < y.size:
-        v = quad_at(x, offset_of(places_of(e, extents), steps), steps[5])
-        st4(y, e, (factor * v[0], factor * v[1], factor * v[2], factor * v[3]))
+    e = uint32(uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x))
+    if e < items:
+        i, _ = offsets_of(e, axes, steps, steps)
+        v = quad_at(x, i, steps[5])
+        quad = factor * v[0], factor * v[1], factor * v[2], factor * v[3]
+        st4(y, begin + int64(e) * int64(QUAD), quad)
 
 
 FLAT: Mapping[str, Kernel] = {
@@ -145,6 +172,16 @@ BY_ELEMENTS: Mapping[str, Kernel] = {
 }  # fmt: skip
 BY_QUADS: Mapping[str, Kernel] = {
     "add": _ADD[1], "subtract": _SUBTRACT[1], "multiply": _MULTIPLY[1], "divide": _DIVIDE[1],
+}  # fmt: skip
+
+
+#: {whether the first operand has a number for each channel: {operation: kernel}}
+OF_CHANNELS: Mapping[bool, Mapping[str, Kernel]] = {
+    first: {
+        "add": _with_vector(total_of, first), "subtract": _with_vector(difference_of, first),
+        "multiply": _with_vector(product_of, first), "divide": _with_vector(quotient_of, first),
+    }
+    for first in (False, True)
 }  # fmt: skip
 
 
@@ -164,10 +201,18 @@ def arithmetic(launcher: Launcher, op: Arithmetic, ins: Arrays, outs: Arrays) ->
         return
     shape = logical_shape(y)
     way = walk(shape, repeated(logical_shape(a), shape), repeated(logical_shape(b), shape))
+    for vector, x, first in ((a, b, True), (b, a, False)):
+        if x.size == y.size and _is_vector(way, way.steps[0 if first else 1]):
+            blocks, apart = same_channels(y.size, vector.size)
+            chosen = OF_CHANNELS[first][op.function]
+            launcher.launch(chosen, blocks, x, vector, y, vector.size, apart, 0.0)
+            return
     quads = by_quads(way.extents, way.steps)
     chosen = (BY_QUADS if quads else BY_ELEMENTS)[op.function]
-    blocks = blocks_for(y.size, THREADS * (QUAD if quads else 1))
-    launcher.launch(chosen, blocks, a, b, y, way.extents, *way.steps, 0.0)
+    for items, begin, axes, steps in parts(way, quads):
+        launcher.launch(
+            chosen, blocks_for(items, THREADS), a, b, y, items, begin, axes, *steps, 0.0
+        )
 
 
 def spread(launcher: Launcher, op: Spread, ins: Arrays, outs: Arrays) -> None:
@@ -184,6 +229,15 @@ def permute(launcher: Launcher, op: Permute, ins: Arrays, outs: Arrays) -> None:
 
 def _walk_through(launcher: Launcher, x: Array, y: Array, factor: float, shape, steps) -> None:
     way = walk(shape, steps)
+    if way.steps[0][-1] > 1:
+        read_tiles(launcher, x, y, factor, way)
+        return
     quads = by_quads(way.extents, way.steps)
-    blocks = blocks_for(y.size, THREADS * (QUAD if quads else 1))
-    launcher.launch(_read_quads if quads else _read, blocks, x, y, factor, way.extents, *way.steps)
+    chosen = _read_quads if quads else _read
+    for items, begin, axes, (each,) in parts(way, quads):
+        launcher.launch(chosen, blocks_for(items, THREADS), x, y, factor, items, begin, axes, each)
+
+
+def _is_vector(way: StridedWalk, steps: Sequence[int]) -> bool:
+    """Whether an operand has one number for each place of the last axis."""
+    return steps[-1] == 1 and not any(steps[:-1]) and way.extents[-1] > 1

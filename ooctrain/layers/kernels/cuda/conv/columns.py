@@ -34,7 +34,7 @@ from ooctrain.layers.kernels.cuda.runtime.shim import (
     uint64,
 )
 
-ZERO = np.float32(0)
+ZERO, U1 = np.float32(0), np.uint32(1)
 #: The error of a sum is at most this many roundings of the sum of absolute values: seven in a
 #: batch, two in each of four compensated sums (in a thread and in a block, of rows and of chunks).
 SUM_ROUNDINGS = BATCH_ROWS - 1 + 4 * 2
@@ -59,8 +59,9 @@ def add_compensated(total, lost, value):
 
 @device
 def column_of(block, thread, lanes, channels):
-    """The channel of a thread; the last one for those beyond it."""
-    return smaller(uint32(block * lanes + thread % lanes), uint32(channels - 1))
+    """The channel of a thread; the last one for those beyond it. `lanes` is a power of two."""
+    lane = uint32(thread & uint32(lanes - U1))
+    return smaller(uint32(block * lanes + lane), uint32(channels - U1))
 
 
 @device
@@ -73,9 +74,29 @@ def rows_of_chunk(block, rows_per_chunk, rows):
 @device
 def rows_in_section(chunk, rows_per_chunk, section, per_section):
     """(first row, number of rows) of a chunk, where chunks begin anew with each section."""
-    within = int64(uint32(chunk % per_section)) * int64(rows_per_chunk)
-    first = int64(uint32(chunk // per_section)) * int64(section) + within
+    before = uint32(chunk // per_section)
+    within = int64(uint32(chunk - uint32(before * per_section))) * int64(rows_per_chunk)
+    first = int64(before) * int64(section) + within
     return first, uint32(smaller(int64(rows_per_chunk), int64(section) - within))
+
+
+@device
+def chunk_of_block(block, thread, rows, channels, cut, begin):
+    """(channel, chunk, where the channel's column begins, how many rows) of a thread.
+
+    Args:
+        block: its indices: chunk, group of channels, image.
+        rows: of an image.
+        cut: lanes, rows per chunk, rows and chunks per section.
+        begin: the chunk that the array begins with.
+    """
+    lanes, rows_per_chunk, section, per_section = cut
+    c = column_of(uint32(block[1]), thread, lanes, channels)
+    chunk, origin = uint32(begin + uint32(block[0])), int64(0)
+    if begin > uint32(0):
+        origin, _ = rows_in_section(begin, rows_per_chunk, section, per_section)
+    first, left = rows_in_section(chunk, rows_per_chunk, section, per_section)
+    return c, chunk, place_of(block[2], first - origin, rows, c, channels), left
 
 
 @device
@@ -142,11 +163,9 @@ def _sum_chunks(x, partials, channels, lanes, rows_per_chunk, section, per_secti
     """partials[chunk, c] = sum of x over the rows of the chunk; x begins with chunk `begin`."""
     totals = cuda.shared.array(THREADS, float32)
     thread = uint32(cuda.threadIdx.x)
-    c = column_of(uint32(cuda.blockIdx.y), thread, lanes, channels)
-    chunk = uint32(begin + uint32(cuda.blockIdx.x))
-    origin, _ = rows_in_section(begin, rows_per_chunk, section, per_section)
-    first, left = rows_in_section(chunk, rows_per_chunk, section, per_section)
-    base = (first - origin) * int64(channels) + int64(c)
+    block = cuda.blockIdx.x, cuda.blockIdx.y, 0
+    cut = lanes, rows_per_chunk, section, per_section
+    c, chunk, base, left = chunk_of_block(block, thread, 0, channels, cut, begin)
     totals[thread] = thread_total(x, base, thread, lanes, left, channels)
     cuda.syncthreads()
     if thread < lanes:

@@ -30,6 +30,7 @@ from ooctrain.layers.kernels.cuda.conv.conv_fetch import (
 )
 from ooctrain.layers.kernels.cuda.conv.conv_gemm_weights import grad_weight
 from ooctrain.layers.kernels.cuda.conv.conv_kept import keep_target, keep_weighed_term
+from ooctrain.layers.kernels.cuda.conv.conv_pieces import CORRELATION, correlate_by_tiles
 from ooctrain.layers.kernels.cuda.conv.conv_plan import INNER, OUTER
 from ooctrain.layers.kernels.cuda.conv.tile_product import (
     A_STRIDE,
@@ -47,7 +48,7 @@ from ooctrain.layers.kernels.cuda.conv.tile_product import (
 )
 from ooctrain.layers.kernels.cuda.quads import sum_quad
 from ooctrain.layers.kernels.cuda.runtime.intrinsics import shared_array, store_column
-from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher, blocks_for
+from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher
 from ooctrain.layers.kernels.cuda.runtime.shim import (
     Kernel,
     cuda,
@@ -85,8 +86,7 @@ def _correlation(fetch: Any, entry_terms: int, columns: int) -> Kernel:
     store_results = _epilogue(columns)
 
     @kernel(
-        "void(f4[::1], f4[::1], f4[::1], i4, f4[::1], UniTuple(i4, 9), UniTuple(i4, 9),"
-        " UniTuple(i4, 11))",
+        CORRELATION,
         threads=THREADS,
         max_registers=TWO_BLOCKS,
     )
@@ -182,13 +182,10 @@ def _epilogue(columns: int) -> Any:
 
 def correlate(launcher: Launcher, correlation: conv_plan.Correlation, x, w, bias, y) -> None:
     """y[pixel, o] = sum over terms of x times w [+ bias]."""
-    source, taps, target = correlation
+    _, taps, target = correlation
     columns = NARROW if target.outer <= NARROW else WIDE
-    blocks = blocks_for(target.pixels, TILE_ROWS), blocks_for(target.outer, columns), target.groups
-    launcher.launch(
-        _correlation_kernel(taps.inner % 4 == 0, columns), blocks, x, w,
-        w if bias is None else bias, bias is not None, y, source, taps, target,
-    )  # fmt: skip
+    chosen = _correlation_kernel(taps.inner % 4 == 0, columns)
+    correlate_by_tiles(launcher, chosen, (TILE_ROWS, columns), correlation, x, w, bias, y)
 
 
 @cache

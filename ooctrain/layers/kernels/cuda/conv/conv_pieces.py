@@ -1,4 +1,4 @@
-"""Two small kernels that all algorithms of convolution share: turned weights, sums of partials.
+"""What all algorithms of convolution share: turned weights, sums of partials, launches by tiles.
 
 One kernel exchanges the inner and outer channels of the weights. The gradient of the input sums
 over filters, so it needs them contiguous, as the forward pass needs channels. The exchange costs
@@ -13,11 +13,18 @@ from typing import Any
 import numpy as np
 
 from ooctrain.layers.conv_shape import ConvShape
+from ooctrain.layers.kernels.cuda.conv.conv_plan import Correlation
 from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher, blocks_for
-from ooctrain.layers.kernels.cuda.runtime.shim import cuda, kernel, uint32
+from ooctrain.layers.kernels.cuda.runtime.shim import Kernel, cuda, kernel, uint32
 
 THREADS = 256
 ZERO = np.float32(0)
+#: Arguments of a kernel for a correlation by tiles: x, w, bias, whether there is one, y; and the
+#: numbers of `conv_plan.Source`, `Taps` and `Target`.
+CORRELATION = (
+    "void(f4[::1], f4[::1], f4[::1], i4, f4[::1], UniTuple(i4, 9), UniTuple(i4, 9), "
+    "UniTuple(i4, 11))"
+)
 
 
 @kernel("void(f4[::1], f4[::1], u4, u4, u4, u4)", threads=THREADS)
@@ -58,3 +65,22 @@ def add_partials(launcher: Launcher, partials: Any, parts: int, total: Any) -> N
     if parts > 1:
         blocks = blocks_for(total.size, THREADS)
         launcher.launch(_add_partials, blocks, partials, total, parts, total.size)
+
+
+def correlate_by_tiles(
+    launcher: Launcher, kernel: Kernel, tile: tuple[int, int], correlation: Correlation, *arrays
+) -> None:
+    """y[pixel, o] = sum over terms of x times w [+ bias].
+
+    Args:
+        kernel: of the signature CORRELATION.
+        tile: pixels and filters of a block.
+        arrays: x, w, bias or None, y.
+    """
+    (x, w, bias, y), (source, taps, target) = arrays, correlation
+    pixels, filters = tile
+    blocks = blocks_for(target.pixels, pixels), blocks_for(target.outer, filters), target.groups
+    launcher.launch(
+        kernel, blocks, x, w, w if bias is None else bias, bias is not None, y,
+        source, taps, target,
+    )  # fmt: skip

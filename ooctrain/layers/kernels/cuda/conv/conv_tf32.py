@@ -21,6 +21,7 @@ from ooctrain.layers.kernels.cuda.conv.conv_address import (
     inside_source,
     terms_of,
 )
+from ooctrain.layers.kernels.cuda.conv.conv_pieces import CORRELATION, correlate_by_tiles
 from ooctrain.layers.kernels.cuda.conv.conv_plan import (
     INNER,
     OUTER,
@@ -49,7 +50,7 @@ from ooctrain.layers.kernels.cuda.conv.tensor_tile import (
 )
 from ooctrain.layers.kernels.cuda.conv.tile_product import THREADS, TWO_BLOCKS, clear
 from ooctrain.layers.kernels.cuda.runtime.intrinsics import shared_array
-from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher, blocks_for
+from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher
 from ooctrain.layers.kernels.cuda.runtime.shim import (
     cuda,
     device,
@@ -166,8 +167,7 @@ def before(stage):
 
 
 @kernel(
-    "void(f4[::1], f4[::1], f4[::1], i4, f4[::1], UniTuple(i4, 9), UniTuple(i4, 9),"
-    " UniTuple(i4, 11))",
+    CORRELATION,
     threads=THREADS,
     capability=AMPERE,
     max_registers=TWO_BLOCKS,
@@ -238,15 +238,11 @@ def _correlate(x, w, bias, has_bias, y, source, taps, target):
 
 def correlate(launcher: Launcher, correlation: conv_plan.Correlation, x, w, bias, y) -> None:
     """y[pixel, o] = sum over terms of x times w [+ bias]."""
-    source, taps, target = correlation
-    if taps.inner < 4:
+    inner = correlation[1].inner
+    if inner < 4:
         conv_tf32_few.correlate(launcher, correlation, x, w, bias, y)
         return
-    if taps.inner % 4:
+    if inner % 4:
         conv_gemm.correlate(launcher, correlation, x, w, bias, y)
         return
-    blocks = blocks_for(target.pixels, TILE), blocks_for(target.outer, TILE), target.groups
-    launcher.launch(
-        _correlate, blocks, x, w, w if bias is None else bias, bias is not None, y,
-        source, taps, target,
-    )  # fmt: skip
+    correlate_by_tiles(launcher, _correlate, (TILE, TILE), correlation, x, w, bias, y)

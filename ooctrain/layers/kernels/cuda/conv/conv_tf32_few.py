@@ -19,6 +19,7 @@ from ooctrain.layers.kernels.cuda.conv.conv_address import (
     inside_source,
 )
 from ooctrain.layers.kernels.cuda.conv.conv_fetch import few_words
+from ooctrain.layers.kernels.cuda.conv.conv_pieces import CORRELATION, correlate_by_tiles
 from ooctrain.layers.kernels.cuda.conv.conv_plan import (
     INNER,
     OUTER,
@@ -48,7 +49,7 @@ from ooctrain.layers.kernels.cuda.conv.tile_product import (
     clear,
 )
 from ooctrain.layers.kernels.cuda.runtime.intrinsics import shared_array, st4
-from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher, blocks_for
+from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher
 from ooctrain.layers.kernels.cuda.runtime.shim import (
     cuda,
     device,
@@ -125,8 +126,7 @@ def fetch_tap(x, w, walk, places, start, inner, source):
 
 
 @kernel(
-    "void(f4[::1], f4[::1], f4[::1], i4, f4[::1], UniTuple(i4, 9), UniTuple(i4, 9),"
-    " UniTuple(i4, 11))",
+    CORRELATION,
     threads=THREADS,
     capability=AMPERE,
     max_registers=TWO_BLOCKS,
@@ -186,9 +186,4 @@ def _correlate(x, w, bias, has_bias, y, source, taps, target):
 
 def correlate(launcher: Launcher, correlation: conv_plan.Correlation, x, w, bias, y) -> None:
     """y[pixel, o] = sum over terms of x times w [+ bias], of one to three channels a tap."""
-    source, taps, target = correlation
-    blocks = blocks_for(target.pixels, TILE_ROWS), blocks_for(target.outer, NARROW), target.groups
-    launcher.launch(
-        _correlate, blocks, x, w, w if bias is None else bias, bias is not None, y,
-        source, taps, target,
-    )  # fmt: skip
+    correlate_by_tiles(launcher, _correlate, (TILE_ROWS, NARROW), correlation, x, w, bias, y)

@@ -26,7 +26,11 @@ from ooctrain.layers.kernels.cuda.conv.conv_address import (
     terms_of,
 )
 from ooctrain.layers.kernels.cuda.conv.conv_fetch import term_of_pixel
-from ooctrain.layers.kernels.cuda.conv.conv_pieces import add_partials
+from ooctrain.layers.kernels.cuda.conv.conv_pieces import (
+    CORRELATION,
+    add_partials,
+    correlate_by_tiles,
+)
 from ooctrain.layers.kernels.cuda.conv.conv_plan import INNER, OUTER, PIXELS
 from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher, blocks_for
 from ooctrain.layers.kernels.cuda.runtime.shim import (
@@ -65,8 +69,7 @@ def fetch_term(x, w, line, term, source, taps):
 
 
 @kernel(
-    "void(f4[::1], f4[::1], f4[::1], i4, f4[::1], UniTuple(i4, 9), UniTuple(i4, 9),"
-    " UniTuple(i4, 11))",
+    CORRELATION,
     threads=THREADS,
 )
 def _correlate(x, w, bias, has_bias, y, source, taps, target):
@@ -149,12 +152,7 @@ def _grad_weight(x, dy, partials, source, taps, pixels, outer, groups):
 
 def correlate(launcher: Launcher, correlation: conv_plan.Correlation, x, w, bias, y) -> None:
     """y[pixel, o] = sum over terms of x times w [+ bias]."""
-    source, taps, target = correlation
-    blocks = blocks_for(target.pixels, TILE), blocks_for(target.outer, TILE), target.groups
-    launcher.launch(
-        _correlate, blocks, x, w, w if bias is None else bias, bias is not None, y,
-        source, taps, target,
-    )  # fmt: skip
+    correlate_by_tiles(launcher, _correlate, (TILE, TILE), correlation, x, w, bias, y)
 
 
 def grad_weight(launcher: Launcher, shape: ConvShape, x, dy, dw, workspace) -> None:
