@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ooctrain.cli import main
-from ooctrain.cli.launch import find_mpiexec
+from ooctrain.distributed.mpi import find_mpiexec
 from ooctrain.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -126,7 +126,7 @@ def test_a_batch_that_cannot_be_cut_is_wrong_usage():
 
 
 def test_without_mpi_the_command_to_install_it_is_named(monkeypatch, capsys):
-    monkeypatch.setattr("ooctrain.cli.launch.find_spec", lambda name: None)
+    monkeypatch.setattr("ooctrain.distributed.mpi.find_spec", lambda name: None)
     assert main([*TRAIN, "--ranks", "2"]) == 2
     assert 'pip install "ooctrain[mpi]"' in capsys.readouterr().err
 
