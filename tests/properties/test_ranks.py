@@ -72,6 +72,22 @@ def test_synchronised_batch_norm_is_that_of_the_whole_batch():
     check_synchronised()
 
 
+def check_drawn_boundaries(steps: int, how: dict) -> None:
+    """Every rank draws the boundaries that one rank draws, so losses and values are the same."""
+    found = together(2, how={"drawn": True, **how}, steps=steps)
+    expect_same(found, alone(2, drawn=True, steps=steps))
+
+
+def test_patches_with_drawn_boundaries_have_the_bits_of_one_rank():
+    check_drawn_boundaries(2, {})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [{}, {"budget": "40%", "planner": "belady"}], ids=str)
+def test_many_steps_with_drawn_boundaries_have_the_bits_of_one_rank(how):
+    check_drawn_boundaries(12, how)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("clip", [0.05, oc.utils.ClipEach(0.01)], ids=["norm", "each"])
 def test_clipped_gradients_are_sums(clip):
