@@ -172,6 +172,11 @@ def configurations(quick: bool) -> list[tuple[str, float, int, str]]:
     return found
 
 
+def trained_case(case: tuple[Recipe004, str, float, int, str]) -> list[Trained]:
+    """One configuration, for `spread`."""
+    return [trained(*case)]
+
+
 def trained(
     recipe: Recipe004, model: str, depth: float, patches: int, kind: str
 ) -> Trained:  # fmt: skip
