@@ -127,7 +127,8 @@ _READ: Mapping[str, Callable[[str], Any]] = MappingProxyType(
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and math.isfinite(value)
 
 
 def _wrong(name: str, value: object, why: str) -> ConfigError:
