@@ -248,7 +248,7 @@ def test_imports_are_statements_but_where_a_name_is_computed():
     callers = {module for module in MODULES if calls_by_name(tree_of(module))}
     assert callers == set(BY_NAME), callers ^ set(BY_NAME)
     for module in MODULES:
-        for node in ast.walk(tree_of(module)):
+        for node in nodes_of(tree_of(module)):
             assert not (isinstance(node, ast.ImportFrom) and node.level), (module, node.lineno)
 
 
