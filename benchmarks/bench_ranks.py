@@ -92,7 +92,7 @@ def main(arguments: Sequence[str] = (), *, quick: bool = False) -> dict:
         if found:
             print(json.dumps(found))
         return {}
-    from ooctrain.cli.launch import find_mpiexec
+    from ooctrain.distributed.mpi import find_mpiexec
 
     try:
         mpiexec = find_mpiexec()

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from itertools import accumulate
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -155,8 +154,9 @@ def _place(
     """Gives each member, in this order, the lowest offset that is free during all of its spans."""
     if len(members) >= MANY:
         # Late: whoever packs a step has no need of the compiler that it loads.
-        many_places = import_module("ooctrain.alloc.many_places")
-        found = many_places.places_of_many([sizes[i] for i in members], [spans[i] for i in members])
+        from ooctrain.alloc.many_places import places_of_many
+
+        found = places_of_many([sizes[i] for i in members], [spans[i] for i in members])
         return dict(zip(members, found, strict=True))
     placed = np.zeros((4, sum(len(spans[i]) for i in members)), np.int64)
     begin, end, start, stop = placed

@@ -9,31 +9,17 @@ through.
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from importlib.util import find_spec
-from pathlib import Path
 
-from ooctrain.errors import ConfigError, RanksDiffer
+from ooctrain.distributed.mpi import find_mpiexec
+from ooctrain.errors import RanksDiffer
 
 _RULE = re.compile(r"^=+$")
 _SIGNAL = re.compile(r"EXIT STRING: (.*)$")
 #: What commands of this library end in by themselves.
 _OWN_STATUS = range(5)
-
-
-def find_mpiexec() -> str:
-    """The launcher of the MPI library. Raises ConfigError: there is none."""
-    beside = Path(sys.executable).with_name("mpiexec")  # where pip puts that of the mpich wheel
-    found = str(beside) if beside.is_file() else shutil.which("mpiexec")
-    if found is None or find_spec("mpi4py") is None:
-        missing = "mpiexec" if found is None else "mpi4py"
-        raise ConfigError(
-            f"--ranks needs {missing}, which is not installed", fix='pip install "ooctrain[mpi]"'
-        )
-    return found
 
 
 def launch(ranks: int, words: Sequence[str]) -> int:

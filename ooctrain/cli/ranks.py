@@ -21,13 +21,14 @@ import numpy as np
 from ooctrain.cli import exit_status
 from ooctrain.cli.options import RankOptions, Workload
 from ooctrain.cli.streams import say
-from ooctrain.cli.training import RunOptions, config_of
+from ooctrain.cli.training import RunOptions, config_of, tilings_of
 from ooctrain.cli.workload import Task
 from ooctrain.data.dataset import Dataset, take
 from ooctrain.distributed.mpi import launched_ranks, ranks_beside, world
 from ooctrain.distributed.ranks import Ranks
 from ooctrain.errors import ConfigError, OoctrainError
 from ooctrain.step.presets import usable_cores
+from ooctrain.train import Trainer
 from ooctrain.units import format_bytes
 
 #: What tells a user more as a message than with the place where it arose.
@@ -85,6 +86,13 @@ def agree_on_run(ranks: Ranks, options: RunOptions, task: Task, *, verify: bool)
             "--verify compares bits, and --sync-batch-norm adds in another order than one rank",
             fix="one of the two",
         )
+
+
+def is_compared_on_all(ranks: Ranks | None, trainer: Trainer) -> bool:
+    """Whether --verify has all ranks run again in-core: one rank cannot be tiled as several are.
+    The ranks ask together.
+    """
+    return ranks is not None and ranks.any(bool(tilings_of(trainer)))
 
 
 def rank_rows(ranks: Ranks | None, batch: int) -> list[tuple[str, str]]:

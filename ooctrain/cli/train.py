@@ -29,7 +29,13 @@ from ooctrain.cli.options import (
     rank_options,
     workload_options,
 )
-from ooctrain.cli.ranks import agree_on_run, rank_rows, ranks_of_run, with_cores
+from ooctrain.cli.ranks import (
+    agree_on_run,
+    is_compared_on_all,
+    rank_rows,
+    ranks_of_run,
+    with_cores,
+)
 from ooctrain.cli.terminal import make_console
 from ooctrain.cli.workload import Task, make_task, split_rows, usual_data
 from ooctrain.data import Shape
@@ -142,14 +148,17 @@ def _run(console: Console, run: training.TrainingRun, verify: bool) -> None:
     title = "out-of-core" if prepared.plan.notes.get("planner") != "keep-all" else "in-core"
     with LiveView(console, total, title) as view:
         training.run_training(run, view.on_step, before)
+    on_all = verify and is_compared_on_all(ranks, trainer)
     if ranks is not None and not ranks.is_first:
+        if on_all:
+            training.compare_with_in_core(run, lambda *_: None, on_all)
         return
     trained = trainer.prepared  # the test prepares a step of its own
     training.run_test(run)
     trainer.prepared = trained
     if verify:
         with LiveView(console, total, "in-core again") as view:
-            training.compare_with_in_core(run, view.on_step)
+            training.compare_with_in_core(run, view.on_step, on_all)
     console.print(facts(_summary_rows(prepared, run.record, extent)))
 
 

@@ -228,24 +228,33 @@ def run_test(run: TrainingRun) -> None:
         run.record.test_loss, run.record.test_accuracy = result.loss, result.accuracy
 
 
-def compare_with_in_core(run: TrainingRun, on_step: OnStep) -> None:
+def tilings_of(trainer: Trainer) -> list[str]:
+    """The rewrites of the step that was trained which add in another order than the step itself."""
+    assert trainer.plan is not None, "it has been trained"
+    return [name for name in trainer.plan.rewrites if not keeps_bits((name,))]
+
+
+def compare_with_in_core(run: TrainingRun, on_step: OnStep, on_all: bool = False) -> None:
     """Runs the same steps in-core, tiled alike, and compares every loss and every value.
 
-    What several ranks did, one does in as many parts. A resumed run is compared from its first step
-    on, those before it was stopped included: its checkpoint has been overwritten by now, and
-    in-core it must not have mattered.
+    What several ranks did, one does in as many parts, or all of them do again. A resumed run is
+    compared from its first step on, those before it was stopped included: its checkpoint has been
+    overwritten by now, and in-core it must not have mattered.
+
+    Args:
+        on_all: ranks run again, this one among them.
     """
     asked, record, done = run.options, run.record, run.trainer.steps_done
     until = replace(asked.extent, steps=done, checkpoint_path=None, checkpoint_steps=None)
     ranks = run.trainer.ranks
-    parts = asked.workload.accumulate if ranks is None else ranks.count
+    parts = asked.workload.accumulate if ranks is None or on_all else ranks.count
     workload = replace(asked.workload, accumulate=parts)
-    task, plan = make_task(workload), run.trainer.plan
-    assert plan is not None, "it has been trained"
+    task = make_task(workload)
     asked_for = asked.memory.rewrites  # and tilings that the planner chose: they add anew
-    tilings = [n for n in plan.rewrites if n not in asked_for and not keeps_bits((n,))]
+    tilings = [name for name in tilings_of(run.trainer) if name not in asked_for]
     memory = replace(asked.memory, rewrites=[*asked_for, *tilings])
-    with make_trainer(task, workload, memory, in_core=True) as other:
+    again_on = ranks if on_all else None
+    with make_trainer(task, workload, memory, in_core=True, ranks=again_on) as other:
         again = TrainingRun(replace(asked, extent=until), task, other)
         run_training(again, on_step)
         same_values = _same(run.trainer.state_arrays(), other.state_arrays())

@@ -4,7 +4,8 @@ A rank sends its arrays and receives sums over all ranks, or the arrays of all. 
 verifier, planners and the executor these are ordinary calls that run once. Between the two the
 arrays lie in the exchange's own buffers on the host, so their device memory is free meanwhile.
 Because each call runs once, in its place, a forward pass that is computed again sends nothing
-twice. Read next: `recording.py`, which puts them into a step; `exchange.py`.
+twice. Calls of two exchanges are never equal, so no rank is given a step that is kept for another.
+Read next: `recording.py`, which puts them into a step; `exchange.py`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class SendMessage(Op):
     """Sends its inputs. Writes one byte, which whoever takes the message reads."""
 
     message: Message
-    exchange: Exchange = field(compare=False, repr=False)
+    exchange: Exchange = field(repr=False)
     name: ClassVar[str] = "message"
     verb: ClassVar[str] = "start"
     pure: ClassVar[bool] = False
@@ -60,7 +61,7 @@ class TakeMessage(Op):
     message: Message
     specs: tuple[Spec, ...]
     kinds: tuple[Kind, ...]
-    exchange: Exchange = field(compare=False, repr=False)
+    exchange: Exchange = field(repr=False)
     name: ClassVar[str] = "message"
     verb: ClassVar[str] = "finish"
     pure: ClassVar[bool] = False

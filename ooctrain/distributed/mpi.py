@@ -9,9 +9,12 @@ that a rank that fails does not leave the others waiting for ever. Source: MPI 4
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import time
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -105,6 +108,23 @@ def world(
     return Ranks(
         communicator, bucket=bucket, ahead=ahead, sync_batch_norm=sync_batch_norm, network=network
     )
+
+
+def find_mpiexec() -> str:
+    """The program that starts ranks: beside the interpreter, where pip puts that of the mpich
+    wheel, or on the path.
+
+    Raises:
+        ConfigError: there is none, or no mpi4py for the ranks.
+    """
+    folders = str(Path(sys.executable).parent), os.environ.get("PATH", "")
+    found = shutil.which("mpiexec", path=os.pathsep.join(folders))
+    if found is None or find_spec("mpi4py") is None:
+        missing = "mpiexec" if found is None else "mpi4py"
+        raise ConfigError(
+            f"ranks need {missing}, which is not installed", fix='pip install "ooctrain[mpi]"'
+        )
+    return found
 
 
 def ranks_beside() -> int:

@@ -13,7 +13,6 @@ documentation, "mpi4py.futures". Read next: `spread.py`.
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import sys
 from concurrent.futures import Executor, ProcessPoolExecutor
@@ -45,8 +44,9 @@ def worker_count(processes: int | None, cases: int) -> int:
 def open_executor(count: int) -> Executor:
     """The workers: all other ranks of `mpiexec`, else `count` processes of this machine."""
     if _ranks():
-        # An extra, which starts MPI when it is imported.
-        return importlib.import_module(POOL).MPIPoolExecutor()
+        from mpi4py.futures import MPIPoolExecutor  # an extra, which starts MPI when it is imported
+
+        return MPIPoolExecutor()
     # "spawn": a fork would inherit locks of threads that do not exist in the child.
     return ProcessPoolExecutor(count, get_context("spawn"))
 

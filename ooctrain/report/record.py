@@ -26,6 +26,8 @@ from ooctrain.step.foreign import parse_json
 NOT_DRAWN: Mapping[str, None] = MappingProxyType(
     dict.fromkeys(("planned_by", "remarks", "timeline", "phases", "holdings"))
 )
+#: What the name of a network has in a record where it trains in patches (Split-CNN).
+SPLIT = " split ("
 _SUMS = (
     "makespan_us", "peak_bytes", "host_peak_bytes", "bytes_out", "bytes_in", "compute_us",
     "recompute_us", "stall_us",
@@ -104,6 +106,8 @@ def _record(data: Mapping[str, Any]) -> Record:
 
 def _title(data: Mapping[str, Any]) -> str:
     words = [str(data.get("model") or "a step")]
+    if SPLIT in words[0]:
+        words.append("another network than the whole one")
     told = {"batch": data.get("batch"), "planner": data.get("planned_by") or data.get("planner")}
     words += [f"{key} {value}" for key, value in told.items() if value]
     where = f" on {data['machine']}" if data.get("machine") else ""

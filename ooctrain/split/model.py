@@ -135,6 +135,11 @@ class SplitModel(Module):
         whose image has a row and a column for each patch.
         """
         total = convolutions(sketch.calls)
+        if not total:
+            raise ConfigError(
+                "the model has no convolution, so there is nothing to split", code="OOC-172",
+                fix="a model with convolutions",
+            )  # fmt: skip
         found = [joint for joint in joints(sketch) if joint.convolutions]
         if not found:
             raise ConfigError(
@@ -143,22 +148,24 @@ class SplitModel(Module):
                 "that is read later",
                 fix="split a part of it",
             )  # fmt: skip
-        wide = [joint for joint in found if _has_room(joint, self.how.grid)]
+
+        def far(joint: Joint) -> tuple[float, int]:
+            return abs(joint.convolutions / total - self.how.depth), joint.convolutions
+
+        # Of equally near ones the shallower; of those alike the last, whose image is the smallest.
+        nearest = min(found, key=far)
+        alike = [joint for joint in found if joint.convolutions == nearest.convolutions]
+        wide = [joint for joint in alike if _has_room(joint, self.how.grid)]
         if not wide:
             rows, columns = self.how.grid
             raise ConfigError(
                 f"{rows} x {columns} patches are more than the image has rows and columns",
                 code="OOC-171",
-                numbers=f"the first joint has images of {found[0].value.shape[2]} x "
-                f"{found[0].value.shape[3]}", fix="a smaller grid, or larger images",
+                numbers=f"behind {nearest.convolutions} of {total} convolutions it has "
+                f"{nearest.value.shape[2]} x {nearest.value.shape[3]}",
+                fix="a smaller grid, a smaller depth, or larger images",
             )  # fmt: skip
-
-        # Of equally near ones the shallower; of those alike the last, whose image is the smallest.
-        def far(joint: Joint) -> tuple[float, int, int]:
-            off = abs(joint.convolutions / total - self.how.depth)
-            return off, joint.convolutions, -joint.calls
-
-        return min(wide, key=far)
+        return wide[-1]
 
     def extra_repr(self) -> str:
         return str(self.how)
@@ -191,9 +198,14 @@ def split(
         seed: of the boundaries, default 0; they are a function of it and of the step's number.
 
     Raises:
-        ConfigError: a number out of its range, a model that is split or has no convolution; when
-            it is traced: more patches than rows.
+        ConfigError: a number out of its range, a model that is split; when it is traced: no
+            convolution, or more patches than rows.
     """
+    if "fit" in chance:
+        raise ConfigError(
+            "split: what fits a budget depends on the shape of the images", code="OOC-170",
+            fix="oc.split_to_fit(model, input_shape, budget)",
+        )  # fmt: skip
     return SplitModel(model, Splitting(depth, grid, stochastic, **chance))
 
 

@@ -127,7 +127,9 @@ _READ: Mapping[str, Callable[[str], Any]] = MappingProxyType(
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return math.isfinite(value)
 
 
 def _wrong(name: str, value: object, why: str) -> ConfigError:

@@ -24,6 +24,7 @@ from support.rank_runs import (
 )
 
 import ooctrain as oc
+from ooctrain import nn
 from ooctrain.distributed.exchange import Exchange
 from ooctrain.errors import ConfigError, RanksDiffer, TrainingStopped
 from ooctrain.step.network import Message
@@ -70,6 +71,59 @@ def check_synchronised() -> None:
 
 def test_synchronised_batch_norm_is_that_of_the_whole_batch():
     check_synchronised()
+
+
+def check_drawn_boundaries(steps: int, how: dict) -> None:
+    """Every rank draws the boundaries that one rank draws, so losses and values are the same."""
+    found = together(2, how={"drawn": True, **how}, steps=steps)
+    expect_same(found, alone(2, drawn=True, steps=steps))
+
+
+def test_patches_with_drawn_boundaries_have_the_bits_of_one_rank():
+    check_drawn_boundaries(2, {})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [{}, {"budget": "40%", "planner": "belady"}], ids=str)
+def test_many_steps_with_drawn_boundaries_have_the_bits_of_one_rank(how):
+    check_drawn_boundaries(12, how)
+
+
+class Wide(nn.Sequential):
+    """Values so large beside the parameters that a small budget is best kept in bands."""
+
+    def __init__(self):
+        super().__init__(
+            nn.Conv2d(1, 6, 3, padding=1), nn.ReLU(), nn.Conv2d(6, 6, 3, padding=1), nn.ReLU(),
+            nn.MaxPool2d(2), nn.Conv2d(6, 4, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(), nn.Linear(4, 3),
+        )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("planner", ["banded", "auto"])
+def test_ranks_in_bands_have_the_bits_of_ranks_in_core_in_these_bands(planner):
+    """Each rank sends its own messages, whichever steps are kept from other ranks."""
+    images = np.random.default_rng(0).standard_normal((4, 1, 48, 48)).astype(np.float32)
+    labels = np.array([0, 1, 2, 1])
+
+    def run(ranks):
+        mine, results = ranks.part_of(4), []
+        how = {"budget": "5%", "planner": planner, "allocator": "best-fit"}
+        for _ in range(2):
+            oc.manual_seed(3)
+            model = Wide()
+            rate = oc.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+            with oc.Trainer(model, optimizer=rate, threads=1, ranks=ranks, **how) as trainer:
+                losses = [trainer.step(images[mine], labels[mine]) for _ in range(2)]
+                results.append((losses, trainer.state_arrays()))
+                assert any(name.startswith("bands") for name in trainer.plan.rewrites)
+                how = {"rewrites": trainer.plan.rewrites}
+        return results
+
+    for (losses, values), (expected, in_core) in on_ranks(2, run, bucket=300):
+        assert losses == expected
+        assert [name for name in values if (values[name] != in_core[name]).any()] == []
 
 
 @pytest.mark.slow

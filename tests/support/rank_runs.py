@@ -55,10 +55,15 @@ def batches(steps: int = STEPS) -> list[tuple[np.ndarray, np.ndarray]]:
     return list(zip(images, labels, strict=True))
 
 
-def make_trainer(ranks: Ranks | None = None, norm: bool = True, **how: Any) -> oc.Trainer:
-    """A trainer of a new network, with momentum, on one thread."""
+def make_trainer(
+    ranks: Ranks | None = None, norm: bool = True, drawn: bool = False, **how: Any
+) -> oc.Trainer:
+    """A trainer of a new network, with momentum, on one thread; `drawn`: in patches whose
+    boundaries are drawn for each step."""
     oc.manual_seed(5)
     model = Small(norm)
+    if drawn:
+        model = oc.split(model, 1.0, (2, 2), True, omega=0.4, seed=2)
     optimizer = oc.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     return oc.Trainer(model, optimizer=optimizer, threads=1, ranks=ranks, **how)
 
@@ -71,18 +76,20 @@ def run_steps(trainer: oc.Trainer, data: list[tuple[np.ndarray, np.ndarray]]) ->
     return Done(losses, trainer.state_arrays())
 
 
-def alone(parts: int, **how: Any) -> Done:
+def alone(parts: int, steps: int = STEPS, **how: Any) -> Done:
     """One rank, which takes the parts of a batch one after the other."""
     with make_trainer(accumulate=parts, **how) as trainer:
-        return run_steps(trainer, batches())
+        return run_steps(trainer, batches(steps))
 
 
-def together(count: int, seed: int = 0, how: dict[str, Any] | None = None, **ranks: Any):
+def together(
+    count: int, seed: int = 0, how: dict[str, Any] | None = None, steps: int = STEPS, **ranks: Any
+):
     """What each of several ranks has."""
 
     def run(mine: Ranks) -> Done:
         with make_trainer(mine, **(how or {})) as trainer:
-            return run_steps(trainer, batches())
+            return run_steps(trainer, batches(steps))
 
     return on_ranks(count, run, seed, **ranks)
 

@@ -531,7 +531,8 @@ def test_bands_that_keep_their_halos_take_less_time_than_tiles() -> None:
 def largest(model: str, *names: str) -> dict[str, split_hmms.SplitBatch]:
     """The largest batches of some methods on the fitted machine, in steps of 192."""
     _, where = hmms.machines(hmms.QUICK_BATCH)
-    rows = split_hmms.largest_batches(model, where, 192, 2112, ("baseline", *names))
+    cases = split_hmms.cases_of(model, where, 192, 2112, ("baseline", *names))
+    rows = split_hmms.largest_batches(cases, map(split_hmms.reached, cases))
     return {row.method: row for row in rows}
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ooctrain.cli import main
-from ooctrain.cli.launch import find_mpiexec
+from ooctrain.distributed.mpi import find_mpiexec
 from ooctrain.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,6 +58,35 @@ def test_train_verifies_on_ranks_and_goes_on_on_one(count, tmp_path):
     assert f"{count}, each with {16 // count} of 16 images" in done.stdout
     assert done.stdout.count("training ") == 1, "one rank prints"
     assert main([*TRAIN[:5], "3", *TRAIN[6:], "--resume", path]) == 0
+
+
+TILED = """
+from ooctrain import nn
+
+class Wide(nn.Sequential):
+    def __init__(self, num_classes=10, stem="cifar", in_channels=3):
+        super().__init__(
+            nn.Conv2d(in_channels, 6, 3, padding=1), nn.ReLU(), nn.Conv2d(6, 6, 3, padding=1),
+            nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 4, 3, padding=1), nn.ReLU(),
+            nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, num_classes),
+        )
+"""
+
+
+@with_mpi
+@pytest.mark.slow
+def test_a_tiling_that_the_planner_chose_is_verified_on_all_ranks(tmp_path):
+    """In bands gradients are sums over bands: the same ranks run again, in-core in these bands."""
+    own = tmp_path / "own.py"
+    own.write_text(TILED)
+    words = ["train", f"{own}:Wide", "--data", "synthetic", "--image-size", "48", "--batch", "4"]
+    words += ["--steps", "2", "--threads", "1", "--lr", "0.1", "--budget", "600KiB", "--verify"]
+    done = on_processes(
+        2, "-m", "ooctrain", *words, "--allocator", "best-fit", "--planner", "banded"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "the same bits as in-core" in done.stdout
+    assert "bands" in done.stdout
 
 
 #: The second rank fails in its second step, as its first argument says; without `-m mpi4py`.
@@ -126,7 +155,7 @@ def test_a_batch_that_cannot_be_cut_is_wrong_usage():
 
 
 def test_without_mpi_the_command_to_install_it_is_named(monkeypatch, capsys):
-    monkeypatch.setattr("ooctrain.cli.launch.find_spec", lambda name: None)
+    monkeypatch.setattr("ooctrain.distributed.mpi.find_spec", lambda name: None)
     assert main([*TRAIN, "--ranks", "2"]) == 2
     assert 'pip install "ooctrain[mpi]"' in capsys.readouterr().err
 

@@ -27,6 +27,8 @@ def test_plan_and_simulate_say_that_it_is_another_network(capsys, tmp_path):
         assert "split 1 of 2 convolutions in 2 x 2 patches" in shown
         assert "another network" in shown
         assert json.loads(path.read_text())["model"] == "lenet split (depth=0.5,grid=2x2)"
+        assert main(["report", str(path)]) == 0
+        assert "another network" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(
@@ -34,7 +36,7 @@ def test_plan_and_simulate_say_that_it_is_another_network(capsys, tmp_path):
     [
         ("omega=0.5,stochastic", "OOC-170"), ("depth=1.5", "OOC-170"), ("grid=0x2", "OOC-170"),
         ("grid=two", "OOC-170"), ("deep", "OOC-170"), ("seed=-1", "OOC-170"),
-        ("grid=40x1", "OOC-171"),
+        ("grid=40x1", "OOC-171"), ("depth=1,grid=11x1", "OOC-171"),
     ],
 )  # fmt: skip
 def test_words_that_make_no_sense_have_a_code(words, code, capsys):
@@ -63,6 +65,17 @@ def test_what_cannot_be_split_has_a_code():
         with pytest.raises(ConfigError) as caught:
             tried()
         assert caught.value.code == "OOC-172", what
+    with pytest.raises(ConfigError, match=r"split_to_fit"):
+        oc.split(conv, fit="1GiB")  # type: ignore[call-arg]
+
+
+def test_a_depth_at_which_a_patch_has_no_row_is_refused_and_not_made_smaller():
+    """At half the depth ResNet-18 has 16 x 16 pixels at its joint, at the whole depth 4 x 4."""
+    model, shape = oc.models.build("resnet18", 10, "cifar"), (2, 3, 32, 32)
+    assert oc.split(model, 0.5, (9, 1)).shape_of(shape).share == 0.5
+    with pytest.raises(ConfigError, match="4 x 4") as caught:
+        oc.split(model, 1.0, (9, 1)).shape_of(shape)
+    assert caught.value.code == "OOC-171"
 
 
 @pytest.mark.slow

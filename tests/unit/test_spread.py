@@ -7,7 +7,6 @@ import importlib.util
 import json
 import os
 import pickle
-import shutil
 import subprocess
 import sys
 from dataclasses import dataclass, is_dataclass
@@ -19,6 +18,7 @@ import pytest
 from rich.console import Console
 
 from ooctrain.cli import main
+from ooctrain.distributed.mpi import find_mpiexec
 from ooctrain.errors import ConfigError, OoctrainError
 from ooctrain.experiments.paper_000 import (
     architectures,
@@ -154,11 +154,10 @@ def test_copies_that_mpiexec_started_are_refused(monkeypatch, name, installed):
 
 def run_with_ranks(count: int, arguments: list[str], folder: Path, killed: bool = False) -> str:
     """What a command prints under `mpiexec`, or a skip with the reason."""
-    mpiexec = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    if mpiexec is None:
-        pytest.skip('no mpiexec: pip install "ooctrain[mpi]"')
-    if importlib.util.find_spec("mpi4py") is None:
-        pytest.skip('no mpi4py: pip install "ooctrain[mpi]"')
+    try:
+        mpiexec = find_mpiexec()
+    except ConfigError as error:
+        pytest.skip(str(error))
     words = [mpiexec, "-n", str(count), sys.executable, "-m", "mpi4py.futures", "-m", "ooctrain"]
     ended = subprocess.run(
         [*words, *arguments], cwd=folder, capture_output=True, text=True, timeout=120, check=False,

@@ -11,6 +11,8 @@ import pytest
 from properties import test_split as LAWS
 from zoo.planting import plant, plant_everywhere
 
+from ooctrain.testing.check_split import SPLIT_LAWS, SplitFailure
+
 boundaries, cuts, joints, model, patches, settings = (
     import_module(f"ooctrain.split.{name}")
     for name in ("boundaries", "cuts", "joints", "model", "patches", "settings")
@@ -70,7 +72,31 @@ BUGS = {
     "a model may be split twice": (
         model, "_require_splittable", "isinstance(part, SplitModel)", "False",
     ),
+    "max pooling pads each part as it pads the image": (
+        patches, "_place", "sides += [max(0, begin), max(0, end)]",
+        "sides += [window.pad_lo, window.pad_hi] if 'MaxPool' in type(each.op).__name__ else "
+        "[max(0, begin), max(0, end)]",
+    ),
+    "depth 0 splits": (
+        model.SplitModel, "forward", "self.training and self.how.splits",
+        "self.training and self.how.parts > 1",
+    ),
+    "never deeper than asked": (
+        model.SplitModel, "_joint", "abs(joint.convolutions / total - self.how.depth)",
+        "(self.how.depth - joint.convolutions / total) % 2",
+    ),
 }  # fmt: skip
+#: {law: a bug that this law of `check_split` alone reports}: no law is there for nothing.
+ALONE = {
+    "sizes add up": "max pooling pads each part as it pads the image",
+    "parts are independent": "a shortcut is cut elsewhere than the branch beside it",
+    "kernel is stride": "masks of dropout begin anew in each patch",
+    "evaluation is whole": "evaluation with the split",
+    "one patch is the model": "depth 0 splits",
+    "chance is a function": "the step is forgotten",
+    "depth is a share": "never deeper than asked",
+    "bad numbers are refused": "omega = 0.5 is accepted",
+}
 
 
 def the_laws() -> None:
@@ -84,11 +110,29 @@ def test_the_laws_hold_without_bugs():
     assert the_laws() is None
 
 
+def planted(monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
+    owner, *rest = BUGS[bug]
+    (plant if isinstance(owner, type) else plant_everywhere)(monkeypatch, owner, *rest)
+
+
+def test_every_law_has_a_bug_of_its_own():
+    assert list(ALONE) == list(SPLIT_LAWS)
+    assert len(set(ALONE.values())) == len(ALONE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("law", SPLIT_LAWS)
+def test_a_law_reports_what_no_other_law_does(law, monkeypatch):
+    planted(monkeypatch, ALONE[law])
+    with pytest.raises(SplitFailure, match=f"breaks the law '{law}'"):
+        LAWS.check_split(examples=12, laws=(law,))
+    assert LAWS.check_split(examples=12, laws=[other for other in SPLIT_LAWS if other != law])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("bug", BUGS)
 def test_bug(bug, monkeypatch):
-    owner, *rest = BUGS[bug]
-    (plant if isinstance(owner, type) else plant_everywhere)(monkeypatch, owner, *rest)
+    planted(monkeypatch, bug)
     with pytest.raises((Exception, pytest.fail.Exception)) as caught:
         the_laws()
     assert not isinstance(caught.value, SyntaxError | NameError), "the bug itself is broken"

@@ -10,18 +10,15 @@ rank runs; `distributed.py`.
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from ooctrain.errors import OoctrainError
+from ooctrain.distributed.mpi import find_mpiexec
+from ooctrain.errors import ConfigError, OoctrainError
 from ooctrain.experiments.paper_004.distributed import BYTES_PER_US_OF_A_GBIT, TIMES
 
 PROGRAM = "ooctrain.experiments.paper_004.ranks_program"
@@ -58,8 +55,10 @@ class RankStep:
 
 def why_not() -> str:
     """Why no ranks can be started here; "" where they can."""
-    if _mpiexec() is None or importlib.util.find_spec("mpi4py") is None:
-        return 'not run here: pip install "ooctrain[mpi]"'
+    try:
+        find_mpiexec()
+    except ConfigError as error:
+        return f"not run here: {error.fix}"
     return ""
 
 
@@ -92,7 +91,7 @@ def _measured(count: int) -> list[dict[str, Any]]:
         "model": MODEL, "batches": BATCHES, "rounds": ROUNDS,
         "bytes_per_us": [gbit_s * BYTES_PER_US_OF_A_GBIT for gbit_s in GBIT_S],
     }  # fmt: skip
-    command = [str(_mpiexec()), "-n", str(count), sys.executable, "-m", "mpi4py", "-m", PROGRAM]
+    command = [find_mpiexec(), "-n", str(count), sys.executable, "-m", "mpi4py", "-m", PROGRAM]
     ended = subprocess.run(
         [*command, json.dumps(asked)], capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
@@ -103,9 +102,3 @@ def _measured(count: int) -> list[dict[str, Any]]:
             fix="the command by hand shows the whole error",
         )  # fmt: skip
     return json.loads(ended.stdout)
-
-
-def _mpiexec() -> str | None:
-    """Beside the interpreter, where the wheel of mpich puts it, or on the path."""
-    beside = str(Path(sys.executable).parent)
-    return shutil.which("mpiexec", path=os.pathsep.join((beside, os.environ.get("PATH", ""))))

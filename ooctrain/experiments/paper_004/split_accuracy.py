@@ -20,8 +20,15 @@ from statistics import mean, stdev
 from types import MappingProxyType
 from typing import Any
 
-import ooctrain as oc
+from ooctrain import nn
+from ooctrain.data import DataLoader, Dataset, Subset, load
+from ooctrain.engine.autograd import manual_seed
+from ooctrain.engine.tensor import Tensor
+from ooctrain.models import build
 from ooctrain.models.resnet import BasicBlock
+from ooctrain.optim import SGD, MultiStepLR
+from ooctrain.split.model import split
+from ooctrain.train import Trainer
 
 DIGITS, SIDE = "digits", 16
 #: Figure 4's depths, in 2 x 2 patches; figure 5's numbers of patches, of a quarter of the network.
@@ -105,50 +112,50 @@ class Trained:
         return stdev(self.accuracies) if len(self.accuracies) > 1 else 0.0
 
 
-class SmallVGG(oc.nn.Module):
+class SmallVGG(nn.Module):
     """Eight 3 x 3 convolutions with batch norm, halving the image after each two."""
 
     def __init__(self) -> None:
         super().__init__()
-        layers, channels = list[oc.nn.Module](), 3
+        layers, channels = list[nn.Module](), 3
         for width in (8, 16, 24, 32):
             for _ in range(2):
-                conv = oc.nn.Conv2d(channels, width, 3, padding=1, bias=False)
-                layers += [conv, oc.nn.BatchNorm2d(width), oc.nn.ReLU()]
+                conv = nn.Conv2d(channels, width, 3, padding=1, bias=False)
+                layers += [conv, nn.BatchNorm2d(width), nn.ReLU()]
                 channels = width
-            layers.append(oc.nn.MaxPool2d(2))
-        self.features = oc.nn.Sequential(*layers)
-        self.classifier = oc.nn.Linear(channels, 10)
+            layers.append(nn.MaxPool2d(2))
+        self.features = nn.Sequential(*layers)
+        self.classifier = nn.Linear(channels, 10)
 
-    def forward(self, x: oc.Tensor) -> oc.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return self.classifier(self.features(x).flatten(1))
 
 
-class SmallResNet(oc.nn.Module):
+class SmallResNet(nn.Module):
     """A stem and four residual blocks, each half of them halving the image."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.conv1 = oc.nn.Conv2d(3, 8, 3, padding=1, bias=False)
-        self.bn1, self.relu = oc.nn.BatchNorm2d(8), oc.nn.ReLU()
+        self.conv1 = nn.Conv2d(3, 8, 3, padding=1, bias=False)
+        self.bn1, self.relu = nn.BatchNorm2d(8), nn.ReLU()
         blocks = [BasicBlock(8, 8, 1, None)]
         for channels in (8, 16):
-            shortcut = oc.nn.Sequential(
-                oc.nn.Conv2d(channels, 2 * channels, 1, 2, bias=False),
-                oc.nn.BatchNorm2d(2 * channels),
+            shortcut = nn.Sequential(
+                nn.Conv2d(channels, 2 * channels, 1, 2, bias=False),
+                nn.BatchNorm2d(2 * channels),
             )
             blocks.append(BasicBlock(channels, 2 * channels, 2, shortcut))
         blocks.append(BasicBlock(32, 32, 1, None))
-        self.blocks = oc.nn.Sequential(*blocks)
-        self.avgpool, self.fc = oc.nn.AdaptiveAvgPool2d(1), oc.nn.Linear(32, 10)
+        self.blocks = nn.Sequential(*blocks)
+        self.avgpool, self.fc = nn.AdaptiveAvgPool2d(1), nn.Linear(32, 10)
 
-    def forward(self, x: oc.Tensor) -> oc.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         x = self.blocks(self.relu(self.bn1(self.conv1(x))))
         return self.fc(self.avgpool(x).flatten(1))
 
 
 #: {network of the paper: (name here, what makes it)}, on the digits.
-SMALL: Mapping[str, tuple[str, Callable[[], oc.nn.Module]]] = MappingProxyType(
+SMALL: Mapping[str, tuple[str, Callable[[], nn.Module]]] = MappingProxyType(
     {"vgg19": ("small vgg", SmallVGG), "resnet18": ("small resnet", SmallResNet)}
 )
 
@@ -165,6 +172,11 @@ def configurations(quick: bool) -> list[tuple[str, float, int, str]]:
     return found
 
 
+def trained_case(case: tuple[Recipe004, str, float, int, str]) -> list[Trained]:
+    """One configuration, for `spread`."""
+    return [trained(*case)]
+
+
 def trained(
     recipe: Recipe004, model: str, depth: float, patches: int, kind: str
 ) -> Trained:  # fmt: skip
@@ -173,7 +185,7 @@ def trained(
     accuracies, share, name = list[tuple[float, float]](), 0.0, model
     for seed in range(recipe.seeds):
         name, network = _network(recipe, model, seed)
-        made = oc.split(network, depth, grid, kind == STOCHASTIC, seed=seed)
+        made = split(network, depth, grid, kind == STOCHASTIC, seed=seed)
         train, test = _images(recipe, True), _images(recipe, False)
         if splits:
             share = made.shape_of((1, *train[0][0].shape)).share
@@ -185,37 +197,35 @@ def trained(
                    accuracies=by_whole, in_patches=in_patches, printed=printed)  # fmt: skip
 
 
-def _network(recipe: Recipe004, model: str, seed: int) -> tuple[str, oc.nn.Module]:
-    oc.manual_seed(seed)
+def _network(recipe: Recipe004, model: str, seed: int) -> tuple[str, nn.Module]:
+    manual_seed(seed)
     if recipe.data == DIGITS:
         name, make = SMALL[model]
         return name, make()
     name = "vgg19_bn" if model == "vgg19" else model
-    return name, oc.models.build(name, 10, "cifar")
+    return name, build(name, 10, "cifar")
 
 
-def _images(recipe: Recipe004, train: bool) -> oc.data.Dataset:
-    return oc.data.load(
-        recipe.data, train=train, image_size=SIDE if recipe.data == DIGITS else None
-    )
+def _images(recipe: Recipe004, train: bool) -> Dataset:
+    return load(recipe.data, train=train, image_size=SIDE if recipe.data == DIGITS else None)
 
 
 def _accuracy(
-    recipe: Recipe004, model: Any, train: oc.data.Dataset, test: oc.data.Dataset, seed: int
+    recipe: Recipe004, model: Any, train: Dataset, test: Dataset, seed: int
 ) -> tuple[float, float]:  # fmt: skip
     """(by the whole network, in patches), in percent."""
-    optimizer = oc.optim.SGD(model.parameters(), lr=recipe.lr, momentum=0.9, weight_decay=1e-4)
+    optimizer = SGD(model.parameters(), lr=recipe.lr, momentum=0.9, weight_decay=1e-4)
     falls = [max(1, round(recipe.epochs * share)) for share in FALLS]
-    schedule = oc.optim.MultiStepLR(optimizer, falls, gamma=0.1)
+    schedule = MultiStepLR(optimizer, falls, gamma=0.1)
     part = train
     if recipe.images is not None:
-        part = oc.data.Subset(train, range(min(recipe.images, len(train))))
-    loader = oc.data.DataLoader(part, recipe.batch, shuffle=True, drop_last=True, seed=seed)
-    with oc.Trainer(model, optimizer=optimizer, threads=1, seed=seed) as trainer:
+        part = Subset(train, range(min(recipe.images, len(train))))
+    loader = DataLoader(part, recipe.batch, shuffle=True, drop_last=True, seed=seed)
+    with Trainer(model, optimizer=optimizer, threads=1, seed=seed) as trainer:
         trainer.fit(loader, recipe.epochs, schedule=schedule)
-        whole = trainer.evaluate(oc.data.DataLoader(test, 120)).accuracy
+        whole = trainer.evaluate(DataLoader(test, 120)).accuracy
         model.tested_in_patches = model.how.splits
-        in_patches = trainer.evaluate(oc.data.DataLoader(test, 120)).accuracy
+        in_patches = trainer.evaluate(DataLoader(test, 120)).accuracy
     assert whole is not None, "the labels are classes"
     assert in_patches is not None, "as above"
     return 100 * whole, 100 * in_patches

@@ -26,6 +26,7 @@ from ooctrain.experiments.paper_004.split_accuracy import (
     Trained,
 )
 from ooctrain.experiments.reproducing import Wanted, print_title, write_figure
+from ooctrain.experiments.spread import spread
 from ooctrain.report.charts import Curve, curves_svg, stacked_svg
 from ooctrain.report.tables import plain_table
 
@@ -34,11 +35,12 @@ def split_accuracy(wanted: Wanted, console: Console) -> Mapping[str, Any]:
     """Paper 004, figures 4 to 6 and table 1."""
     recipe = recipe_of(wanted.settings, experiment.QUICK if wanted.quick else Recipe004())
     about = f"  {recipe.data}, {recipe.epochs} epochs, {recipe.seeds} seeds"
-    rows: list[Trained] = []
+    cases = [(recipe, *each) for each in experiment.configurations(wanted.quick)]
+    processes, rows = 1 if wanted.quick else None, list[Trained]()
     with console.status("") as status:
-        for model, depth, patches, kind in experiment.configurations(wanted.quick):
-            status.update(f"{model}, depth {depth:.1%}, {patches} patches, {kind}")
-            rows.append(experiment.trained(recipe, model, depth, patches, kind))
+        for found in spread(experiment.trained_case, cases, processes, wanted.keep):
+            rows += found
+            status.update(f"{len(rows)} of {len(cases)} configurations")
     print_title(
         console,
         "Test accuracy after training in patches, of the whole network and in patches",

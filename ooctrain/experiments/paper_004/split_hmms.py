@@ -14,7 +14,7 @@ Source: paper 004, section 6.3. Departures: docs/papers.md. Read next: `split_hm
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -30,8 +30,9 @@ from ooctrain.step.machine import Machine
 #: "number of splits = 4, depth about 75 %".
 SPLIT, WHOLE = "depth=0.75,grid=2x2", ""
 BASELINE = "baseline"
-#: Batches are tried in steps of this; --quick: of QUICK_STEP up to QUICK_MOST.
-STEP, MOST = 32, 4096
+#: Batches are tried in steps of this, up to a largest one: a step in bands needs hardly more memory
+#: for more images, so its batch has no end; --quick: of QUICK_STEP up to QUICK_MOST.
+STEP, MOST = 32, 2048
 QUICK_STEP, QUICK_MOST = 128, 512
 TIME_LIMIT_S = 1.0
 
@@ -52,6 +53,11 @@ class SplitMethod:
     def exact(self) -> bool:
         """Whether it computes what the baseline does."""
         return not self.split
+
+    @property
+    def may_tile(self) -> bool:
+        """Whether it may cut the step into bands."""
+        return self.planner in ("banded", "auto")
 
 
 METHODS: Mapping[str, tuple[SplitMethod, ...]] = MappingProxyType(
@@ -84,12 +90,38 @@ PRINTED: Mapping[tuple[str, str], tuple[float, float]] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
+class SplitCase:
+    """A question: the largest batch of a method.
+
+    Args:
+        model, method: which; where: the machine.
+        step, most: batches are multiples of `step`, `most` at most.
+    """
+
+    model: str
+    method: SplitMethod
+    where: Machine
+    step: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """The answer: the largest batch, 0 for none; simulated speed and peak of its plan."""
+
+    batch: int
+    images_per_s: float
+    peak_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class SplitBatch:
     """What a method reaches.
 
     Args:
         model, method, planner: which; exact: whether it computes what the baseline does.
-        batch: the largest tried that fits; 0: none. times: of the baseline's.
+        batch: the largest tried that fits; 0: none; ends: whether no larger one was tried.
+        times: of the baseline's.
         images_per_s: simulated, at that batch; loss: of the baseline's speed at its own.
         peak_bytes: of the plan.
         printed_times, printed_loss: the paper's, where it has them.
@@ -100,6 +132,7 @@ class SplitBatch:
     planner: str
     exact: bool
     batch: int
+    ends: bool
     times: float
     images_per_s: float
     loss: float
@@ -130,43 +163,59 @@ class LargeCalls:
     minimum_bytes: int
 
 
-def largest_batches(
-    model: str, where: Machine, step: int, most: int, names: tuple[str, ...] = ()
-) -> Iterator[SplitBatch]:
-    """The rows of a network, the baseline first.
+def cases_of(
+    model: str, where: Machine, step: int, most: int, names: Sequence[str] = ()
+) -> list[SplitCase]:
+    """The questions of a network, the baseline's first.
 
     Args:
-        step, most: batches are multiples of `step`, `most` at most.
+        step, most: as in `SplitCase`.
         names: of the methods; none: all.
     """
-    speed = base = 0.0
-    for method in METHODS[model]:
-        if names and method.name not in names:
-            continue
-        batch, plan = _largest(model, method, where, step, most)
-        images_per_s = batch / plan.makespan_us * 1e6 if plan else 0.0
+    methods = [each for each in METHODS[model] if not names or each.name in names]
+    return [SplitCase(model, method, where, step, most) for method in methods]
+
+
+def reached(case: SplitCase) -> list[Reached]:
+    """The answer to a question, for `spread`."""
+    batch, plan = _largest(case)
+    if plan is None:
+        return [Reached(0, 0.0, 0)]
+    return [Reached(batch, batch / plan.makespan_us * 1e6, plan.peak_bytes)]
+
+
+def largest_batches(
+    cases: Sequence[SplitCase], found: Iterable[Sequence[Reached]]
+) -> Iterator[SplitBatch]:
+    """The rows of some networks: each answer beside that of its network's baseline."""
+    base = Reached(0, 0.0, 0)
+    for case, (answer,) in zip(cases, found, strict=True):
+        method = case.method
         if method.name == BASELINE:
-            speed, base = images_per_s, float(batch)
-        times, loss = PRINTED.get((model, method.name), (None, None))
+            base = answer
+        times, loss = PRINTED.get((case.model, method.name), (None, None))
+        speed = base.images_per_s
         yield SplitBatch(
-            model, method.name, method.planner, method.exact, batch, batch / base if base else 0.0,
-            images_per_s, 1 - images_per_s / speed if speed else 0.0,
-            plan.peak_bytes if plan else 0, times, loss,
+            case.model, method.name, method.planner, method.exact, answer.batch,
+            answer.batch == case.most, answer.batch / base.batch if base.batch else 0.0,
+            answer.images_per_s, 1 - answer.images_per_s / speed if speed else 0.0,
+            answer.peak_bytes, times, loss,
         )  # fmt: skip
 
 
-def _largest(
-    model: str, method: SplitMethod, where: Machine, step: int, most: int
-) -> tuple[int, Plan | None]:
+def _largest(case: SplitCase) -> tuple[int, Plan | None]:
     """The largest batch with a plan, by doubling, then bisection: who can train a batch can train a
-    smaller one.
+    smaller one. Who may cut the step into bands is asked for the largest batch first: it most
+    likely fits, and its plan takes longest to find.
     """
-    beyond = most // step + 1
+    step, beyond = case.step, case.most // case.step + 1
     low, high, best = 0, beyond, None
     while high - low > 1:
         middle = (low + high) // 2
         tried = min(2 * low or 1, middle) if high == beyond else middle
-        plan = _plan(model, method, where, tried * step)
+        if case.method.may_tile and high == beyond:
+            tried = beyond - 1
+        plan = _plan(case.model, case.method, case.where, tried * step)
         if plan is None:
             high = tried
         else:

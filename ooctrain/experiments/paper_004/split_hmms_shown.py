@@ -17,6 +17,7 @@ from ooctrain.experiments.paper_004 import split_hmms as experiment
 from ooctrain.experiments.paper_004.hmms import QUICK_BATCH, machines
 from ooctrain.experiments.paper_004.split_hmms import SPLIT, WHOLE, LargeCalls, SplitBatch
 from ooctrain.experiments.reproducing import Wanted, print_title, write_figure
+from ooctrain.experiments.spread import spread
 from ooctrain.report.charts import Piece, strips_svg
 from ooctrain.report.tables import plain_table
 from ooctrain.units import format_bytes
@@ -32,21 +33,24 @@ def split_hmms(wanted: Wanted, console: Console) -> Mapping[str, Any]:
         step, most = experiment.QUICK_STEP, experiment.QUICK_MOST
         names = experiment.QUICK_METHODS
     models = ("vgg19",) if wanted.quick else tuple(experiment.METHODS)
+    cases = [c for model in models for c in experiment.cases_of(model, where, step, most, names)]
     rows: list[SplitBatch] = []
-    calls: list[LargeCalls] = []
     with console.status("") as status:
-        for model in models:
-            found: list[SplitBatch] = []
-            for row in experiment.largest_batches(model, where, step, most, names):
-                found.append(row)
-                status.update(f"{model}, {row.method}: {row.batch}")
-            rows += found
-            batch = max((row.batch for row in found if not row.exact), default=0) or step
-            calls += [
-                experiment.large_calls(model, batch, split, where) for split in (WHOLE, SPLIT)
-            ]
+        found = spread(experiment.reached, cases, 1 if wanted.quick else None, wanted.keep)
+        for row in experiment.largest_batches(cases, found):
+            rows.append(row)
+            status.update(f"{row.model}, {row.method}: {row.batch}")
+    calls: list[LargeCalls] = []
+    for model in models:
+        # Where the split is compared with itself unsplit: at the largest batch that it reaches.
+        split = [row.batch for row in rows if row.model == model and not row.exact]
+        batch = max(split, default=0) or step
+        calls += [experiment.large_calls(model, batch, words, where) for words in (WHOLE, SPLIT)]
     memory = format_bytes(where.device_bytes)
-    print_title(console, f"Largest batches in {memory}, simulated on {where.name} (paper 004)")
+    about = f"  {most}+: no larger one was tried"
+    print_title(
+        console, f"Largest batches in {memory}, simulated on {where.name} (paper 004)", about
+    )
     console.print(batch_table(rows))
     print_title(console, f"\nCalls that need more than half of {memory} by themselves")
     console.print(call_table(calls))
@@ -67,7 +71,8 @@ def batch_table(rows: Sequence[SplitBatch]) -> Table:
         times = "" if row.printed_times is None else f" ({row.printed_times:.0f})"
         loss = "" if row.printed_loss is None else f" ({row.printed_loss:.1%})"
         table.add_row(
-            row.model, row.method, "the same" if row.exact else "another network", str(row.batch),
+            row.model, row.method, "the same" if row.exact else "another network",
+            f"{row.batch}{'+' if row.ends else ''}",
             f"{row.times:.1f}{times}", f"{row.images_per_s:.0f}", f"{row.loss:.1%}{loss}",
             format_bytes(row.peak_bytes),
         )  # fmt: skip
