@@ -32,6 +32,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--split", help="split of networks to try: oc.split, or file.py:function")
     group.addoption("--law-examples", type=int, default=50, help="random cases for each law")
     group.addoption("--law-seed", type=int, default=0, help="seed of the random cases")
+    group.addoption(
+        "--law-seconds", type=float, default=3.5,
+        help="after so long a planner's law begins no new case; inf: all cases are tried",
+    )  # fmt: skip
 
 
 @pytest.fixture
