@@ -2,8 +2,9 @@
 
 Questions and answers are data. The limit of time, the limit on an answer's length and the name of
 the question are kept on this side: a process that violates one of them is ended, and the question
-gets an error that says how the process ended. Only time in which the process answers is counted. A process is started when it is first needed, and again
-after it was ended. Read next: `cage/supervise.py`, which is started; `remote_planner.py` and
+gets an error that says how the process ended. Only the time in which it answers counts, and of that
+only its own (`patience.py`). A process is started when it is first needed, and again after it was
+ended. Read next: `cage/supervise.py`, which is started; `remote_planner.py` and
 `remote_allocator.py`, which ask.
 """
 

@@ -34,7 +34,8 @@ def small_step():
 def planner_file(folder, body):
     path = folder / "own.py"
     path.write_text(
-        "import time\nfrom ooctrain.errors import Infeasible\n\n\nclass Mine:\n    name = 'mine'\n\n"
+        "import time\nfrom ooctrain.errors import Infeasible\n\n\n"
+        "class Mine:\n    name = 'mine'\n\n"
         "    def plan(self, trace, budget, machine, **rest):\n"
         f"        {body}\n        raise Infeasible('no', minimum_bytes=1)\n"
     )
