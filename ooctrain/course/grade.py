@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from statistics import geometric_mean
 from typing import Any
 
 from ooctrain.course.beside_par import BesidePar
@@ -19,7 +20,11 @@ from ooctrain.course.measures import measured
 from ooctrain.course.replays import replayed
 from ooctrain.course.rubric import BOUND, Compared, Rubric, name_of, points_for
 from ooctrain.course.submitted import introduced
+from ooctrain.testing.allocator_laws import LAWS
 from ooctrain.units import format_bytes, format_us
+
+#: Kinds of rows that have a ratio to par.
+COMPARED = ("measure", "replay", "footprint")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +38,7 @@ class Row:
         points, most_points: had, and to be had.
         reason: one line; "" where there is nothing to say.
         details: all that was said.
+        ratio: how many times par, where it is compared with par.
     """
 
     kind: str
@@ -41,6 +47,7 @@ class Row:
     most_points: float
     reason: str = ""
     details: str = ""
+    ratio: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +78,13 @@ class Grade:
         return round(sum(row.most_points for row in self.rows), 1)
 
     @property
+    def ratio(self) -> float | None:
+        """The geometric mean of all ratios to par; None where one is missing, or there is none."""
+        compared = [row.ratio for row in self.rows if row.kind in COMPARED]
+        found = [ratio for ratio in compared if ratio is not None]
+        return geometric_mean(found) if found and len(found) == len(compared) else None
+
+    @property
     def passed(self) -> bool:
         """Whether they are enough."""
         return self.points >= self.pass_points
@@ -97,6 +111,9 @@ def _checked(rubric: Rubric, submission: str, seed: int) -> Iterator[Row]:
     laws = [outcome for outcome in outcomes if outcome.function == law]
     for outcome in laws:
         name = outcome.name.removeprefix(f"{law}[").removesuffix("]").replace("_", " ")
+        number = name.rpartition(" ")[2]
+        if rubric.kind == "allocator" and number in LAWS:
+            name = f"{name}: {LAWS[number]}"
         yield _row("law", name, rubric.laws.points / len(laws), outcome)
     for test, points in rubric.tests.points.items():
         cases = [outcome for outcome in outcomes if outcome.function == test]
@@ -133,7 +150,8 @@ def _compared_row(
     par = "the bound" if part.par == BOUND else f"the library's {part.par}"
     needed = f"{in_words(found.needed)}, {found.ratio:.2f} x {par}"
     reason = f"{needed}; all points up to {part.full_ratio:g} x"
-    return Row(kind, name, points_for(part, found.ratio), part.points, reason)
+    points = points_for(part, found.ratio)
+    return Row(kind, name, points, part.points, reason, ratio=found.ratio)
 
 
 def _in_rows(work: float) -> str:
