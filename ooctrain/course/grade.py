@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from statistics import geometric_mean
 from typing import Any
 
+from ooctrain.course.arena_bugs import BUGS
 from ooctrain.course.beside_par import BesidePar
 from ooctrain.course.checks import CheckResult, law_test, run_checks
 from ooctrain.course.footprints import counted
+from ooctrain.course.hunt import hunted
 from ooctrain.course.measures import measured
 from ooctrain.course.replays import replayed
 from ooctrain.course.rubric import BOUND, Compared, Rubric, name_of, points_for
@@ -32,8 +34,8 @@ class Row:
     """One thing that counts.
 
     Args:
-        kind: "law", "test", "measure", "replay", "footprint", or "file" where it cannot even be
-            loaded.
+        kind: "law", "test", "measure", "replay", "footprint", "bug", or "file" where it cannot even
+            be loaded.
         name: of it.
         points, most_points: had, and to be had.
         reason: one line; "" where there is nothing to say.
@@ -101,7 +103,10 @@ def grade(rubric: Rubric, submission: str, seed: int = 0) -> Grade:
     if known.fault:
         rows = [Row("file", "can be loaded", 0.0, rubric.most_points, known.fault)]
     else:
-        rows = [*_checked(rubric, submission, seed), *_compared(rubric, submission)]
+        rows = [
+            *_checked(rubric, submission, seed), *_compared(rubric, submission),
+            *_hunted(rubric, submission, seed),
+        ]  # fmt: skip
     return Grade(submission, tuple(rows), rubric.pass_points, known.isolation)
 
 
@@ -139,6 +144,15 @@ def _compared(rubric: Rubric, submission: str) -> Iterator[Row]:
         taken = counted(share, submission, rubric.time_limit_s)
         in_words = format_bytes if share.counts == "peak" else _in_rows
         yield _compared_row("footprint", share, taken, in_words)
+
+
+def _hunted(rubric: Rubric, submission: str, seed: int) -> Iterator[Row]:
+    for hunt in rubric.hunts:
+        most = hunt.points / len(BUGS)
+        for found in hunted(hunt, submission, rubric.time_limit_s, seed):
+            points = most * found.killed / found.draws
+            reason = f"{found.killed} of {found.draws} killed; {found.why}" if found.why else ""
+            yield Row("bug", found.bug, points, most, reason)
 
 
 def _compared_row(

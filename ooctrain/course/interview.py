@@ -62,7 +62,7 @@ class Interview:
 
     Args:
         submission: "/path/file.py:Class", with parameters or without.
-        kind: "planner", "allocator" or "bands".
+        kind: "planner", "allocator", "bands" or "law".
         limit_s: for all that is asked from one `begin` to the next, in time of its own.
         allowed: layers of isolation that may be used; tests leave some out.
     """

@@ -67,9 +67,9 @@ def correlation(first: Sequence[float], second: Sequence[float]) -> float | None
 
 
 def leaderboard(grades: Sequence[Graded]) -> list[Graded]:
-    """The best first, by what their data is worth: the ratio to par, then the points, then the name.
+    """The best first, by what their data is worth: the ratio to par, then the points.
 
-    Who does not pass is not on it; nor does it matter how long code took.
+    Who does not pass is not on it; how long code took does not matter.
     """
     passed = [graded for graded in grades if graded.grade.passed]
     return sorted(passed, key=lambda graded: (_ratio(graded), -graded.grade.points, graded.student))

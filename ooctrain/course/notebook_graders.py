@@ -116,7 +116,8 @@ def write_otter(folder: Path, rubric: Rubric, seed: int) -> None:
         for step in range(1, STEPS + 1):
             least = points * step / STEPS
             pieces.append(
-                f"\n\n@test_case(points={points / STEPS:g}, name={f'{part}, {step} of {STEPS}'!r})\n"
+                f"\n\n@test_case(points={points / STEPS:g}, "
+                f"name={f'{part}, {step} of {STEPS}'!r})\n"
                 f"def test_part_{number}_{step}():\n"
                 f'    had = part_points("assignment", {file!r}, {part!r}, {seed})\n'
                 f'    assert had >= {least - 0.01:.4g}, f"{{had:g}} of {points:g} points"\n'
