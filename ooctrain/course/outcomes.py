@@ -2,10 +2,10 @@
 
 `--grading FILE` names a JSON object: what counts, what is known already, where to write, what is
 tried. The plug-in writes a line of JSON for each test that begins and for each that ends, and
-provides the fixtures `planner`, `allocator`, `bands` and `law`. The tests run in this process and the
-submission does not: the fixtures ask another process (`submitted.py`). If that process ends or is
-silent, the test that asked fails, even if it catches the error. Read next: `checks.py`, which reads
-the lines.
+provides the fixtures `planner`, `allocator`, `bands` and `law`. The tests run in this process and
+the submission does not: the fixtures ask another process (`submitted.py`). If that process ends or
+is silent, the test that asked fails, even if it catches the error. Read next: `checks.py`, which
+reads the lines.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A law that runs in another process, for the laws of laws and for hunts.
 
 The submission's process gets the size of an arena and a random generator's state, so it draws what
-it would draw at home; it asks for blocks through the pipe, and answers with what its law says. The arena stays on this side. Read next: `interview.py`;
-`cage/serve_law.py`, which answers; `hunt.py`.
+it would draw at home; it asks for blocks through the pipe, and answers with what its law says. The
+arena stays on this side. Read next: `interview.py`; `cage/serve_law.py`, which answers; `hunt.py`.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 The options `--planner`, `--allocator`, `--rewrite`, `--bands`, `--law` and `--split`, or one file
 `adapters.py`, set the fixtures `planner`, `allocator`, `rewrite`, `bands`, `law` and `split`, for
-the laws and for a course's own tests. A course hands out tests and this single file to edit: it says where
-the student's class is, and everything else may be restructured. Every pytest of an environment in
-which the library is installed loads this module, so it imports nothing of the library until a
-fixture is requested. Read next: `test_planner.py`.
+the laws and for a course's own tests. A course hands out tests and this single file to edit: it
+says where the student's class is, and everything else may be restructured. Every pytest of an
+environment in which the library is installed loads this module, so it imports nothing of the
+library until a fixture is requested. Read next: `test_planner.py`.
 """
 
 from __future__ import annotations

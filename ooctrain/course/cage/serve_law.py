@@ -1,8 +1,8 @@
 """A submission's law, asked in its process to try an arena that is in another.
 
 The law gets an arena whose two methods ask through the pipe, and a generator of random numbers in
-the state that the question gives. What it raises as an AssertionError is its verdict; any other error is its own.
-Read next: `../remote_law.py`, the other side; `serve.py`.
+the state that the question gives. What it raises as an AssertionError is its verdict; any other
+error is its own. Read next: `../remote_law.py`, the other side; `serve.py`.
 """
 
 from __future__ import annotations
