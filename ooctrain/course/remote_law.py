@@ -13,7 +13,7 @@ from typing import Any
 from ooctrain.course.cage.told import error_data, printable
 from ooctrain.course.interview import Interview
 from ooctrain.course.remote_planner import name_told
-from ooctrain.testing.law_by_hand import Arena
+from ooctrain.testing.law_by_hand import AskedArena
 from ooctrain.units import MAX_BYTES
 
 #: Of what a law says.
@@ -35,7 +35,7 @@ class RemoteLaw:
         """From now on its time counts anew."""
         self._interview.begin()
 
-    def check(self, arena: Arena, rng: random.Random) -> None:
+    def check(self, arena: AskedArena, rng: random.Random) -> None:
         """Raises AssertionError where the law stops the arena, and what else it raises."""
 
         def called(what: str, values: list[Any]) -> dict[str, Any]:

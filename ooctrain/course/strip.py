@@ -19,8 +19,8 @@ from ooctrain.errors import ConfigError
 
 PACKAGE = Path(__file__).resolve().parents[1]
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
-#: They make an object, which is no solution yet.
-_MAKERS = ("__init__", "__post_init__", "__init_subclass__", "__set_name__")
+#: They look at the fields of an object that has been made.
+_MAKERS = ("__post_init__", "__init_subclass__", "__set_name__")
 
 
 def stripped_files(withheld: Iterable[str], assignment: str) -> dict[str, str]:

@@ -22,7 +22,7 @@ Hole = tuple[int, int]
 LEAST_SIZE, MOST_SIZE = 24, 96
 
 
-class Arena(Protocol):
+class AskedArena(Protocol):
     """What a law may ask.
 
     Attributes:
@@ -45,7 +45,7 @@ class LawByHand(Protocol):
 
     name: str
 
-    def check(self, arena: Arena, rng: random.Random) -> None:
+    def check(self, arena: AskedArena, rng: random.Random) -> None:
         """Raises AssertionError where a fresh arena breaks a promise."""
         ...
 
@@ -64,7 +64,7 @@ class HoleArena:
         self.blocks: dict[int, int] = {}
 
     def allocate(self, size: int) -> int | None:
-        """See `Arena`."""
+        """See `AskedArena`."""
         fitting = [hole for hole in self.holes if self.takes(hole, size)]
         if not fitting:
             return None
@@ -76,7 +76,7 @@ class HoleArena:
         return offset
 
     def free(self, offset: int) -> None:
-        """See `Arena`."""
+        """See `AskedArena`."""
         size = self.blocks.pop(offset)
         self.give_back((offset, size))
 
@@ -132,7 +132,7 @@ class LawFailure(OoctrainError, AssertionError):
 LAW_LAWS = ("right arenas pass", "asked twice")
 
 
-def refusal_of(law: LawByHand, arena: Arena, seed: int) -> str:
+def refusal_of(law: LawByHand, arena: AskedArena, seed: int) -> str:
     """What a law says against an arena; "" for nothing. Raises what else it raises."""
     try:
         law.check(arena, random.Random(seed))
