@@ -2,10 +2,10 @@
 
 `stripped` takes a file's text and leaves out the bodies of what it is told to: functions, classes,
 or all of the file. Names, parameters, fields and constants stay, so whoever imports them still can;
-an object can be made, but a function or method that is called raises `Withheld`, which names it and
-the assignment. Docstrings, comments and private names go too, as they explain the method. Which
-parts of which files are left out is said by the assignment's `grade.toml`: `withheld =
-["sched/planners/lru.py", "alloc/best_fit.py:BestFit"]`. Read next: `handout.py`, which makes a
+a function or method that is called raises `Withheld`, which names it and the assignment (an object
+of a dataclass can be made). Docstrings, comments and private names go too, as they explain the
+method. Which parts of which files are left out is said by the assignment's `grade.toml`: `withheld
+= ["sched/planners/lru.py", "alloc/best_fit.py:BestFit"]`. Read next: `handout.py`, which makes a
 wheel of the result.
 """
 
