@@ -3,10 +3,11 @@
 A limit of time is there to end a process that computes without end, or sleeps. Time in which the
 process is ready and waits for a processor is not its own: on a machine that does ten things at once
 it is most of the time, and on an idle one it is nothing. Linux counts it for each process, so it is
-subtracted, and a grade does not depend on what else the machine does. What the grader does between
-two questions is not counted either. Where the system does not count it, all time is a process's
-own. Source: Linux, Documentation/scheduler/sched-stats.rst, "/proc/<pid>/schedstat", its second
-number. Read next: `interview.py`, `tests_process.py`.
+subtracted, and a grade does not depend on what else the machine does. So is the time in which the
+grader waits for a processor to hear an answer: a thousand short questions are a thousand such
+waits. What the grader does between two questions is not counted either. Where the system does not
+count it, all time is a process's own. Source: Linux, Documentation/scheduler/sched-stats.rst,
+"/proc/<pid>/schedstat", its second number. Read next: `interview.py`, `tests_process.py`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Patience:
     def __init__(self, limit_s: float, pid: int | None = None, *, running: bool = True):
         self._left_s, self._pid = limit_s, pid
         self._more_s = MOST_WAITED * limit_s
-        self._seen_s = stood_in_line_s(pid)
+        self._seen_s = self._waited_s()
         self._until: float | None = None
         if running:
             self.go_on()
@@ -47,7 +48,7 @@ class Patience:
         now = time.monotonic()
         if now < self._until:
             return self._until
-        waited_s = stood_in_line_s(self._pid)
+        waited_s = self._waited_s()
         gained_s = min(max(0.0, waited_s - self._seen_s), self._more_s)
         self._seen_s, self._more_s = waited_s, self._more_s - gained_s
         self._until += gained_s
@@ -65,7 +66,14 @@ class Patience:
 
     def watch(self, pid: int) -> None:
         """A process has taken the place of the one before."""
-        self._pid, self._seen_s = pid, stood_in_line_s(pid)
+        self._pid = pid
+        self._seen_s = self._waited_s()
+
+    def _waited_s(self) -> float:
+        """How long both sides have waited: an answer that is there is heard once it is this
+        thread's turn.
+        """
+        return stood_in_line_s(self._pid) + _waited_ns("thread-self") / _NS_PER_S
 
 
 def stood_in_line_s(pid: int | None) -> float:
@@ -73,14 +81,18 @@ def stood_in_line_s(pid: int | None) -> float:
 
     Of each one its first thread is counted. 0 where the system does not say.
     """
-    waited_ns = 0
-    for member in _family(pid) if pid is not None else ():
-        with (
-            suppress(OSError, ValueError, IndexError),
-            open(f"/proc/{member}/schedstat", encoding="ascii") as file,
-        ):
-            waited_ns += int(file.read().split()[1])
-    return waited_ns / _NS_PER_S
+    family = _family(pid) if pid is not None else ()
+    return sum(_waited_ns(str(member)) for member in family) / _NS_PER_S
+
+
+def _waited_ns(member: str) -> int:
+    """The same of one first thread, or of "thread-self"; 0 where nothing is known of it."""
+    with (
+        suppress(OSError, ValueError, IndexError),
+        open(f"/proc/{member}/schedstat", encoding="ascii") as file,
+    ):
+        return int(file.read().split()[1])
+    return 0
 
 
 def _family(pid: int) -> list[int]:
