@@ -4,6 +4,7 @@
     +-- ConfigError (ValueError)         a wrong argument, budget, name or option
     |   +-- ShapeError                   shapes or dtypes that do not fit an operation
     |   +-- ListSyntaxError              a list in text that cannot be read (.line, .column)
+    |   +-- Withheld                     a part that a course wheel leaves out
     +-- Infeasible                       no schedule of this planner fits (carries the minimum)
     +-- DoesNotFit                       planned, but the allocator's reserved peak is too high
     +-- ScheduleError                    a schedule breaks a verifier's rule (.rule, .index)
@@ -154,6 +155,20 @@ class ListSyntaxError(ConfigError):
     def __init__(self, what: str, *, line: int, column: int, **details: str):
         super().__init__(what, **details)
         self.line, self.column = line, column
+
+
+class Withheld(ConfigError):
+    """A part of the library that a course wheel leaves out, as an assignment asks for it."""
+
+    default_code = "OOC-180"
+
+    def __init__(self, what: str, assignment: str = "", **details: str):
+        # `course/strip.py` writes Withheld("sched/planners/lru.py: Lru.plan", "lru_planner").
+        if assignment:
+            what = f"{what} is left out of this course wheel: assignment {assignment} asks for it"
+            details = {"fix": "your own, as file.py:Class; the whole library is ooctrain without "
+                       "+course in its version", **details}  # fmt: skip
+        super().__init__(what, **details)
 
 
 class Infeasible(OoctrainError):

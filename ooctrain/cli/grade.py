@@ -1,9 +1,9 @@
 """`ooctrain grade`: the points of a student's file for an assignment, each with its reason.
 
-It takes the folder of an assignment and a planner or an allocator as "file.py:Class", and prints a
-table; status 4 means that the points are not enough to pass. The file is run in processes of its
-own, isolated as well as this system allows, which is stated below the points. Read next:
-`ooctrain/course/grade.py`, `tutorials/assignments/`.
+It takes an assignment and a planner or an allocator as "file.py:Class", and prints a table; status
+4 means that the points are not enough to pass. In the place of one file a folder holds a class's.
+The file is run in processes of its own, isolated as well as this system allows, which is stated
+below the points. Read next: `grade_class.py`, `ooctrain/course/grade.py`, `tutorials/assignments/`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,17 @@ from rich.table import Table
 from rich.text import Text
 
 from ooctrain.cli import BELOW, DONE
+from ooctrain.cli.grade_class import ClassOptions, grade_all
 from ooctrain.cli.options import json_option, seed_option
 from ooctrain.cli.terminal import make_console
+from ooctrain.cli.values import OutputFile, WholeNumber
+from ooctrain.course.assignments import folder_of
+from ooctrain.course.classroom import assignment_of
 from ooctrain.course.grade import Grade
 from ooctrain.course.grade import grade as run_grade
 from ooctrain.course.isolation import in_words
-from ooctrain.course.rubric import read_rubric
+from ooctrain.course.results_json import not_graded, results_of
+from ooctrain.course.rubric import RUBRIC, read_rubric
 from ooctrain.errors import ConfigError
 from ooctrain.report.numbers_file import write_numbers
 from ooctrain.report.tables import plain_table
@@ -32,12 +37,56 @@ JSON_VERSION = 1
 
 @click.command()
 @click.argument("assignment", metavar="ASSIGNMENT", type=click.Path())
-@click.argument("submission", metavar="[FILE.py:CLASS]", required=False)
+@click.argument("submission", metavar="[FILE.py:CLASS | FOLDER]", required=False)
 @seed_option("Of the laws' random cases; one of your own makes them unknown.")
 @json_option
-def grade(assignment: str, submission: str | None, seed: int, json_path: str | None) -> int:
-    """Grade a class for the ASSIGNMENT in a folder; default: the one that is handed out."""
-    rubric = read_rubric(Path(assignment))
+@click.option(
+    "--gradescope", type=OutputFile(), help="Also write the grade as Gradescope's results.json."
+)
+@click.option(
+    "--jobs", type=WholeNumber(1), default=2, show_default=True,
+    help="Of a class: so many submissions at a time.",
+)  # fmt: skip
+@click.option(
+    "--out", type=click.Path(file_okay=False), default="grades", show_default=True,
+    help="Of a class: the folder for grades.csv, items.csv and leaderboard.csv.",
+)  # fmt: skip
+def grade(
+    assignment: str, submission: str | None, gradescope: str | None, **rest: Any
+) -> int:  # fmt: skip
+    """Grade a class for the ASSIGNMENT in a folder; default: the one that is handed out.
+
+    ASSIGNMENT is a name, such as lru_planner, or a folder with a grade.toml. In the place of one
+    file FOLDER holds those of a whole class; `ooctrain grade FOLDER` finds out by their names which
+    assignment they are for.
+    """
+    if gradescope is None:
+        return _graded(assignment, submission, None, **rest)
+    write_numbers(gradescope, not_graded("the grader did not come to its end"))
+    try:
+        return _graded(assignment, submission, gradescope, **rest)
+    except BaseException as error:
+        line = next(iter(str(error).splitlines()), "") or type(error).__name__
+        write_numbers(gradescope, not_graded(f"the grader failed: {line}"))
+        raise
+
+
+def _graded(
+    assignment: str, submission: str | None, gradescope: str | None, **rest: Any
+) -> int:  # fmt: skip
+    folder = folder_of(assignment)
+    students = Path(submission) if submission else folder
+    if students.is_dir() and not (students / RUBRIC).is_file() and not gradescope:
+        of_class = folder if submission else assignment_of(students) or students
+        return grade_all(of_class, students, ClassOptions(**rest))
+    return _grade_one(assignment, submission, gradescope, rest["seed"], rest["json_path"])
+
+
+def _grade_one(
+    assignment: str, submission: str | None, gradescope: str | None, seed: int,
+    json_path: str | None,
+) -> int:  # fmt: skip
+    rubric = read_rubric(folder_of(assignment))
     named = submission or str(rubric.folder / rubric.submission)
     submitted = _whole_path(named)
     with make_console(stderr=True).status("trying it, test by test ..."):
@@ -51,6 +100,8 @@ def grade(assignment: str, submission: str | None, seed: int, json_path: str | N
         console.print(f"isolation: {in_words(found.isolation)}", style="dim")
     if json_path:
         write_numbers(json_path, _as_json(assignment, named, seed, found))
+    if gradescope:
+        write_numbers(gradescope, results_of(found))
     return DONE if found.passed else BELOW
 
 

@@ -86,7 +86,8 @@ def _session(
     }  # fmt: skip
     arguments = [
         f"--{rubric.kind}", submission, "--law-examples", str(rubric.laws.examples),
-        "--law-seed", str(seed), "--pyargs", f"ooctrain.laws.{law_test(rubric)}",
+        "--law-seed", str(seed), "--law-seconds", "inf",
+        "--pyargs", f"ooctrain.laws.{law_test(rubric)}",
         str((rubric.folder / rubric.tests.file).resolve()),
     ]  # fmt: skip
     told, ended = run_tests(arguments, asked, rubric.time_limit_s)

@@ -12,6 +12,7 @@ from functools import lru_cache
 
 from ooctrain.api import step_trace
 from ooctrain.course.beside_par import BesidePar
+from ooctrain.course.known_par import known_par
 from ooctrain.course.rubric import BandsPart
 from ooctrain.course.submitted import bands_of, why_not
 from ooctrain.testing.tiled.bands_by_hand import (
@@ -35,9 +36,14 @@ def par_footprint(part: BandsPart) -> Footprint:
     return footprint_of(chain, par_rows(chain.layers, chain.cuts))
 
 
+def par_number(part: BandsPart) -> float:
+    """What the library needs, of what the part counts."""
+    return known_par(part, lambda part: _number(part, par_footprint(part)))
+
+
 def counted(part: BandsPart, submission: str, limit_s: float) -> BesidePar:
     """Asks a submission for rows, and counts: a share of the untiled work, or bytes."""
-    chain, par = chain_for(part), _number(part, par_footprint(part))
+    chain, par = chain_for(part), par_number(part)
     try:
         with bands_of(submission, limit_s) as bands:
             answer = bands.rows(chain.layers, chain.cuts)

@@ -10,16 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from statistics import geometric_mean
 from typing import Any
 
+from ooctrain.course.arena_bugs import BUGS
 from ooctrain.course.beside_par import BesidePar
 from ooctrain.course.checks import CheckResult, law_test, run_checks
 from ooctrain.course.footprints import counted
+from ooctrain.course.hunt import hunted
 from ooctrain.course.measures import measured
 from ooctrain.course.replays import replayed
 from ooctrain.course.rubric import BOUND, Compared, Rubric, name_of, points_for
 from ooctrain.course.submitted import introduced
+from ooctrain.testing.allocator_laws import LAWS
 from ooctrain.units import format_bytes, format_us
+
+#: Kinds of rows that have a ratio to par.
+COMPARED = ("measure", "replay", "footprint")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +34,13 @@ class Row:
     """One thing that counts.
 
     Args:
-        kind: "law", "test", "measure", "replay", "footprint", or "file" where it cannot even be
-            loaded.
+        kind: "law", "test", "measure", "replay", "footprint", "bug", or "file" where it cannot even
+            be loaded.
         name: of it.
         points, most_points: had, and to be had.
         reason: one line; "" where there is nothing to say.
         details: all that was said.
+        ratio: how many times par, where it is compared with par.
     """
 
     kind: str
@@ -41,6 +49,7 @@ class Row:
     most_points: float
     reason: str = ""
     details: str = ""
+    ratio: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +80,13 @@ class Grade:
         return round(sum(row.most_points for row in self.rows), 1)
 
     @property
+    def ratio(self) -> float | None:
+        """The geometric mean of all ratios to par; None where one is missing, or there is none."""
+        compared = [row.ratio for row in self.rows if row.kind in COMPARED]
+        found = [ratio for ratio in compared if ratio is not None]
+        return geometric_mean(found) if found and len(found) == len(compared) else None
+
+    @property
     def passed(self) -> bool:
         """Whether they are enough."""
         return self.points >= self.pass_points
@@ -87,7 +103,10 @@ def grade(rubric: Rubric, submission: str, seed: int = 0) -> Grade:
     if known.fault:
         rows = [Row("file", "can be loaded", 0.0, rubric.most_points, known.fault)]
     else:
-        rows = [*_checked(rubric, submission, seed), *_compared(rubric, submission)]
+        rows = [
+            *_checked(rubric, submission, seed), *_compared(rubric, submission),
+            *_hunted(rubric, submission, seed),
+        ]  # fmt: skip
     return Grade(submission, tuple(rows), rubric.pass_points, known.isolation)
 
 
@@ -97,6 +116,9 @@ def _checked(rubric: Rubric, submission: str, seed: int) -> Iterator[Row]:
     laws = [outcome for outcome in outcomes if outcome.function == law]
     for outcome in laws:
         name = outcome.name.removeprefix(f"{law}[").removesuffix("]").replace("_", " ")
+        number = name.rpartition(" ")[2]
+        if rubric.kind == "allocator" and number in LAWS:
+            name = f"{name}: {LAWS[number]}"
         yield _row("law", name, rubric.laws.points / len(laws), outcome)
     for test, points in rubric.tests.points.items():
         cases = [outcome for outcome in outcomes if outcome.function == test]
@@ -124,6 +146,15 @@ def _compared(rubric: Rubric, submission: str) -> Iterator[Row]:
         yield _compared_row("footprint", share, taken, in_words)
 
 
+def _hunted(rubric: Rubric, submission: str, seed: int) -> Iterator[Row]:
+    for hunt in rubric.hunts:
+        most = hunt.points / len(BUGS)
+        for found in hunted(hunt, submission, rubric.time_limit_s, seed):
+            points = most * found.killed / found.draws
+            reason = f"{found.killed} of {found.draws} killed; {found.why}" if found.why else ""
+            yield Row("bug", found.bug, points, most, reason)
+
+
 def _compared_row(
     kind: str, part: Compared, found: BesidePar, in_words: Callable[[Any], str]
 ) -> Row:
@@ -133,7 +164,8 @@ def _compared_row(
     par = "the bound" if part.par == BOUND else f"the library's {part.par}"
     needed = f"{in_words(found.needed)}, {found.ratio:.2f} x {par}"
     reason = f"{needed}; all points up to {part.full_ratio:g} x"
-    return Row(kind, name, points_for(part, found.ratio), part.points, reason)
+    points = points_for(part, found.ratio)
+    return Row(kind, name, points, part.points, reason, ratio=found.ratio)
 
 
 def _in_rows(work: float) -> str:

@@ -29,7 +29,8 @@ GIVEN = (
     "testing/planner_cases.py",
     "course/cage/__init__.py", "course/cage/given.py", "course/cage/landlock.py",
     "course/cage/limits.py", "course/cage/namespaces.py", "course/cage/serve.py",
-    "course/cage/serve_allocator.py", "course/cage/step_data.py", "course/cage/supervise.py",
+    "course/cage/serve_allocator.py", "course/cage/serve_law.py", "course/cage/step_data.py",
+    "course/cage/supervise.py",
     "course/cage/system_calls.py", "course/cage/told.py", "course/cage/wire.py",
 )  # fmt: skip
 #: Folders whose first file names or loads what is not given; theirs is empty.

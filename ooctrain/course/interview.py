@@ -1,9 +1,10 @@
 """A submission's process, asked question by question from a process that runs none of its code.
 
-Questions and answers are data. The deadline, the limit on an answer's length and the name of the
-question are kept on this side: a process that violates one of them is ended, and the question gets
-an error that says how the process ended. A process is started when it is first needed, and again
-after it was ended. Read next: `cage/supervise.py`, which is started; `remote_planner.py` and
+Questions and answers are data. The limit of time, the limit on an answer's length and the name of
+the question are kept on this side: a process that violates one of them is ended, and the question
+gets an error that says how the process ended. Only the time in which it answers counts, and of that
+only its own (`patience.py`). A process is started when it is first needed, and again after it was
+ended. Read next: `cage/supervise.py`, which is started; `remote_planner.py` and
 `remote_allocator.py`, which ask.
 """
 
@@ -17,7 +18,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -26,6 +26,7 @@ from typing import Any, BinaryIO, NoReturn
 from ooctrain.course.cage.told import error_of, printable
 from ooctrain.course.cage.wire import MOST_ANSWERED_BYTES, BadMessage, Line, OutOfTime
 from ooctrain.course.isolation import LAYERS, InSight, Isolation, isolations
+from ooctrain.course.patience import Patience
 from ooctrain.errors import ConfigError
 from ooctrain.plugins import parse_spec
 
@@ -61,8 +62,8 @@ class Interview:
 
     Args:
         submission: "/path/file.py:Class", with parameters or without.
-        kind: "planner", "allocator" or "bands".
-        limit_s: for all that is asked from one `begin` to the next.
+        kind: "planner", "allocator", "bands" or "law".
+        limit_s: for all that is asked from one `begin` to the next, in time of its own.
         allowed: layers of isolation that may be used; tests leave some out.
     """
 
@@ -86,7 +87,7 @@ class Interview:
         self._kind, self._limit_s = kind, limit_s
         self._ways = isolations(allowed)
         self._process: _Process | None = None
-        self._deadline = time.monotonic() + limit_s
+        self._patience = Patience(limit_s, running=False)
         self.applied: tuple[str, ...] = ()
         self.fault = ""
         self._started = 0
@@ -94,7 +95,8 @@ class Interview:
     def begin(self) -> None:
         """From now on the time counts anew, and what went wrong before is forgotten."""
         self.fault = ""
-        self._deadline = time.monotonic() + self._limit_s
+        pid = self._process.pid if self._process is not None else None
+        self._patience = Patience(self._limit_s, pid, running=False)
 
     def ask(self, question: Mapping[str, Any], called: Called | None = None) -> Any:
         """The answer to a question.
@@ -117,6 +119,8 @@ class Interview:
             self._give_up(f"it gave {error}")
         except (EOFError, BrokenPipeError):
             self._give_up("", ENDING_S)
+        finally:
+            self._patience.pause()
         if "error" in told:
             raised, line = error_of(told["error"])
             of_driver = isinstance(told["error"], dict) and told["error"].get("driver") is True
@@ -142,25 +146,28 @@ class Interview:
         return self._started
 
     def _told(self, question: Mapping[str, Any], called: Called | None) -> dict[str, Any]:
-        line = self._running().line
+        line, patience = self._running().line, self._patience
         name = secrets.token_hex(8)
-        line.send({**question, "id": name}, self._deadline)
+        patience.go_on()
+        line.send({**question, "id": name}, patience.until)
         while True:
-            told = line.receive(self._deadline)
+            told = line.receive(patience.until)
             if told.get("id") != name:
                 raise BadMessage("an answer to what was not asked")
             if "call" not in told:
                 return told
             if called is None or not isinstance(told.get("values"), list):
                 raise BadMessage("a call where none is awaited")
-            line.send({**called(str(told["call"]), told["values"]), "id": name}, self._deadline)
+            patience.pause()
+            said = called(str(told["call"]), told["values"])
+            patience.go_on()
+            line.send({**said, "id": name}, patience.until)
 
     def _running(self) -> _Process:
         if self._process is None:
-            started = time.monotonic()
             self._process = self._start()
             self._started += 1
-            self._deadline += time.monotonic() - started
+            self._patience.watch(self._process.pid)
         return self._process
 
     def _start(self) -> _Process:
@@ -169,7 +176,8 @@ class Interview:
             way = self._ways[0]
             process = _Process(self._file, self._rest, self._kind, self._limit_s, way)
             try:
-                ready = process.line.receive(time.monotonic() + START_LIMIT_S).get("ready")
+                patience = Patience(START_LIMIT_S, process.pid)
+                ready = process.line.receive(patience.until).get("ready")
                 self.applied = tuple(map(str, ready or ()))
                 self._ways = [way]  # what has run once cannot have it run in a weaker way
                 return process
@@ -221,7 +229,7 @@ class _Process:
         )  # fmt: skip
         for descriptor in (asked, answered):
             os.close(descriptor)
-        self.line = Line(answer, ask, MOST_ANSWERED_BYTES)
+        self.line, self.pid = Line(answer, ask, MOST_ANSWERED_BYTES), self._process.pid
 
     def end(self, patience_s: float = 0.0) -> str:
         """Ends it and all that it has started; how it ended, in words.

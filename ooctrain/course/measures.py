@@ -14,6 +14,7 @@ from typing import Any
 
 from ooctrain.api import step_trace, verify
 from ooctrain.course.beside_par import BesidePar
+from ooctrain.course.known_par import known_par
 from ooctrain.course.rubric import BOUND, Measure
 from ooctrain.course.submitted import planner_of, why_not
 from ooctrain.errors import ConfigError, Infeasible, OoctrainError, PlanMismatch
@@ -50,9 +51,12 @@ def par_us(measure: Measure, par: str | None = None) -> float:
     Args:
         par: another planner, or "bound", in the place of the rubric's own.
     """
+    return known_par(replace(measure, par=par or measure.par), _computed_us)
+
+
+def _computed_us(measure: Measure) -> float:
     step, budget_bytes, where = step_of(measure), budget_bytes_of(measure), machine(measure.machine)
-    name = par or measure.par
-    if name == BOUND:
+    if measure.par == BOUND:
         found = fluid_bound(step, budget_bytes, where, recompute=False)
         if found is None:
             raise OoctrainError(
@@ -61,9 +65,8 @@ def par_us(measure: Measure, par: str | None = None) -> float:
                 fix="a larger budget in the assignment's measure",
             )
         return found.makespan_us
-    return (
-        get_planner(name).plan(step, budget_bytes, where, granule=granule_of(measure)).makespan_us
-    )
+    planner = get_planner(measure.par)
+    return planner.plan(step, budget_bytes, where, granule=granule_of(measure)).makespan_us
 
 
 def measured(measure: Measure, submission: str, limit_s: float) -> BesidePar:

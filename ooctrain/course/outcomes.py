@@ -2,10 +2,10 @@
 
 `--grading FILE` names a JSON object: what counts, what is known already, where to write, what is
 tried. The plug-in writes a line of JSON for each test that begins and for each that ends, and
-provides the fixtures `planner`, `allocator` and `bands`. The tests run in this process and the
-submission does not: the fixtures ask another process (`submitted.py`). If that process ends or is
-silent, the test that asked fails, even if it catches the error. Read next: `checks.py`, which reads
-the lines.
+provides the fixtures `planner`, `allocator`, `bands` and `law`. The tests run in this process and
+the submission does not: the fixtures ask another process (`submitted.py`). If that process ends or
+is silent, the test that asked fails, even if it catches the error. Read next: `checks.py`, which
+reads the lines.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import pytest
 from ooctrain.course.interview import Interview
 from ooctrain.course.remote_allocator import AllocatorsOf
 from ooctrain.course.remote_bands import RemoteBands
+from ooctrain.course.remote_law import RemoteLaw
 from ooctrain.course.remote_planner import RemotePlanner
 from ooctrain.course.submitted import is_file
 
@@ -68,6 +69,11 @@ class _Submitted:
     def bands(self) -> RemoteBands:
         """The bands that are graded."""
         return RemoteBands(self._interview)
+
+    @pytest.fixture
+    def law(self) -> RemoteLaw:
+        """The law that is graded."""
+        return RemoteLaw(self._interview)
 
     def pytest_unconfigure(self) -> None:
         """Nothing outlives the tests."""

@@ -19,6 +19,7 @@ from ooctrain.alloc.registry import choose_allocator
 from ooctrain.alloc.replay.replay import peak_bytes
 from ooctrain.api import step_trace
 from ooctrain.course.beside_par import BesidePar
+from ooctrain.course.known_par import known_par
 from ooctrain.course.rubric import BOUND, Replay
 from ooctrain.course.submitted import allocator_of, why_not
 from ooctrain.errors import OutOfDeviceMemory
@@ -87,6 +88,10 @@ def extent_bytes(log: AllocationLog, addresses: Sequence[int]) -> int:
 @lru_cache(maxsize=8)
 def par_bytes(part: Replay) -> int:
     """What par needs."""
+    return known_par(part, _computed_bytes)
+
+
+def _computed_bytes(part: Replay) -> int:
     log = log_of(part)
     if part.par == BOUND:
         return peak_bytes(log.requests)

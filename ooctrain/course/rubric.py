@@ -17,8 +17,10 @@ from typing import Any
 from ooctrain.errors import ConfigError, reason
 
 RUBRIC = "grade.toml"
-#: {what is written: what of it is compared with par}
-KINDS = {"planner": "measures", "allocator": "replays", "bands": "footprints"}
+#: {what is written: what of it is a matter of degree}
+KINDS = {
+    "planner": "measures", "allocator": "replays", "bands": "footprints", "law": "hunts",
+}  # fmt: skip
 #: What is counted of bands.
 COUNTS = ("work", "peak")
 #: As par: what no list beats that swaps and computes nothing again; what no allocator can.
@@ -119,6 +121,19 @@ class BandsPart:
     points: float
 
 
+@dataclass(frozen=True, slots=True)
+class Hunt:
+    """Broken arenas, drawn from the seed, that a law has to tell from right ones.
+
+    Args:
+        draws: how many of each kind of bug.
+        points: for all of them together, the same for each.
+    """
+
+    draws: int
+    points: float
+
+
 #: What is compared with par.
 Compared = Measure | Replay | BandsPart
 
@@ -146,7 +161,8 @@ class Rubric:
         submission: "file.py:Class" in that folder, graded where nothing else is named.
         pass_points: the least that passes.
         time_limit_s: for each test, and for each measure, replay or footprint.
-        measures, replays, footprints: for planners, for allocators, for bands.
+        measures, replays, footprints, hunts: for planners, for allocators, for bands, for laws.
+        withheld: what a course wheel leaves out (`strip.py`).
     """
 
     folder: Path
@@ -159,11 +175,13 @@ class Rubric:
     measures: tuple[Measure, ...]
     replays: tuple[Replay, ...]
     footprints: tuple[BandsPart, ...]
+    hunts: tuple[Hunt, ...] = ()
+    withheld: tuple[str, ...] = ()
 
     @property
     def most_points(self) -> float:
         """All points that can be had."""
-        parts = sum(part.points for part in self.compared)
+        parts = sum(part.points for part in (*self.compared, *self.hunts))
         return self.laws.points + sum(self.tests.points.values()) + parts
 
     @property
@@ -190,6 +208,8 @@ def read_rubric(folder: Path) -> Rubric:
             "measures": tuple(_made(Measure, row) for row in data.pop("measures", [])),
             "replays": tuple(_made(Replay, row) for row in data.pop("replays", [])),
             "footprints": tuple(_made(BandsPart, row) for row in data.pop("footprints", [])),
+            "hunts": tuple(_made(Hunt, row) for row in data.pop("hunts", [])),
+            "withheld": tuple(map(str, data.pop("withheld", []))),
         }
         rubric = _made(Rubric, {"folder": folder, **data, **parts})
         _check(rubric, path)
@@ -202,9 +222,10 @@ def read_rubric(folder: Path) -> Rubric:
 
 def _made(kind: type, data: Mapping[str, Any]) -> Any:
     """An object of a class whose fields are just the keys of a table."""
+    known = {field.name for field in fields(kind)}
     wanted = {field.name for field in fields(kind) if field.default is MISSING}
-    if set(data) != wanted:
-        wrong = ", ".join(sorted(set(data) ^ wanted))
+    if not wanted <= set(data) <= known:
+        wrong = ", ".join(sorted((wanted - set(data)) | (set(data) - known)))
         raise ValueError(f"{kind.__name__.lower()} lacks, or does not know, {wrong}")
     return kind(**data)
 
@@ -218,11 +239,13 @@ def _check(rubric: Rubric, path: Path) -> None:
     if not (rubric.time_limit_s > 0 and rubric.laws.examples > 0):
         raise _refuse(path, "a limit of time and a number of examples are above 0")
     own = getattr(rubric, KINDS.get(rubric.kind, "tests"))
-    if rubric.kind not in KINDS or len(own) < len(rubric.compared):
+    if rubric.kind not in KINDS or len(own) < len((*rubric.compared, *rubric.hunts)):
         raise _refuse(
-            path, "a planner has measures, an allocator replays, bands footprints, and there is no "
-            "other",
+            path, "a planner has measures, an allocator replays, bands footprints, a law hunts, "
+            "and there is no other",
         )  # fmt: skip
+    if any(hunt.draws < 1 for hunt in rubric.hunts):
+        raise _refuse(path, "a hunt has at least one draw")
     for part in rubric.compared:
         if not 1 <= part.full_ratio < part.none_ratio:
             raise _refuse(path, f"{name_of(part)}: 1 <= full_ratio < none_ratio does not hold")

@@ -18,6 +18,7 @@ from ooctrain.alloc.registry import choose_allocator
 from ooctrain.course.interview import Interview, NoCage
 from ooctrain.course.remote_allocator import AllocatorsOf
 from ooctrain.course.remote_bands import RemoteBands
+from ooctrain.course.remote_law import RemoteLaw
 from ooctrain.course.remote_planner import RemotePlanner, name_told
 from ooctrain.errors import ConfigError
 from ooctrain.execution.planners import get_planner
@@ -77,6 +78,15 @@ def bands_of(submission: str, limit_s: float) -> Iterator[BandsByHand]:
         yield RemoteBands(interview)
 
 
+@contextmanager
+def law_of(submission: str, limit_s: float) -> Iterator[RemoteLaw]:
+    """The law that is graded. Raises ConfigError: no file; the library has none by name."""
+    if not is_file(submission):
+        raise ConfigError(f"no law is called {submission!r}", code="OOC-106", fix="file.py:Class")
+    with Interview(submission, "law", limit_s) as interview:
+        yield RemoteLaw(interview)
+
+
 def introduced(submission: str, kind: str, limit_s: float) -> Introduced:
     """Loads a submission, to see whether it can be asked at all."""
     if not is_file(submission):
@@ -85,7 +95,7 @@ def introduced(submission: str, kind: str, limit_s: float) -> Introduced:
         elif kind == "allocator":
             choose_allocator(submission, SAMPLE_BYTES, binding=False)
         else:
-            with bands_of(submission, limit_s):
+            with (law_of if kind == "law" else bands_of)(submission, limit_s):
                 pass
         return Introduced("", ())
     with Interview(submission, kind, limit_s) as interview:

@@ -20,9 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ooctrain.course.patience import Patience
+
 PACKAGE_PARENT = Path(__file__).resolve().parents[2]
-#: Until a process tells something: it imports the library, on a machine that may be busy; and what
-#: a test may take beyond the limit of what it asks.
+#: Until a process tells something: it imports the library; and what a test may take beyond the
+#: limit of what it asks.
 START_LIMIT_S = 120.0
 #: Of what a process printed: its last line is somewhere in them.
 LAST_BYTES = 4096
@@ -77,7 +79,7 @@ def run_tests(
             os.close(said)
             text, out_of_time = "", True
             try:
-                text, out_of_time = _heard(heard, limit_s + START_LIMIT_S)
+                text, out_of_time = _heard(heard, limit_s + START_LIMIT_S, process.pid)
             finally:
                 # A cage whose grader is gone ends itself.
                 if out_of_time or _hangs(process):
@@ -90,12 +92,12 @@ def run_tests(
     return told, Ended(status, out_of_time, lines[-1] if lines else "")
 
 
-def _heard(pipe: int, limit_s: float) -> tuple[str, bool]:
+def _heard(pipe: int, limit_s: float, pid: int) -> tuple[str, bool]:
     """All that is said until the pipe is closed, or until nothing is said for too long."""
     pieces: list[bytes] = []
-    deadline = time.monotonic() + limit_s
+    patience = Patience(limit_s, pid)
     while True:
-        left_s = deadline - time.monotonic()
+        left_s = patience.until() - time.monotonic()
         if left_s <= 0:
             return b"".join(pieces).decode(), True
         if select.select([pipe], [], [], left_s)[0]:
@@ -103,7 +105,7 @@ def _heard(pipe: int, limit_s: float) -> tuple[str, bool]:
             if not piece:
                 return b"".join(pieces).decode(), False
             pieces.append(piece)
-            deadline = time.monotonic() + limit_s
+            patience = Patience(limit_s, pid)
 
 
 def _hangs(process: subprocess.Popen) -> bool:

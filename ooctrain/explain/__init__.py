@@ -16,13 +16,16 @@ from types import ModuleType
 
 from ooctrain.errors import ConfigError
 from ooctrain.explain.arguments import ARGUMENTS
+from ooctrain.explain.courses import COURSES
 from ooctrain.explain.explanation import Explanation
 from ooctrain.explain.lists import LISTS
 from ooctrain.explain.memory import MEMORY
 from ooctrain.explain.splitting import SPLITTING
 from ooctrain.explain.training import TRAINING
 
-CODES: Mapping[str, Explanation] = {**ARGUMENTS, **MEMORY, **SPLITTING, **LISTS, **TRAINING}
+CODES: Mapping[str, Explanation] = {
+    **ARGUMENTS, **MEMORY, **SPLITTING, **COURSES, **LISTS, **TRAINING,
+}  # fmt: skip
 WIDTH = 88
 LAW_MEANING = (
     "What an allocator promises: P all of them, B best fit, V virtual addressing, S those that "

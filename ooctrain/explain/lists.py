@@ -72,4 +72,11 @@ LISTS: Mapping[str, Explanation] = {
         "oc.testing.check_split(my_split)",
         "the message names the law and the network; laws: ooctrain/testing/check_split.py",
     ),
+    "OOC-295": Explanation(
+        "a law of allocators is no law",
+        "`pytest --pyargs ooctrain.laws --law` tried a law by hand on right arenas: it must let "
+        "them pass, and say the same when it is asked twice.",
+        "pytest --pyargs ooctrain.laws --law my.py:Law",
+        "the message says what the law says of which arena; compare your books by hand",
+    ),
 }

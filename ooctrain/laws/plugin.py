@@ -1,11 +1,11 @@
 """The pytest plug-in: options and fixtures that name the parts on which the laws are tried.
 
-The options `--planner`, `--allocator`, `--rewrite`, `--bands` and `--split`, or one file
-`adapters.py`, set the fixtures `planner`, `allocator`, `rewrite`, `bands` and `split`, for the laws
-and for a course's own tests. A course hands out tests and this single file to edit: it says where
-the student's class is, and everything else may be restructured. Every pytest of an environment in
-which the library is installed loads this module, so it imports nothing of the library until a
-fixture is requested. Read next: `test_planner.py`.
+The options `--planner`, `--allocator`, `--rewrite`, `--bands`, `--law` and `--split`, or one file
+`adapters.py`, set the fixtures `planner`, `allocator`, `rewrite`, `bands`, `law` and `split`, for
+the laws and for a course's own tests. A course hands out tests and this single file to edit: it
+says where the student's class is, and everything else may be restructured. Every pytest of an
+environment in which the library is installed loads this module, so it imports nothing of the
+library until a fixture is requested. Read next: `test_planner.py`.
 """
 
 from __future__ import annotations
@@ -29,9 +29,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--allocator", help="allocator to try: name, name:key=value or file.py:Class")
     group.addoption("--rewrite", help="rewrite to try: name, name:4x4 or file.py:name")
     group.addoption("--bands", help="bands by hand to try: file.py:Class")
+    group.addoption("--law", help="law of allocators by hand to try: file.py:Class")
     group.addoption("--split", help="split of networks to try: oc.split, or file.py:function")
     group.addoption("--law-examples", type=int, default=50, help="random cases for each law")
     group.addoption("--law-seed", type=int, default=0, help="seed of the random cases")
+    group.addoption(
+        "--law-seconds", type=float, default=3.5,
+        help="after so long a planner's law begins no new case; inf: all cases are tried",
+    )  # fmt: skip
 
 
 @pytest.fixture
@@ -61,6 +66,15 @@ def bands(request: pytest.FixtureRequest) -> Any:
     named = _named(request, "bands")
     if isinstance(named, str):
         return _plugins().resolve(named, {}, group="ooctrain.nobody", what="bands")
+    return named
+
+
+@pytest.fixture
+def law(request: pytest.FixtureRequest) -> Any:
+    """The law of `--law`, else what `law()` of adapters.py returns."""
+    named = _named(request, "law")
+    if isinstance(named, str):
+        return _plugins().resolve(named, {}, group="ooctrain.nobody", what="law")
     return named
 
 

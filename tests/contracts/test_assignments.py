@@ -8,9 +8,24 @@ import subprocess
 import sys
 
 import pytest
-from support.handouts import ASSIGNMENTS, FITTING, IN_BANDS, ROWS_STUB, SOLUTION
+from support.handouts import (
+    AGAIN,
+    AGAIN_STUB,
+    AHEAD,
+    AHEAD_STUB,
+    ASSIGNMENTS,
+    BOOKS,
+    BOOKS_STUB,
+    FITTING,
+    IN_BANDS,
+    LRU_STUB,
+    ROWS_STUB,
+    SOLUTION,
+)
 
 from ooctrain.cli import main
+from ooctrain.course.assignments import ASSIGNMENTS as NAMES
+from ooctrain.course.rubric import read_rubric
 
 FOLDER = ASSIGNMENTS / "lru_planner"
 #: What the handout asks for, and the stub does not do yet.
@@ -19,6 +34,7 @@ EXPECTED = {
     "test_it_plans_with_the_least",
     "test_the_least_recently_used_leaves",
     "test_a_value_with_a_copy_leaves_without_another",
+    *(f"test_hidden_reads[{number}]" for number in range(5)),
     "test_par[25%]",
     "test_par[50%]",
 }
@@ -259,3 +275,118 @@ def test_par_of_tiling_is_printed():
     par, untiled, again = shown.splitlines()[1:]
     assert par.split()[-3] == untiled.split()[-3] == "1.00"
     assert float(again.split()[-1]) > 3
+
+
+# The window, recomputation, the law of allocators
+
+STUBS = {"window_planner": AHEAD_STUB, "recompute_chain": AGAIN_STUB, "allocator_law": BOOKS_STUB}
+SOLVED = {"window_planner": AHEAD, "recompute_chain": AGAIN, "allocator_law": BOOKS}
+#: What the handout asks for and the stub does not do yet, and the points that the stub has.
+STILL = {
+    "window_planner": (
+        {
+            "test_nothing_moves_where_all_fits", "test_what_comes_again_soon_stays",
+            "test_what_comes_next_is_fetched_while_a_call_runs", "test_hidden_steps", "test_bound",
+        },
+        20,
+    ),
+    "recompute_chain": (
+        {
+            "test_nothing_is_sent_to_the_host", "test_a_chain_fits_in_the_root_of_its_memory",
+            "test_no_call_runs_more_than_twice", "test_hidden_chains", "test_par",
+        },
+        20,
+    ),
+    "allocator_law": (
+        {
+            "test_a_block_beyond_the_end_is_seen", "test_blocks_on_each_other_are_seen",
+            "test_holes_that_do_not_melt_are_seen", "test_a_wrong_refusal_is_seen",
+            "test_a_lost_byte_is_seen",
+        },
+        15,
+    ),
+}  # fmt: skip
+#: The least that a solution by the handout gets, whatever the seed.
+BY_HANDOUT = {"window_planner": 88, "recompute_chain": 99, "allocator_law": 85}
+
+
+def solved_file(path, name):
+    file = path / "solved.py"
+    file.write_text(STUBS[name] + SOLVED[name])
+    return f"{file}:Solved"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STUBS)
+def test_a_stub_fails_exactly_what_is_asked_for(name, tmp_path):
+    wanted, most = STILL[name]
+    found = public_tests(folder=ASSIGNMENTS / name)
+    failed = {test.partition("[")[0] for test, outcome in found.items() if outcome == "FAILED"}
+    assert failed == wanted
+    status, points, _ = grade_of(tmp_path, folder=ASSIGNMENTS / name)
+    assert (status, points) == (4, most)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", ["0", "17"])
+@pytest.mark.parametrize("name", STUBS)
+def test_a_solution_by_the_handout_passes_well(name, seed, tmp_path):
+    status, points, _ = grade_of(
+        tmp_path, solved_file(tmp_path, name), "--seed", seed, folder=ASSIGNMENTS / name
+    )
+    assert status == 0
+    assert points >= BY_HANDOUT[name]
+
+
+@pytest.mark.slow
+def test_a_better_plan_earns_more(tmp_path):
+    """Demand paging, a window, and the one that knows what is needed last, on the same steps."""
+    folder = ASSIGNMENTS / "window_planner"
+    had = {}
+    for name in ("naive", "lru", "window", "belady"):
+        _, _, rows = grade_of(tmp_path, name, folder=folder)
+        had[name] = sum(rows[part] for part in rows if ", batch " in part)
+    assert had["naive"] < had["lru"] < had["window"] <= had["belady"]
+
+
+@pytest.mark.slow
+def test_first_in_first_out_does_not_pass_for_lru(tmp_path):
+    path = tmp_path / "fifo.py"
+    path.write_text(LRU_STUB + SOLUTION.replace("                recent.pop(variable, None)\n", ""))
+    status, points, _ = grade_of(tmp_path, f"{path}:Solved")
+    assert status == 4
+    assert points <= 60
+
+
+@pytest.mark.slow
+def test_a_law_that_stops_everything_kills_nothing(tmp_path):
+    path = tmp_path / "never.py"
+    path.write_text(
+        "class Law:\n    name = 'never'\n\n    def check(self, arena, rng):\n        assert False\n"
+    )
+    _, _, rows = grade_of(tmp_path, f"{path}:Law", folder=ASSIGNMENTS / "allocator_law")
+    assert sum(rows[row] for row in rows if not row.startswith("test_")) <= 5, "asked twice"
+
+
+@pytest.mark.parametrize("name", STUBS)
+def test_a_handout_names_every_public_test(name):
+    folder = ASSIGNMENTS / name
+    handout = (folder / "README.md").read_text()
+    tests = (folder / read_rubric(folder).tests.file).read_text()
+    for test in re.findall(r"^def (test_\w+)", tests, re.MULTILINE):
+        assert f"`{test}`" in handout
+
+
+def test_every_assignment_is_in_the_table_and_has_a_handout():
+    assert {path.parent.name for path in ASSIGNMENTS.glob("*/grade.toml")} == set(NAMES)
+    assert all((ASSIGNMENTS / name / "README.md").is_file() for name in NAMES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["window_planner", "recompute_chain"])
+def test_par_of_the_planners_is_printed(name):
+    done = subprocess.run(
+        [sys.executable, "par.py"], cwd=ASSIGNMENTS / name, capture_output=True, text=True,
+        check=True,
+    )  # fmt: skip
+    assert len(done.stdout.splitlines()) == 1 + len(read_rubric(ASSIGNMENTS / name).measures)

@@ -43,6 +43,9 @@ def check_command(words: list[str]) -> None:
     assert name in COMMANDS, words
     context = click.Context(command_line)
     command = command_line.get_command(context, name)
+    if isinstance(command, click.Group) and len(words) > 2:
+        assert words[2] in command.commands, words
+        command = command.commands[words[2]]
     known = {option for parameter in command.params for option in parameter.opts}
     unknown = [w for w in words[2:] if w.startswith("--") and w.split("=")[0] not in known]
     assert not unknown, f"{' '.join(words)}: no option {unknown}"

@@ -106,7 +106,9 @@ def test_what_is_given_holds_no_planner_and_no_allocator(tmp_path):
         assert f"planners/{planner.name}" not in {str(name) for name in names}
     assert "def plan(\n        self, trace" in text, "the protocol is there"
     assert text.count("    def plan(") == 1, "and nothing that keeps it"
-    assert text.count("    def allocate(") == 1
+    asking = (tmp_path / "ooctrain" / "course" / "cage" / "serve_law.py").read_text()
+    assert asking.count("    def allocate(") == 1, "which asks the arena in the other process"
+    assert text.replace(asking, "").count("    def allocate(") == 1
 
 
 def test_errors_cross_over_as_what_they_are():

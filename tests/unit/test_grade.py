@@ -17,6 +17,7 @@ from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.replay.replay import peak_bytes
 from ooctrain.cli import main
 from ooctrain.course import measures as measuring
+from ooctrain.course.assignments import ASSIGNMENTS as ASSIGNMENT_NAMES
 from ooctrain.course.interview import Interview
 from ooctrain.course.measures import measured, par_us
 from ooctrain.course.remote_planner import plan_told
@@ -344,7 +345,7 @@ def test_a_rubric_that_cannot_be_is_one_clear_block(kind, tmp_path, capsys):
     assert "Traceback" not in shown
 
 
-@pytest.mark.parametrize("name", ["lru_planner", "best_fit", "tiling"])
+@pytest.mark.parametrize("name", ASSIGNMENT_NAMES)
 def test_an_assignment_s_rubric_counts_a_hundred_points(name):
     rubric = read_rubric(ASSIGNMENTS / name)
     assert rubric.most_points == 100

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ooctrain.course.cage.serve_allocator import Shelf
+from ooctrain.course.cage.serve_law import serve_law
 from ooctrain.course.cage.step_data import machine_of, trace_data, trace_of
 from ooctrain.course.cage.told import error_data
 from ooctrain.course.cage.wire import Line
@@ -27,7 +28,7 @@ def serve(line: Line, kind: str, submission: str) -> None:
     """Answers until nobody asks any more.
 
     Args:
-        kind: "planner", "allocator" or "bands".
+        kind: "planner", "allocator", "bands" or "law".
         submission: "file.py:Class", with parameters or without.
     """
     answer: Answer | None = None
@@ -48,6 +49,8 @@ def serve(line: Line, kind: str, submission: str) -> None:
 def _asked(line: Line, kind: str, submission: str) -> Answer:
     if kind == "planner":
         return _planner(submission)
+    if kind == "law":
+        return serve_law(line, submission)
     return _bands(submission) if kind == "bands" else Shelf(line, submission)
 
 

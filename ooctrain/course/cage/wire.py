@@ -13,13 +13,15 @@ import os
 import select
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 #: Of what a submission may say at once, and of what it may be asked.
 MOST_ANSWERED_BYTES, MOST_ASKED_BYTES = 4 << 20, 256 << 20
 _LENGTH = struct.Struct(">I")
 _PIECE_BYTES = 1 << 16
+#: On the monotonic clock, in seconds; or what says it whenever it is reached: it may have moved.
+Deadline = float | Callable[[], float]
 
 
 class BadMessage(Exception):
@@ -46,11 +48,8 @@ class Line:
         os.set_blocking(read_from, patient)
         os.set_blocking(write_to, patient)
 
-    def send(self, message: Mapping[str, Any], deadline: float | None = None) -> None:
+    def send(self, message: Mapping[str, Any], deadline: Deadline | None = None) -> None:
         """Says something.
-
-        Args:
-            deadline: on the monotonic clock, in seconds.
 
         Raises:
             OutOfTime: the other side does not listen.
@@ -66,7 +65,7 @@ class Line:
             except BlockingIOError:  # less room than a piece
                 continue
 
-    def receive(self, deadline: float | None = None) -> dict[str, Any]:
+    def receive(self, deadline: Deadline | None = None) -> dict[str, Any]:
         """What the other side says.
 
         Raises:
@@ -90,7 +89,7 @@ class Line:
         os.close(self._read_from)
         os.close(self._write_to)
 
-    def _bytes(self, count: int, deadline: float | None) -> bytes:
+    def _bytes(self, count: int, deadline: Deadline | None) -> bytes:
         pieces, missing = [self._ahead], count - len(self._ahead)
         while missing > 0:
             _wait(self._read_from, select.POLLIN, deadline)
@@ -107,7 +106,7 @@ class Line:
         return whole[:count]
 
 
-def _wait(descriptor: int, event: int, deadline: float | None) -> None:
+def _wait(descriptor: int, event: int, deadline: Deadline | None) -> None:
     """Until something can be read or written; no deadline: reading and writing block by
     themselves.
     """
@@ -115,9 +114,12 @@ def _wait(descriptor: int, event: int, deadline: float | None) -> None:
         return
     poll = select.poll()
     poll.register(descriptor, event)
-    left_s = deadline - time.monotonic()
-    if left_s <= 0 or not poll.poll(left_s * 1000):
-        raise OutOfTime
+    while True:
+        left_s = (deadline() if callable(deadline) else deadline) - time.monotonic()
+        if left_s <= 0:
+            raise OutOfTime
+        if poll.poll(left_s * 1000):
+            return
 
 
 def _refuse(word: str) -> None:

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ooctrain.errors import Infeasible
+from ooctrain.errors import Infeasible, Withheld
 from ooctrain.sched.bounds.closed import lower_bound
 from ooctrain.sched.planners.belady import Belady
 from ooctrain.sched.planners.combined import Combined
@@ -195,6 +195,8 @@ class _Poll:
         asked = replace(asked, trace=trace)
         try:
             plan = self._answer(planner, asked)
+        except Withheld:  # a course wheel has not got this one: the others are asked
+            return
         except Infeasible as refusal:
             # The least budget in chunks says nothing about the least budget in bytes.
             if not _in_chunks(planner, asked.granule):

@@ -1,8 +1,10 @@
 """The public tests of the assignment.
 
-In: the fixture `planner`: `--planner`, else `adapters.py` in this folder. Read next: README.md.
+In: the fixture `planner`: `--planner`, else `adapters.py` in this folder; `--law-seed` decides the
+hidden reads. Read next: README.md.
 """
 
+import random
 from pathlib import Path
 
 import pytest
@@ -87,6 +89,35 @@ def test_the_least_recently_used_leaves(planner):
     """Three places and a byte. First in, first out would fetch p q r s p; Belady p q r s r."""
     plan = made(planner, reads("p", "q", "r", "p", "s", "q", "p", "r", "s"), 31)
     assert moved(plan, SwapIn) == ["p", "q", "r", "s", "q", "r"]
+
+
+def fetched_by_lru(order, places):
+    """What a cache of so many places fetches if the least recently used leaves, and at once what is
+    not read any more.
+    """
+    recent, fetched = [], []
+    for at, name in enumerate(order):
+        if name not in recent:
+            fetched.append(name)
+            recent = recent[max(0, len(recent) - places + 1) :]
+        recent = [other for other in recent if other != name]
+        recent += [name] * (name in order[at + 1 :])
+    return fetched
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_hidden_reads(planner, number, request):
+    """Which values come, one after the other, on reads that --law-seed decides."""
+    rng = random.Random(f"{request.config.getoption('law_seed')}/{number}")
+    places, names = rng.randint(2, 4), "abcdefg"[: rng.randint(5, 7)]
+    order = [*names, *rng.choices(names, k=30)]
+    plan = made(planner, reads(*order), 10 * places + 1)
+    found, expected = moved(plan, SwapIn), fetched_by_lru(order, places)
+    assert found == expected, (
+        "law: the least recently used leaves; "
+        f"{places} places, reads {''.join(order)}: {''.join(expected)} are fetched, "
+        f"and by yours {''.join(found)}"
+    )
 
 
 def test_a_value_with_a_copy_leaves_without_another(planner):

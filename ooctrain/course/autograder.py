@@ -1,0 +1,96 @@
+"""The zip that Gradescope runs: it builds a machine with the library, then grades a submission.
+
+The zip holds `setup.sh` and `run_autograder` at its root, as Gradescope wants them, the whole
+library as a wheel, the assignment's folder and the secret seed of its hidden cases.
+`run_autograder` first leaves a `results.json` that says that there is no grade, and the grade takes
+its place; so there is one even if Python does not start, or is killed. The library runs the
+submission's file in a cage of its own, so it sees neither the tests nor the results. Source:
+Gradescope, "Autograder Specifications" and "Best Practices". Read next: `results_json.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import zipfile
+from pathlib import Path
+
+from ooctrain.course.course_wheel import write_wheel
+from ooctrain.course.results_json import not_graded
+from ooctrain.course.rubric import Rubric
+
+_TIME = (1980, 1, 1, 0, 0, 0)
+SETUP = """\
+#!/usr/bin/env bash
+# Prepares the image: Python 3.11 or later (choose Ubuntu 24.04 as the base image), the library.
+set -eu
+HERE="${AUTOGRADER:-/autograder}"
+apt-get update -y
+apt-get install -y python3 python3-venv
+apt-get install -y bubblewrap || true
+for PYTHON in python3.14 python3.13 python3.12 python3.11 python3; do
+  if command -v "$PYTHON" > /dev/null; then break; fi
+done
+"$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed")'
+"$PYTHON" -m venv "$HERE/venv"
+"$HERE/venv/bin/python" -m pip install "$HERE"/source/*.whl
+"""
+RUN = """\
+#!/usr/bin/env bash
+# Grades the one file that was handed in, and leaves results/results.json whatever happens.
+HERE="${{AUTOGRADER:-/autograder}}"
+PYTHON="${{PYTHON:-$HERE/venv/bin/python}}"
+RESULTS="$HERE/results/results.json"
+mkdir -p "$HERE/results"
+cp "$HERE/source/not_graded.json" "$RESULTS"
+FILE="$HERE/submission/{file}"
+if [ ! -f "$FILE" ] || [ -L "$FILE" ]; then
+  for FOUND in "$HERE"/submission/*.py; do
+    if [ -f "$FOUND" ] && [ ! -L "$FOUND" ]; then FILE="$FOUND"; fi
+  done
+fi
+if [ ! -f "$FILE" ] || [ -L "$FILE" ]; then
+  cp "$HERE/source/no_file.json" "$RESULTS"
+  exit 0
+fi
+"$PYTHON" -m ooctrain grade "$HERE/source/assignment" "$FILE:{name}" \\
+  --seed {seed} --gradescope "$RESULTS"
+exit 0
+"""
+
+
+def write_zip(path: Path, rubric: Rubric, seed: int) -> None:
+    """Writes the autograder of an assignment.
+
+    Args:
+        seed: of its hidden cases; who has the zip has it.
+    """
+    file, _, name = rubric.submission.partition(":")
+    missing = not_graded("")
+    missing["output"] = f"No file was handed in: {file} is asked for, with a class {name}."
+    texts = {
+        "setup.sh": SETUP,
+        "run_autograder": RUN.format(file=file, name=name, seed=seed),
+        "not_graded.json": json.dumps(not_graded("the autograder did not come to its end")),
+        "no_file.json": json.dumps(missing),
+    }
+    with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(path, "w") as packed:
+        wheel = write_wheel(Path(folder), {})
+        for inner, text in texts.items():
+            _put(
+                packed,
+                inner,
+                text.encode(),
+                0o755 if inner in ("setup.sh", "run_autograder") else 0o644,
+            )
+        _put(packed, wheel.name, wheel.read_bytes(), 0o644)
+        for source in sorted(rubric.folder.rglob("*")):
+            if source.is_file() and "__pycache__" not in source.parts:
+                inner = source.relative_to(rubric.folder).as_posix()
+                _put(packed, f"assignment/{inner}", source.read_bytes(), 0o644)
+
+
+def _put(packed: zipfile.ZipFile, name: str, content: bytes, mode: int) -> None:
+    entry = zipfile.ZipInfo(name, _TIME)
+    entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, mode << 16
+    packed.writestr(entry, content)

@@ -1,0 +1,46 @@
+"""Par, computed by the library's reference, or read where a course wheel has no reference.
+
+Par is never a number in a rubric: it is computed when it is asked for. In a course wheel the
+planner or allocator that computes it is left out, so whoever makes the wheel computes all par of
+the assignment beforehand, and the numbers travel in the wheel. A student's `ooctrain grade` then
+shows the same ratios as the teacher's. Read next: `strip.py`; `measures.py`, `replays.py`,
+`footprints.py`, which compute.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from ooctrain.course.rubric import Compared
+from ooctrain.errors import Withheld
+
+#: In a course wheel, below the package: {part: par}.
+FILE = "course/known_par.json"
+_PATH = Path(__file__).resolve().parents[1] / FILE
+Number = TypeVar("Number", int, float)
+Part = TypeVar("Part", bound=Compared)
+
+
+def known_par(part: Part, compute: Callable[[Part], Number]) -> Number:
+    """What par needs for a part of a rubric. Raises Withheld: neither computed nor known."""
+    try:
+        return compute(part)
+    except Withheld:
+        known = json.loads(_PATH.read_text(encoding="utf-8")) if _PATH.is_file() else {}
+        if _key(part) not in known:
+            raise
+        return known[_key(part)]
+
+
+def written(numbers: Iterable[tuple[Compared, float]]) -> str:
+    """The file for a wheel."""
+    return json.dumps({_key(part): number for part, number in numbers}, indent=1)
+
+
+def _key(part: Compared) -> str:
+    """A part but for its points, which a teacher may change."""
+    return repr(replace(part, points=0, full_ratio=1, none_ratio=2))

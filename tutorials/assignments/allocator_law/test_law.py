@@ -1,0 +1,87 @@
+"""The public tests of the assignment.
+
+In: the fixture `law`: `--law`, else `adapters.py` in this folder; `--law-seed` decides the arenas.
+Read next: README.md.
+"""
+
+import random
+
+import pytest
+
+from ooctrain.testing.law_by_hand import HoleArena, random_arena, refusal_of
+
+
+class Overlaps(HoleArena):
+    """The third block lies on the first byte of the arena."""
+
+    def place(self, hole, size):
+        return 0 if len(self.blocks) == 2 and 0 not in self.blocks else hole[0]
+
+
+class Grows(HoleArena):
+    """A block may end behind the arena."""
+
+    def takes(self, hole, size):
+        return super().takes(hole, size) or (sum(hole) == self.size and hole[1] + 1 == size)
+
+
+class Forgets(HoleArena):
+    """What is given back is a hole for itself: holes never melt."""
+
+    def touch(self, hole, block):
+        return False
+
+
+class Refuses(HoleArena):
+    """Nothing is served once something was given back."""
+
+    def give_back(self, block):
+        super().give_back(block)
+        self.pick = None
+
+    def takes(self, hole, size):
+        return self.pick is not None and super().takes(hole, size)
+
+
+class Loses(HoleArena):
+    """What a block leaves of a hole is lost if it is one byte."""
+
+    def leave(self, rest):
+        if rest[1] > 1:
+            super().leave(rest)
+
+
+def stopped(law, kind, seed):
+    """Of ten arenas of a kind, how many the law stops."""
+    rng = random.Random(f"{seed}/{kind.__name__}")
+    return sum(bool(refusal_of(law, random_arena(rng, kind), number)) for number in range(10))
+
+
+@pytest.fixture
+def seed(request):
+    """Of the arenas."""
+    return request.config.getoption("law_seed")
+
+
+def test_right_arenas_pass(law, seed):
+    assert stopped(law, HoleArena, seed) == 0
+
+
+def test_a_block_beyond_the_end_is_seen(law, seed):
+    assert stopped(law, Grows, seed) == 10
+
+
+def test_blocks_on_each_other_are_seen(law, seed):
+    assert stopped(law, Overlaps, seed) >= 8
+
+
+def test_holes_that_do_not_melt_are_seen(law, seed):
+    assert stopped(law, Forgets, seed) == 10
+
+
+def test_a_wrong_refusal_is_seen(law, seed):
+    assert stopped(law, Refuses, seed) == 10
+
+
+def test_a_lost_byte_is_seen(law, seed):
+    assert stopped(law, Loses, seed) >= 8

@@ -1,0 +1,13 @@
+"""The only file that the tests know: where your planner is.
+
+In: nothing. Out: the planner that is tried when no `--planner` is given. Read next: `recompute.py`.
+"""
+
+from pathlib import Path
+
+from ooctrain.sched.planners.registry import get_planner
+
+
+def planner():
+    """Your planner."""
+    return get_planner(f"{Path(__file__).with_name('recompute.py')}:Recompute")
