@@ -40,6 +40,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "simulate": "Show the time line of a planned step.",
         "compare": "Compare planners, with a bound for each cell.",
         "report": "Draw a step that plan, simulate or train wrote with --json.",
+        "diff": "Show the first instruction in which two lists differ.",
         "grade": "Grade a planner or an allocator for an assignment.",
         "replay": "Ask several allocators for what an allocation log holds.",
         "reproduce": "Compute a figure or table of the papers.",

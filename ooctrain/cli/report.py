@@ -2,8 +2,9 @@
 
 It reads a file that `plan`, `simulate` or `train` wrote with `--json`, and draws the step in the
 terminal; on demand it writes a page for a browser, a trace for Perfetto, a snapshot for PyTorch's
-viewer of memory, or a picture. Nothing is planned or run. Read next: `ooctrain/report/record.py`,
-which reads the file.
+viewer of memory, or a picture. With `--against` a second step stands beside the first. Nothing is
+planned or run. Read next: `ooctrain/report/record.py`, which reads the file; `diff.py`, which
+compares lists in text.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ from ooctrain.cli.options import file_option
 from ooctrain.cli.terminal import bar_blocks, make_console
 from ooctrain.report.html import step_page
 from ooctrain.report.numbers_file import write_bytes, write_file
+from ooctrain.report.page_data import listed_of
 from ooctrain.report.perfetto import perfetto_trace
 from ooctrain.report.record import Record, read_record
 from ooctrain.report.snapshot import snapshot_pickle
 from ooctrain.report.step import step_svg
 from ooctrain.report.text import facts, lanes, timeline_rows
 from ooctrain.report.waits import peak_of, waits_of
+from ooctrain.sched.list_text import first_difference
 from ooctrain.units import format_bytes, format_us
 
 LANES_WIDTH = 120
@@ -31,6 +34,10 @@ LANES_WIDTH = 120
 @click.command()
 @click.argument("record_path", metavar="FILE", type=click.Path())
 @file_option("--html", "page_path", text="Write one page for a browser, whole in itself.")
+@click.option(
+    "--against", "against_path", metavar="FILE", type=click.Path(),
+    help="Compare with the step in this file: on the page, and where the lists part.",
+)
 @file_option(
     "--perfetto", "trace_path", text="Write a trace for ui.perfetto.dev or chrome://tracing."
 )
@@ -39,16 +46,20 @@ LANES_WIDTH = 120
 )
 @file_option("--svg", "svg_path", text="Write the page's picture by itself.")
 def report(
-    record_path: str, page_path: str | None, trace_path: str | None, snapshot_path: str | None,
-    svg_path: str | None,
+    record_path: str, against_path: str | None, page_path: str | None, trace_path: str | None,
+    snapshot_path: str | None, svg_path: str | None,
 ) -> int:  # fmt: skip
     """Draw the step in FILE, which plan, simulate or train wrote with --json."""
     record, console = read_record(record_path), make_console()
+    against = read_record(against_path) if against_path else None
     console.print(lanes(record.timeline, min(console.width, LANES_WIDTH), bar_blocks(console)))
     console.print()
     console.print(facts(_rows(record)))
+    if against:
+        console.print()
+        console.print(_difference(record, against))
     if page_path:
-        write_file(page_path, step_page(record))
+        write_file(page_path, step_page(record, against))
     if trace_path:
         write_file(trace_path, json.dumps(perfetto_trace(record)))
     if snapshot_path:
@@ -58,6 +69,15 @@ def report(
     for path in filter(None, (page_path, trace_path, snapshot_path, svg_path)):
         console.print(f"wrote {path}")
     return DONE
+
+
+def _difference(record: Record, against: Record) -> str:
+    """Where two lists part."""
+    ours, theirs = (
+        "\n".join(line.text for line in listed_of(one).lines) for one in (record, against)
+    )  # fmt: skip
+    said = first_difference(ours, theirs) or "the lists are equal"
+    return f"against {against.title}:\n{said}"
 
 
 def _rows(record: Record) -> list[tuple[str, str]]:

@@ -1,0 +1,633 @@
+// The script of the page of a step (`ooctrain report RUN --html`): plain JavaScript, no library.
+//
+// 1 Data     columns of numbers become runs, which answer questions: who holds memory at a time?
+// 2 State    what is shown: the instruction at the cursor, a stretch of time, a chosen name.
+// 3 Drawing  lanes, memory, minimap and arena on canvases, in the colours of the style sheet.
+// 4 Panels   the same in words, for the instruction at the cursor.
+// 5 Input    buttons, keys, pointer, search. Everything goes through `go`, `look` and `choose`.
+//
+// Without this script the page shows its still picture, as it does in print. Names come from
+// networks, so text enters the page by `textContent` alone, never as HTML.
+
+// ---- 1 Data -------------------------------------------------------------------------------------
+
+const DATA = JSON.parse(document.getElementById("step-data").textContent);
+const LANES = { C: "compute", D: "swap out", H: "swap in", N: "network" };
+const WHY = {
+  data: "it needs what this makes or brings",
+  storage: "this copies the bytes that an output of it takes over",
+  memory: "it needs the memory that is given back when this is done",
+  use: "this uses what is given back here",
+  host: "it needs the place on the host that this uses",
+  fence: "there is a fence between the two",
+  order: "it is before it on the same stream",
+  link: "both directions share one link",
+};
+const MOST_HOLDERS = 12, MOST_FOUND = 12, AROUND = 7, MOST_LATE = 8;
+
+const summed = (steps) => { let sum = 0; return steps.map((step) => (sum += step)); };
+const largest = (values) => values.reduce((a, b) => Math.max(a, b), 0);
+const added = (starts, lengths) => starts.map((start, i) => start + lengths[i]);
+
+/** A step: its list, its times in ns, and who held what. */
+class Run {
+  constructor(raw, letter) {
+    Object.assign(this, raw);
+    this.letter = letter;
+    this.size = raw.name.length;
+    this.start = summed(raw.start);
+    this.span = raw.end;
+    this.end = added(this.start, raw.length);
+    this.ledger = summed(raw.ledger);
+    this.host = summed(raw.host);
+    const hold = raw.hold;
+    this.hold = { ...hold, from: summed(hold.from) };
+    this.hold.until = added(this.hold.from, hold.length);
+    this.reserved = largest(added(hold.at, hold.size));
+    this.lane = { C: [], D: [], H: [] };
+    for (let i = 0; i < this.size; i++) this.lane[raw.lanes[i]]?.push(i);
+    for (const own of Object.values(this.lane)) own.sort((a, b) => this.start[a] - this.start[b]);
+    this.stack = stackOf(this);
+  }
+
+  text(i) {
+    const name = this.names[this.name[i]];
+    return this.odd[i] ?? this.verbs[this.verb[i]] + (name ? " " + name : "") + this.rests[this.rest[i]];
+  }
+
+  /** What line i waits for, the stream's own order last: {index, why, giver, until}. */
+  waits(i) {
+    const found = [], flat = this.needs[i];
+    for (let k = 0; k < flat.length; k += 3) {
+      const giver = flat[k + 2] ? i - flat[k + 2] : -1;
+      found.push({ index: i - flat[k], why: DATA.whys[flat[k + 1]], giver, until: this.end[i - flat[k]] });
+    }
+    const before = this.before(i);
+    if (before >= 0) found.push({ index: before, why: "order", giver: -1, until: this.end[before] });
+    const other = { D: "H", H: "D" }[this.lanes[i]];
+    if (other && this.complete) {  // on a shared link one direction waits for the other
+      const latest = Math.max(0, ...found.map((wait) => wait.until));
+      const busy = this.lane[other].find((k) => this.end[k] === this.start[i] && latest < this.end[k]);
+      if (busy !== undefined) found.push({ index: busy, why: "link", giver: -1, until: this.end[busy] });
+    }
+    return found;
+  }
+
+  /** The line before i on its stream, or -1. */
+  before(i) {
+    const own = this.lane[this.lanes[i]] ?? [];
+    return own[own.indexOf(i) - 1] ?? -1;
+  }
+
+  /** Numbers of the holdings at a time, the largest first. */
+  holders(time) {
+    const { from, until, size } = this.hold, found = [];
+    for (let k = 0; k < from.length; k++) if (from[k] <= time && time < until[k]) found.push(k);
+    return found.sort((a, b) => size[b] - size[a]);
+  }
+
+  /** The lines that concern a name, in list order: {i, role}. */
+  life(name) {
+    const found = [], roles = new Map();
+    for (const [call, [reads, writes]] of Object.entries(this.uses)) {
+      const role = [reads.includes(name) && "reads it", writes.includes(name) && "writes it"];
+      if (role.some(Boolean)) roles.set(Number(call), role.filter(Boolean).join(", "));
+    }
+    for (let i = 0; i < this.size; i++) {
+      if (this.name[i] === name) found.push({ i, role: this.lanes[i] === "C" ? "runs" : "" });
+      else if (this.lanes[i] === "C" && roles.has(this.name[i])) found.push({ i, role: roles.get(this.name[i]) });
+    }
+    return found;
+  }
+}
+
+/** Bytes of each group from each time on, and their sums; without holdings the curve alone. */
+function stackOf({ hold, curve }) {
+  const { from, until, size, group } = hold, times = [], sums = [], groups = DATA.groups.map(() => []);
+  const changes = from.flatMap((at, k) => [[at, Number(group[k]), size[k]], [until[k], Number(group[k]), -size[k]]]);
+  if (!from.length) curve.forEach(([at, held], k) => changes.push([at, 0, held - (k ? curve[k - 1][1] : 0)]));
+  changes.sort((a, b) => a[0] - b[0]);
+  const held = DATA.groups.map(() => 0);
+  changes.forEach(([at, own, change], k) => {
+    held[own] += change;
+    if (changes[k + 1]?.[0] === at) return;
+    times.push(at);
+    held.forEach((now, g) => groups[g].push(now));
+    sums.push(held.reduce((a, b) => a + b));
+  });
+  return { times, groups, sums, top: largest(sums) };
+}
+
+const RUNS = DATA.runs.map((raw, k) => new Run(raw, "AB"[k]));
+const [A, B] = RUNS;
+const END = largest(DATA.runs.map((raw) => raw.end)) || 1;
+const TOP = 1.1 * (largest(RUNS.map((run) => Math.max(run.budget ?? 0, run.stack.top))) || 1);
+const MEASURED = A.predicted !== null;
+
+const UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
+function bytes(size) {
+  const k = size < 1024 ? 0 : Math.min(4, Math.floor(Math.log2(size) / 10 + 1e-12));
+  const value = size / 1024 ** k;
+  return `${value.toFixed(k === 0 || value >= 100 ? 0 : value < 10 ? 2 : 1)} ${UNITS[k]}`;
+}
+function time(ns) {
+  const us = ns / 1000, [value, unit] = us < 1e3 ? [us, "us"] : us < 1e6 ? [us / 1e3, "ms"] : [us / 1e6, "s"];
+  return `${value.toFixed(unit === "us" && value >= 10 ? 0 : unit === "s" ? 2 : 1)} ${unit}`;
+}
+
+// ---- 2 State ------------------------------------------------------------------------------------
+
+const state = { at: 0, from: 0, to: END, chosen: -1, touched: null };
+const calm = matchMedia("(prefers-reduced-motion: reduce)");
+
+/** Moves the cursor to line i of the list, and shows it. */
+function go(i, speak = true) {
+  state.at = Math.min(Math.max(0, Math.round(i) || 0), Math.max(0, A.size - 1));
+  const here = A.start[state.at] ?? 0, width = state.to - state.from;
+  if (here < state.from || here > state.to) {
+    state.from = Math.min(Math.max(0, here - width / 2), END - width);
+    state.to = state.from + width;
+  }
+  schedule(speak);
+}
+
+/** Shows a stretch of time, at once or, where motion is welcome, gliding there. */
+function look(from, to, glide = true) {
+  const width = Math.min(END, Math.max(to - from, END * 1e-6, 1));
+  const goal = Math.min(Math.max(0, from), END - width), steps = glide && !calm.matches ? 8 : 1;
+  const first = state.from, last = state.to, mine = (look.turn = (look.turn ?? 0) + 1);
+  const move = (k) => {
+    if (mine !== look.turn) return;  // a later call goes elsewhere
+    state.from = first + ((goal - first) * k) / steps;
+    state.to = last + ((goal + width - last) * k) / steps;
+    schedule(false);
+    if (k < steps) requestAnimationFrame(() => move(k + 1));
+  };
+  move(1);
+}
+
+function zoom(factor, around = A.start[state.at] ?? 0, glide = true) {
+  const pivot = Math.min(Math.max(around, state.from), state.to);
+  look(pivot - (pivot - state.from) / factor, pivot + (state.to - pivot) / factor, glide);
+}
+
+function pan(share) {
+  const shift = (state.to - state.from) * share;
+  look(state.from + shift, state.to + shift);
+}
+
+/** Chooses a name (its number in run A; -1: none), whose life is then shown on every lane. */
+function choose(name) {
+  state.chosen = name;
+  state.touched = name < 0 ? null : new Map(A.life(name).map(({ i, role }) => [i, role]));
+  showLife();
+  schedule(false);
+}
+
+let waiting = null;
+/** Draws once for all changes before the next frame. */
+function schedule(speak) {
+  if (waiting === null) requestAnimationFrame(() => { const loud = waiting; waiting = null; show(loud); });
+  waiting = waiting || speak;
+}
+
+/** The line of B for line i of A: the same one, else that of the nearest line before. */
+function mate(i) {
+  while (i >= 0 && DATA.mates[i] < 0) i--;
+  return i < 0 ? 0 : DATA.mates[i];
+}
+
+// ---- 3 Drawing ----------------------------------------------------------------------------------
+
+const find = (id) => document.getElementById(id);
+const plot = find("plot"), map = find("map"), arena = find("arena");
+const ROW = 20, GAP = 5, MEMORY = 200, AXIS = 24, MAP = 44, STRIP = 34;
+let ink = {};
+
+function readColours() {
+  const style = getComputedStyle(document.documentElement);
+  const names = ["text", "faint", "line", "empty", "ground", "limit", "mark", "net", "out", "in", "late"];
+  ink = Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`)]));
+  ink.phases = DATA.phases.map((name) => style.getPropertyValue(`--${name}`));
+  ink.groups = DATA.groups.map((name) => style.getPropertyValue(`--${name}`));
+}
+
+/** A canvas fitted to its width and to the pixels of the screen. */
+function fitted(canvas, height, width = canvas.clientWidth) {
+  const scale = devicePixelRatio || 1;
+  const [w, h] = [Math.round(width * scale), Math.round(height * scale)];
+  if (canvas.width !== w || canvas.height !== h) [canvas.width, canvas.height] = [w, h];
+  canvas.style.height = `${height}px`;
+  const g = canvas.getContext("2d");
+  g.setTransform(scale, 0, 0, scale, 0, 0);
+  g.clearRect(0, 0, width, height);
+  g.font = "12px system-ui, sans-serif";
+  return { g, width };
+}
+
+const drawings = {};
+/** A drawing by name, made again only when its size, its colours or `key` have changed. */
+function kept(name, height, width, key, draw) {
+  const own = (drawings[name] ??= { canvas: document.createElement("canvas") });
+  const known = [width, devicePixelRatio, ink.text, key].join();
+  if (own.known !== known) draw(fitted(own.canvas, height, width).g);
+  own.known = known;
+  return own.canvas;
+}
+
+/** The rows of the plot, from top to bottom: {label, draw(box, y)}. */
+function rows() {
+  const found = [];
+  for (const run of RUNS) {
+    const prefix = B ? `${run.letter} ` : "";
+    for (const stream of "CDH") found.push({ label: prefix + LANES[stream], draw: (box, y) => lane(box, run, stream, y) });
+    if (run.messages.length) found.push({ label: prefix + LANES.N, draw: (box, y) => network(box, run, y) });
+    if (run.predicted) found.push({ label: prefix + "predicted", draw: (box, y) => foretold(box, run, y) });
+  }
+  found.push({ label: "chosen", draw: presence });
+  return found;
+}
+const ROWS = rows();
+const HEIGHT = ROWS.length * (ROW + GAP) + 14 + MEMORY + AXIS;
+const left = (width) => (width < 500 ? 66 : 84);
+
+/** Draws boxes [start, end) of one row; boxes too small to be seen beside each other are left out. */
+function boxes({ g, x, low, high }, y, order, start, end, colourOf, height = ROW) {
+  let first = 0, last = order.length;
+  while (first < last) {  // the first box that ends within the view
+    const middle = (first + last) >> 1;
+    if (end[order[middle]] < low) first = middle + 1; else last = middle;
+  }
+  let drawn = -9;
+  for (let k = first; k < order.length && start[order[k]] <= high; k++) {
+    const i = order[k], from = Math.max(x(start[i]), x(low)), width = Math.min(x(end[i]), x(high)) - from;
+    const colour = colourOf(i);
+    if (colour === null || (width < 0.5 && from - drawn < 0.5)) continue;
+    drawn = from;
+    g.fillStyle = colour;
+    g.fillRect(from, y, Math.max(width - (width > 3 ? 0.6 : 0), 0.6), height);
+  }
+}
+
+function lane(box, run, stream, y) {
+  const touched = run === A ? state.touched : null;
+  const own = (i) => (stream === "C" ? ink.phases[run.phase[i]] : stream === "D" ? ink.out : ink.in);
+  box.g.globalAlpha = touched ? 0.3 : 1;
+  boxes(box, y, run.lane[stream], run.start, run.end, own);
+  box.g.globalAlpha = 1;
+  if (touched) boxes(box, y, run.lane[stream].filter((i) => touched.has(i)), run.start, run.end, own);
+}
+
+function network(box, run, y) {
+  const order = run.messages.map((_, k) => k);
+  boxes(box, y, order, run.messages.map((m) => m[1]), run.messages.map((m) => m[2]), () => ink.net);
+}
+
+/** Where the calls should have been; the copies below them, half as high. */
+function foretold(box, run, y) {
+  const start = run.lane.C.length ? run.predicted.filter((_, k) => k % 2 === 0) : [];
+  const end = start.map((from, i) => from + run.predicted[2 * i + 1]);
+  boxes(box, y, run.lane.C.filter((i) => start[i] >= 0), start, end, (i) => ink.phases[run.phase[i]], ROW / 2 - 1);
+  for (const [stream, colour] of [["D", ink.out], ["H", ink.in]]) {
+    boxes(box, y + ROW / 2, run.lane[stream].filter((i) => start[i] >= 0), start, end, () => colour, ROW / 2 - 1);
+  }
+}
+
+/** When the chosen name was on the device. */
+function presence(box, y) {
+  const { name, from, until, group } = A.hold;
+  const order = from.map((_, k) => k).filter((k) => name[k] === state.chosen);
+  boxes(box, y + 3, order, from, until, (k) => ink.groups[group[k]], ROW - 6);
+}
+
+/** For each pixel column its x, and the place in the stack of the fullest moment within it. */
+function* columns({ low, high, margin, width }, { times, sums }) {
+  let k = 0;
+  while (k + 1 < times.length && times[k + 1] <= low) k++;
+  for (let column = 0; column < width - margin; column++) {
+    const until = low + ((high - low) * (column + 1)) / (width - margin);
+    let best = k;
+    for (; k < times.length && times[k] < until; k++) if (sums[k] > sums[best]) best = k;
+    k = Math.max(0, k - 1);
+    yield [margin + column, best];
+  }
+}
+
+/** Memory by group, each on top of those before it. */
+function memory(box, bottom, height) {
+  for (const [x, k] of columns(box, A.stack)) {
+    let floor = bottom;
+    A.stack.groups.forEach((group, n) => {
+      const own = (group[k] / TOP) * height;
+      box.g.fillStyle = ink.groups[n];
+      box.g.fillRect(x, floor - own, 1.02, own);
+      floor -= own;
+    });
+  }
+}
+
+/** A dashed line through points. */
+function dashed(g, colour, points) {
+  g.strokeStyle = colour;
+  g.setLineDash([6, 4]);
+  g.beginPath();
+  for (const [x, y] of points) g.lineTo(x, y);
+  g.stroke();
+  g.setLineDash([]);
+}
+
+function ticks(high, most) {
+  const rough = high / most, unit = 10 ** Math.floor(Math.log10(rough || 1));
+  const step = unit * [1, 2, 5, 10].find((factor) => factor * unit >= rough);
+  return Array.from({ length: Math.floor(high / step) + 1 }, (_, k) => k * step);
+}
+
+/** All but the cursor. */
+function drawGround(g, width) {
+  const margin = left(width), { from: low, to: high } = state;
+  const x = (t) => margin + ((t - low) / (high - low)) * (width - margin);
+  const box = { g, x, low, high, margin, width };
+  let y = 0;
+  for (const row of ROWS) {
+    g.fillStyle = ink.empty;
+    g.fillRect(margin, y, width - margin, ROW);
+    g.fillStyle = ink.faint;
+    g.fillText(row.label, 0, y + 14, margin - 6);
+    row.draw(box, y);
+    y += ROW + GAP;
+  }
+  const bottom = y + 14 + MEMORY;
+  const unit = 1024 ** Math.floor(Math.log2(TOP) / 10);
+  for (const tick of ticks(TOP / unit, 5)) {
+    const at = bottom - ((tick * unit) / TOP) * MEMORY;
+    g.fillStyle = ink.line;
+    g.fillRect(margin, at, width - margin, 1);
+    g.fillStyle = ink.faint;
+    g.fillText(tick ? bytes(tick * unit) : "0", 0, at + 4, margin - 6);
+  }
+  memory(box, bottom, MEMORY);
+  const height = (size) => bottom - (size / TOP) * MEMORY;
+  if (B) dashed(g, ink.text, [...columns(box, B.stack)].map(([px, k]) => [px, height(B.stack.sums[k])]));
+  if (A.budget) {
+    dashed(g, ink.limit, [[margin, height(A.budget)], [width, height(A.budget)]]);
+    const label = `budget ${bytes(A.budget)}`;
+    g.fillStyle = ink.limit;
+    g.fillText(label, width - g.measureText(label).width, height(A.budget) - 4);
+  }
+  g.fillStyle = ink.faint;
+  const every = ticks(high - low, width < 500 ? 3 : 7)[1] || 1;
+  for (let tick = Math.ceil(low / every) * every; tick <= high; tick += every) {
+    const label = tick ? time(tick) : "0", wide = g.measureText(label).width;
+    g.fillRect(x(tick), bottom, 1, 4);
+    g.fillText(label, Math.min(Math.max(x(tick) - wide / 2, margin), width - wide), bottom + 17);
+  }
+}
+
+/** The ground, and on it the cursor with the instruction under it. */
+function drawPlot() {
+  const { g, width } = fitted(plot, HEIGHT), margin = left(width);
+  const key = [state.from, state.to, state.chosen];
+  g.drawImage(kept("plot", HEIGHT, width, key, (inner) => drawGround(inner, width)), 0, 0, width, HEIGHT);
+  const x = (t) => margin + ((t - state.from) / (state.to - state.from)) * (width - margin);
+  RUNS.forEach((run, k) => {
+    const i = k ? mate(state.at) : state.at, at = x(run.start[i] ?? 0);
+    if (at < margin || at > width) return;
+    g.fillStyle = g.strokeStyle = ink.mark;
+    if (!k) g.fillRect(at - 0.75, 0, 1.5, HEIGHT - AXIS);
+    const row = "CDH".indexOf(run.lanes[i]);
+    if (row < 0) return;
+    const y = (k * (ROWS.length - 1) / RUNS.length + row) * (ROW + GAP);
+    g.lineWidth = 2;
+    g.strokeRect(at, y - 1, Math.max(2, Math.min(x(run.end[i]), width) - at), ROW + 2);
+  });
+}
+
+/** The whole step, small, and the stretch that the plot shows. */
+function drawMap() {
+  const { g, width } = fitted(map, MAP), margin = left(width);
+  const x = (t) => margin + (t / END) * (width - margin);
+  g.drawImage(kept("map", MAP, width, "", (inner) => {
+    const box = { g: inner, x, low: 0, high: END, margin, width };
+    memory(box, MAP, MAP);
+    boxes(box, 0, A.lane.C, A.start, A.end, (i) => ink.phases[A.phase[i]], 8);
+  }), 0, 0, width, MAP);
+  g.fillStyle = ink.ground;
+  g.globalAlpha = 0.72;
+  g.fillRect(margin, 0, x(state.from) - margin, MAP);
+  g.fillRect(x(state.to), 0, width - x(state.to), MAP);
+  g.globalAlpha = 1;
+  g.strokeStyle = ink.mark;
+  g.strokeRect(x(state.from) + 0.5, 0.5, Math.max(2, x(state.to) - x(state.from) - 1), MAP - 1);
+  g.fillStyle = ink.mark;
+  g.fillRect(x(A.start[state.at] ?? 0), 0, 1, MAP);
+  g.fillStyle = ink.faint;
+  g.fillText("all", 0, 14);
+}
+
+/** The arena at the cursor: each holding at its address. */
+function drawArena(held) {
+  const { g, width } = fitted(arena, STRIP), { at, size, name, group } = A.hold;
+  const whole = Math.max(A.budget ?? 0, A.reserved) || 1, x = (address) => (address / whole) * width;
+  g.fillStyle = ink.empty;
+  g.fillRect(0, 0, width, STRIP);
+  for (const k of held) {
+    g.fillStyle = name[k] === state.chosen ? ink.mark : ink.groups[group[k]];
+    g.fillRect(x(at[k]), 0, Math.max(0.6, x(size[k]) - 0.6), STRIP);
+  }
+  if (A.budget) {
+    g.fillStyle = ink.limit;
+    g.fillRect(Math.min(x(A.budget), width - 1.5), 0, 1.5, STRIP);
+  }
+}
+
+// ---- 4 Panels -----------------------------------------------------------------------------------
+
+function el(tag, content = "", more = {}) {
+  const made = document.createElement(tag);
+  made.append(...[content].flat());
+  return Object.assign(made, more);
+}
+const fill = (id, ...content) => find(id).replaceChildren(...content);
+const jump = (i, label = `${i} ${A.text(i)}`) => el("button", label, { className: "jump", onclick: () => go(i) });
+const pick = (name) => el("button", A.names[name], { className: "jump", onclick: () => choose(name) });
+const facts = (pairs) => pairs.flatMap(([name, value]) => [el("dt", name), el("dd", value)]);
+const BACK = new Int32Array(B ? B.size : 0).fill(-1);
+if (B) DATA.mates.forEach((b, a) => { if (b >= 0) BACK[b] = a; });
+
+function show(loud) {
+  const i = state.at, held = A.holders(A.start[i]);
+  const told = `Instruction ${i} of ${A.size}: ${A.text(i)}, at ${time(A.start[i])}, ${bytes(A.ledger[i])} held`;
+  find("scrub").value = find("number").value = i;
+  find("scrub").setAttribute("aria-valuetext", `${i}: ${A.text(i)}`);
+  drawPlot();
+  drawMap();
+  drawArena(held);
+  showLine(i);
+  showList(i);
+  showHolders(held);
+  if (loud) find("said").textContent = told;
+}
+
+function showLine(i) {
+  const before = i ? A.ledger[i - 1] : A.ledger[0] - A.claim[0], released = before + A.claim[i] - A.ledger[i];
+  const share = A.budget ? `, ${((100 * A.ledger[i]) / A.budget).toFixed(0)} % of the budget` : "";
+  const pairs = [["when", `${time(A.start[i])} to ${time(A.end[i])}, ${time(A.end[i] - A.start[i])}`]];
+  if (MEASURED && A.predicted[2 * i] >= 0) {
+    const from = A.predicted[2 * i], length = A.predicted[2 * i + 1];
+    pairs.push(["predicted", `${time(from)} to ${time(from + length)}, ${time(length)}`]);
+  }
+  if (A.claim[i]) pairs.push(["claims", bytes(A.claim[i])]);
+  if (released > 0) pairs.push(["gives back", bytes(released)]);
+  pairs.push(["ledger", `${bytes(A.ledger[i])} after it${share}`]);
+  if (A.complete) pairs.push(["host ledger", `${bytes(A.host[i])} after it`]);
+  if (B) pairs.push(["in run B", DATA.mates[i] < 0 ? "not there" : `${DATA.mates[i]}, at ${time(B.start[DATA.mates[i]])}`]);
+  find("line-title").textContent = `${i} ${A.text(i)}`;
+  fill("line", ...facts(pairs));
+  const waits = A.waits(i), latest = largest(waits.map((wait) => wait.until)), last = A.before(i);
+  const idle = A.start[i] - (last < 0 ? 0 : A.end[last]), behind = A.start[i] - latest;
+  const stream = LANES[A.lanes[i]];
+  find("idle").textContent = !A.complete ? "This record holds what ran, without its list: what waits for what is not known."
+    : !stream ? "It runs nowhere; it takes effect when all that it waits for is done."
+    : idle > 0 ? `The ${stream} stream stands idle for ${time(idle)} before it`
+      + (behind > 0 ? `, ${time(behind)} of that after all that it waits for is done.` : ".")
+    : "It does not wait: its stream is busy until it begins.";
+  fill("waits", ...waits.map(({ index, why, giver, until }) => el("li", [
+    jump(index), `: ${WHY[why]}`, ...(giver >= 0 ? [", by ", jump(giver)] : []), `; done at ${time(until)}`,
+    ...(until === latest && idle > 0 ? [el("strong", ", the last")] : []),
+  ])));
+}
+
+function showList(i) {
+  const inside = document.activeElement?.closest("#lists") !== null;
+  fill("list", ...around(A, i, (k) => B && DATA.mates[k] < 0, (k) => k));
+  if (B) fill("list-b", ...around(B, mate(i), (k) => BACK[k] < 0, (k) => BACK.slice(0, k + 1).findLast((a) => a >= 0) ?? 0));
+  if (inside) find("list").querySelector("[aria-current] button")?.focus();
+}
+
+/** The lines around one; `lonely`: those that the other run has not. */
+function around(run, at, lonely, target) {
+  const found = [];
+  for (let k = Math.max(0, at - AROUND); k <= Math.min(run.size - 1, at + AROUND); k++) {
+    const button = el("button", [el("span", `${k}`, { className: "place" }), run.text(k)], { tabIndex: k === at ? 0 : -1 });
+    button.onclick = () => go(target(k));
+    const item = el("li", button, { className: lonely(k) ? "lonely" : "" });
+    if (lonely(k)) item.title = "the other run has no such instruction";
+    if (k === at) item.setAttribute("aria-current", "true");
+    found.push(item);
+  }
+  return found;
+}
+
+function showHolders(held) {
+  const { name, group, size, at } = A.hold, sum = (some) => some.reduce((total, k) => total + size[k], 0);
+  const whole = sum(held), rest = held.slice(MOST_HOLDERS);
+  const row = (cells) => el("tr", cells.map((cell) => el("td", cell)));
+  const line = (label, kind, some, place) => row([label, kind, bytes(some), `${((100 * some) / whole).toFixed(0)} %`, place]);
+  const dot = (k) => { const i = el("i"); i.style.background = `var(--${DATA.groups[group[k]]})`; return i; };
+  fill("holders", ...held.slice(0, MOST_HOLDERS).map((k) =>
+    line([dot(k), pick(name[k])], DATA.groups[group[k]], size[k], bytes(at[k]))));
+  if (rest.length) find("holders").append(line(`${rest.length} others`, "", sum(rest), ""));
+  const now = A.start[state.at];
+  find("held").textContent = name.length
+    ? `${bytes(whole)} in ${held.length} pieces at ${time(now)}, as instruction ${state.at} begins`
+    : "This record does not say who held the memory.";
+}
+
+function showLife() {
+  const name = state.chosen;
+  find("forget").hidden = name < 0;
+  if (name < 0) { fill("life"); find("life-said").textContent = "Choose a name: search, or click on one."; return; }
+  const { from, until, name: names } = A.hold;
+  const stays = from.map((_, k) => k).filter((k) => names[k] === name).map((k) => `${time(from[k])} to ${time(until[k])}`);
+  const shown = [...state.touched].slice(0, 100), more = state.touched.size - shown.length;
+  find("life-said").textContent = `${A.names[name]}: ` + (stays.length ? `on the device ${stays.slice(0, 12).join(", ")}` : "holds no memory")
+    + (stays.length > 12 ? ` and ${stays.length - 12} times more` : "");
+  fill("life", ...shown.map(([i, role]) => el("li", [jump(i), role && ` ${role}`, `, ${time(A.start[i])}`])), ...(more ? [el("li", `${more} more`)] : []));
+}
+
+function search(words) {
+  const wanted = words.trim().toLowerCase(), found = [];
+  if (/^\d+$/.test(wanted) && Number(wanted) < A.size) found.push([`instruction ${wanted}: ${A.text(Number(wanted))}`, () => go(Number(wanted))]);
+  for (let k = 0; wanted && k < A.names.length && found.length < MOST_FOUND; k++) {
+    if (A.names[k].toLowerCase().includes(wanted)) found.push([A.names[k], () => { choose(k); if (state.touched.size) go([...state.touched.keys()][0]); }]);
+  }
+  fill("found", ...found.map(([label, act]) => el("li", el("button", label, { className: "jump", onclick: () => { act(); fill("found"); } }))));
+  find("found-said").textContent = wanted ? (found.length ? `${found.length} found` : "nothing has this name") : "";
+}
+
+// ---- 5 Input ------------------------------------------------------------------------------------
+
+/** The line nearest to a point of the plot. */
+function under(event) {
+  const margin = left(plot.clientWidth), { offsetX, offsetY } = event;
+  const t = state.from + ((offsetX - margin) / (plot.clientWidth - margin)) * (state.to - state.from);
+  const label = ROWS[Math.floor(offsetY / (ROW + GAP))]?.label ?? "", run = B && label.startsWith("B ") ? B : A;
+  const stream = "CDH".split("").find((key) => label.endsWith(LANES[key]));
+  let best = -1, near = Infinity;
+  for (const i of stream ? run.lane[stream] : [...A.lane.C, ...A.lane.D, ...A.lane.H]) {
+    const away = Math.max(run.start[i] - t, t - run.end[i], 0);
+    if (away < near) [best, near] = [i, away];
+  }
+  return { run, i: best, t };
+}
+
+let drag = null;
+plot.addEventListener("pointerdown", (event) => {
+  drag = { x: event.clientX, from: state.from, to: state.to, moved: false };
+  plot.setPointerCapture(event.pointerId);
+});
+plot.addEventListener("pointermove", (event) => {
+  if (!drag) { const { run, i } = under(event); plot.title = i < 0 ? "" : run.text(i); return; }
+  const shift = ((drag.x - event.clientX) / plot.clientWidth) * (drag.to - drag.from);
+  drag.moved ||= Math.abs(drag.x - event.clientX) > 4;
+  if (drag.moved) look(drag.from + shift, drag.to + shift, false);
+});
+plot.addEventListener("pointerup", (event) => {
+  const { run, i } = under(event);
+  if (drag && !drag.moved && i >= 0) go(run === A ? i : Math.max(0, BACK[i]));
+  drag = null;
+});
+plot.addEventListener("wheel", (event) => {
+  event.preventDefault();
+  if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) pan(event.deltaX / plot.clientWidth);
+  else zoom(Math.exp(-event.deltaY / 300), under(event).t, false);
+}, { passive: false });
+map.addEventListener("pointerdown", (event) => {
+  const margin = left(map.clientWidth), t = ((event.offsetX - margin) / (map.clientWidth - margin)) * END;
+  look(t - (state.to - state.from) / 2, t + (state.to - state.from) / 2);
+});
+
+const KEYS = {
+  ArrowLeft: () => go(state.at - 1), ArrowRight: () => go(state.at + 1), Home: () => go(0), End: () => go(A.size - 1),
+  ArrowUp: () => go(state.at - 1), ArrowDown: () => go(state.at + 1), PageUp: () => go(state.at - 20), PageDown: () => go(state.at + 20),
+  "+": () => zoom(1.6), "=": () => zoom(1.6), "-": () => zoom(1 / 1.6), 0: () => look(0, END), "[": () => pan(-0.2), "]": () => pan(0.2),
+};
+for (const place of [plot, find("lists")]) {
+  place.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || !Object.hasOwn(KEYS, event.key)) return;
+    event.preventDefault();
+    KEYS[event.key]();
+  });
+}
+
+let waited = 0;
+const idleBefore = (run) => run.lane.C.map((i, k) => [i, run.start[i] - (k ? run.end[run.lane.C[k - 1]] : 0)]);
+const LONGEST = idleBefore(A).filter(([, idle]) => idle > 0).sort((a, b) => b[1] - a[1]).map(([i]) => i);
+const BUTTONS = {
+  back: KEYS.ArrowLeft, on: KEYS.ArrowRight, wait: () => go(LONGEST[waited++ % LONGEST.length]),
+  closer: KEYS["+"], wider: KEYS["-"], whole: KEYS[0], earlier: KEYS["["], later: KEYS["]"], forget: () => choose(-1),
+};
+for (const [id, act] of Object.entries(BUTTONS)) find(id)?.addEventListener("click", act);
+for (const button of document.querySelectorAll("[data-go]")) button.onclick = () => go(Number(button.dataset.go));
+find("scrub").addEventListener("input", (event) => go(event.target.valueAsNumber));
+find("number").addEventListener("change", (event) => go(event.target.valueAsNumber));
+find("search").addEventListener("input", (event) => search(event.target.value));
+find("search").addEventListener("keydown", (event) => { if (event.key === "Enter") find("found").querySelector("button")?.click(); });
+const repaint = () => { readColours(); schedule(false); };
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
+new ResizeObserver(repaint).observe(plot);
+
+find("wait").disabled = !LONGEST.length;
+find("scrub").max = find("number").max = Math.max(0, A.size - 1);
+readColours();
+choose(-1);
