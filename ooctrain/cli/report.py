@@ -35,7 +35,10 @@ LANES_WIDTH = 120
 @click.argument("record_path", metavar="FILE", type=click.Path())
 @file_option("--html", "page_path", text="Write one page for a browser, whole in itself.")
 @click.option(
-    "--against", "against_path", metavar="FILE", type=click.Path(),
+    "--against",
+    "against_path",
+    metavar="FILE",
+    type=click.Path(),
     help="Compare with the step in this file: on the page, and where the lists part.",
 )
 @file_option(

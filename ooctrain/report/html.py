@@ -16,6 +16,7 @@ from html import escape
 
 from ooctrain.report.holdings import held_at
 from ooctrain.report.live import live_part, resource
+from ooctrain.report.page_data import listed_of
 from ooctrain.report.record import Record
 from ooctrain.report.step import GROUP_COLOURS, step_svg
 from ooctrain.report.text import share, timeline_rows
@@ -34,14 +35,16 @@ def step_page(record: Record, against: Record | None = None) -> str:
         against: a run to compare it with.
     """
     title = escape(record.title if against is None else f"{record.title}, against {against.title}")
+    live = live_part(record, against) if listed_of(record).lines else ""
     still = [*_picture(record), *_holders(record), *_waits(record)]
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head><meta charset="utf-8"><title>{title}</title>\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<style>{resource('page.css')}</style>\n{_SCRIPTED}</head>\n<body>\n<main>\n"
+        f"<style>{resource('page.css')}</style>\n{_SCRIPTED if live else ''}</head>\n"
+        f"<body>\n<main>\n"
         f"<h1>{title}</h1>\n{_facts(record)}\n"
         f'<section class="still">\n{chr(10).join(still)}\n</section>\n'
-        f"{live_part(record, against)}\n</main>\n</body>\n</html>\n"
+        f"{live}\n</main>\n</body>\n</html>\n"
     )
 
 

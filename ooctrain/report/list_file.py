@@ -63,9 +63,7 @@ def list_from_json(data: Mapping[str, Any]) -> ListedStep:
         if not start_us <= end_us < math.inf:
             raise ValueError(f"{start_us} to {end_us} us is no stretch of time")
         predicted[_place(index, len(rows))] = (float(start_us), float(end_us))
-    return ListedStep(
-        tuple(_line(place, row) for place, row in enumerate(rows)), uses, predicted
-    )  # fmt: skip
+    return ListedStep(tuple(_line(place, row) for place, row in enumerate(rows)), uses, predicted)
 
 
 def _row(line: ListedLine) -> list[Any]:
@@ -77,10 +75,9 @@ def _line(place: int, row: Any) -> ListedLine:
     text, name, stream, claim, held, host, waits = row
     if stream and stream not in LANES:
         raise ValueError(f"no stream is called {stream!r}")
-    sizes = [_place(size, math.inf) for size in (claim, held, host)]
-    return ListedLine(
-        str(text), str(name), stream, *sizes, tuple(_wait(place, *wait) for wait in waits)
-    )
+    claim, held, host = (_place(size, math.inf) for size in (claim, held, host))
+    found = tuple(_wait(place, *wait) for wait in waits)
+    return ListedLine(str(text), str(name), stream, claim, held, host, found)
 
 
 def _wait(place: int, index: Any, why: Any, giver: Any) -> ListedWait:

@@ -75,12 +75,11 @@ def _controls(listed: ListedStep) -> str:
         + _buttons(_STEPS)
         + f'<input type="range" id="scrub" min="0" max="{last}" value="0" aria-label="Instruction">'
         f'<label>instruction <input type="number" id="number" min="0" max="{last}" value="0">'
-        f"</label> of {len(listed.lines)}"
-        + _go(fullest, "Most held", plain=False)
-        + "</div>\n"
+        f"</label> of {len(listed.lines)}" + _go(fullest, "Most held", plain=False) + "</div>\n"
         '<div class="bar" role="group" aria-label="View and search">'
         + _buttons(_VIEWS)
-        + '<label>find <input type="search" id="search" placeholder="name or number"></label></div>\n'
+        + '<label>find <input type="search" id="search" placeholder="part of a name"></label>'
+        "</div>\n"
         '<p id="found-said" role="status"></p><ul class="plain" id="found"></ul>\n'
         '<p id="said" role="status" aria-live="polite"></p>'
     )
@@ -119,18 +118,21 @@ def _plot(record: Record) -> str:
 
 def _panel(name: str, title: str, content: str, *, title_id: str = "") -> str:
     head = title_id or f"{name}-title"
-    return f'<section class="{name}" aria-labelledby="{head}"><h2 id="{head}">{title}</h2>\n{content}\n</section>\n'
+    return (
+        f'<section class="panel-{name}" aria-labelledby="{head}">'
+        f'<h2 id="{head}">{title}</h2>\n{content}\n</section>\n'
+    )
 
 
 _LINE = '<dl id="line"></dl>\n<p id="idle"></p>\n<ul class="plain" id="waits"></ul>'
 _HOLDERS = (
-    '<p id="held"></p>\n<table class="fixed"><thead><tr><th>what</th><th>kind</th><th>size</th><th>share</th>'
-    '<th>address</th></tr></thead>\n<tbody id="holders"></tbody></table>'
+    '<p id="held"></p>\n<table><thead><tr><th>what</th><th>kind</th><th>size</th>'
+    '<th>share</th><th>address</th></tr></thead>\n<tbody id="holders"></tbody></table>'
 )
 _ARENA = (
-    '<canvas id="arena" role="img" aria-label="The arena from its first byte to its last; the table '
-    'of holders has the addresses"></canvas>\n<p>Where best fit puts what is held: a list leaves '
-    "addresses to an allocator. The red line is the budget.</p>"
+    '<canvas id="arena" role="img" aria-label="The arena from its first byte to its last; the '
+    'table of holders has the addresses"></canvas>\n<p>Where best fit puts what is held: a list '
+    "leaves addresses to an allocator. The red line is the budget.</p>"
 )
 _LIFE = (
     '<p id="life-said"></p>\n<button type="button" id="forget">None</button>\n'
@@ -142,7 +144,7 @@ def _lists(against: Record | None) -> str:
     if against is None:
         return '<div class="lists" id="lists"><div><ol id="list"></ol></div></div>'
     return (
-        '<p>The line of B is the same instruction, or the last before it that both have. A line '
+        "<p>The line of B is the same instruction, or the last before it that both have. A line "
         "with a bar is in one run only.</p>\n"
         '<div class="lists" id="lists"><div><h3>A</h3><ol id="list"></ol></div>'
         '<div><h3>B</h3><ol id="list-b"></ol></div></div>'
@@ -162,8 +164,8 @@ def _runs(record: Record, against: Record) -> str:
             escape(texts[at]) if at < len(texts) else "(the list ends)" for texts in (ours, theirs)
         )
         said = (
-            f"<p>The first {at} instructions are equal. Instruction {at} is <code>{one}</code> in A "
-            f"and <code>{other}</code> in B. "
+            f"<p>The first {at} instructions are equal. Instruction {at} is <code>{one}</code> "
+            f"in A and <code>{other}</code> in B. "
             + _go(min(at, len(ours) - 1), "First difference")
             + "</p>"
         )
@@ -173,8 +175,11 @@ def _runs(record: Record, against: Record) -> str:
             timeline_rows(record.timeline), timeline_rows(against.timeline), fillvalue=("", "")
         )
     ]
-    titles = f"<dl><dt>A</dt><dd>{escape(record.title)}</dd><dt>B</dt><dd>{escape(against.title)}</dd></dl>"
-    return titles + said + _table(("", "A", "B"), rows)
+    titles = "".join(
+        f"<dt>{letter}</dt><dd>{escape(one.title)}</dd>"
+        for letter, one in (("A", record), ("B", against))
+    )
+    return f"<dl>{titles}</dl>{said}" + _table(("", "A", "B"), rows)
 
 
 def _late(record: Record, listed: ListedStep) -> str:

@@ -6,24 +6,14 @@
 // 4 Panels   the same in words, for the instruction at the cursor.
 // 5 Input    buttons, keys, pointer, search. Everything goes through `go`, `look` and `choose`.
 //
-// Without this script the page shows its still picture, as it does in print. Names come from
-// networks, so text enters the page by `textContent` alone, never as HTML.
+// Without it the page shows its still picture, as in print. Text enters the page as text, never as
+// HTML, since names come from networks.
 
 // ---- 1 Data -------------------------------------------------------------------------------------
 
 const DATA = JSON.parse(document.getElementById("step-data").textContent);
-const LANES = { C: "compute", D: "swap out", H: "swap in", N: "network" };
-const WHY = {
-  data: "it needs what this makes or brings",
-  storage: "this copies the bytes that an output of it takes over",
-  memory: "it needs the memory that is given back when this is done",
-  use: "this uses what is given back here",
-  host: "it needs the place on the host that this uses",
-  fence: "there is a fence between the two",
-  order: "it is before it on the same stream",
-  link: "both directions share one link",
-};
-const MOST_HOLDERS = 12, MOST_FOUND = 12, AROUND = 7, MOST_LATE = 8;
+const LANES = DATA.lanes;
+const MOST_HOLDERS = 12, MOST_FOUND = 12, MOST_LINES = 100, AROUND = 7;
 
 const summed = (steps) => { let sum = 0; return steps.map((step) => (sum += step)); };
 const largest = (values) => values.reduce((a, b) => Math.max(a, b), 0);
@@ -33,17 +23,16 @@ const added = (starts, lengths) => starts.map((start, i) => start + lengths[i]);
 class Run {
   constructor(raw, letter) {
     Object.assign(this, raw);
-    this.letter = letter;
+    this.prefix = DATA.runs.length > 1 ? `${letter} ` : "";
     this.size = raw.name.length;
     this.start = summed(raw.start);
-    this.span = raw.end;
     this.end = added(this.start, raw.length);
+    this.foreseen = raw.predicted && { start: raw.predicted.start, end: added(raw.predicted.start, raw.predicted.length) };
     this.ledger = summed(raw.ledger);
     this.host = summed(raw.host);
-    const hold = raw.hold;
-    this.hold = { ...hold, from: summed(hold.from) };
-    this.hold.until = added(this.hold.from, hold.length);
-    this.reserved = largest(added(hold.at, hold.size));
+    this.hold = { ...raw.hold, from: summed(raw.hold.from) };
+    this.hold.until = added(this.hold.from, raw.hold.length);
+    this.reserved = largest(added(raw.hold.at, raw.hold.size));
     this.lane = { C: [], D: [], H: [] };
     for (let i = 0; i < this.size; i++) this.lane[raw.lanes[i]]?.push(i);
     for (const own of Object.values(this.lane)) own.sort((a, b) => this.start[a] - this.start[b]);
@@ -51,25 +40,23 @@ class Run {
   }
 
   text(i) {
-    const name = this.names[this.name[i]];
-    return this.odd[i] ?? this.verbs[this.verb[i]] + (name ? " " + name : "") + this.rests[this.rest[i]];
+    const name = this.names[this.name[i]], verb = this.verbs[this.verb[i]];
+    return this.odd[i] ?? verb + (name ? ` ${name}` : "") + this.rests[this.rest[i]];
   }
 
   /** What line i waits for, the stream's own order last: {index, why, giver, until}. */
   waits(i) {
     const found = [], flat = this.needs[i];
     for (let k = 0; k < flat.length; k += 3) {
-      const giver = flat[k + 2] ? i - flat[k + 2] : -1;
-      found.push({ index: i - flat[k], why: DATA.whys[flat[k + 1]], giver, until: this.end[i - flat[k]] });
+      const index = i - flat[k], giver = flat[k + 2] ? i - flat[k + 2] : -1;
+      found.push({ index, why: DATA.whys[flat[k + 1]], giver, until: this.end[index] });
     }
-    const before = this.before(i);
+    const before = this.before(i), latest = Math.max(0, ...found.map((wait) => wait.until));
     if (before >= 0) found.push({ index: before, why: "order", giver: -1, until: this.end[before] });
-    const other = { D: "H", H: "D" }[this.lanes[i]];
-    if (other && this.complete) {  // on a shared link one direction waits for the other
-      const latest = Math.max(0, ...found.map((wait) => wait.until));
-      const busy = this.lane[other].find((k) => this.end[k] === this.start[i] && latest < this.end[k]);
-      if (busy !== undefined) found.push({ index: busy, why: "link", giver: -1, until: this.end[busy] });
-    }
+    // On a shared link one direction waits for the other.
+    const other = this.lane[{ D: "H", H: "D" }[this.lanes[i]]] ?? [];
+    const busy = other.find((k) => this.end[k] === this.start[i] && latest < this.end[k]);
+    if (busy !== undefined) found.push({ index: busy, why: "link", giver: -1, until: this.end[busy] });
     return found;
   }
 
@@ -94,8 +81,8 @@ class Run {
       if (role.some(Boolean)) roles.set(Number(call), role.filter(Boolean).join(", "));
     }
     for (let i = 0; i < this.size; i++) {
-      if (this.name[i] === name) found.push({ i, role: this.lanes[i] === "C" ? "runs" : "" });
-      else if (this.lanes[i] === "C" && roles.has(this.name[i])) found.push({ i, role: roles.get(this.name[i]) });
+      const role = this.lanes[i] === "C" && roles.get(this.name[i]);
+      if (role || this.name[i] === name) found.push({ i, role: role || "" });
     }
     return found;
   }
@@ -103,8 +90,9 @@ class Run {
 
 /** Bytes of each group from each time on, and their sums; without holdings the curve alone. */
 function stackOf({ hold, curve }) {
-  const { from, until, size, group } = hold, times = [], sums = [], groups = DATA.groups.map(() => []);
-  const changes = from.flatMap((at, k) => [[at, Number(group[k]), size[k]], [until[k], Number(group[k]), -size[k]]]);
+  const { from, until, size, group } = hold;
+  const times = [], sums = [], groups = DATA.groups.map(() => []);
+  const changes = from.flatMap((at, k) => [[at, +group[k], size[k]], [until[k], +group[k], -size[k]]]);
   if (!from.length) curve.forEach(([at, held], k) => changes.push([at, 0, held - (k ? curve[k - 1][1] : 0)]));
   changes.sort((a, b) => a[0] - b[0]);
   const held = DATA.groups.map(() => 0);
@@ -122,57 +110,45 @@ const RUNS = DATA.runs.map((raw, k) => new Run(raw, "AB"[k]));
 const [A, B] = RUNS;
 const END = largest(DATA.runs.map((raw) => raw.end)) || 1;
 const TOP = 1.1 * (largest(RUNS.map((run) => Math.max(run.budget ?? 0, run.stack.top))) || 1);
-const MEASURED = A.predicted !== null;
 
-const UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
 function bytes(size) {
   const k = size < 1024 ? 0 : Math.min(4, Math.floor(Math.log2(size) / 10 + 1e-12));
   const value = size / 1024 ** k;
-  return `${value.toFixed(k === 0 || value >= 100 ? 0 : value < 10 ? 2 : 1)} ${UNITS[k]}`;
+  return `${value.toFixed(k === 0 || value >= 100 ? 0 : value < 10 ? 2 : 1)} ${["B", "KiB", "MiB", "GiB", "TiB"][k]}`;
 }
 function time(ns) {
-  const us = ns / 1000, [value, unit] = us < 1e3 ? [us, "us"] : us < 1e6 ? [us / 1e3, "ms"] : [us / 1e6, "s"];
-  return `${value.toFixed(unit === "us" && value >= 10 ? 0 : unit === "s" ? 2 : 1)} ${unit}`;
+  const us = Math.abs(ns / 1000);
+  if (us < 1e3) return `${(ns / 1e3).toFixed(us >= 10 ? 0 : 1)} us`;
+  return us < 1e6 ? `${(ns / 1e6).toFixed(1)} ms` : `${(ns / 1e9).toFixed(2)} s`;
 }
 
 // ---- 2 State ------------------------------------------------------------------------------------
 
 const state = { at: 0, from: 0, to: END, chosen: -1, touched: null };
-const calm = matchMedia("(prefers-reduced-motion: reduce)");
+let waiting = null;
 
 /** Moves the cursor to line i of the list, and shows it. */
 function go(i, speak = true) {
-  state.at = Math.min(Math.max(0, Math.round(i) || 0), Math.max(0, A.size - 1));
-  const here = A.start[state.at] ?? 0, width = state.to - state.from;
-  if (here < state.from || here > state.to) {
-    state.from = Math.min(Math.max(0, here - width / 2), END - width);
-    state.to = state.from + width;
-  }
+  state.at = Math.min(Math.max(0, Math.round(i) || 0), A.size - 1);
+  const here = A.start[state.at], half = (state.to - state.from) / 2;
+  if (here < state.from || here > state.to) look(here - half, here + half);
   schedule(speak);
 }
 
-/** Shows a stretch of time, at once or, where motion is welcome, gliding there. */
-function look(from, to, glide = true) {
+/** Shows a stretch of time. Nothing glides, so nothing has to stop for those whom motion troubles. */
+function look(from, to) {
   const width = Math.min(END, Math.max(to - from, END * 1e-6, 1));
-  const goal = Math.min(Math.max(0, from), END - width), steps = glide && !calm.matches ? 8 : 1;
-  const first = state.from, last = state.to, mine = (look.turn = (look.turn ?? 0) + 1);
-  const move = (k) => {
-    if (mine !== look.turn) return;  // a later call goes elsewhere
-    state.from = first + ((goal - first) * k) / steps;
-    state.to = last + ((goal + width - last) * k) / steps;
-    schedule(false);
-    if (k < steps) requestAnimationFrame(() => move(k + 1));
-  };
-  move(1);
+  state.from = Math.min(Math.max(0, from), END - width);
+  state.to = state.from + width;
+  schedule(false);
 }
 
-function zoom(factor, around = A.start[state.at] ?? 0, glide = true) {
+function zoom(factor, around = A.start[state.at]) {
   const pivot = Math.min(Math.max(around, state.from), state.to);
-  look(pivot - (pivot - state.from) / factor, pivot + (state.to - pivot) / factor, glide);
+  look(pivot - (pivot - state.from) / factor, pivot + (state.to - pivot) / factor);
 }
 
-function pan(share) {
-  const shift = (state.to - state.from) * share;
+function pan(share, shift = (state.to - state.from) * share) {
   look(state.from + shift, state.to + shift);
 }
 
@@ -184,11 +160,9 @@ function choose(name) {
   schedule(false);
 }
 
-let waiting = null;
-/** Draws once for all changes before the next frame. */
-function schedule(speak) {
-  if (waiting === null) requestAnimationFrame(() => { const loud = waiting; waiting = null; show(loud); });
-  waiting = waiting || speak;
+function schedule(speak) {  // one drawing for all changes before the next frame
+  if (waiting === null) requestAnimationFrame(() => { show(waiting); waiting = null; });
+  waiting ||= speak;
 }
 
 /** The line of B for line i of A: the same one, else that of the nearest line before. */
@@ -203,29 +177,27 @@ const find = (id) => document.getElementById(id);
 const plot = find("plot"), map = find("map"), arena = find("arena");
 const ROW = 20, GAP = 5, MEMORY = 200, AXIS = 24, MAP = 44, STRIP = 34;
 let ink = {};
-
 function readColours() {
   const style = getComputedStyle(document.documentElement);
-  const names = ["text", "faint", "line", "empty", "ground", "limit", "mark", "net", "out", "in", "late"];
-  ink = Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`)]));
-  ink.phases = DATA.phases.map((name) => style.getPropertyValue(`--${name}`));
-  ink.groups = DATA.groups.map((name) => style.getPropertyValue(`--${name}`));
+  const read = (name) => style.getPropertyValue(`--${name}`);
+  const names = ["text", "faint", "line", "empty", "ground", "limit", "mark", "net", "out", "in"];
+  ink = Object.fromEntries(names.map((name) => [name, read(name)]));
+  Object.assign(ink, { phases: DATA.phases.map(read), groups: DATA.groups.map(read) });
 }
 
 /** A canvas fitted to its width and to the pixels of the screen. */
 function fitted(canvas, height, width = canvas.clientWidth) {
   const scale = devicePixelRatio || 1;
-  const [w, h] = [Math.round(width * scale), Math.round(height * scale)];
-  if (canvas.width !== w || canvas.height !== h) [canvas.width, canvas.height] = [w, h];
+  [canvas.width, canvas.height] = [Math.round(width * scale), Math.round(height * scale)];  // and empty
   canvas.style.height = `${height}px`;
   const g = canvas.getContext("2d");
   g.setTransform(scale, 0, 0, scale, 0, 0);
-  g.clearRect(0, 0, width, height);
   g.font = "12px system-ui, sans-serif";
   return { g, width };
 }
 
 const drawings = {};
+
 /** A drawing by name, made again only when its size, its colours or `key` have changed. */
 function kept(name, height, width, key, draw) {
   const own = (drawings[name] ??= { canvas: document.createElement("canvas") });
@@ -235,19 +207,12 @@ function kept(name, height, width, key, draw) {
   return own.canvas;
 }
 
-/** The rows of the plot, from top to bottom: {label, draw(box, y)}. */
-function rows() {
-  const found = [];
-  for (const run of RUNS) {
-    const prefix = B ? `${run.letter} ` : "";
-    for (const stream of "CDH") found.push({ label: prefix + LANES[stream], draw: (box, y) => lane(box, run, stream, y) });
-    if (run.messages.length) found.push({ label: prefix + LANES.N, draw: (box, y) => network(box, run, y) });
-    if (run.predicted) found.push({ label: prefix + "predicted", draw: (box, y) => foretold(box, run, y) });
-  }
-  found.push({ label: "chosen", draw: presence });
-  return found;
-}
-const ROWS = rows();
+/** The rows of the plot, from top to bottom. */
+const ROWS = RUNS.flatMap((run) => [
+  ...[..."CDH"].map((stream) => ({ run, stream, label: run.prefix + LANES[stream], draw: lane })),
+  ...(run.messages.length ? [{ run, label: run.prefix + LANES.N, draw: network }] : []),
+  ...(run.foreseen ? [{ run, label: `${run.prefix}predicted`, draw: foretold }] : []),
+]).concat({ run: A, label: "chosen", draw: presence });
 const HEIGHT = ROWS.length * (ROW + GAP) + 14 + MEMORY + AXIS;
 const left = (width) => (width < 500 ? 66 : 84);
 
@@ -260,44 +225,46 @@ function boxes({ g, x, low, high }, y, order, start, end, colourOf, height = ROW
   }
   let drawn = -9;
   for (let k = first; k < order.length && start[order[k]] <= high; k++) {
-    const i = order[k], from = Math.max(x(start[i]), x(low)), width = Math.min(x(end[i]), x(high)) - from;
-    const colour = colourOf(i);
-    if (colour === null || (width < 0.5 && from - drawn < 0.5)) continue;
+    const i = order[k], from = x(Math.max(start[i], low)), width = x(Math.min(end[i], high)) - from;
+    if (width < 0.5 && from - drawn < 0.5) continue;
     drawn = from;
-    g.fillStyle = colour;
+    g.fillStyle = colourOf(i);
     g.fillRect(from, y, Math.max(width - (width > 3 ? 0.6 : 0), 0.6), height);
   }
 }
 
-function lane(box, run, stream, y) {
-  const touched = run === A ? state.touched : null;
-  const own = (i) => (stream === "C" ? ink.phases[run.phase[i]] : stream === "D" ? ink.out : ink.in);
+/** The colour of each line of a stream. */
+function hue(run, stream) {
+  return stream === "C" ? (i) => ink.phases[run.phase[i]] : () => (stream === "D" ? ink.out : ink.in);
+}
+
+function lane(box, y, { run, stream }) {
+  const own = run.lane[stream], touched = run === A ? state.touched : null;
   box.g.globalAlpha = touched ? 0.3 : 1;
-  boxes(box, y, run.lane[stream], run.start, run.end, own);
+  boxes(box, y, own, run.start, run.end, hue(run, stream));
   box.g.globalAlpha = 1;
-  if (touched) boxes(box, y, run.lane[stream].filter((i) => touched.has(i)), run.start, run.end, own);
+  if (touched) boxes(box, y, own.filter((i) => touched.has(i)), run.start, run.end, hue(run, stream));
 }
 
-function network(box, run, y) {
-  const order = run.messages.map((_, k) => k);
-  boxes(box, y, order, run.messages.map((m) => m[1]), run.messages.map((m) => m[2]), () => ink.net);
+function network(box, y, { run: { messages } }) {
+  const [, from, until] = [0, 1, 2].map((part) => messages.map((message) => message[part]));
+  boxes(box, y, [...messages.keys()], from, until, () => ink.net);
 }
 
-/** Where the calls should have been; the copies below them, half as high. */
-function foretold(box, run, y) {
-  const start = run.lane.C.length ? run.predicted.filter((_, k) => k % 2 === 0) : [];
-  const end = start.map((from, i) => from + run.predicted[2 * i + 1]);
-  boxes(box, y, run.lane.C.filter((i) => start[i] >= 0), start, end, (i) => ink.phases[run.phase[i]], ROW / 2 - 1);
-  for (const [stream, colour] of [["D", ink.out], ["H", ink.in]]) {
-    boxes(box, y + ROW / 2, run.lane[stream].filter((i) => start[i] >= 0), start, end, () => colour, ROW / 2 - 1);
+/** When it should have run: the calls, and the copies below them, each half as high. */
+function foretold(box, y, { run }) {
+  const { start, end } = run.foreseen;
+  for (const stream of "CDH") {
+    const own = run.lane[stream].filter((i) => start[i] >= 0);
+    boxes(box, stream === "C" ? y : y + ROW / 2, own, start, end, hue(run, stream), ROW / 2 - 1);
   }
 }
 
 /** When the chosen name was on the device. */
 function presence(box, y) {
   const { name, from, until, group } = A.hold;
-  const order = from.map((_, k) => k).filter((k) => name[k] === state.chosen);
-  boxes(box, y + 3, order, from, until, (k) => ink.groups[group[k]], ROW - 6);
+  const own = [...from.keys()].filter((k) => name[k] === state.chosen && until[k] >= box.low);
+  boxes(box, y + 3, own, from, until, (k) => ink.groups[group[k]], ROW - 6);
 }
 
 /** For each pixel column its x, and the place in the stack of the fullest moment within it. */
@@ -353,7 +320,7 @@ function drawGround(g, width) {
     g.fillRect(margin, y, width - margin, ROW);
     g.fillStyle = ink.faint;
     g.fillText(row.label, 0, y + 14, margin - 6);
-    row.draw(box, y);
+    row.draw(box, y, row);
     y += ROW + GAP;
   }
   const bottom = y + 14 + MEMORY;
@@ -390,15 +357,14 @@ function drawPlot() {
   g.drawImage(kept("plot", HEIGHT, width, key, (inner) => drawGround(inner, width)), 0, 0, width, HEIGHT);
   const x = (t) => margin + ((t - state.from) / (state.to - state.from)) * (width - margin);
   RUNS.forEach((run, k) => {
-    const i = k ? mate(state.at) : state.at, at = x(run.start[i] ?? 0);
+    const i = k ? mate(state.at) : state.at, at = x(run.start[i]);
     if (at < margin || at > width) return;
     g.fillStyle = g.strokeStyle = ink.mark;
     if (!k) g.fillRect(at - 0.75, 0, 1.5, HEIGHT - AXIS);
-    const row = "CDH".indexOf(run.lanes[i]);
-    if (row < 0) return;
-    const y = (k * (ROWS.length - 1) / RUNS.length + row) * (ROW + GAP);
+    const row = ROWS.findIndex((one) => one.run === run && one.stream === run.lanes[i]);
+    if (row < 0) return;  // it runs nowhere
     g.lineWidth = 2;
-    g.strokeRect(at, y - 1, Math.max(2, Math.min(x(run.end[i]), width) - at), ROW + 2);
+    g.strokeRect(at, row * (ROW + GAP) - 1, Math.max(2, Math.min(x(run.end[i]), width) - at), ROW + 2);
   });
 }
 
@@ -409,19 +375,16 @@ function drawMap() {
   g.drawImage(kept("map", MAP, width, "", (inner) => {
     const box = { g: inner, x, low: 0, high: END, margin, width };
     memory(box, MAP, MAP);
-    boxes(box, 0, A.lane.C, A.start, A.end, (i) => ink.phases[A.phase[i]], 8);
+    boxes(box, 0, A.lane.C, A.start, A.end, hue(A, "C"), 8);
   }), 0, 0, width, MAP);
   g.fillStyle = ink.ground;
   g.globalAlpha = 0.72;
   g.fillRect(margin, 0, x(state.from) - margin, MAP);
   g.fillRect(x(state.to), 0, width - x(state.to), MAP);
   g.globalAlpha = 1;
-  g.strokeStyle = ink.mark;
+  g.fillStyle = g.strokeStyle = ink.mark;
   g.strokeRect(x(state.from) + 0.5, 0.5, Math.max(2, x(state.to) - x(state.from) - 1), MAP - 1);
-  g.fillStyle = ink.mark;
-  g.fillRect(x(A.start[state.at] ?? 0), 0, 1, MAP);
-  g.fillStyle = ink.faint;
-  g.fillText("all", 0, 14);
+  g.fillRect(x(A.start[state.at]), 0, 1, MAP);
 }
 
 /** The arena at the cursor: each holding at its address. */
@@ -450,13 +413,14 @@ function el(tag, content = "", more = {}) {
 const fill = (id, ...content) => find(id).replaceChildren(...content);
 const jump = (i, label = `${i} ${A.text(i)}`) => el("button", label, { className: "jump", onclick: () => go(i) });
 const pick = (name) => el("button", A.names[name], { className: "jump", onclick: () => choose(name) });
-const facts = (pairs) => pairs.flatMap(([name, value]) => [el("dt", name), el("dd", value)]);
-const BACK = new Int32Array(B ? B.size : 0).fill(-1);
-if (B) DATA.mates.forEach((b, a) => { if (b >= 0) BACK[b] = a; });
+const row = (cells) => el("tr", cells.map((cell) => el("td", cell)));
+const percent = (part, whole) => `${((100 * part) / whole).toFixed(0)} %`;
+const BACK = new Int32Array(B ? B.size : 0).fill(-1);  // for each line of B the same one of A
+DATA.mates?.forEach((b, a) => { if (b >= 0) BACK[b] = a; });
+const back = (k) => BACK.subarray(0, k + 1).findLast((a) => a >= 0) ?? 0;
 
 function show(loud) {
   const i = state.at, held = A.holders(A.start[i]);
-  const told = `Instruction ${i} of ${A.size}: ${A.text(i)}, at ${time(A.start[i])}, ${bytes(A.ledger[i])} held`;
   find("scrub").value = find("number").value = i;
   find("scrub").setAttribute("aria-valuetext", `${i}: ${A.text(i)}`);
   drawPlot();
@@ -465,42 +429,48 @@ function show(loud) {
   showLine(i);
   showList(i);
   showHolders(held);
-  if (loud) find("said").textContent = told;
+  if (!loud) return;
+  find("said").textContent = `Instruction ${i}: ${A.text(i)}, at ${time(A.start[i])}, ${bytes(A.ledger[i])} held`;
 }
 
 function showLine(i) {
   const before = i ? A.ledger[i - 1] : A.ledger[0] - A.claim[0], released = before + A.claim[i] - A.ledger[i];
-  const share = A.budget ? `, ${((100 * A.ledger[i]) / A.budget).toFixed(0)} % of the budget` : "";
-  const pairs = [["when", `${time(A.start[i])} to ${time(A.end[i])}, ${time(A.end[i] - A.start[i])}`]];
-  if (MEASURED && A.predicted[2 * i] >= 0) {
-    const from = A.predicted[2 * i], length = A.predicted[2 * i + 1];
-    pairs.push(["predicted", `${time(from)} to ${time(from + length)}, ${time(length)}`]);
-  }
-  if (A.claim[i]) pairs.push(["claims", bytes(A.claim[i])]);
-  if (released > 0) pairs.push(["gives back", bytes(released)]);
-  pairs.push(["ledger", `${bytes(A.ledger[i])} after it${share}`]);
-  if (A.complete) pairs.push(["host ledger", `${bytes(A.host[i])} after it`]);
-  if (B) pairs.push(["in run B", DATA.mates[i] < 0 ? "not there" : `${DATA.mates[i]}, at ${time(B.start[DATA.mates[i]])}`]);
+  const runs = Boolean(LANES[A.lanes[i]]), from = A.foreseen?.start[i] ?? -1, until = A.foreseen?.end[i];
+  const there = B ? DATA.mates[i] : -1;
+  const stretch = (from, until) => `${time(from)} to ${time(until)}, ${time(until - from)}`;
+  const told = {
+    when: runs ? stretch(A.start[i], A.end[i]) : time(A.start[i]),
+    predicted: from >= 0 && stretch(from, until),
+    claims: A.claim[i] > 0 && bytes(A.claim[i]),
+    "gives back": released > 0 && bytes(released) + (runs ? ", of the run before as it ends" : ""),
+    ledger: `${bytes(A.ledger[i])} after it` + (A.budget ? `, ${percent(A.ledger[i], A.budget)} of the budget` : ""),
+    "host ledger": A.complete && `${bytes(A.host[i])} after it`,
+    "in run B": B && (there < 0 ? "not there" : `${there}, at ${time(B.start[there])}`),
+  };
   find("line-title").textContent = `${i} ${A.text(i)}`;
-  fill("line", ...facts(pairs));
+  fill("line", ...Object.entries(told).flatMap(([name, value]) => (value ? [el("dt", name), el("dd", value)] : [])));
   const waits = A.waits(i), latest = largest(waits.map((wait) => wait.until)), last = A.before(i);
-  const idle = A.start[i] - (last < 0 ? 0 : A.end[last]), behind = A.start[i] - latest;
-  const stream = LANES[A.lanes[i]];
-  find("idle").textContent = !A.complete ? "This record holds what ran, without its list: what waits for what is not known."
-    : !stream ? "It runs nowhere; it takes effect when all that it waits for is done."
-    : idle > 0 ? `The ${stream} stream stands idle for ${time(idle)} before it`
-      + (behind > 0 ? `, ${time(behind)} of that after all that it waits for is done.` : ".")
-    : "It does not wait: its stream is busy until it begins.";
-  fill("waits", ...waits.map(({ index, why, giver, until }) => el("li", [
-    jump(index), `: ${WHY[why]}`, ...(giver >= 0 ? [", by ", jump(giver)] : []), `; done at ${time(until)}`,
-    ...(until === latest && idle > 0 ? [el("strong", ", the last")] : []),
+  const idle = runs ? A.start[i] - (A.end[last] ?? 0) : 0;
+  find("idle").textContent = idleWords(i, idle, A.start[i] - latest);
+  fill("waits", ...waits.map(({ index, why, giver, until: done }) => el("li", [
+    jump(index), `: ${DATA.words[why]}`, ...(giver >= 0 ? [", by ", jump(giver)] : []), `; done at ${time(done)}`,
+    ...(done === latest && idle > 0 ? [el("strong", ", the last")] : []),
   ])));
+}
+
+function idleWords(i, idle, late) {
+  const stream = LANES[A.lanes[i]];
+  if (!A.complete) return "This record has what ran, without the list: what waits for what is not known.";
+  if (!stream) return "It runs nowhere: it takes effect when all that it waits for is done.";
+  if (idle <= 0) return "It does not wait: its stream is busy until it begins.";
+  const behind = late > 0 ? `, ${time(late)} of that after all that it waits for is done` : "";
+  return `The ${stream} stream stands idle for ${time(idle)} before it${behind}.`;
 }
 
 function showList(i) {
   const inside = document.activeElement?.closest("#lists") !== null;
   fill("list", ...around(A, i, (k) => B && DATA.mates[k] < 0, (k) => k));
-  if (B) fill("list-b", ...around(B, mate(i), (k) => BACK[k] < 0, (k) => BACK.slice(0, k + 1).findLast((a) => a >= 0) ?? 0));
+  if (B) fill("list-b", ...around(B, mate(i), (k) => BACK[k] < 0, back));
   if (inside) find("list").querySelector("[aria-current] button")?.focus();
 }
 
@@ -508,10 +478,9 @@ function showList(i) {
 function around(run, at, lonely, target) {
   const found = [];
   for (let k = Math.max(0, at - AROUND); k <= Math.min(run.size - 1, at + AROUND); k++) {
-    const button = el("button", [el("span", `${k}`, { className: "place" }), run.text(k)], { tabIndex: k === at ? 0 : -1 });
-    button.onclick = () => go(target(k));
-    const item = el("li", button, { className: lonely(k) ? "lonely" : "" });
-    if (lonely(k)) item.title = "the other run has no such instruction";
+    const label = [el("span", `${k}`, { className: "place" }), run.text(k)];
+    const button = el("button", label, { tabIndex: k === at ? 0 : -1, onclick: () => go(target(k)) });
+    const item = el("li", button, lonely(k) ? { className: "lonely", title: "in one run only" } : {});
     if (k === at) item.setAttribute("aria-current", "true");
     found.push(item);
   }
@@ -521,38 +490,38 @@ function around(run, at, lonely, target) {
 function showHolders(held) {
   const { name, group, size, at } = A.hold, sum = (some) => some.reduce((total, k) => total + size[k], 0);
   const whole = sum(held), rest = held.slice(MOST_HOLDERS);
-  const row = (cells) => el("tr", cells.map((cell) => el("td", cell)));
-  const line = (label, kind, some, place) => row([label, kind, bytes(some), `${((100 * some) / whole).toFixed(0)} %`, place]);
-  const dot = (k) => { const i = el("i"); i.style.background = `var(--${DATA.groups[group[k]]})`; return i; };
+  const dot = (k) => el("i", "", { style: `background:var(--${DATA.groups[group[k]]})` });
+  const line = (label, kind, some, place) => row([label, kind, bytes(some), percent(some, whole), place]);
   fill("holders", ...held.slice(0, MOST_HOLDERS).map((k) =>
     line([dot(k), pick(name[k])], DATA.groups[group[k]], size[k], bytes(at[k]))));
   if (rest.length) find("holders").append(line(`${rest.length} others`, "", sum(rest), ""));
-  const now = A.start[state.at];
   find("held").textContent = name.length
-    ? `${bytes(whole)} in ${held.length} pieces at ${time(now)}, as instruction ${state.at} begins`
+    ? `${bytes(whole)} in ${held.length} pieces at ${time(A.start[state.at])}, when instruction ${state.at} begins`
     : "This record does not say who held the memory.";
 }
 
 function showLife() {
-  const name = state.chosen;
+  const name = state.chosen, { from, until, name: names } = A.hold;
   find("forget").hidden = name < 0;
-  if (name < 0) { fill("life"); find("life-said").textContent = "Choose a name: search, or click on one."; return; }
-  const { from, until, name: names } = A.hold;
-  const stays = from.map((_, k) => k).filter((k) => names[k] === name).map((k) => `${time(from[k])} to ${time(until[k])}`);
-  const shown = [...state.touched].slice(0, 100), more = state.touched.size - shown.length;
-  find("life-said").textContent = `${A.names[name]}: ` + (stays.length ? `on the device ${stays.slice(0, 12).join(", ")}` : "holds no memory")
-    + (stays.length > 12 ? ` and ${stays.length - 12} times more` : "");
-  fill("life", ...shown.map(([i, role]) => el("li", [jump(i), role && ` ${role}`, `, ${time(A.start[i])}`])), ...(more ? [el("li", `${more} more`)] : []));
+  find("life-said").textContent = "Choose a name: search, or click on one.";
+  if (name < 0) return fill("life");
+  const stays = [...names.keys()].filter((k) => names[k] === name).map((k) => `${time(from[k])} to ${time(until[k])}`);
+  const more = stays.length > MOST_HOLDERS ? ` and ${stays.length - MOST_HOLDERS} times more` : "";
+  find("life-said").textContent = `${A.names[name]}: `
+    + (stays.length ? `on the device ${stays.slice(0, MOST_HOLDERS).join(", ")}${more}` : "holds no memory");
+  const lines = [...state.touched].map(([i, role]) => el("li", [jump(i), ` ${role}, ${time(A.start[i])}`]));
+  const hidden = lines.length - MOST_LINES;
+  fill("life", ...lines.slice(0, MOST_LINES), ...(hidden > 0 ? [el("li", `and ${hidden} more`)] : []));
 }
 
 function search(words) {
-  const wanted = words.trim().toLowerCase(), found = [];
-  if (/^\d+$/.test(wanted) && Number(wanted) < A.size) found.push([`instruction ${wanted}: ${A.text(Number(wanted))}`, () => go(Number(wanted))]);
-  for (let k = 0; wanted && k < A.names.length && found.length < MOST_FOUND; k++) {
-    if (A.names[k].toLowerCase().includes(wanted)) found.push([A.names[k], () => { choose(k); if (state.touched.size) go([...state.touched.keys()][0]); }]);
-  }
-  fill("found", ...found.map(([label, act]) => el("li", el("button", label, { className: "jump", onclick: () => { act(); fill("found"); } }))));
-  find("found-said").textContent = wanted ? (found.length ? `${found.length} found` : "nothing has this name") : "";
+  const wanted = words.trim().toLowerCase();
+  const names = [...A.names.keys()].filter((k) => wanted && A.names[k].toLowerCase().includes(wanted));
+  names.sort((a, b) => A.names[a].length - A.names[b].length);
+  const take = (k) => () => { choose(k); go([...state.touched.keys()][0]); fill("found"); };
+  const found = names.slice(0, MOST_FOUND).map((k) => el("button", A.names[k], { className: "jump", onclick: take(k) }));
+  fill("found", ...found.map((button) => el("li", button)));
+  find("found-said").textContent = !wanted ? "" : names.length ? `${names.length} found` : "nothing has this name";
 }
 
 // ---- 5 Input ------------------------------------------------------------------------------------
@@ -561,8 +530,7 @@ function search(words) {
 function under(event) {
   const margin = left(plot.clientWidth), { offsetX, offsetY } = event;
   const t = state.from + ((offsetX - margin) / (plot.clientWidth - margin)) * (state.to - state.from);
-  const label = ROWS[Math.floor(offsetY / (ROW + GAP))]?.label ?? "", run = B && label.startsWith("B ") ? B : A;
-  const stream = "CDH".split("").find((key) => label.endsWith(LANES[key]));
+  const { run = A, stream } = ROWS[Math.floor(offsetY / (ROW + GAP))] ?? {};
   let best = -1, near = Infinity;
   for (const i of stream ? run.lane[stream] : [...A.lane.C, ...A.lane.D, ...A.lane.H]) {
     const away = Math.max(run.start[i] - t, t - run.end[i], 0);
@@ -580,27 +548,29 @@ plot.addEventListener("pointermove", (event) => {
   if (!drag) { const { run, i } = under(event); plot.title = i < 0 ? "" : run.text(i); return; }
   const shift = ((drag.x - event.clientX) / plot.clientWidth) * (drag.to - drag.from);
   drag.moved ||= Math.abs(drag.x - event.clientX) > 4;
-  if (drag.moved) look(drag.from + shift, drag.to + shift, false);
+  if (drag.moved) look(drag.from + shift, drag.to + shift);
 });
 plot.addEventListener("pointerup", (event) => {
   const { run, i } = under(event);
-  if (drag && !drag.moved && i >= 0) go(run === A ? i : Math.max(0, BACK[i]));
+  if (drag && !drag.moved && i >= 0) go(run === A ? i : back(i));
   drag = null;
 });
 plot.addEventListener("wheel", (event) => {
   event.preventDefault();
   if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) pan(event.deltaX / plot.clientWidth);
-  else zoom(Math.exp(-event.deltaY / 300), under(event).t, false);
+  else zoom(Math.exp(-event.deltaY / 300), under(event).t);
 }, { passive: false });
 map.addEventListener("pointerdown", (event) => {
-  const margin = left(map.clientWidth), t = ((event.offsetX - margin) / (map.clientWidth - margin)) * END;
-  look(t - (state.to - state.from) / 2, t + (state.to - state.from) / 2);
+  const margin = left(map.clientWidth), half = (state.to - state.from) / 2;
+  const t = ((event.offsetX - margin) / (map.clientWidth - margin)) * END;
+  look(t - half, t + half);
 });
 
 const KEYS = {
-  ArrowLeft: () => go(state.at - 1), ArrowRight: () => go(state.at + 1), Home: () => go(0), End: () => go(A.size - 1),
-  ArrowUp: () => go(state.at - 1), ArrowDown: () => go(state.at + 1), PageUp: () => go(state.at - 20), PageDown: () => go(state.at + 20),
-  "+": () => zoom(1.6), "=": () => zoom(1.6), "-": () => zoom(1 / 1.6), 0: () => look(0, END), "[": () => pan(-0.2), "]": () => pan(0.2),
+  ArrowLeft: () => go(state.at - 1), ArrowRight: () => go(state.at + 1), Home: () => go(0),
+  ArrowUp: () => go(state.at - 1), ArrowDown: () => go(state.at + 1), End: () => go(A.size - 1),
+  PageUp: () => go(state.at - 20), PageDown: () => go(state.at + 20), 0: () => look(0, END),
+  "+": () => zoom(1.6), "=": () => zoom(1.6), "-": () => zoom(1 / 1.6), "[": () => pan(-0.2), "]": () => pan(0.2),
 };
 for (const place of [plot, find("lists")]) {
   place.addEventListener("keydown", (event) => {
@@ -611,23 +581,20 @@ for (const place of [plot, find("lists")]) {
 }
 
 let waited = 0;
-const idleBefore = (run) => run.lane.C.map((i, k) => [i, run.start[i] - (k ? run.end[run.lane.C[k - 1]] : 0)]);
-const LONGEST = idleBefore(A).filter(([, idle]) => idle > 0).sort((a, b) => b[1] - a[1]).map(([i]) => i);
+const IDLE = A.lane.C.map((i, k) => [i, A.start[i] - (A.end[A.lane.C[k - 1]] ?? 0)]);
+const LONGEST = IDLE.filter(([, idle]) => idle > 0).sort((a, b) => b[1] - a[1]).map(([i]) => i);
 const BUTTONS = {
   back: KEYS.ArrowLeft, on: KEYS.ArrowRight, wait: () => go(LONGEST[waited++ % LONGEST.length]),
   closer: KEYS["+"], wider: KEYS["-"], whole: KEYS[0], earlier: KEYS["["], later: KEYS["]"], forget: () => choose(-1),
 };
-for (const [id, act] of Object.entries(BUTTONS)) find(id)?.addEventListener("click", act);
+for (const [id, act] of Object.entries(BUTTONS)) find(id).addEventListener("click", act);
 for (const button of document.querySelectorAll("[data-go]")) button.onclick = () => go(Number(button.dataset.go));
 find("scrub").addEventListener("input", (event) => go(event.target.valueAsNumber));
 find("number").addEventListener("change", (event) => go(event.target.valueAsNumber));
 find("search").addEventListener("input", (event) => search(event.target.value));
-find("search").addEventListener("keydown", (event) => { if (event.key === "Enter") find("found").querySelector("button")?.click(); });
-const repaint = () => { readColours(); schedule(false); };
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
-new ResizeObserver(repaint).observe(plot);
-
+find("search").addEventListener("keydown", ({ key }) => key === "Enter" && find("found").querySelector("button")?.click());
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { readColours(); schedule(false); });
+new ResizeObserver(() => schedule(false)).observe(plot);
 find("wait").disabled = !LONGEST.length;
-find("scrub").max = find("number").max = Math.max(0, A.size - 1);
 readColours();
 choose(-1);

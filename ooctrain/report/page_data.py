@@ -13,20 +13,35 @@ import json
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from ooctrain.report.addresses import offsets
 from ooctrain.report.holdings import GROUPS
 from ooctrain.report.list_file import ListedStep, Times
 from ooctrain.report.listing import WHYS, ListedLine, earliest_us
-from ooctrain.report.lists_compared import first_difference_at, mates
+from ooctrain.report.lists_compared import mates
 from ooctrain.report.record import Record
+from ooctrain.report.streams import STREAM_NAMES
 from ooctrain.report.svg import PHASES
 from ooctrain.sched.ledger import Stream
 
-_VERB: Mapping[Stream, str] = {"C": "run", "D": "out", "H": "in"}
+_VERB: Mapping[Stream, str] = MappingProxyType({"C": "run", "D": "out", "H": "in"})
+#: Why a line waits for another one, in words. "order" and "link" follow from the times.
+_WORDS: Mapping[str, str] = MappingProxyType(
+    {
+        "data": "it needs what this makes or brings",
+        "storage": "this copies the bytes that an output of it takes over",
+        "memory": "it needs memory that is given back when this is done",
+        "use": "this uses what is given back here",
+        "host": "it needs the place on the host that this uses",
+        "fence": "there is a fence between the two",
+        "order": "it is before it on the same stream",
+        "link": "both directions share one link",
+    }
+)
 #: Signs that mean something to a reader of HTML.
-_ESCAPED = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&"}
+_ESCAPED = MappingProxyType({ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&"})
 
 
 def data_text(record: Record, against: Record | None = None) -> str:
@@ -41,12 +56,13 @@ def data_text(record: Record, against: Record | None = None) -> str:
         "runs": [_run(one, step) for one, step in zip(runs, listed, strict=True)],
         "groups": list(GROUPS),
         "phases": list(PHASES),
+        "lanes": dict(STREAM_NAMES),
         "whys": WHYS,
+        "words": dict(_WORDS),
     }
     if against is not None:
         ours, theirs = ([line.text for line in step.lines] for step in listed)
         content["mates"] = mates(ours, theirs)
-        content["differs"] = first_difference_at(ours, theirs)
     return json.dumps(content, separators=(",", ":")).translate(_ESCAPED)
 
 
@@ -149,16 +165,15 @@ def _waits(place: int, line: ListedLine) -> list[int]:
     ]  # fmt: skip
 
 
-def _predicted(listed: ListedStep) -> list[int] | None:
-    """Start and length of each line, -1 and 0 where it has none; None: nothing was predicted."""
+def _predicted(listed: ListedStep) -> dict[str, list[int]] | None:
+    """Starts and lengths of the lines, -1 and 0 of one without; None: nothing was predicted."""
     if not listed.predicted:
         return None
     times = [listed.predicted.get(place) for place in range(len(listed.lines))]
-    return [
-        number
-        for pair in times
-        for number in ((_ns(pair[0]), _ns(pair[1]) - _ns(pair[0])) if pair else (-1, 0))
-    ]
+    return {
+        "start": [_ns(pair[0]) if pair else -1 for pair in times],
+        "length": [_ns(pair[1]) - _ns(pair[0]) if pair else 0 for pair in times],
+    }
 
 
 def _phases(record: Record, lines: Sequence[ListedLine]) -> str:

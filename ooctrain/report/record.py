@@ -99,6 +99,9 @@ def read_record(path: str) -> Record:
 
 
 def _record(data: Mapping[str, Any]) -> Record:
+    listed = list_from_json(data["list"]) if data.get("list") else None
+    if listed and any(row["index"] >= len(listed.lines) for row in data["timeline"]["events"]):
+        raise ValueError("an instruction ran that the list does not have")
     phases = data.get("phases") or {}
     budget = data.get("budget_bytes")
     return Record(
@@ -107,7 +110,7 @@ def _record(data: Mapping[str, Any]) -> Record:
         None if budget is None else _whole(budget),
         {str(call): str(phase) for call, phase in phases.items()},
         tuple(_holding(row) for row in data.get("holdings") or ()),
-        list_from_json(data["list"]) if data.get("list") else None,
+        listed,
     )
 
 
