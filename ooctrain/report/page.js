@@ -165,10 +165,12 @@ function schedule(speak) {  // one drawing for all changes before the next frame
   waiting ||= speak;
 }
 
-/** The line of B for line i of A: the same one, else that of the nearest line before. */
-function mate(i) {
-  while (i >= 0 && DATA.mates[i] < 0) i--;
-  return i < 0 ? 0 : DATA.mates[i];
+const [TO_B, TO_A] = DATA.mates ?? [[], []];  // for each line the same one of the other run, or -1
+
+/** The same line in the other run, else that of the nearest line before. */
+function mate(i, mates = TO_B) {
+  while (i >= 0 && mates[i] < 0) i--;
+  return mates[i] ?? 0;
 }
 
 // ---- 3 Drawing ----------------------------------------------------------------------------------
@@ -188,10 +190,12 @@ function readColours() {
 /** A canvas fitted to its width and to the pixels of the screen. */
 function fitted(canvas, height, width = canvas.clientWidth) {
   const scale = devicePixelRatio || 1;
-  [canvas.width, canvas.height] = [Math.round(width * scale), Math.round(height * scale)];  // and empty
+  const [w, h] = [Math.round(width * scale), Math.round(height * scale)];
+  if (canvas.width !== w || canvas.height !== h) [canvas.width, canvas.height] = [w, h];
   canvas.style.height = `${height}px`;
   const g = canvas.getContext("2d");
   g.setTransform(scale, 0, 0, scale, 0, 0);
+  g.clearRect(0, 0, width, height);
   g.font = "12px system-ui, sans-serif";
   return { g, width };
 }
@@ -415,10 +419,6 @@ const jump = (i, label = `${i} ${A.text(i)}`) => el("button", label, { className
 const pick = (name) => el("button", A.names[name], { className: "jump", onclick: () => choose(name) });
 const row = (cells) => el("tr", cells.map((cell) => el("td", cell)));
 const percent = (part, whole) => `${((100 * part) / whole).toFixed(0)} %`;
-const BACK = new Int32Array(B ? B.size : 0).fill(-1);  // for each line of B the same one of A
-DATA.mates?.forEach((b, a) => { if (b >= 0) BACK[b] = a; });
-const back = (k) => BACK.subarray(0, k + 1).findLast((a) => a >= 0) ?? 0;
-
 function show(loud) {
   const i = state.at, held = A.holders(A.start[i]);
   find("scrub").value = find("number").value = i;
@@ -436,7 +436,7 @@ function show(loud) {
 function showLine(i) {
   const before = i ? A.ledger[i - 1] : A.ledger[0] - A.claim[0], released = before + A.claim[i] - A.ledger[i];
   const runs = Boolean(LANES[A.lanes[i]]), from = A.foreseen?.start[i] ?? -1, until = A.foreseen?.end[i];
-  const there = B ? DATA.mates[i] : -1;
+  const there = TO_B[i] ?? -1;
   const stretch = (from, until) => `${time(from)} to ${time(until)}, ${time(until - from)}`;
   const told = {
     when: runs ? stretch(A.start[i], A.end[i]) : time(A.start[i]),
@@ -469,8 +469,8 @@ function idleWords(i, idle, late) {
 
 function showList(i) {
   const inside = document.activeElement?.closest("#lists") !== null;
-  fill("list", ...around(A, i, (k) => B && DATA.mates[k] < 0, (k) => k));
-  if (B) fill("list-b", ...around(B, mate(i), (k) => BACK[k] < 0, back));
+  fill("list", ...around(A, i, (k) => TO_B[k] < 0, (k) => k));
+  if (B) fill("list-b", ...around(B, mate(i), (k) => TO_A[k] < 0, (k) => mate(k, TO_A)));
   if (inside) find("list").querySelector("[aria-current] button")?.focus();
 }
 
@@ -552,7 +552,7 @@ plot.addEventListener("pointermove", (event) => {
 });
 plot.addEventListener("pointerup", (event) => {
   const { run, i } = under(event);
-  if (drag && !drag.moved && i >= 0) go(run === A ? i : back(i));
+  if (drag && !drag.moved && i >= 0) go(run === A ? i : mate(i, TO_A));
   drag = null;
 });
 plot.addEventListener("wheel", (event) => {

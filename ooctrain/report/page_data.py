@@ -62,7 +62,7 @@ def data_text(record: Record, against: Record | None = None) -> str:
     }
     if against is not None:
         ours, theirs = ([line.text for line in step.lines] for step in listed)
-        content["mates"] = mates(ours, theirs)
+        content["mates"] = [mates(ours, theirs), mates(theirs, ours)]
     return json.dumps(content, separators=(",", ":")).translate(_ESCAPED)
 
 
