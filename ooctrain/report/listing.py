@@ -85,14 +85,12 @@ class _Reader:
         """The line of a row; an implied End is none, as its bytes belong to the next line."""
         if not row.implied:
             yield self._line(row)
-        match row.instruction:
-            case Run():
-                self.last_run = row.index
-            case End():
-                giver = self.last_run if row.implied else row.index
-                self.giver.update(dict.fromkeys(row.waits, giver))
-            case Free():
-                self.giver.update(dict.fromkeys(row.waits, row.index))
+        if isinstance(row.instruction, Run):
+            self.last_run = row.index
+        elif isinstance(row.instruction, End | Free):
+            giver = self.last_run if row.implied else row.index
+            used = [index for index in row.waits if self._touches(row, index)]
+            self.giver.update(dict.fromkeys(used, giver))
 
     def _line(self, row: Issued) -> ListedLine:
         return ListedLine(

@@ -518,7 +518,7 @@ function search(words) {
   const wanted = words.trim().toLowerCase();
   const names = [...A.names.keys()].filter((k) => wanted && A.names[k].toLowerCase().includes(wanted));
   names.sort((a, b) => A.names[a].length - A.names[b].length);
-  const take = (k) => () => { choose(k); go([...state.touched.keys()][0]); fill("found"); };
+  const take = (k) => () => { choose(k); go([...state.touched.keys()][0] ?? state.at); fill("found"); };
   const found = names.slice(0, MOST_FOUND).map((k) => el("button", A.names[k], { className: "jump", onclick: take(k) }));
   fill("found", ...found.map((button) => el("li", button)));
   find("found-said").textContent = !wanted ? "" : names.length ? `${names.length} found` : "nothing has this name";
