@@ -27,7 +27,8 @@ class Run {
     this.size = raw.name.length;
     this.start = summed(raw.start);
     this.end = added(this.start, raw.length);
-    this.foreseen = raw.predicted && { start: raw.predicted.start, end: added(raw.predicted.start, raw.predicted.length) };
+    const foreseen = raw.predicted;
+    this.foreseen = foreseen && { start: foreseen.start, end: added(foreseen.start, foreseen.length) };
     this.ledger = summed(raw.ledger);
     this.host = summed(raw.host);
     this.hold = { ...raw.hold, from: summed(raw.hold.from) };
@@ -415,20 +416,18 @@ function el(tag, content = "", more = {}) {
   return Object.assign(made, more);
 }
 const fill = (id, ...content) => find(id).replaceChildren(...content);
-const jump = (i, label = `${i} ${A.text(i)}`) => el("button", label, { className: "jump", onclick: () => go(i) });
-const pick = (name) => el("button", A.names[name], { className: "jump", onclick: () => choose(name) });
+const link = (label, act) => el("button", label, { className: "jump", onclick: act });
+const jump = (i) => link(`${i} ${A.text(i)}`, () => go(i));
+const pick = (name) => link(A.names[name], () => choose(name));
 const row = (cells) => el("tr", cells.map((cell) => el("td", cell)));
 const percent = (part, whole) => `${((100 * part) / whole).toFixed(0)} %`;
 function show(loud) {
+  if (!plot.clientWidth) return;  // on paper
   const i = state.at, held = A.holders(A.start[i]);
   find("scrub").value = find("number").value = i;
   find("scrub").setAttribute("aria-valuetext", `${i}: ${A.text(i)}`);
-  drawPlot();
-  drawMap();
-  drawArena(held);
-  showLine(i);
-  showList(i);
-  showHolders(held);
+  for (const draw of [drawPlot, drawMap, showLine, showList]) draw(i);
+  for (const draw of [drawArena, showHolders]) draw(held);
   if (!loud) return;
   find("said").textContent = `Instruction ${i}: ${A.text(i)}, at ${time(A.start[i])}, ${bytes(A.ledger[i])} held`;
 }
@@ -478,7 +477,7 @@ function showList(i) {
 function around(run, at, lonely, target) {
   const found = [];
   for (let k = Math.max(0, at - AROUND); k <= Math.min(run.size - 1, at + AROUND); k++) {
-    const label = [el("span", `${k}`, { className: "place" }), run.text(k)];
+    const label = [el("span", `${k}`, { className: "place" }), " ", run.text(k)];
     const button = el("button", label, { tabIndex: k === at ? 0 : -1, onclick: () => go(target(k)) });
     const item = el("li", button, lonely(k) ? { className: "lonely", title: "in one run only" } : {});
     if (k === at) item.setAttribute("aria-current", "true");
@@ -519,8 +518,7 @@ function search(words) {
   const names = [...A.names.keys()].filter((k) => wanted && A.names[k].toLowerCase().includes(wanted));
   names.sort((a, b) => A.names[a].length - A.names[b].length);
   const take = (k) => () => { choose(k); go([...state.touched.keys()][0] ?? state.at); fill("found"); };
-  const found = names.slice(0, MOST_FOUND).map((k) => el("button", A.names[k], { className: "jump", onclick: take(k) }));
-  fill("found", ...found.map((button) => el("li", button)));
+  fill("found", ...names.slice(0, MOST_FOUND).map((k) => el("li", link(A.names[k], take(k)))));
   find("found-said").textContent = !wanted ? "" : names.length ? `${names.length} found` : "nothing has this name";
 }
 
@@ -592,7 +590,9 @@ for (const button of document.querySelectorAll("[data-go]")) button.onclick = ()
 find("scrub").addEventListener("input", (event) => go(event.target.valueAsNumber));
 find("number").addEventListener("change", (event) => go(event.target.valueAsNumber));
 find("search").addEventListener("input", (event) => search(event.target.value));
-find("search").addEventListener("keydown", ({ key }) => key === "Enter" && find("found").querySelector("button")?.click());
+find("search").addEventListener("keydown", ({ key }) => {
+  if (key === "Enter") find("found").querySelector("button")?.click();
+});
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { readColours(); schedule(false); });
 new ResizeObserver(() => schedule(false)).observe(plot);
 find("wait").disabled = !LONGEST.length;

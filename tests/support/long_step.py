@@ -52,6 +52,7 @@ def long_plan(layers: int) -> Plan:
             workspace_bytes=5000, duration_ns=500_000,
         )  # fmt: skip
         steps += [SwapIn(x[i], 0, SIZE), Run(call), Free(g[i], 0, SIZE), Free(x[i], 0, SIZE)]
+    steps.append(Free(g[0], 0, SIZE))
     trace = builder.build()
     schedule = Schedule(tuple(steps), *default_start(trace))
     return Plan(trace, (), schedule, 0.0, 0, 0, notes={"planner": "by hand"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 from support.worked_example import worked_machine, worked_schedule, worked_trace
@@ -169,7 +170,7 @@ def test_addresses_of_what_lives_at_one_time_never_overlap(seed):
             for k, one in enumerate(found)
             if one.from_us <= time_us < one.until_us
         )
-        assert all(end <= start for (_, end), (start, _) in zip(live, live[1:], strict=False))
+        assert all(end <= start for (_, end), (start, _) in pairwise(live))
 
 
 def test_lines_of_two_lists_meet_by_text_and_by_how_often_it_came():
