@@ -80,11 +80,14 @@ class _Reader:
         self.trace, self.instructions = trace, schedule.instructions
         self.last_run = NOBODY
         self.giver: dict[int, int] = {}  # {instruction that was in use: line that gives back}
+        self.last_copies: set[int] = set()  # whose bytes on the host no later copy touches
 
     def read(self, row: Issued) -> Iterable[ListedLine]:
         """The line of a row; an implied End is none, as its bytes belong to the next line."""
         if not row.implied:
             yield self._line(row)
+        if row.host_last_bytes:
+            self.last_copies.add(row.index)
         if isinstance(row.instruction, Run):
             self.last_run = row.index
         elif isinstance(row.instruction, End | Free):
@@ -117,7 +120,7 @@ class _Reader:
             return ListedWait(index, reason)
         if row.claim_bytes and index in self.giver:
             return ListedWait(index, "memory", self.giver[index])
-        if row.host_claim_bytes:
+        if row.host_claim_bytes and index in self.last_copies:
             return ListedWait(index, "host")
         return ListedWait(index, "fence")
 

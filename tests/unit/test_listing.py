@@ -80,6 +80,9 @@ def check_wait(trace, schedule, place, wait):
     if wait.why == "data":
         assert isinstance(one, Run | SwapIn | SwapOut)
         assert isinstance(other, Run | SwapIn | SwapOut)
+    if wait.why == "host":
+        assert isinstance(one, SwapOut)
+        assert isinstance(other, SwapIn | SwapOut)
     if wait.why == "fence":
         assert any(isinstance(x, Fence) for x in schedule.instructions[wait.index : place + 1])
 
