@@ -6,8 +6,7 @@
 // 4 Panels   the same in words, for the instruction at the cursor.
 // 5 Input    buttons, keys, pointer, search. Everything goes through `go`, `look` and `choose`.
 //
-// Without it the page shows its still picture, as in print. Text enters the page as text, never as
-// HTML, since names come from networks.
+// Text enters the page as text, never as HTML, since names come from networks.
 
 // ---- 1 Data -------------------------------------------------------------------------------------
 
@@ -27,8 +26,6 @@ class Run {
     this.size = raw.name.length;
     this.start = summed(raw.start);
     this.end = added(this.start, raw.length);
-    const foreseen = raw.predicted;
-    this.foreseen = foreseen && { start: foreseen.start, end: added(foreseen.start, foreseen.length) };
     this.ledger = summed(raw.ledger);
     this.host = summed(raw.host);
     this.hold = { ...raw.hold, from: summed(raw.hold.from) };
@@ -112,15 +109,21 @@ const [A, B] = RUNS;
 const END = largest(DATA.runs.map((raw) => raw.end)) || 1;
 const TOP = 1.1 * (largest(RUNS.map((run) => Math.max(run.budget ?? 0, run.stack.top))) || 1);
 
+/** Numbers with 0, 1 or 2 decimals, rounded as Python rounds them. */
+const [WHOLE, TENTHS, HUNDREDTHS] = [0, 1, 2].map((minimumFractionDigits) => new Intl.NumberFormat("en", {
+  minimumFractionDigits, maximumFractionDigits: minimumFractionDigits, roundingMode: "halfEven", useGrouping: false,
+}));
+
 function bytes(size) {
   const k = size < 1024 ? 0 : Math.min(4, Math.floor(Math.log2(size) / 10 + 1e-12));
   const value = size / 1024 ** k;
-  return `${value.toFixed(k === 0 || value >= 100 ? 0 : value < 10 ? 2 : 1)} ${["B", "KiB", "MiB", "GiB", "TiB"][k]}`;
+  const form = k === 0 || value >= 100 ? WHOLE : value < 10 ? HUNDREDTHS : TENTHS;
+  return `${form.format(value)} ${["B", "KiB", "MiB", "GiB", "TiB"][k]}`;
 }
 function time(ns) {
   const us = Math.abs(ns / 1000);
-  if (us < 1e3) return `${(ns / 1e3).toFixed(us >= 10 ? 0 : 1)} us`;
-  return us < 1e6 ? `${(ns / 1e6).toFixed(1)} ms` : `${(ns / 1e9).toFixed(2)} s`;
+  if (us < 1e3) return `${(us >= 10 ? WHOLE : TENTHS).format(ns / 1e3)} us`;
+  return us < 1e6 ? `${TENTHS.format(ns / 1e6)} ms` : `${HUNDREDTHS.format(ns / 1e9)} s`;
 }
 
 // ---- 2 State ------------------------------------------------------------------------------------
@@ -202,7 +205,6 @@ function fitted(canvas, height, width = canvas.clientWidth) {
 }
 
 const drawings = {};
-
 /** A drawing by name, made again only when its size, its colours or `key` have changed. */
 function kept(name, height, width, key, draw) {
   const own = (drawings[name] ??= { canvas: document.createElement("canvas") });
@@ -216,7 +218,7 @@ function kept(name, height, width, key, draw) {
 const ROWS = RUNS.flatMap((run) => [
   ...[..."CDH"].map((stream) => ({ run, stream, label: run.prefix + LANES[stream], draw: lane })),
   ...(run.messages.length ? [{ run, label: run.prefix + LANES.N, draw: network }] : []),
-  ...(run.foreseen ? [{ run, label: `${run.prefix}predicted`, draw: foretold }] : []),
+  ...(run.predicted ? [{ run, label: `${run.prefix}predicted`, draw: foretold }] : []),
 ]).concat({ run: A, label: "chosen", draw: presence });
 const HEIGHT = ROWS.length * (ROW + GAP) + 14 + MEMORY + AXIS;
 const left = (width) => (width < 500 ? 66 : 84);
@@ -258,7 +260,7 @@ function network(box, y, { run: { messages } }) {
 
 /** When it should have run: the calls, and the copies below them, each half as high. */
 function foretold(box, y, { run }) {
-  const { start, end } = run.foreseen;
+  const { start, end } = run.predicted;
   for (const stream of "CDH") {
     const own = run.lane[stream].filter((i) => start[i] >= 0);
     boxes(box, stream === "C" ? y : y + ROW / 2, own, start, end, hue(run, stream), ROW / 2 - 1);
@@ -419,8 +421,7 @@ const fill = (id, ...content) => find(id).replaceChildren(...content);
 const link = (label, act) => el("button", label, { className: "jump", onclick: act });
 const jump = (i) => link(`${i} ${A.text(i)}`, () => go(i));
 const pick = (name) => link(A.names[name], () => choose(name));
-const row = (cells) => el("tr", cells.map((cell) => el("td", cell)));
-const percent = (part, whole) => `${((100 * part) / whole).toFixed(0)} %`;
+const percent = (part, whole) => `${WHOLE.format((100 * part) / whole)} %`;
 function show(loud) {
   if (!plot.clientWidth) return;  // on paper
   const i = state.at, held = A.holders(A.start[i]);
@@ -434,7 +435,7 @@ function show(loud) {
 
 function showLine(i) {
   const before = i ? A.ledger[i - 1] : A.ledger[0] - A.claim[0], released = before + A.claim[i] - A.ledger[i];
-  const runs = Boolean(LANES[A.lanes[i]]), from = A.foreseen?.start[i] ?? -1, until = A.foreseen?.end[i];
+  const runs = Boolean(LANES[A.lanes[i]]), from = A.predicted?.start[i] ?? -1, until = A.predicted?.end[i];
   const there = TO_B[i] ?? -1;
   const stretch = (from, until) => `${time(from)} to ${time(until)}, ${time(until - from)}`;
   const told = {
@@ -490,7 +491,8 @@ function showHolders(held) {
   const { name, group, size, at } = A.hold, sum = (some) => some.reduce((total, k) => total + size[k], 0);
   const whole = sum(held), rest = held.slice(MOST_HOLDERS);
   const dot = (k) => el("i", "", { style: `background:var(--${DATA.groups[group[k]]})` });
-  const line = (label, kind, some, place) => row([label, kind, bytes(some), percent(some, whole), place]);
+  const line = (label, kind, some, place) =>
+    el("tr", [label, kind, bytes(some), percent(some, whole), place].map((cell) => el("td", cell)));
   fill("holders", ...held.slice(0, MOST_HOLDERS).map((k) =>
     line([dot(k), pick(name[k])], DATA.groups[group[k]], size[k], bytes(at[k]))));
   if (rest.length) find("holders").append(line(`${rest.length} others`, "", sum(rest), ""));
@@ -559,9 +561,8 @@ plot.addEventListener("wheel", (event) => {
   else zoom(Math.exp(-event.deltaY / 300), under(event).t);
 }, { passive: false });
 map.addEventListener("pointerdown", (event) => {
-  const margin = left(map.clientWidth), half = (state.to - state.from) / 2;
-  const t = ((event.offsetX - margin) / (map.clientWidth - margin)) * END;
-  look(t - half, t + half);
+  const margin = left(map.clientWidth), t = ((event.offsetX - margin) / (map.clientWidth - margin)) * END;
+  look(t - (state.to - state.from) / 2, t + (state.to - state.from) / 2);
 });
 
 const KEYS = {
@@ -579,10 +580,8 @@ for (const place of [plot, find("lists")]) {
 }
 
 let waited = 0;
-const IDLE = A.lane.C.map((i, k) => [i, A.start[i] - (A.end[A.lane.C[k - 1]] ?? 0)]);
-const LONGEST = IDLE.filter(([, idle]) => idle > 0).sort((a, b) => b[1] - a[1]).map(([i]) => i);
 const BUTTONS = {
-  back: KEYS.ArrowLeft, on: KEYS.ArrowRight, wait: () => go(LONGEST[waited++ % LONGEST.length]),
+  back: KEYS.ArrowLeft, on: KEYS.ArrowRight, wait: () => go(A.idle[waited++ % A.idle.length]),
   closer: KEYS["+"], wider: KEYS["-"], whole: KEYS[0], earlier: KEYS["["], later: KEYS["]"], forget: () => choose(-1),
 };
 for (const [id, act] of Object.entries(BUTTONS)) find(id).addEventListener("click", act);
@@ -595,6 +594,6 @@ find("search").addEventListener("keydown", ({ key }) => {
 });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { readColours(); schedule(false); });
 new ResizeObserver(() => schedule(false)).observe(plot);
-find("wait").disabled = !LONGEST.length;
+find("wait").disabled = !A.idle.length;
 readColours();
 choose(-1);

@@ -110,6 +110,7 @@ def _run(record: Record, listed: ListedStep) -> dict[str, Any]:
         "host": _steps(line.host_ledger_bytes for line in lines),
         "needs": [_waits(place, line) for place, line in enumerate(lines)],
         "predicted": _predicted(listed),
+        "idle": _idle(lines, times),
         "messages": [
             [names(event.name), _ns(event.start_us), _ns(event.end_us)]
             for event in timeline.events
@@ -166,14 +167,25 @@ def _waits(place: int, line: ListedLine) -> list[int]:
 
 
 def _predicted(listed: ListedStep) -> dict[str, list[int]] | None:
-    """Starts and lengths of the lines, -1 and 0 of one without; None: nothing was predicted."""
+    """Starts and ends of the lines, -1 of one without; None: nothing was predicted."""
     if not listed.predicted:
         return None
     times = [listed.predicted.get(place) for place in range(len(listed.lines))]
     return {
         "start": [_ns(pair[0]) if pair else -1 for pair in times],
-        "length": [_ns(pair[1]) - _ns(pair[0]) if pair else 0 for pair in times],
+        "end": [_ns(pair[1]) if pair else -1 for pair in times],
     }
+
+
+def _idle(lines: Sequence[ListedLine], times: Sequence[Times]) -> list[int]:
+    """The calls before which no call runs, behind the longest such wait first."""
+    idle: dict[int, float] = {}
+    free_us = 0.0
+    for place, (line, (start_us, end_us)) in enumerate(zip(lines, times, strict=True)):
+        if line.stream == "C":
+            idle[place], free_us = start_us - free_us, end_us
+    waited = [place for place, length_us in idle.items() if length_us > 0]
+    return sorted(waited, key=lambda place: -idle[place])
 
 
 def _phases(record: Record, lines: Sequence[ListedLine]) -> str:

@@ -45,7 +45,7 @@ def long_plan(layers: int) -> Plan:
         steps += [Run(call), SwapOut(x[i], 0, SIZE), Free(x[i], 0, SIZE)][: 3 if i else 1]
         steps += [] if i else [Free(x[0], 0, SIZE)]
     top = builder.call("loss", FakeOp("l"), (x[-1],), (g[-1],), phase="loss", duration_ns=9000)
-    steps.append(Run(top))
+    steps += [Run(top), Free(x[-1], 0, SIZE)]
     for i in reversed(range(1, layers)):
         call = builder.call(
             f"layer{i}.conv.grad_input", FakeOp("b"), (x[i], g[i]), (g[i - 1],), phase="backward",

@@ -67,6 +67,7 @@ def test_the_columns_give_back_the_record(seed, tmp_path):
         assert start[event.index] == round(event.start_us * 1000)
         assert start[event.index] + run["length"][event.index] == round(event.end_us * 1000)
         assert run["predicted"]["start"][event.index] == start[event.index]
+        assert run["predicted"]["end"][event.index] == round(event.end_us * 1000)
     for place, line in enumerate(lines):
         flat = run["needs"][place]
         triples = zip(flat[::3], flat[1::3], flat[2::3], strict=True)

@@ -19,6 +19,7 @@ from support.long_step import long_record
 import ooctrain as oc
 from ooctrain.report.html import step_page
 from ooctrain.report.record import drawing, read_record
+from ooctrain.report.waits import waits_of
 from ooctrain.step.presets import v100_pcie
 
 pytestmark = pytest.mark.slow
@@ -148,6 +149,27 @@ def test_each_line_tells_its_ledger_and_its_waits(opened, records):
         assert others[: len(line.waits)] == [wait.index for wait in line.waits]
         memory = [wait for wait in line.waits if wait.why == "memory"]
         assert reader.text("#waits").count("it needs memory") == len(memory)
+
+
+def test_sizes_and_times_read_as_those_of_the_commands(opened, records):
+    reader = opened()
+    for place, h in enumerate(records[0].listed.lines):
+        if place % 12 == 0:
+            reader.page.fill("#number", str(place))
+            reader.page.press("#number", "Enter")
+            assert oc.units.format_bytes(h.ledger_bytes) in reader.text("#line")
+    for event in records[0].timeline.events[::9]:
+        reader.page.fill("#number", str(event.index))
+        reader.page.press("#number", "Enter")
+        start, end = (oc.units.format_us(time) for time in (event.start_us, event.end_us))
+        assert f"{start} to {end}" in reader.text("#line")
+
+
+def test_the_longest_wait_is_one_click_away(opened, records):
+    reader, longest = opened(), waits_of(records[0].timeline)[0]
+    reader.page.click("#wait")
+    assert f"stands idle for {oc.units.format_us(longest.length_us)} before" in reader.text("#idle")
+    assert reader.text("#line-title").endswith(f"run {longest.call}")
 
 
 def test_a_wait_leads_to_what_is_waited_for(opened, records):
@@ -330,7 +352,9 @@ def test_a_phone_shows_the_page_without_scrolling_sideways(opened, against):
 
 
 def test_without_scripts_and_in_print_the_still_picture_stays(browser, opened):
-    reader = opened(java_script_enabled=False)
+    phone = {"viewport": {"width": 390, "height": 800}}
+    reader = opened(java_script_enabled=False, **phone)
+    assert reader.page.evaluate("document.documentElement.scrollWidth") <= 390
     assert reader.page.is_visible(".still svg")
     assert not reader.page.is_visible(".app")
     assert "Who holds" in reader.page.inner_text(".still")
