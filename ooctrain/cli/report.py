@@ -10,11 +10,12 @@ compares lists in text.
 from __future__ import annotations
 
 import json
+from dataclasses import astuple, dataclass
 
 import click
 
 from ooctrain.cli import DONE
-from ooctrain.cli.options import file_option
+from ooctrain.cli.options import Command, file_option, gathered
 from ooctrain.cli.terminal import bar_blocks, make_console
 from ooctrain.report.html import step_page
 from ooctrain.report.numbers_file import write_bytes, write_file
@@ -31,27 +32,47 @@ from ooctrain.units import format_bytes, format_us
 LANES_WIDTH = 120
 
 
+@dataclass(frozen=True, slots=True)
+class DrawnFiles:
+    """Where to draw a step, for each kind of file a path or None.
+
+    Args:
+        page_path: an HTML page.
+        trace_path: a trace for Perfetto.
+        snapshot_path: a memory snapshot of PyTorch.
+        svg_path: the page's still picture.
+    """
+
+    page_path: str | None
+    trace_path: str | None
+    snapshot_path: str | None
+    svg_path: str | None
+
+
+FILE_OPTIONS = (
+    file_option("--html", "page_path", text="Write one page for a browser, whole in itself."),
+    file_option(
+        "--perfetto", "trace_path", text="Write a trace for ui.perfetto.dev or chrome://tracing."
+    ),
+    file_option(
+        "--snapshot", "snapshot_path", text="Write a memory snapshot for pytorch.org/memory_viz."
+    ),
+    file_option("--svg", "svg_path", text="Write the page's picture by itself."),
+)
+
+
+def _file_options(command: Command) -> Command:
+    return gathered(command, "drawn", DrawnFiles, FILE_OPTIONS)
+
+
 @click.command()
 @click.argument("record_path", metavar="FILE", type=click.Path())
-@file_option("--html", "page_path", text="Write one page for a browser, whole in itself.")
+@_file_options
 @click.option(
-    "--against",
-    "against_path",
-    metavar="FILE",
-    type=click.Path(),
+    "--against", "against_path", metavar="FILE", type=click.Path(),
     help="Compare with the step in this file: on the page, and where the lists part.",
-)
-@file_option(
-    "--perfetto", "trace_path", text="Write a trace for ui.perfetto.dev or chrome://tracing."
-)
-@file_option(
-    "--snapshot", "snapshot_path", text="Write a memory snapshot for pytorch.org/memory_viz."
-)
-@file_option("--svg", "svg_path", text="Write the page's picture by itself.")
-def report(
-    record_path: str, against_path: str | None, page_path: str | None, trace_path: str | None,
-    snapshot_path: str | None, svg_path: str | None,
-) -> int:  # fmt: skip
+)  # fmt: skip
+def report(record_path: str, drawn: DrawnFiles, against_path: str | None) -> int:
     """Draw the step in FILE, which plan, simulate or train wrote with --json."""
     record, console = read_record(record_path), make_console()
     against = read_record(against_path) if against_path else None
@@ -61,15 +82,15 @@ def report(
     if against:
         console.print()
         console.print(_difference(record, against))
-    if page_path:
-        write_file(page_path, step_page(record, against))
-    if trace_path:
-        write_file(trace_path, json.dumps(perfetto_trace(record)))
-    if snapshot_path:
-        write_bytes(snapshot_path, snapshot_pickle(record))
-    if svg_path:
-        write_file(svg_path, step_svg(record))
-    for path in filter(None, (page_path, trace_path, snapshot_path, svg_path)):
+    if drawn.page_path:
+        write_file(drawn.page_path, step_page(record, against))
+    if drawn.trace_path:
+        write_file(drawn.trace_path, json.dumps(perfetto_trace(record)))
+    if drawn.snapshot_path:
+        write_bytes(drawn.snapshot_path, snapshot_pickle(record))
+    if drawn.svg_path:
+        write_file(drawn.svg_path, step_svg(record))
+    for path in filter(None, astuple(drawn)):
         console.print(f"wrote {path}")
     return DONE
 
