@@ -76,7 +76,7 @@ docs: .venv-docs/$(STAMP).stamp
 
 .venv-peers/$(STAMP).stamp:
 	$(PYTHON) -m venv .venv-peers
-	$(PEERS_BIN)/python -m pip install --quiet --editable ".[dev,data]"
+	$(PEERS_BIN)/python -m pip install --quiet --editable ".[dev,data,browser]"
 	$(PEERS_BIN)/python $(ADD_NVVM)
 	$(PEERS_BIN)/python -m pip install --quiet torch==2.13.0 || echo "torch cannot be installed here: what compares with it is skipped"
 	touch $@

@@ -40,6 +40,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "simulate": "Show the time line of a planned step.",
         "compare": "Compare planners, with a bound for each cell.",
         "report": "Draw a step that plan, simulate or train wrote with --json.",
+        "diff": "Show the first instruction in which two lists differ.",
         "grade": "Grade a submission, or a class, for an assignment.",
         "course": "Make what a course hands out: wheels without solutions, autograders.",
         "replay": "Ask several allocators for what an allocation log holds.",

@@ -263,7 +263,8 @@ def _as_json(
 ) -> dict[str, Any]:  # fmt: skip
     workload, memory = options.workload, options.memory
     timeline, plan = record.timeline, prepared.plan if prepared else None
-    drawn = drawing(plan, timeline) if plan and timeline else NOT_DRAWN
+    predicted = prepared.predict() if prepared else None
+    drawn = drawing(plan, timeline, predicted) if plan and timeline else NOT_DRAWN
     return {
         "version": JSON_VERSION,
         "model": workload.title,
@@ -286,7 +287,7 @@ def _as_json(
         "host_peak_bytes": timeline.host_peak_bytes if timeline else None,
         "step_us": record.step_us,
         "warmup_steps": training.WARMUP_STEPS,
-        "predicted_step_us": prepared.predict().makespan_us if prepared else None,
+        "predicted_step_us": predicted.makespan_us if predicted else None,
         "incore_peak_bytes": prepared.in_core_peak_bytes if prepared else None,
         "incore_step_us": record.incore_step_us,
         "bytes_out": timeline.bytes_out if timeline else None,

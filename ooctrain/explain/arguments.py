@@ -146,7 +146,8 @@ ARGUMENTS: Mapping[str, Explanation] = {
     "OOC-118": Explanation(
         "no record of a step",
         "The file is not what `plan`, `simulate` or `train` write with --json, or the step in it "
-        "was never planned, so that there is nothing to draw.",
+        "was never planned, so that there is nothing to draw. Two files that `ooctrain diff` is to "
+        "compare must be of one kind: two such files, two plan files, or two lists as text.",
         "ooctrain report README.md",
         "write it again with `ooctrain simulate MODEL --json FILE`",
     ),

@@ -2,9 +2,11 @@
 
 A picture shows when something happens and a table shows which value is responsible, so the page of
 a `Record` has both: the step drawn, the values that hold the memory when it is fullest, and the
-longest waits with the copies that ended them. It has no scripts, and no fonts or styles from
-elsewhere, so the file can be mailed, and read in ten years. Read next: `step.py`, which draws the
-picture; `perfetto.py` for a trace that can be zoomed into.
+longest waits with the copies that ended them. That still page is what paper and a browser without
+scripts show. With scripts a live one takes its place, in which a reader goes through the list and
+sees the memory at each instruction. Script, style and numbers are in the file, and nothing is asked
+of elsewhere, so it can be mailed, and read in ten years. Read next: `live.py`, the live part;
+`step.py`, which draws the picture.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from ooctrain.report.holdings import held_at
+from ooctrain.report.live import live_part, resource
+from ooctrain.report.page_data import listed_of
 from ooctrain.report.record import Record
 from ooctrain.report.step import GROUP_COLOURS, step_svg
 from ooctrain.report.text import share, timeline_rows
@@ -20,25 +24,27 @@ from ooctrain.report.waits import peak_of, waits_of
 from ooctrain.units import format_bytes, format_us
 
 MOST_HOLDERS, MOST_WAITS = 12, 10
-STYLE = """
-body { font: 14px/1.45 system-ui, sans-serif; color: #222; margin: 24px auto; max-width: 1000px; }
-h1 { font-size: 20px; } h2 { font-size: 16px; margin-top: 28px; }
-table { border-collapse: collapse; } td, th { padding: 2px 18px 2px 0; text-align: left; }
-th { border-bottom: 1px solid #888; font-weight: 600; } td.number { text-align: right; }
-dl { display: grid; grid-template-columns: max-content auto; gap: 2px 18px; }
-dt { color: #666; } dd { margin: 0; } p { color: #555; }
-i { display: inline-block; width: 11px; height: 11px; margin-right: 6px; }
-"""
+#: Runs before anything is drawn, so that no picture flashes up and goes.
+_SCRIPTED = '<script>document.documentElement.className = "live"</script>'
 
 
-def step_page(record: Record) -> str:
-    """The page of a step."""
-    title = escape(record.title)
+def step_page(record: Record, against: Record | None = None) -> str:
+    """The page of a step.
+
+    Args:
+        against: a run to compare it with.
+    """
+    title = escape(record.title if against is None else f"{record.title}, against {against.title}")
+    live = live_part(record, against) if listed_of(record).lines else ""
+    still = [*_picture(record), *_holders(record), *_waits(record)]
     return (
-        f'<!DOCTYPE html>\n<html lang="en">\n<head><meta charset="utf-8"><title>{title}</title>'
-        f"<style>{STYLE}</style></head>\n<body>\n<h1>{title}</h1>\n"
-        + "\n".join([_facts(record), *_picture(record), *_holders(record), *_waits(record)])
-        + "\n</body>\n</html>\n"
+        f'<!DOCTYPE html>\n<html lang="en">\n<head><meta charset="utf-8"><title>{title}</title>\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<style>{resource('page.css')}</style>\n{_SCRIPTED if live else ''}</head>\n"
+        f"<body>\n<main>\n"
+        f"<h1>{title}</h1>\n{_facts(record)}\n"
+        f'<section class="still">\n{chr(10).join(still)}\n</section>\n'
+        f"{live}\n</main>\n</body>\n</html>\n"
     )
 
 
@@ -46,8 +52,10 @@ def _facts(record: Record) -> str:
     rows = timeline_rows(record.timeline)
     if record.budget_bytes:
         rows.append(("budget", format_bytes(record.budget_bytes)))
-    shown = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in rows)
-    return f"<dl>{shown}</dl>"
+    shown = "".join(
+        f"<div><dt>{escape(name)}</dt><dd>{escape(text)}</dd></div>" for name, text in rows
+    )
+    return f'<dl class="facts">{shown}</dl>'
 
 
 def _picture(record: Record) -> list[str]:

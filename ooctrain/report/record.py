@@ -17,6 +17,7 @@ from typing import Any
 
 from ooctrain.errors import ConfigError, reason
 from ooctrain.report.holdings import GROUPS, Holding, holdings
+from ooctrain.report.list_file import ListedStep, list_from_json, list_to_json
 from ooctrain.report.streams import STREAM_NAMES
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.timeline import Event, Timeline
@@ -24,7 +25,7 @@ from ooctrain.step.foreign import parse_json
 
 #: What stands in the place of `drawing` where there is no step to draw.
 NOT_DRAWN: Mapping[str, None] = MappingProxyType(
-    dict.fromkeys(("planned_by", "remarks", "timeline", "phases", "holdings"))
+    dict.fromkeys(("planned_by", "remarks", "timeline", "phases", "holdings", "list"))
 )
 #: What the name of a network has in a record where it trains in patches (Split-CNN).
 SPLIT = " split ("
@@ -44,6 +45,7 @@ class Record:
         budget_bytes: that it had to stay within; None: unknown.
         phases: {call: "forward", "loss", "backward" or "update"}.
         holdings: who held what; none where only the curve is known.
+        listed: its list, line by line; None: only what ran is known.
     """
 
     title: str
@@ -51,10 +53,15 @@ class Record:
     budget_bytes: int | None = None
     phases: Mapping[str, str] | None = None
     holdings: tuple[Holding, ...] = ()
+    listed: ListedStep | None = None
 
 
-def drawing(plan: Plan, timeline: Timeline) -> dict[str, Any]:
-    """The part of a command's numbers that `read_record` needs, as plain data."""
+def drawing(plan: Plan, timeline: Timeline, predicted: Timeline | None = None) -> dict[str, Any]:
+    """The part of a command's numbers that `read_record` needs, as plain data.
+
+    Args:
+        predicted: of a step that was measured, when it should have run.
+    """
     held = holdings(plan.trace, plan.schedule, timeline)
     return {
         "planned_by": plan.notes.get("chosen") or plan.notes.get("planner"),
@@ -62,6 +69,7 @@ def drawing(plan: Plan, timeline: Timeline) -> dict[str, Any]:
         "timeline": timeline.to_json(),
         "phases": {call.name: call.phase for call in plan.trace.calls},
         "holdings": [list(asdict(one).values()) for one in held],
+        "list": list_to_json(plan, predicted),
     }
 
 
@@ -93,6 +101,9 @@ def read_record(path: str) -> Record:
 
 
 def _record(data: Mapping[str, Any]) -> Record:
+    listed = list_from_json(data["list"]) if data.get("list") else None
+    if listed and any(row["index"] >= len(listed.lines) for row in data["timeline"]["events"]):
+        raise ValueError("an instruction ran that the list does not have")
     phases = data.get("phases") or {}
     budget = data.get("budget_bytes")
     return Record(
@@ -101,6 +112,7 @@ def _record(data: Mapping[str, Any]) -> Record:
         None if budget is None else _whole(budget),
         {str(call): str(phase) for call, phase in phases.items()},
         tuple(_holding(row) for row in data.get("holdings") or ()),
+        listed,
     )
 
 

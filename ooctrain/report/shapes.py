@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from xml.sax.saxutils import escape
 
 Point = tuple[float, float]  # (x, y) in pixels
@@ -21,6 +22,8 @@ EMPTY, AXIS, LIMIT = "#f3f3f3", "#888", "#b00020"
 LETTER_WIDTH = 6.6
 DASHES = "6 4"
 _MOST_TICKS = 8
+#: A line of more points is thinned.
+MOST_POINTS = 8000
 
 
 def document(parts: Iterable[str], height: float, width: float = WIDTH) -> str:
@@ -69,6 +72,21 @@ def legend_row(x: float, y: float, entries: Sequence[tuple[str, str]]) -> list[s
         parts += [box(x, y - 10, 12, 12, colour), words(x + 17, y, name, "start")]
         x += 17 + LETTER_WIDTH * len(name) + 18
     return parts
+
+
+def thinned(points: Sequence[Point]) -> Sequence[Point]:
+    """A line from left to right; of very many points those that a reader can tell apart: the first,
+    the highest, the lowest and the last of each pixel column.
+    """
+    if len(points) <= MOST_POINTS:
+        return points
+    kept: list[Point] = []
+    for _, column in groupby(points, key=lambda point: int(point[0])):
+        inside = list(enumerate(column))
+        ends = {inside[0], inside[-1]}
+        ends |= {min(inside, key=lambda pair: pair[1][1]), max(inside, key=lambda pair: pair[1][1])}
+        kept += [point for _, point in sorted(ends)]
+    return kept
 
 
 def round_ticks(low: float, high: float) -> list[float]:

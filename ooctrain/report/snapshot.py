@@ -5,7 +5,7 @@ in again is a block of its own, so the picture shows each swap. The holdings of 
 plain data and the bytes of a pickle that the viewer reads. A list has no addresses, since an
 allocator gives them: the blocks lie where best fit puts them, in the order of time. Source:
 `torch/cuda/_memory_viz.py` and its JavaScript, which know pickles of protocol 2 to 4 with plain
-values only. Read next: `holdings.py`, `../alloc/best_fit.py`.
+values only. Read next: `addresses.py`, which places them; `holdings.py`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ooctrain.alloc.base import Block
-from ooctrain.alloc.best_fit import BestFit
-from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.errors import ConfigError
+from ooctrain.report.addresses import placed
 from ooctrain.report.holdings import Holding
 from ooctrain.report.record import Record
 from ooctrain.units import MAX_BYTES
@@ -48,37 +47,27 @@ def snapshot(record: Record) -> dict[str, Any]:
             "the record does not say who held the memory, only how much was held", code="OOC-118",
             fix="write it again with this version of `ooctrain simulate MODEL --json FILE`",
         )  # fmt: skip
-    arena = BestFit(DryMemory(MAX_BYTES))
     live: dict[int, Block] = {}
-    trace = [
-        entry
-        for number, one, comes in _in_time(record.holdings, record.timeline.makespan_us)
-        for entry in _entries(arena, live, number, one, comes)
-    ]
+    trace: list[Entry] = []
+    lowest, highest = MAX_BYTES, 0
+    for number, block, comes in placed(record.holdings, record.timeline.makespan_us):
+        trace += _entries(block, record.holdings[number], comes)
+        lowest = min(lowest, block.address)
+        highest = max(highest, block.address + block.granted_bytes)
+        if comes:
+            live[number] = block
+        else:
+            del live[number]
     kept = [(block, record.holdings[number]) for number, block in live.items()]
-    segments = [_segment(kept, arena.stats().peak_reserved_bytes)]
+    segments = [_segment(kept, highest - lowest)]
     return {"segments": segments, "device_traces": [trace], "allocator_settings": {}}
 
 
-def _in_time(found: Sequence[Holding], end_us: float) -> Iterator[tuple[int, Holding, bool]]:
-    """(number, holding, whether it comes) in order; at one time what goes does so first."""
-    moments = [(one.from_us, 1, number) for number, one in enumerate(found)]
-    moments += [(one.until_us, 0, number) for number, one in enumerate(found)
-                if one.until_us < end_us]  # fmt: skip
-    for _, comes, number in sorted(moments):
-        yield number, found[number], bool(comes)
-
-
-def _entries(
-    arena: BestFit, live: dict[int, Block], number: int, one: Holding, comes: bool
-) -> Iterator[Entry]:
+def _entries(block: Block, one: Holding, comes: bool) -> Iterator[Entry]:
     """What the viewer is told of a holding that comes, or goes."""
     if comes:
-        live[number] = arena.allocate(one.size_bytes, one.name)
-        yield _entry("alloc", live[number], one, one.from_us)
+        yield _entry("alloc", block, one, one.from_us)
     else:
-        block = live.pop(number)
-        arena.free(block)
         yield _entry("free_requested", block, one, one.until_us)
         yield _entry("free_completed", block, one, one.until_us)
 

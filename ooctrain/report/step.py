@@ -80,8 +80,8 @@ def _stack(found: Sequence[Holding], end_us: float, height: Height) -> list[str]
     for group, curve in curves.items():
         ceiling = [low + own for low, own in zip(floor, curve, strict=True)]
         if any(curve):
-            upper = _stairs(spots, [height(value) for value in ceiling])
-            lower = _stairs(spots, [height(value) for value in floor])
+            upper = shapes.thinned(_stairs(spots, [height(value) for value in ceiling]))
+            lower = shapes.thinned(_stairs(spots, [height(value) for value in floor]))
             path = " ".join(f"{x:.1f},{py:.1f}" for x, py in [*upper, *reversed(lower)])
             tip = f"{group}, at most {format_bytes(max(curve))}"
             parts.append(
@@ -95,7 +95,7 @@ def _stack(found: Sequence[Holding], end_us: float, height: Height) -> list[str]
 def _outline(ledger: Sequence[tuple[float, int]], end_us: float, height: Height) -> str:
     spots = [x_of(time, end_us) for time, _ in ledger] + [x_of(end_us, end_us)]
     levels = [height(held) for _, held in ledger] + [height(ledger[-1][1]) if ledger else 0.0]
-    path = " ".join(f"{x:.1f},{py:.1f}" for x, py in _stairs(spots, levels))
+    path = " ".join(f"{x:.1f},{py:.1f}" for x, py in shapes.thinned(_stairs(spots, levels)))
     return f'<polyline points="{path}" fill="none" stroke="#555" stroke-width="0.8"/>'
 
 

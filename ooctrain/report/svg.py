@@ -7,19 +7,21 @@ that causes it. The SVG text has no scripts or fonts of its own. Read next: `tex
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
 from ooctrain.report import shapes
 from ooctrain.report.streams import streams_of
-from ooctrain.sched.timeline import Timeline
+from ooctrain.sched.timeline import Event, Timeline
 from ooctrain.units import format_bytes, format_us
 
 LEFT, RIGHT = 96, 16
 LANE_HEIGHT, LANE_GAP, CURVE_HEIGHT, LEGEND_HEIGHT = 20, 6, 84, 26
 FORWARD, BACKWARD, IN, OUT = shapes.COLOURS[:4]
 NETWORK = shapes.COLOURS[4]
+#: A lane of more boxes leaves out those that nobody could tell from the one beside them.
+MOST_BOXES = 4000
 #: Of the compute lane; the loss is drawn as a forward call.
 PHASES = {"forward": FORWARD, "backward": BACKWARD, "update": shapes.COLOURS[5]}
 
@@ -90,15 +92,26 @@ def lane_boxes(
     for stream, label in streams_of(timeline).items():
         parts.append(shapes.words(LEFT - 8, y + 14, label, "end"))
         parts.append(shapes.box(LEFT, y, shapes.WIDTH - LEFT - RIGHT, LANE_HEIGHT, shapes.EMPTY))
-        for event in timeline.events:
-            if event.stream == stream:
-                x = x_of(event.start_us, end_us)
-                width = max(0.5, x_of(event.end_us, end_us) - x)
-                tip = f"{event.name}: {format_us(event.end_us - event.start_us)}"
-                colour = _colour(stream, phases.get(event.name))
-                parts.append(shapes.box(x, y, width, LANE_HEIGHT, colour, tip))
+        for event in _visible([e for e in timeline.events if e.stream == stream], end_us):
+            x = x_of(event.start_us, end_us)
+            width = max(0.5, x_of(event.end_us, end_us) - x)
+            tip = f"{event.name}: {format_us(event.end_us - event.start_us)}"
+            colour = _colour(stream, phases.get(event.name))
+            parts.append(shapes.box(x, y, width, LANE_HEIGHT, colour, tip))
         y += LANE_HEIGHT + LANE_GAP
     return parts, y
+
+
+def _visible(events: Sequence[Event], end_us: float) -> Iterator[Event]:
+    """The events of a lane; of very many, those that begin half a pixel behind the last one, or are
+    wider than that."""
+    drawn = -1.0
+    for event in events:
+        x = x_of(event.start_us, end_us)
+        wide = x_of(event.end_us, end_us) - x >= 0.5
+        if len(events) <= MOST_BOXES or wide or x - drawn >= 0.5:
+            drawn = x
+            yield event
 
 
 def _curve(timeline: Timeline, scale: _Scale, y: int) -> str:

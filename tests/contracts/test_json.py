@@ -56,6 +56,12 @@ def test_simulate_writes_what_is_documented(tmp_path):
     assert set(numbers) == documented("simulate --json")
 
 
+def test_diff_writes_what_is_documented(tmp_path):
+    written(tmp_path / "a.json", "simulate", *SMALL)
+    numbers = written(tmp_path / "x.json", "diff", *[str(tmp_path / "a.json")] * 2)
+    assert set(numbers) == documented("diff --json")
+
+
 def test_compare_and_simulate_say_that_nothing_went_wrong(tmp_path):
     planned = ["--planner", "naive", "--budget", "50%", "--machine", "v100-pcie", "--batch", "8"]
     compared = ["compare", "lenet", *planned, "--bound", "simple", "--jobs", "1", "--fresh"]

@@ -20,6 +20,7 @@ WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 MODULE_OF = {
     "pillow": "PIL", "pytest-xdist": "xdist", "numba-cuda": "numba", "myst-parser": "myst_parser",
     "mpich": "mpi4py",  # the library that mpi4py loads
+    "axe-playwright-python": "axe_playwright_python",
 }  # fmt: skip
 #: Distributions that are programs: who calls them is the Makefile.
 PROGRAMS = {"ruff": "ruff", "mypy": "mypy", "pytest-xdist": "pytest -n", "sphinx": "sphinx"}
