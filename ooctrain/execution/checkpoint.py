@@ -151,6 +151,10 @@ def load(path: str | Path) -> Checkpoint:
             )
         return checkpoint
     assert first_error is not None
+    older = previous_files(target)
+    if older:
+        names = " and ".join(map(str, older))
+        first_error.fix = f"{names} cannot be used either: begin again without --resume"
     raise first_error
 
 
@@ -188,6 +192,14 @@ def previous_files(path: Path) -> list[Path]:
         if other.suffix[1:].isdecimal() and other.stem == path.name
     }
     return [found[number] for number in sorted(found)]
+
+
+def older_than(path: str | Path) -> str:
+    """What is there in place of a checkpoint that cannot be used, as a fix."""
+    older = previous_files(Path(path))
+    if older:
+        return f"{older[0]} is the one before it: --resume {older[0]}"
+    return f"there is no {path}.1, the one before it: begin again without --resume"
 
 
 def check_arrays(checkpoint: Checkpoint, expected: Mapping[str, np.ndarray]) -> None:
@@ -364,9 +376,7 @@ def _escaped(name: str) -> str:
 
 
 def _broken(path: str | Path, why: str) -> CheckpointError:
-    return CheckpointError(
-        f"checkpoint {path} is broken: {why}", fix="the previous one, if there is one, is beside it"
-    )
+    return CheckpointError(f"checkpoint {path} is broken: {why}", fix=older_than(path))
 
 
 def _foreign(checkpoint: Checkpoint, why: str) -> CheckpointError:

@@ -86,6 +86,14 @@ def group_curves(found: Sequence[Holding]) -> tuple[list[float], dict[str, list[
     return times, curves
 
 
+def held_at_peak(trace: Trace, schedule: Schedule, timeline: Timeline) -> dict[str, int]:
+    """{group: bytes} at the first moment at which most is held."""
+    _, curves = group_curves(holdings(trace, schedule, timeline))
+    whole = [sum(sizes) for sizes in zip(*curves.values(), strict=True)]
+    place = whole.index(max(whole)) if whole else None
+    return {group: 0 if place is None else curve[place] for group, curve in curves.items()}
+
+
 class _Books:
     """Who is on the device since when, while a list is walked."""
 
