@@ -56,7 +56,7 @@ class Pace:
             self._ends.append(now - step_us / 1e6)
         self._ends.append(now)
         self._steps += 1
-        if self._steps == 1 + WARMUP_STEPS:
+        if self._steps == 1 + WARMUP_STEPS < len(self._ends):
             self._ends.popleft()  # the first step compiles and fills caches
 
     def pause(self) -> None:
