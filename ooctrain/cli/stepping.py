@@ -3,7 +3,7 @@
 Enter goes on to the next instruction, `c` continues without stops, and `q` quits: the step at hand
 is finished first, so that a checkpoint is that of whole steps. Answers may come from a pipe; where
 it ends, the run goes on without stops. Everything before the instruction is done when its words are
-printed, and nothing after it has begun. Read next: `../explain/instructions.py`, for the words.
+printed, and nothing after it has begun. Read next: `../sched/list_words.py`, for the words.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from rich.text import Text
 
 from ooctrain.cli.live import Lines
 from ooctrain.cli.run_record import TrainingRun
-from ooctrain.explain.instructions import ListGuide
 from ooctrain.report.text import memory_bar
+from ooctrain.sched.list_words import ListGuide
 from ooctrain.train import Trainer
 from ooctrain.units import format_bytes
 

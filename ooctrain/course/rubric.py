@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ooctrain.errors import ConfigError, reason
+from ooctrain.step.schema import Misfit, fitted
 
 RUBRIC = "grade.toml"
 #: {what is written: what of it is compared with par}
@@ -196,17 +197,21 @@ def read_rubric(folder: Path) -> Rubric:
     except ConfigError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise _refuse(path, f"{type(error).__name__}: {error}") from error
+        raise _refuse(path, _words(error)) from error
     return rubric
 
 
+def _words(error: Exception) -> str:
+    """What is wrong, of an error that Python or `_made` raised."""
+    return f"there is no {error}" if isinstance(error, KeyError) else str(error)
+
+
 def _made(kind: type, data: Mapping[str, Any]) -> Any:
-    """An object of a class whose fields are just the keys of a table."""
-    wanted = {field.name for field in fields(kind) if field.default is MISSING}
-    if set(data) != wanted:
-        wrong = ", ".join(sorted(set(data) ^ wanted))
-        raise ValueError(f"{kind.__name__.lower()} lacks, or does not know, {wrong}")
-    return kind(**data)
+    """An object of a class whose fields are just the keys of a table. Raises ValueError."""
+    try:
+        return fitted(kind, data)
+    except Misfit as misfit:
+        raise ValueError(f"{kind.__name__.lower()}, {misfit}") from misfit
 
 
 def _check(rubric: Rubric, path: Path) -> None:

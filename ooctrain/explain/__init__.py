@@ -17,11 +17,11 @@ from types import ModuleType
 from ooctrain.errors import ConfigError
 from ooctrain.explain.arguments import ARGUMENTS
 from ooctrain.explain.explanation import Explanation
-from ooctrain.explain.instructions import INSTRUCTIONS
 from ooctrain.explain.lists import LISTS
 from ooctrain.explain.memory import MEMORY
 from ooctrain.explain.splitting import SPLITTING
 from ooctrain.explain.training import TRAINING
+from ooctrain.sched.list_words import INSTRUCTIONS
 
 CODES: Mapping[str, Explanation] = {**ARGUMENTS, **MEMORY, **SPLITTING, **LISTS, **TRAINING}
 WIDTH = 88
@@ -52,7 +52,8 @@ def find_code(code: str) -> tuple[str, Explanation]:
     """
     wanted = code.strip().upper()
     if wanted.lower() in INSTRUCTIONS:
-        return wanted.lower(), INSTRUCTIONS[wanted.lower()]
+        kind = INSTRUCTIONS[wanted.lower()]
+        return wanted.lower(), Explanation(kind.title, kind.meaning, kind.example, "")
     if wanted in CODES:
         return wanted, CODES[wanted]
     if wanted in _rules().RULES:

@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Literal
 
 from ooctrain.sched.ledger import Issued, walk
 from ooctrain.sched.schedule import End, Free, Run, Schedule, SwapIn
@@ -21,8 +22,9 @@ from ooctrain.sched.spans import Spans
 from ooctrain.sched.timeline import Timeline
 from ooctrain.step.trace import Call, Trace
 
+Group = Literal["parameters", "activations", "gradients", "workspace"]
 #: What a reader asks of memory, from the ground up, and the kinds of variables that belong to it.
-GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+GROUPS: Mapping[Group, tuple[str, ...]] = MappingProxyType(
     {
         "parameters": ("param", "state", "region"),
         "activations": ("input", "activation", "stat", "aux"),

@@ -21,11 +21,11 @@ from ooctrain.cli.options import Extent
 from ooctrain.cli.run_record import EpochEnd, RunRecord
 from ooctrain.cli.stepping import PROMPT
 from ooctrain.execution.checkpoint import load
-from ooctrain.explain import INSTRUCTIONS, explain_code
-from ooctrain.explain.instructions import ListGuide
+from ooctrain.explain import explain_code
 from ooctrain.report.text import Facts, flowing
 from ooctrain.sched.instructions import WORDS
 from ooctrain.sched.ledger import walk
+from ooctrain.sched.list_words import INSTRUCTIONS, ListGuide
 
 LENET = ["train", "lenet", "--batch", "64", "--threads", "1", "--budget", "40%"]
 EXTENT = Extent(3, None, None, None, None, "constant")

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
-from ooctrain.explain.explanation import Explanation
 from ooctrain.sched.instructions import WORDS, describe_instruction
 from ooctrain.sched.ledger import Issued, walk
 from ooctrain.sched.schedule import (
@@ -27,48 +27,58 @@ from ooctrain.sched.schedule import (
 from ooctrain.step.trace import Trace
 from ooctrain.units import format_bytes
 
-INSTRUCTIONS: Mapping[str, Explanation] = MappingProxyType(
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What holds of all instructions of a kind.
+
+    Args:
+        title: what it does, in a few words that follow "it".
+        meaning: in a few sentences.
+        example: one of them, as its line.
+    """
+
+    title: str
+    meaning: str
+    example: str
+
+
+INSTRUCTIONS: Mapping[str, Meaning] = MappingProxyType(
     {
-        "run": Explanation(
+        "run": Meaning(
             "runs a call on the compute stream",
             "Its inputs must be on the device. It claims memory for its outputs and its "
             "workspace, so it waits for every release that is listed before it.",
             "run conv2 keep x2",
-            "",
         ),
-        "end": Explanation(
+        "end": Meaning(
             "gives back what only the last call needed",
             "The workspace of the last call, and its outputs that `keep` does not name, are "
             "given back once the call is done. Before the next run an end is implied.",
             "end conv2",
-            "",
         ),
-        "out": Explanation(
+        "out": Meaning(
             "copies bytes to the host",
             "The value stays on the device, too, until it is freed. The copy runs beside the "
             "calls, on a stream of its own.",
             "out x1[0:64K]",
-            "",
         ),
-        "in": Explanation(
+        "in": Meaning(
             "copies bytes back to the device",
             "It claims memory, so it waits for every release that is listed before it, and for "
             "the copy to the host that it reads. A call that reads the value waits for it.",
             "in x1[0:64K]",
-            "",
         ),
-        "free": Explanation(
+        "free": Meaning(
             "gives memory of a value back",
             "The memory is given back once the copies and calls before it that use the value are "
             "done. A copy on the host stays valid.",
             "free x1",
-            "",
         ),
-        "fence": Explanation(
+        "fence": Meaning(
             "holds everything back",
             "Every instruction after it waits for every instruction before it.",
             "fence",
-            "",
         ),
     }
 )
