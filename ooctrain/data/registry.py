@@ -84,7 +84,7 @@ def load(
         DataFormatError: the files are broken.
     """
     name, _, rest = text.partition(":")
-    if name not in SOURCES and Path(text).is_dir():
+    if text and name not in SOURCES and Path(text).is_dir():
         name, rest = "folder", f"path={text}"
     source = _find(name)
     options = _parse_options(name, source, rest)
