@@ -32,6 +32,8 @@ ELSEWHERE = {
     r"ooctrain train .*--ranks .*": "tests/unit/test_mpi.py starts ranks",
     r"ooctrain train .*stochastic.*": "tests/unit/test_split_command.py",
 }
+#: What a page shows to fail, with the code that it prints.
+FAILS = {"ooctrain replay log.jsonl --allocator best-fit --budget 330MiB": "OOC-130"}
 #: Words that stand for a reader's own.
 PLACEHOLDER = re.compile(r"[A-Z]{2,}|\.\.\.")
 #: {command: what is put in place of an option's value, or added, so that it takes seconds}
@@ -115,7 +117,9 @@ def test_every_command_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
     for words in FIRST[page]:
         status = main(cut_down(words)[1:])
         said = capsys.readouterr()
-        if status != 0:
+        wanted = FAILS.get(shlex.join(words))
+        fits = status == 0 if wanted is None else status != 0 and wanted in said.out + said.err
+        if not fits:
             failed.append(f"{shlex.join(words)}: status {status}\n{said.err or said.out[-500:]}")
     assert not failed, "\n".join(failed)
 
