@@ -8,6 +8,7 @@ here has its reason in `ELSEWHERE`.
 
 from __future__ import annotations
 
+import io
 import re
 import shlex
 from pathlib import Path
@@ -113,6 +114,7 @@ def test_the_readme_s_commands_are_among_them():
 @pytest.mark.parametrize("page", FIRST)
 def test_every_command_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.stdin", io.StringIO())  # who steps through a run is not asked
     failed = []
     for words in FIRST[page]:
         status = main(cut_down(words)[1:])
