@@ -63,6 +63,11 @@ class Pace:
         """What lies before the next step is no part of it."""
         self._ends.clear()
 
+    @property
+    def is_warm(self) -> bool:
+        """Whether a step has ended that tells how long others take."""
+        return self._steps > WARMUP_STEPS
+
     def step_s(self) -> float | None:
         """Seconds for a step; None: none has ended."""
         steps = len(self._ends) - 1
@@ -122,8 +127,9 @@ class Lines:
         fields += [f"loss {record.losses[-1]:.4f}", format_us(record.step_us[-1])]
         step_s = self._pace.step_s()
         if step_s:
-            left_s = max(0, self.total_steps - done) * step_s
             fields.append(f"{_three_digits(run.options.workload.batch / step_s)} images/s")
+        if step_s and self._pace.is_warm:
+            left_s = max(0, self.total_steps - done) * step_s
             fields.append(f"ETA {format_clock(left_s)}")
         timeline = record.timeline
         if timeline is not None and timeline.bytes_out:

@@ -81,7 +81,7 @@ def explain_code(code: str) -> str:
     if known in _laws():
         kind, example = " (a law)", "what checks it"
     elif known in INSTRUCTIONS:
-        kind, example = " (an instruction of a list)", "as a line of a list"
+        kind = " (an instruction of a list)"
     elif known not in CODES:
         kind, example = " (a rule of the verifier)", "smallest list that breaks it"
         meaning = entry.meaning  # a docstring, with lines of its own

@@ -145,7 +145,10 @@ def test_the_python_of_the_gpu_page_runs(number):
     why = why_no_ptx() if "ptx" in BLOCKS[number] else ""
     if why or why_no_stub():
         pytest.skip(why or why_no_stub())
-    exec(compile(BLOCKS[number], "gpu.md", "exec"), {})
+    names: dict[str, object] = {}
+    exec(compile(BLOCKS[number], "gpu.md", "exec"), names)
+    stub = names.get("stub")
+    assert stub is None or not stub.why, "the stub refused nothing"
 
 
 def test_each_page_with_python_has_a_test_that_runs_it():

@@ -255,6 +255,7 @@ def test_steps_are_not_held_up_by_pictures(a_run):
 def test_a_picture_fits_its_terminal(a_run, columns):
     view = Redrawn(Lines(terminal(columns), "out-of-core", 100, EXTENT))
     view.on_step(a_run)
+    view.on_step(a_run)
     a_run.record.epochs.append(EpochEnd(1, 0.5, 0.9))
     paper = terminal(columns)
     paper.print(view._picture())
