@@ -219,7 +219,8 @@ def _check(rubric: Rubric, path: Path) -> None:
     if not (rubric.folder / rubric.tests.file).is_file():
         raise _refuse(path, f"there is no file {rubric.tests.file!r} beside it")
     if not 0 < rubric.pass_points <= rubric.most_points:
-        raise _refuse(path, f"{rubric.pass_points} of {rubric.most_points} points cannot pass")
+        had, most = f"{rubric.pass_points:g}", f"{rubric.most_points:g}"
+        raise _refuse(path, f"{had} of {most} points cannot pass")
     if not (rubric.time_limit_s > 0 and rubric.laws.examples > 0):
         raise _refuse(path, "a limit of time and a number of examples are above 0")
     own = getattr(rubric, KINDS.get(rubric.kind, "tests"))
