@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ooctrain.engine.incore import initial_values
-from ooctrain.errors import ConfigError, Infeasible, reason
+from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.execution.compose import plan_step, rewritten
 from ooctrain.execution.planners import as_planner
 from ooctrain.execution.prepare import DEFAULT_REWRITES, Settings, placed, prepare
@@ -27,6 +27,7 @@ from ooctrain.rewrite import REWRITES, apply_rewrites
 from ooctrain.sched import verify as laws
 from ooctrain.sched.bounds import closed as bounds
 from ooctrain.sched.budget import resolve_budget, resolve_host_budget, trace_minimum_bytes
+from ooctrain.sched.plan_file import PLAN_FILE
 from ooctrain.sched.planning.planner import TIME_LIMIT_S, Planner
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, LowerBound, Plan, Schedule
@@ -35,7 +36,6 @@ from ooctrain.sched.timeline import Timeline
 from ooctrain.split.model import SplitModel
 from ooctrain.split.settings import Splitting, coarser, parse_splitting
 from ooctrain.step.blocks import put_together
-from ooctrain.step.foreign import parse_json
 from ooctrain.step.machine import Machine
 from ooctrain.step.presets import machine as find_machine
 from ooctrain.step.trace import Trace
@@ -251,14 +251,10 @@ def load_plan(path: str, trace: Trace, rewrites: Sequence[str] = ()) -> Plan:
         PlanMismatch: it belongs to another trace.
         ConfigError: not there, not a plan file, or it names other files.
     """
-    try:
-        with open(path, encoding="utf-8") as file:
-            data = parse_json(file.read())
-    except (OSError, ValueError) as error:
-        raise _no_plan_file(f"{path} is not a plan file: {reason(error)}") from error
+    data = PLAN_FILE.plain(path)
     of_a_plan = isinstance(data, dict) and "trace_fingerprint" in data
     if not of_a_plan or not isinstance(data.get("rewrites", []), list):
-        raise _no_plan_file(f"{path} is not a plan file")
+        raise PLAN_FILE.refused(str(path), "it has no trace_fingerprint and no list of rewrites")
     names = data.get("rewrites", [])
     for name in names:
         if isinstance(name, str) and ".py:" in name and name not in rewrites:
@@ -266,11 +262,7 @@ def load_plan(path: str, trace: Trace, rewrites: Sequence[str] = ()) -> Plan:
                 f"{path} would run the file of rewrite {name!r}", code="OOC-104",
                 fix=f"look at it, then load_plan(..., rewrites=[{name!r}]), or --rewrite {name}",
             )  # fmt: skip
-    return Plan.from_json(data, apply_rewrites(trace, names))
-
-
-def _no_plan_file(what: str) -> ConfigError:
-    return ConfigError(what, code="OOC-104", fix="`ooctrain plan MODEL --save FILE` writes one")
+    return Plan.from_json(data, apply_rewrites(trace, names), str(path))
 
 
 def execute(

@@ -94,6 +94,13 @@ def format_us(time_us: float) -> str:
     return f"{time_us / 1e6:.2f} s"
 
 
+def format_clock(time_s: float) -> str:
+    """Seconds as a clock shows them, rounded up: 101.2 -> "1:42", 7384 -> "2:03:04"."""
+    whole = math.ceil(time_s)
+    hours, minutes, seconds = whole // 3600, whole // 60 % 60, whole % 60
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
 def format_percent(share: float, decimals: int = 0) -> str:
     """A share as a percentage: 0.704 -> "70 %", with one decimal "70.4 %"."""
     return f"{100 * share:.{decimals}f} %"

@@ -195,8 +195,9 @@ def _exact(
     if least == extent:
         return known
     # Late: whoever packs a step has no need of the compiler that it loads.
-    exact_places = import_module("ooctrain.alloc.exact_places")
-    found = exact_places.exact_places(mine, lives, least, extent, max(1, work // len(members)))
+    from ooctrain.alloc.exact_places import exact_places
+
+    found = exact_places(mine, lives, least, extent, max(1, work // len(members)))
     if found.offsets is None:
         return known
     return dict(zip(members, found.offsets, strict=True))

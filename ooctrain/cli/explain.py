@@ -24,8 +24,8 @@ JSON_VERSION = 1
 @rewrite_option
 @json_option
 def explain(code: str | None, rewrites: list[str], json_path: str | None) -> None:
-    """Explain an error code (OOC-120), a rule of the verifier (R203), a law of allocators (P8), or
-    what a rewrite keeps; without any, list the codes."""
+    """Explain an error code (OOC-120), a rule of the verifier (R203), a law of allocators (P8), an
+    instruction of a list (run), or what a rewrite keeps; without any, list the codes."""
     for name in rewrites:
         click.echo(f"{name} keeps: {KEPT[keeps_of(name)]}")
     if rewrites and code is None:

@@ -1,98 +1,245 @@
 """The display of a training run: a picture that is redrawn, or plain lines into a pipe.
 
-After each step it shows losses, times, and the streams and the memory of that step, from its
-record. Read next: `report/text.py`, which draws.
+It shows how far the run is, how fast it goes and how long it still takes; the loss; the accuracy
+after each epoch; the memory at the peak by kind, beside the budget; and the streams of the last
+step. A step is never held up for a picture: the thread that redraws, four times a second, makes it
+from what the last step left. Every line fits the console, from 60 columns on. Read next:
+`stepping.py`, which shows single instructions; `report/text.py`, which draws.
 """
 
 from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from ooctrain.cli.options import Extent
+from ooctrain.cli.run_record import WARMUP_STEPS, TrainingRun
 from ooctrain.cli.terminal import bar_blocks
-from ooctrain.cli.training import RunRecord
-from ooctrain.report.text import lanes, memory_bar, spark
-from ooctrain.sched.timeline import Timeline
-from ooctrain.train import Trainer
-from ooctrain.units import format_bytes, format_us
+from ooctrain.report.holdings import held_at_peak
+from ooctrain.report.text import flowing, lanes, memory_bar, spark
+from ooctrain.sched.schedule import Plan
+from ooctrain.units import format_bytes, format_clock, format_percent, format_us
 
+LABEL_COLUMNS = 10
 SPARK_COLUMNS = 40
 MOST_COLUMNS = 110
+PICTURES_PER_S = 4
+#: Steps over which speed is told.
+COUNTED_STEPS = 20
+KIND_COLOURS: Mapping[str, str] = MappingProxyType(
+    {"parameters": "blue", "activations": "yellow", "gradients": "magenta", "workspace": "cyan"}
+)
 
 
-class LiveView:
-    """Shows each step; a context manager.
+class Pace:
+    """How fast steps come, with all that lies between them.
+
+    Args:
+        clock: gives seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter):
+        self._clock, self._steps = clock, 0
+        self._ends: deque[float] = deque(maxlen=COUNTED_STEPS + 1)
+
+    def count(self, step_us: float) -> None:
+        """A step has ended, which took so long."""
+        now = self._clock()
+        if not self._ends:
+            self._ends.append(now - step_us / 1e6)
+        self._ends.append(now)
+        self._steps += 1
+        if self._steps == 1 + WARMUP_STEPS < len(self._ends):
+            self._ends.popleft()  # the first step compiles and fills caches
+
+    def pause(self) -> None:
+        """What lies before the next step is no part of it."""
+        self._ends.clear()
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether a step has ended that tells how long others take."""
+        return self._steps > WARMUP_STEPS
+
+    def step_s(self) -> float | None:
+        """Seconds for a step; None: none has ended."""
+        steps = len(self._ends) - 1
+        return (self._ends[-1] - self._ends[0]) / steps if steps > 0 else None
+
+
+class Lines:
+    """Prints a line for each step and each epoch.
 
     Args:
         console: where to.
-        total_steps: how many there will be.
         title: before everything.
+        steps_per_epoch: of training.
+        extent: how far the run goes.
+
+    Attributes:
+        ends: always False: nobody is asked.
     """
 
-    def __init__(self, console: Console, total_steps: int, title: str):
-        self.console, self.total_steps, self.title = console, total_steps, title
-        self._live: Live | None = None
-        if console.is_terminal:
-            self._live = Live(console=console, refresh_per_second=4, transient=True)
+    ends = False
 
-    def __enter__(self) -> LiveView:
-        if self._live:
-            self._live.start()
-        return self
+    def __init__(self, console: Console, title: str, steps_per_epoch: int, extent: Extent):
+        self.console, self.title, self.epochs = console, title, extent.epochs
+        self.steps_per_epoch = steps_per_epoch
+        self.total_steps = total_steps(steps_per_epoch, extent.epochs, extent.steps)
+        self._pace, self._held = Pace(), _Held()
+        self._seen_memory = False
 
-    def __exit__(self, *error: object) -> None:
-        if self._live:
-            self._live.stop()
+    def on_step(self, run: TrainingRun) -> None:
+        """Prints the step; after the first one also what its memory is held for."""
+        self.count(run)
+        self._print(self.step_fields(run))
+        if not self._seen_memory:
+            self._seen_memory = True
+            self._print(self.memory_fields(run))
 
-    def on_step(self, trainer: Trainer, record: RunRecord) -> None:
-        """Shows the step that was just done."""
-        if self._live:
-            self._live.update(self._picture(trainer, record))
-        else:
-            self.console.print(self._line(trainer, record))
+    def on_epoch(self, run: TrainingRun) -> None:
+        """Prints what the epoch came to."""
+        self._pace.pause()
+        end = run.record.epochs[-1]
+        fields = [f"{self.title} epoch {end.number}/{self.epochs}", f"mean loss {end.loss:.4f}"]
+        if end.accuracy is not None:
+            fields.append(f"accuracy {format_percent(end.accuracy, 1)} of the test images")
+        self._print(fields)
 
-    def _line(self, trainer: Trainer, record: RunRecord) -> str:
+    def count(self, run: TrainingRun) -> None:
+        """Takes the time of a step."""
+        self._pace.count(run.record.step_us[-1])
+
+    def step_fields(self, run: TrainingRun) -> list[str]:
+        """Of the last step."""
+        record, done = run.record, run.trainer.steps_done
+        fields = [f"{self.title} step {done:{len(str(self.total_steps))}}/{self.total_steps}"]
+        if self.epochs > 1:
+            epoch = min(self.epochs, 1 + (done - 1) // self.steps_per_epoch)
+            fields.append(f"epoch {epoch}/{self.epochs}")
+        fields += [f"loss {record.losses[-1]:.4f}", format_us(record.step_us[-1])]
+        step_s = self._pace.step_s()
+        if step_s:
+            fields.append(f"{_three_digits(run.options.workload.batch / step_s)} images/s")
+        if step_s and self._pace.is_warm:
+            left_s = max(0, self.total_steps - done) * step_s
+            fields.append(f"ETA {format_clock(left_s)}")
         timeline = record.timeline
-        moved = ""
         if timeline is not None and timeline.bytes_out:
             out, back = format_bytes(timeline.bytes_out), format_bytes(timeline.bytes_in)
-            moved = f"  out {out}  in {back}"
-        peak = format_bytes(timeline.peak_bytes) if timeline else "-"
-        return (
-            f"{self.title} step {trainer.steps_done:4}/{self.total_steps}  "
-            f"loss {record.losses[-1]:.4f}  {format_us(record.step_us[-1])}  peak {peak}{moved}"
-        )
+            fields.append(f"out {out}  in {back}")
+        return fields
 
-    def _picture(self, trainer: Trainer, record: RunRecord) -> RenderableType:
-        blocks, timeline = bar_blocks(self.console), record.timeline
-        width = min(self.console.width, MOST_COLUMNS)
-        parts: list[RenderableType] = [Text(self._line(trainer, record), no_wrap=True)]
-        parts.append(_labelled("loss", spark(record.losses, SPARK_COLUMNS, blocks), "cyan"))
-        if timeline is not None and trainer.prepared is not None:
-            budget = trainer.prepared.budget_bytes
-            parts.append(
-                Group(Text("budget    ", style="dim", end=""), _budget_bar(trainer, timeline))
-            )
-            parts.append(Text(f"{'':10}{format_bytes(budget)}", style="dim"))
-            parts.append(lanes(timeline, width, blocks))
+    def memory_fields(self, run: TrainingRun) -> list[str]:
+        """What is held at the peak, by kind, beside the budget."""
+        held, prepared = self._held.by_kind(run), run.trainer.prepared
+        assert prepared is not None, "a step was done"
+        whole, budget = format_bytes(sum(held.values())), format_bytes(prepared.budget_bytes)
+        kinds = [f"{kind} {format_bytes(size)}" for kind, size in held.items() if size]
+        return [f"memory at the peak: {whole} of {budget}", *kinds]
+
+    def memory_bar(self, run: TrainingRun, columns: int) -> Text:
+        """The same as a bar, which is full where the budget is used up."""
+        prepared = run.trainer.prepared
+        assert prepared is not None, "a step was done"
+        held = self._held.by_kind(run)
+        sizes = {KIND_COLOURS[kind]: size for kind, size in held.items()}
+        return memory_bar(sizes, prepared.budget_bytes, columns)
+
+    def _print(self, fields: list[str]) -> None:
+        self.console.print(flowing(fields, self.console.width))
+
+
+class _Held:
+    """What is held at the peak, worked out once for each plan."""
+
+    def __init__(self) -> None:
+        self._known: tuple[Plan, dict[str, int]] | None = None
+
+    def by_kind(self, run: TrainingRun) -> dict[str, int]:
+        prepared, timeline = run.trainer.prepared, run.record.timeline
+        if prepared is None or timeline is None:
+            return {}
+        plan = prepared.plan
+        if self._known is None or self._known[0] is not plan:
+            self._known = plan, held_at_peak(plan.trace, plan.schedule, timeline)
+        return self._known[1]
+
+
+class Redrawn:
+    """A picture of the last step.
+
+    Args:
+        lines: its words.
+
+    Attributes:
+        ends: as of `Lines`.
+        live: redraws the picture while it is open, by a thread of its own.
+        pictures: how many were drawn.
+    """
+
+    ends = False
+
+    def __init__(self, lines: Lines):
+        self._lines, self.pictures = lines, 0
+        self._run: TrainingRun | None = None
+        self.live = Live(
+            console=lines.console, refresh_per_second=PICTURES_PER_S, transient=True,
+            get_renderable=self._picture,
+        )  # fmt: skip
+
+    def on_step(self, run: TrainingRun) -> None:
+        """Leaves the step to whoever redraws."""
+        self._lines.count(run)
+        self._run = run
+
+    def on_epoch(self, run: TrainingRun) -> None:
+        """Prints what the epoch came to, above the picture."""
+        self._lines.on_epoch(run)
+
+    def _picture(self) -> RenderableType:
+        lines, run = self._lines, self._run
+        width = min(lines.console.width, MOST_COLUMNS)
+        self.pictures += 1
+        if run is None:
+            return Text("")
+        blocks = bar_blocks(lines.console)
+        parts: list[RenderableType] = [
+            Text(flowing(lines.step_fields(run), width)),
+            _labelled("loss", Text(spark(run.record.losses, SPARK_COLUMNS, blocks), "cyan")),
+        ]
+        if run.record.timeline is not None:
+            room = min(SPARK_COLUMNS, width - LABEL_COLUMNS)
+            parts.append(_labelled("budget", lines.memory_bar(run, room)))
+            parts.append(Text(flowing(lines.memory_fields(run), width), style="dim"))
+            parts.append(lanes(run.record.timeline, width, blocks))
         return Group(*parts)
 
 
-def _budget_bar(trainer: Trainer, timeline: Timeline) -> Text:
-    """Parameters and states, then the most of all else, against the budget."""
-    prepared = trainer.prepared
-    assert prepared is not None
-    trace = prepared.plan.trace
-    lasting = sum(
-        trace.variables[v].value_bytes for v in trace.initial if trace.variables[v].persistent
-    )
-    parts = {"blue": lasting, "yellow": max(0, timeline.peak_bytes - lasting)}
-    return memory_bar(parts, prepared.budget_bytes, SPARK_COLUMNS)
+@contextmanager
+def shown(lines: Lines) -> Iterator[Lines | Redrawn]:
+    """A picture on a terminal, lines elsewhere."""
+    if not lines.console.is_terminal:
+        yield lines
+        return
+    view = Redrawn(lines)
+    with view.live:
+        yield view
 
 
-def _labelled(label: str, picture: str, colour: str) -> Text:
-    return Text(f"{label:10}", style="dim").append(picture, style=colour)
+def _three_digits(number: float) -> str:
+    return f"{number:.0f}" if number >= 1000 else f"{number:.3g}"
+
+
+def _labelled(label: str, picture: Text) -> Text:
+    return Text(f"{label:{LABEL_COLUMNS}}", style="dim").append_text(picture)
 
 
 def total_steps(steps_per_epoch: int, epochs: int, most: int | None) -> int:

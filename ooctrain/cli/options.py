@@ -44,6 +44,7 @@ class Workload:
         allow_tf32: whether convolutions on a GPU may round their inputs to TF32.
         download: whether the data is fetched first.
         split: patches that the network trains in, "depth=0.5,grid=2x2"; "": none.
+        crop, pad, flip: how images are cut and mirrored, as in `data.Augmentation`.
     """
 
     model: str
@@ -60,6 +61,9 @@ class Workload:
     allow_tf32: bool
     split: str
     download: bool = False
+    crop: int | None = None
+    pad: int = 0
+    flip: bool = False
 
     @property
     def title(self) -> str:
@@ -200,13 +204,22 @@ WORKLOAD_OPTIONS = (
     click.option(
         "--data",
         metavar="NAME",
-        help="digits, cifar10:DIR, mnist:DIR, folder:DIR, synthetic[-pixels|-images].",
+        help="digits, cifar10:DIR, mnist:DIR, synthetic[-pixels|-images], or a folder of images.",
     ),
     click.option("--download", is_flag=True, help="Fetch the data first: --data cifar10."),
     click.option("--batch", type=POSITIVE, default=64, show_default=True, help="Images in a step."),
     click.option(
         "--image-size", type=POSITIVE, help="Height and width; default: the data's own, or 224."
     ),
+    click.option(
+        "--crop",
+        type=POSITIVE,
+        help="Train on random parts of so many rows and columns, test on the middle.",
+    ),
+    click.option(
+        "--pad", type=WholeNumber(min=0), default=0, help="Zeros on each side before --crop."
+    ),
+    click.option("--flip", is_flag=True, help="Train on half of the images mirrored."),
     optimizer_option,
     click.option(
         "--lr",

@@ -20,8 +20,10 @@ import numpy as np
 
 from ooctrain.cli import exit_status
 from ooctrain.cli.options import RankOptions, Workload
+from ooctrain.cli.run_files import config_of
+from ooctrain.cli.run_record import RunOptions
 from ooctrain.cli.streams import say
-from ooctrain.cli.training import RunOptions, config_of, tilings_of
+from ooctrain.cli.training import tilings_of
 from ooctrain.cli.workload import Task
 from ooctrain.data.dataset import Dataset, take
 from ooctrain.distributed.mpi import launched_ranks, ranks_beside, world

@@ -6,6 +6,7 @@ Read next: `streams.py`, `report/text.py`.
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Iterable
@@ -37,13 +38,22 @@ class _TextConsole(Console):
 def make_console(*, stderr: bool = False) -> Console:
     """A console on stdout (or stderr); a pipe is given room for the tables.
 
-    Text is printed as it is: brackets in a file's or a variable's name are no markup.
+    `$COLUMNS` says another width. Text is printed as it is: brackets in a file's or a variable's
+    name are no markup.
     """
     stream = sys.stderr if stderr else sys.stdout
-    width = None if stream.isatty() else max(PIPED_WIDTH, shutil.get_terminal_size().columns)
+    width = None if stream.isatty() else _piped_width()
     return _TextConsole(
         file=stream, width=width, highlight=False, soft_wrap=False, markup=False, emoji=False
     )
+
+
+def _piped_width() -> int:
+    """Columns as `$COLUMNS` says, else enough for a table."""
+    asked = os.environ.get("COLUMNS", "")
+    if asked.isdecimal() and int(asked):
+        return int(asked)
+    return max(PIPED_WIDTH, shutil.get_terminal_size().columns)
 
 
 def bar_blocks(console: Console) -> str:

@@ -7,7 +7,8 @@ every bit is compared. Read next: `training.py` for the run, `docs/json.md` for 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,16 @@ from rich.console import Console
 
 from ooctrain.cli import DONE, FAILED, training
 from ooctrain.cli.launch import launch
-from ooctrain.cli.live import LiveView, total_steps
+from ooctrain.cli.live import Lines, shown
 from ooctrain.cli.options import (
+    Command,
     Extent,
     MemoryOptions,
     RankOptions,
     Workload,
     extent_options,
     file_option,
+    gathered,
     json_option,
     memory_options,
     rank_options,
@@ -36,11 +39,22 @@ from ooctrain.cli.ranks import (
     ranks_of_run,
     with_cores,
 )
+from ooctrain.cli.run_files import take_up
+from ooctrain.cli.run_record import (
+    WARMUP_STEPS,
+    RunOptions,
+    RunRecord,
+    TrainingRun,
+    typical_us,
+)  # fmt: skip
+from ooctrain.cli.stepping import Stepping
 from ooctrain.cli.terminal import make_console
 from ooctrain.cli.workload import Task, make_task, split_rows, usual_data
 from ooctrain.data import Shape
+from ooctrain.devices.base import Debug
 from ooctrain.distributed.mpi import launched_ranks
 from ooctrain.distributed.ranks import Ranks
+from ooctrain.errors import ConfigError
 from ooctrain.execution.allocation_log import allocation_log
 from ooctrain.execution.checkpoint_lock import only_writer
 from ooctrain.execution.prepare import PreparedStep
@@ -51,12 +65,37 @@ from ooctrain.report.record import NOT_DRAWN, drawing
 from ooctrain.report.text import facts, placement, search_rows, share, tiling_rows
 from ooctrain.rewrite import keeps_bits
 from ooctrain.sched.bounds.closed import lower_bound
+from ooctrain.step.presets import PRESETS
 from ooctrain.train import Trainer
 from ooctrain.units import format_bytes, format_percent, format_us
 
 JSON_VERSION = 1
 #: Planning is shown where it takes this share of a step, as where boundaries are drawn anew.
 LEAST_PLANNING = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Looking:
+    """How closely a run is looked at.
+
+    Args:
+        verify: whether the same steps run in-core as well, and every bit is compared.
+        stops: whether it stops before each instruction.
+    """
+
+    verify: bool
+    stops: bool
+
+
+def looking_options(command: Command) -> Command:
+    """Adds the options of `Looking`, which the command gets as `looking`."""
+    options = (
+        click.option("--verify", is_flag=True, help="Run in-core as well and compare every bit."),
+        click.option(
+            "--step", "stops", is_flag=True, help="Stop before each instruction and explain it."
+        ),
+    )
+    return gathered(command, "looking", Looking, options)
 
 
 @click.command()
@@ -68,23 +107,25 @@ LEAST_PLANNING = 0.02
 @file_option(
     "--allocation-log", "log_path", text="Write what the steps ask of the allocator, for `replay`."
 )
-@click.option("--verify", is_flag=True, help="Run in-core as well and compare every bit.")
+@looking_options
 def train(
-    workload: Workload, memory: MemoryOptions, extent: Extent, json_path: str | None, verify: bool,
-    log_path: str | None, shared: RankOptions,
+    workload: Workload, memory: MemoryOptions, extent: Extent, json_path: str | None,
+    looking: Looking, log_path: str | None, shared: RankOptions,
 ) -> int:  # fmt: skip
     """Train MODEL within a memory budget; with --ranks, or under mpiexec, on several ranks."""
+    if looking.stops and max(shared.ranks or 1, launched_ranks()) > 1:
+        raise ConfigError("--step asks one process, and several would run", fix="--ranks 1")
     if shared.ranks is not None and shared.ranks > 1 == launched_ranks():
         return launch(shared.ranks, click.get_current_context().find_root().obj)
     with ranks_of_run(shared) as ranks:
         files = (json_path, log_path) if ranks is None or ranks.is_first else (None, None)
-        options = training.RunOptions(with_cores(workload, ranks), memory, extent)
-        return _train(options, ranks, files, verify)
+        options = RunOptions(with_cores(workload, ranks), memory, extent)
+        return _train(options, ranks, files, looking)
 
 
 def _train(
-    options: training.RunOptions, ranks: Ranks | None, files: tuple[str | None, str | None],
-    verify: bool,
+    options: RunOptions, ranks: Ranks | None, files: tuple[str | None, str | None],
+    looking: Looking,
 ) -> int:  # fmt: skip
     """Trains as asked.
 
@@ -96,20 +137,20 @@ def _train(
     data = usual_data(workload) if workload.data is None else workload.data
     workload = replace(workload, data=data)
     extent = replace(extent, checkpoint_path=extent.checkpoint_path or extent.resume_path)
-    options = training.RunOptions(workload, memory, extent)
-    console, record = make_console(), training.RunRecord()
+    options = RunOptions(workload, memory, extent)
+    console, record = make_console(), RunRecord()
     console.quiet = ranks is not None and not ranks.is_first
     trainer: Trainer | None = None
     error: BaseException | None = None
     try:
         task = make_task(workload)
         if ranks is not None:
-            agree_on_run(ranks, options, task, verify=verify)
+            agree_on_run(ranks, options, task, verify=looking.verify)
         trainer = training.make_trainer(task, workload, memory)
         trainer.ranks = ranks
         writes = ranks is None or ranks.is_first
         with only_writer(_to_hold(extent) if writes else None):
-            _run(console, training.TrainingRun(options, task, trainer, record), verify)
+            _run(console, TrainingRun(options, task, trainer, record), looking)
         if log_path and trainer.prepared:
             write_log(trainer.prepared, workload, log_path)
             console.print(f"wrote {log_path}")
@@ -131,10 +172,16 @@ def _to_hold(extent: Extent) -> str | None:
     return None if resumed and not Path(resumed).parent.is_dir() else extent.checkpoint_path
 
 
-def _run(console: Console, run: training.TrainingRun, verify: bool) -> None:
+def _run(console: Console, run: TrainingRun, looking: Looking) -> None:
     trainer, workload, extent = run.trainer, run.options.workload, run.options.extent
-    before = training.take_up(run)  # first: a broken file needs no plan
+    before = take_up(run)  # first: a broken file needs no plan
     ranks = trainer.ranks
+    steps_per_epoch = len(training.make_loader(run.task, workload))
+    lines = Lines(console, "", steps_per_epoch, extent)
+    stepping = Stepping(lines, trainer) if looking.stops else None
+    if stepping:
+        debug = Debug(before=stepping.before)
+        trainer.settings = replace(trainer.settings, debug=debug)
     part = workload.batch // (1 if ranks is None else ranks.count)
     prepared = trainer.prepare(run.task.input_shape(part))
     rows = _plan_rows(prepared, workload, run.task)
@@ -143,23 +190,22 @@ def _run(console: Console, run: training.TrainingRun, verify: bool) -> None:
         console.print(f"note: {notice}")
     if not has_compiled_kernels():
         console.print("compiling the kernels, once; later starts take them from the cache ...")
-    batches = len(training.make_loader(run.task, workload))
-    total = total_steps(batches, extent.epochs, extent.steps)
-    title = "out-of-core" if prepared.plan.notes.get("planner") != "keep-all" else "in-core"
-    with LiveView(console, total, title) as view:
-        training.run_training(run, view.on_step, before)
-    on_all = verify and is_compared_on_all(ranks, trainer)
+    in_core = prepared.plan.notes.get("planner") == "keep-all"
+    lines.title = "in-core" if in_core else "out-of-core"
+    with nullcontext(stepping) if stepping else shown(lines) as display:
+        training.run_training(run, display, before)
+    verifies = looking.verify and bool(run.record.losses)
+    on_all = verifies and is_compared_on_all(ranks, trainer)
     if ranks is not None and not ranks.is_first:
-        if on_all:
-            training.compare_with_in_core(run, lambda *_: None, on_all)
+        if on_all:  # the console of this rank says nothing
+            training.compare_with_in_core(run, display, on_all)
         return
-    trained = trainer.prepared  # the test prepares a step of its own
-    training.run_test(run)
-    trainer.prepared = trained
-    if verify:
-        with LiveView(console, total, "in-core again") as view:
-            training.compare_with_in_core(run, view.on_step, on_all)
-    console.print(facts(_summary_rows(prepared, run.record, extent)))
+    if not display.ends:
+        training.run_test(run)
+    if verifies:
+        with shown(Lines(console, "in-core again", steps_per_epoch, extent)) as again:
+            training.compare_with_in_core(run, again, on_all)
+    console.print(facts(_summary_rows(prepared, run, display)))
 
 
 def write_log(prepared: PreparedStep, workload: Workload, path: str) -> None:
@@ -205,9 +251,14 @@ def _stem_row(model: str, shape: Shape) -> list[tuple[str, str]]:
 
 
 def _summary_rows(
-    prepared: PreparedStep, record: training.RunRecord, extent: Extent
+    prepared: PreparedStep, run: TrainingRun, display: training.Display
 ) -> list[tuple[str, str]]:
+    record, extent = run.record, run.options.extent
     rows = [("", "")]
+    if display.ends:
+        rows.append(("stopped", _stopped(run)))
+    elif not record.step_us:
+        rows.append(("resumed", _nothing_left(run)))
     if record.identical_to_incore is not None:
         same = "the same bits as in-core" if record.identical_to_incore else "NOT those of in-core"
         alike = "" if keeps_bits(prepared.plan.rewrites) else ", tiled alike"
@@ -230,24 +281,44 @@ def _summary_rows(
     return rows
 
 
-def _time_rows(prepared: PreparedStep, record: training.RunRecord) -> list[tuple[str, str]]:
-    step_us = training.typical_us(record.step_us)
+def _stopped(run: TrainingRun) -> str:
+    """By the user, between two steps."""
+    path = run.options.extent.checkpoint_path
+    how = f"; --resume {path} goes on" if path else "; --checkpoint FILE would have kept them"
+    return f"after step {run.trainer.steps_done}, as you asked{how}"
+
+
+def _nothing_left(run: TrainingRun) -> str:
+    """What a run says that has reached its end before it was resumed."""
+    extent, done = run.options.extent, run.trainer.steps_done
+    asked = f"--steps {extent.steps}" if extent.steps is not None else f"--epochs {extent.epochs}"
+    return (
+        f"{extent.resume_path} has done {done} steps already: nothing is left to do with {asked}; "
+        f"a larger {asked.split()[0]} goes on"
+    )
+
+
+def _time_rows(prepared: PreparedStep, record: RunRecord) -> list[tuple[str, str]]:
+    step_us = typical_us(record.step_us)
     if step_us is None:
         return []
     rows = [("step", f"{format_us(step_us)} (median)")]
-    plan_us = training.typical_us(record.plan_us)
+    plan_us = typical_us(record.plan_us)
     if plan_us is not None and plan_us > LEAST_PLANNING * step_us:
         rows.append(("planning", f"{format_us(plan_us)} before each step (median)"))
-    in_core_us = training.typical_us(record.incore_step_us)
+    in_core_us = typical_us(record.incore_step_us)
     if in_core_us is not None:
         rows.append(("in-core step", f"{format_us(in_core_us)}: {step_us / in_core_us:.2f} x"))
     bound = bound_us(prepared, record)
     if bound is not None:
-        rows.append(("bound", f"{format_us(bound)}: {step_us / bound:.2f} x"))
+        ratio = f"{format_us(bound)}: {step_us / bound:.2f} x"
+        name = prepared.machine.name
+        preset = f", by the preset {name}; `ooctrain calibrate` measures this machine's own"
+        rows.append(("bound", ratio + (preset if name in PRESETS else "")))
     return rows
 
 
-def bound_us(prepared: PreparedStep, record: training.RunRecord) -> float | None:
+def bound_us(prepared: PreparedStep, record: RunRecord) -> float | None:
     """What no schedule can beat, with call times as measured in-core; None where nothing was."""
     measured = record.incore_timelines
     if not measured:
@@ -258,7 +329,7 @@ def bound_us(prepared: PreparedStep, record: training.RunRecord) -> float | None
 
 
 def _as_json(
-    options: training.RunOptions, record: training.RunRecord, prepared: PreparedStep | None,
+    options: RunOptions, record: RunRecord, prepared: PreparedStep | None,
     error: BaseException | None,
 ) -> dict[str, Any]:  # fmt: skip
     workload, memory = options.workload, options.memory
@@ -286,7 +357,7 @@ def _as_json(
         "reserved_peak_bytes": prepared.reserved_bytes if prepared else None,
         "host_peak_bytes": timeline.host_peak_bytes if timeline else None,
         "step_us": record.step_us,
-        "warmup_steps": training.WARMUP_STEPS,
+        "warmup_steps": WARMUP_STEPS,
         "predicted_step_us": predicted.makespan_us if predicted else None,
         "incore_peak_bytes": prepared.in_core_peak_bytes if prepared else None,
         "incore_step_us": record.incore_step_us,

@@ -7,12 +7,12 @@ Read next: `plan.py`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ooctrain import data
 from ooctrain.api import split_by_words
 from ooctrain.cli.options import MemoryOptions, Workload
-from ooctrain.data import Dataset, Shape
+from ooctrain.data import Augmentation, Dataset, Shape
 from ooctrain.engine.autograd import manual_seed
 from ooctrain.engine.module import Module
 from ooctrain.errors import ConfigError
@@ -36,9 +36,10 @@ class Task:
 
     Args:
         model: with weights from the workload's seed.
-        shape: of the images, and the number of classes.
+        shape: of the images as the model gets them, and the number of classes.
         batch: images in a step.
         train, test: the data; None where none was named.
+        augmentation: how its images are cut and mirrored.
     """
 
     model: Module
@@ -46,6 +47,7 @@ class Task:
     batch: int
     train: Dataset | None = None
     test: Dataset | None = None
+    augmentation: Augmentation = field(default_factory=Augmentation)
 
     def input_shape(self, batch: int | None = None) -> tuple[int, int, int, int]:
         """(N, C, H, W) of a step, at another batch size if given."""
@@ -57,17 +59,22 @@ def make_task(workload: Workload) -> Task:
     train = test = None
     shape = _usual_shape(workload)
     if workload.data is not None:
-        size, download = workload.image_size, workload.download
-        train = data.load(workload.data, train=True, image_size=size, download=download)
-        test = data.load(workload.data, train=False, image_size=size)
+        size, crop = workload.image_size, workload.crop
+        train = data.load(
+            workload.data, image_size=size, download=workload.download, crop=crop
+        )  # fmt: skip
+        test = data.load(workload.data, train=False, image_size=size, crop=crop)
         shape = data.shape_of(train)
     _check_target(workload, shape)
+    augmentation = Augmentation(workload.crop, workload.pad, workload.flip)
+    shape = _augmented(shape, augmentation)
     if train is not None and len(train) < workload.batch:
         raise ConfigError(
             f"a batch of {workload.batch} is more than the {len(train)} images of {workload.data}",
             fix=f"--batch {len(train)} or less",
         )
-    return Task(_make_model(workload, shape), shape, workload.batch, train, test)
+    model = _make_model(workload, shape)
+    return Task(model, shape, workload.batch, train, test, augmentation)
 
 
 def make_trace(task: Task, workload: Workload, batch: int | None = None) -> Trace:
@@ -137,6 +144,23 @@ def _check_target(workload: Workload, shape: Shape) -> None:
             f"{workload.model} learns {words[wanted]}, and {workload.data} has "
             f"{words[shape.target]}", code="OOC-111", fix=f"--data {USUAL_DATA[wanted]}",
         )  # fmt: skip
+
+
+def _augmented(shape: Shape, augmentation: Augmentation) -> Shape:
+    """Of images once they are cut. Raises ConfigError: they are smaller than that, or their targets
+    would not be cut alike."""
+    crop, least = augmentation.crop, min(shape.height, shape.width)
+    if augmentation.training is not None and shape.target != "class":
+        raise ConfigError(
+            "--crop and --flip would change images and not what is to be learned of them",
+            code="OOC-111", fix="data with a class for each image, or neither of them",
+        )  # fmt: skip
+    if crop is not None and crop > least:
+        raise ConfigError(
+            f"--crop {crop} is more than images of {shape.height} x {shape.width} have",
+            code="OOC-106", fix=f"--crop {least} or less, or a larger --image-size",
+        )  # fmt: skip
+    return shape if crop is None else replace(shape, height=crop, width=crop)
 
 
 def usual_data(workload: Workload) -> str:

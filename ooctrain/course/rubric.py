@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ooctrain.errors import ConfigError, reason
+from ooctrain.step.schema import Misfit, fitted
 
 RUBRIC = "grade.toml"
 #: {what is written: what of it is a matter of degree}
@@ -216,18 +217,21 @@ def read_rubric(folder: Path) -> Rubric:
     except ConfigError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise _refuse(path, f"{type(error).__name__}: {error}") from error
+        raise _refuse(path, _words(error)) from error
     return rubric
 
 
+def _words(error: Exception) -> str:
+    """What is wrong, of an error that Python or `_made` raised."""
+    return f"there is no {error}" if isinstance(error, KeyError) else str(error)
+
+
 def _made(kind: type, data: Mapping[str, Any]) -> Any:
-    """An object of a class whose fields are just the keys of a table."""
-    known = {field.name for field in fields(kind)}
-    wanted = {field.name for field in fields(kind) if field.default is MISSING}
-    if not wanted <= set(data) <= known:
-        wrong = ", ".join(sorted((wanted - set(data)) | (set(data) - known)))
-        raise ValueError(f"{kind.__name__.lower()} lacks, or does not know, {wrong}")
-    return kind(**data)
+    """An object of a class whose fields are just the keys of a table. Raises ValueError."""
+    try:
+        return fitted(kind, data)
+    except Misfit as misfit:
+        raise ValueError(f"{kind.__name__.lower()}, {misfit}") from misfit
 
 
 def _check(rubric: Rubric, path: Path) -> None:
@@ -235,7 +239,8 @@ def _check(rubric: Rubric, path: Path) -> None:
     if not (rubric.folder / rubric.tests.file).is_file():
         raise _refuse(path, f"there is no file {rubric.tests.file!r} beside it")
     if not 0 < rubric.pass_points <= rubric.most_points:
-        raise _refuse(path, f"{rubric.pass_points} of {rubric.most_points} points cannot pass")
+        had, most = f"{rubric.pass_points:g}", f"{rubric.most_points:g}"
+        raise _refuse(path, f"{had} of {most} points cannot pass")
     if not (rubric.time_limit_s > 0 and rubric.laws.examples > 0):
         raise _refuse(path, "a limit of time and a number of examples are above 0")
     own = getattr(rubric, KINDS.get(rubric.kind, "tests"))

@@ -18,9 +18,11 @@ from ooctrain.data.row_image import RowImage
 from ooctrain.data.synthetic import synthetic
 from ooctrain.data.synthetic_maps import synthetic_images, synthetic_pixels
 from ooctrain.data.tensors import Subset, TensorDataset, random_split
+from ooctrain.data.transforms import Augmentation
 
 __all__ = [
     "SOURCES",
+    "Augmentation",
     "DataLoader",
     "Dataset",
     "ImageDataset",

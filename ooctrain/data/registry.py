@@ -1,6 +1,7 @@
 """Data sets by name, as `--data` takes them: "digits", "cifar10:path=DIR", "synthetic:samples=512".
 
-A file or folder may be given short: "mnist:DIR". Read next: `loader.py`.
+A file or folder may be given short: "mnist:DIR". A text that names no data set, but a folder, is
+that folder of images: "photos" is "folder:photos". Read next: `loader.py`.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class DataSource:
         numbers: names of its whole-number parameters.
         needs_path: whether it reads a folder (passed as `root`).
         fetch: brings it into a folder; None: nobody may fetch it.
+        scales: whether images of any size are scaled to the size that is asked for.
     """
 
     load: Callable[..., Dataset]
@@ -40,6 +42,7 @@ class DataSource:
     numbers: tuple[str, ...] = ()
     needs_path: bool = False
     fetch: Callable[[Path], None] | None = None
+    scales: bool = False
 
 
 SOURCES: Mapping[str, DataSource] = MappingProxyType(
@@ -47,7 +50,7 @@ SOURCES: Mapping[str, DataSource] = MappingProxyType(
         "digits": DataSource(digits, 32, ("channels",)),
         "cifar10": DataSource(cifar10, 32, needs_path=True, fetch=fetch_cifar10),
         "mnist": DataSource(mnist, 28, ("channels",), needs_path=True),
-        "folder": DataSource(image_folder, 224, needs_path=True),
+        "folder": DataSource(image_folder, 224, needs_path=True, scales=True),
         "synthetic": DataSource(synthetic, 32, ("channels", "classes", "samples", "seed")),
         "synthetic-pixels": DataSource(
             synthetic_pixels, 64, ("channels", "classes", "samples", "seed")
@@ -55,20 +58,25 @@ SOURCES: Mapping[str, DataSource] = MappingProxyType(
         "synthetic-images": DataSource(synthetic_images, 64, ("channels", "samples", "seed")),
     }
 )
+#: Images are scaled to so many times the size that is cut out of them: 256 for 224, as is usual.
+ROOM_TO_CROP = 8 / 7
 
 
 def load(
-    text: str, *, train: bool = True, image_size: int | None = None, download: bool = False
-) -> Dataset:
+    text: str, *, train: bool = True, image_size: int | None = None, download: bool = False,
+    crop: int | None = None,
+) -> Dataset:  # fmt: skip
     """The data set that a text names.
 
     Args:
         text: name, then after a colon its parameters: "synthetic:classes=4,samples=256",
-            "cifar10:DIR".
+            "cifar10:DIR"; or a folder of images.
         train: the training or the test part.
-        image_size: height and width; None: the usual one of this data set.
+        image_size: height and width; None: the usual one of this data set, or with room for
+            `crop`.
         download: fetches the files first, if they are not there. Without a path they are kept in
             the cache's folder, and found there later.
+        crop: what a transform will cut out of each image: a folder's images then have 8/7 of it.
 
     Raises:
         ConfigError: an unknown name or parameter, no path (or two) where one is needed, a data set
@@ -76,13 +84,16 @@ def load(
         DataFormatError: the files are broken.
     """
     name, _, rest = text.partition(":")
+    if text and name not in SOURCES and Path(text).is_dir():
+        name, rest = "folder", f"path={text}"
     source = _find(name)
     options = _parse_options(name, source, rest)
     if source.needs_path and "root" not in options:
         options["root"] = _folder_of(name, source, download)
     if download:
         _fetch(name, source, Path(str(options.get("root", ""))))
-    size = source.image_size if image_size is None else image_size
+    usual = round(crop * ROOM_TO_CROP) if crop and source.scales else source.image_size
+    size = usual if image_size is None else image_size
     if size < 1:
         raise ConfigError(
             f"images of {size} x {size} have no pixels",
@@ -108,7 +119,8 @@ def shape_of(dataset: Dataset) -> Shape:
 
 def _find(name: str) -> DataSource:
     if name not in SOURCES:
-        raise unknown_name("no data set is called", name, SOURCES, "give one of these")
+        otherwise = "one of these, or a folder with a folder of images for each class"
+        raise unknown_name("no data set is called", name, SOURCES, otherwise)
     return SOURCES[name]
 
 

@@ -9,6 +9,7 @@ and in another way in the next epoch. Names, arguments and defaults are torchvis
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -150,6 +151,51 @@ class Normalize:
                 fix="one mean and one deviation for each channel",
             )
         return (image - self.mean) / self.std
+
+
+@dataclass(frozen=True, slots=True)
+class Augmentation:
+    """Crops and flips, by which a network sees each image in many ways: `--crop 28 --flip`.
+
+    `DataLoader(train, 64, transform=Augmentation(crop=28, flip=True).training)`.
+
+    Args:
+        crop: height and width that are cut out of each image: at random places to train on, in the
+            middle to test; None: whole images.
+        pad: pixels of 0 on each side of an image, before it is cut to train on.
+        flip: whether half of the images are mirrored, left for right, to train on.
+
+    Raises:
+        ConfigError: a size below 1, or `pad` without `crop`.
+    """
+
+    crop: int | None = None
+    pad: int = 0
+    flip: bool = False
+
+    def __post_init__(self) -> None:
+        if self.crop is not None:
+            RandomCrop(self.crop, self.pad)
+        elif self.pad:
+            raise ConfigError(
+                f"--pad {self.pad} makes images larger, and nothing cuts them again",
+                fix="--crop SIZE besides",
+            )
+
+    @property
+    def training(self) -> Transform | None:
+        """What is done to images that are trained on; None: nothing."""
+        changes: list[Transform] = []
+        if self.crop is not None:
+            changes.append(RandomCrop(self.crop, self.pad))
+        if self.flip:
+            changes.append(RandomHorizontalFlip())
+        return Compose(changes) if changes else None
+
+    @property
+    def testing(self) -> Transform | None:
+        """What is done to images that are tested; None: nothing."""
+        return None if self.crop is None else CenterCrop(self.crop)
 
 
 def transformed(

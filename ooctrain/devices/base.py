@@ -40,6 +40,8 @@ class Debug:
         delay_us: longest random delay before each piece of work; 0: none.
         delay_seed: of the delays.
         check_ledger: compare the ledger with the allocator's granted bytes at each instruction.
+        before: called with the `execution.program.Program` and the position in its steps, once all
+            earlier steps are done, and before this one is issued.
     """
 
     poison: int | None = None
@@ -47,6 +49,7 @@ class Debug:
     delay_us: float = 0.0
     delay_seed: int = 0
     check_ledger: bool = False
+    before: Callable[[Any, int], None] | None = None
 
     def __post_init__(self) -> None:
         if self.poison is not None and not 0 <= self.poison <= 255:

@@ -21,13 +21,15 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from ooctrain.errors import CheckpointError
 from ooctrain.step.foreign import parse_json
+from ooctrain.step.schema import Count, Whole, fitted
 from ooctrain.units import format_bytes
 
 #: 2 has `RunState.updates`; files that need none are written as 1.
@@ -38,6 +40,12 @@ _DTYPE_NAMES = {
     "float32": "F32", "float64": "F64", "int64": "I64", "int32": "I32", "uint8": "U8",
     "bool": "BOOL",
 }  # fmt: skip
+
+
+class _VersionOf(msgspec.Struct):
+    """What is read first of a state."""
+
+    version: Annotated[int, msgspec.Meta(ge=1, le=(1 << 63) - 1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +64,14 @@ class RunState:
             later.
     """
 
-    step: int
-    epoch: int = 0
-    seed: int = 0
+    step: Count
+    epoch: Count = 0
+    seed: Whole = 0
     data: Mapping[str, int] = field(default_factory=dict)
     schedule: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
     history: Mapping[str, Any] = field(default_factory=dict)
-    updates: Mapping[str, int] = field(default_factory=dict)
+    updates: Mapping[str, Count] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +159,10 @@ def load(path: str | Path) -> Checkpoint:
             )
         return checkpoint
     assert first_error is not None
+    older = previous_files(target)
+    if older:
+        names = " and ".join(map(str, older))
+        first_error.fix = f"{names} cannot be used either: begin again without --resume"
     raise first_error
 
 
@@ -188,6 +200,14 @@ def previous_files(path: Path) -> list[Path]:
         if other.suffix[1:].isdecimal() and other.stem == path.name
     }
     return [found[number] for number in sorted(found)]
+
+
+def older_than(path: str | Path) -> str:
+    """What is there in place of a checkpoint that cannot be used, as a fix."""
+    older = previous_files(Path(path))
+    if older:
+        return f"{older[0]} is the one before it: --resume {older[0]}"
+    return f"there is no {path}.1, the one before it: begin again without --resume"
 
 
 def check_arrays(checkpoint: Checkpoint, expected: Mapping[str, np.ndarray]) -> None:
@@ -328,35 +348,18 @@ def _parse_state(path: str | Path, metadata: Mapping[str, str]) -> RunState:
         )
     try:
         state = parse_json(metadata[STATE_KEY])
-        version = _whole(state.pop("version"), least=1)
-        if version > FORMAT_VERSION:
+        found = fitted(_VersionOf, state)
+        if found.version > FORMAT_VERSION:
             raise CheckpointError(
                 f"{path} was written by a newer version of this library",
                 code="OOC-312",
-                numbers=f"format {version}, this library knows {FORMAT_VERSION}",
+                numbers=f"format {found.version}, this library knows {FORMAT_VERSION}",
                 fix="update ooctrain",
             )
-        return _checked(RunState(**state))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        del state["version"]
+        return fitted(RunState, state)
+    except ValueError as error:
         raise _broken(path, f"its state cannot be read: {error}") from error
-
-
-def _checked(run: RunState) -> RunState:
-    """The same. Raises ValueError: a field is of another type; a file may say anything."""
-    for fields in (run.data, run.schedule, run.config, run.history, run.updates):
-        if not isinstance(fields, dict):
-            raise ValueError(f"{type(fields).__name__} stands where names and values belong")
-    for count in (run.step, run.epoch, *run.updates.values()):
-        _whole(count, least=0)
-    _whole(run.seed, least=-(1 << 63))
-    return run
-
-
-def _whole(value: Any, least: int) -> int:
-    """The same. Raises ValueError: no whole number of 64 bits, or less than `least`."""
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 1 << 63:
-        raise ValueError(f"{str(value)[:40]!r} stands where a whole number belongs")
-    return value
 
 
 def _escaped(name: str) -> str:
@@ -364,9 +367,7 @@ def _escaped(name: str) -> str:
 
 
 def _broken(path: str | Path, why: str) -> CheckpointError:
-    return CheckpointError(
-        f"checkpoint {path} is broken: {why}", fix="the previous one, if there is one, is beside it"
-    )
+    return CheckpointError(f"checkpoint {path} is broken: {why}", fix=older_than(path))
 
 
 def _foreign(checkpoint: Checkpoint, why: str) -> CheckpointError:

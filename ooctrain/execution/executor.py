@@ -187,6 +187,9 @@ class Session:
             self._values.feed(variable, value, places)
         self._host_peak = start_bytes(program.schedule)[1]
         for position, step in enumerate(program.steps):
+            if debug.before is not None:
+                streams.synchronize()
+                debug.before(program, position)
             self._issue[type(step)](step)
             if position % _ISSUED_AT_ONCE == 0:
                 streams.advance(_ISSUED_AHEAD)

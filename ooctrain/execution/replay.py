@@ -93,7 +93,8 @@ class Replays:
 
     def __init__(self, device: Device, trace: Trace):
         debug = device.debug
-        plain = debug.poison is None and not (debug.synchronous or debug.check_ledger)
+        watched = debug.synchronous or debug.check_ledger or debug.before is not None
+        plain = debug.poison is None and not watched
         self._recorder = device.graphs if plain else None
         self._device, self._trace = device, trace
         self.refusal: CaptureRefused | None = None

@@ -22,6 +22,7 @@ from ooctrain.explain.lists import LISTS
 from ooctrain.explain.memory import MEMORY
 from ooctrain.explain.splitting import SPLITTING
 from ooctrain.explain.training import TRAINING
+from ooctrain.sched.list_words import INSTRUCTIONS
 
 CODES: Mapping[str, Explanation] = {
     **ARGUMENTS, **MEMORY, **SPLITTING, **COURSES, **LISTS, **TRAINING,
@@ -35,11 +36,13 @@ LAW_MEANING = (
 
 
 def all_codes() -> dict[str, str]:
-    """{code: title} of all error codes, of the verifier's rules and of the allocators' laws."""
+    """{code: title} of all error codes, of the verifier's rules, of the allocators' laws, and of
+    the instructions of a list."""
     return {
         **{code: entry.title for code, entry in CODES.items()},
         **{code: rule.title for code, rule in _rules().RULES.items()},
         **_laws(),
+        **{word: entry.title for word, entry in INSTRUCTIONS.items()},
     }
 
 
@@ -51,6 +54,9 @@ def find_code(code: str) -> tuple[str, Explanation]:
         ConfigError: an unknown code.
     """
     wanted = code.strip().upper()
+    if wanted.lower() in INSTRUCTIONS:
+        kind = INSTRUCTIONS[wanted.lower()]
+        return wanted.lower(), Explanation(kind.title, kind.meaning, kind.example, "")
     if wanted in CODES:
         return wanted, CODES[wanted]
     if wanted in _rules().RULES:
@@ -77,6 +83,8 @@ def explain_code(code: str) -> str:
     kind, example, meaning = "", "smallest example", textwrap.fill(entry.meaning, WIDTH)
     if known in _laws():
         kind, example = " (a law)", "what checks it"
+    elif known in INSTRUCTIONS:
+        kind = " (an instruction of a list)"
     elif known not in CODES:
         kind, example = " (a rule of the verifier)", "smallest list that breaks it"
         meaning = entry.meaning  # a docstring, with lines of its own

@@ -225,7 +225,7 @@ def _add(a, b):
     return a + b
 
 
-PACKAGES = ("numpy", "numba", "llvmlite", "click", "rich", "safetensors", "highspy")
+PACKAGES = ("numpy", "numba", "llvmlite", "click", "rich", "msgspec", "safetensors", "highspy")
 CHECKS: Mapping[str, Callable[[], Finding]] = MappingProxyType(
     {
         "Python": check_python,

@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Literal
 
 from ooctrain.sched.ledger import Issued, walk
 from ooctrain.sched.schedule import End, Free, Run, Schedule, SwapIn
@@ -21,8 +22,9 @@ from ooctrain.sched.spans import Spans
 from ooctrain.sched.timeline import Timeline
 from ooctrain.step.trace import Call, Trace
 
+Group = Literal["parameters", "activations", "gradients", "workspace"]
 #: What a reader asks of memory, from the ground up, and the kinds of variables that belong to it.
-GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+GROUPS: Mapping[Group, tuple[str, ...]] = MappingProxyType(
     {
         "parameters": ("param", "state", "region"),
         "activations": ("input", "activation", "stat", "aux"),
@@ -84,6 +86,14 @@ def group_curves(found: Sequence[Holding]) -> tuple[list[float], dict[str, list[
         held = 0
         curves[group] = [held := held + change for change in changes]
     return times, curves
+
+
+def held_at_peak(trace: Trace, schedule: Schedule, timeline: Timeline) -> dict[str, int]:
+    """{group: bytes} at the first moment at which most is held."""
+    _, curves = group_curves(holdings(trace, schedule, timeline))
+    whole = [sum(sizes) for sizes in zip(*curves.values(), strict=True)]
+    place = whole.index(max(whole)) if whole else None
+    return {group: 0 if place is None else curve[place] for group, curve in curves.items()}
 
 
 class _Books:

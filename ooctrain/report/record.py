@@ -9,19 +9,19 @@ record.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
-from ooctrain.errors import ConfigError, reason
-from ooctrain.report.holdings import GROUPS, Holding, holdings
+import msgspec
+
+from ooctrain.errors import ConfigError
+from ooctrain.report.holdings import Group, Holding, holdings
 from ooctrain.report.list_file import ListedStep, list_from_json, list_to_json
-from ooctrain.report.streams import STREAM_NAMES
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.timeline import Event, Timeline
-from ooctrain.step.foreign import parse_json
+from ooctrain.step.schema import Count, FileKind, Finite, Misfit
 
 #: What stands in the place of `drawing` where there is no step to draw.
 NOT_DRAWN: Mapping[str, None] = MappingProxyType(
@@ -56,6 +56,52 @@ class Record:
     listed: ListedStep | None = None
 
 
+class _EventFile(msgspec.Struct):
+    """An event in a record."""
+
+    stream: Literal["C", "D", "H", "N"]
+    name: str
+    start_us: Finite
+    end_us: Finite
+    index: Count
+
+
+class _TimelineFile(msgspec.Struct):
+    """The times in a record."""
+
+    makespan_us: Finite
+    peak_bytes: Count
+    host_peak_bytes: Count
+    bytes_out: Count
+    bytes_in: Count
+    compute_us: Finite
+    recompute_us: Finite
+    stall_us: Finite
+    events: tuple[_EventFile, ...]
+    ledger: tuple[tuple[Finite, Count], ...]
+
+
+class _RecordFile(msgspec.Struct):
+    """What a record holds of the numbers of a command; the rest is for others."""
+
+    timeline: _TimelineFile | None
+    budget_bytes: Count | None = None
+    phases: dict[str, str] | None = None
+    holdings: list[tuple[str, Group, Count, Finite, Finite]] | None = None
+    list: Any = None
+    model: Any = None
+    batch: Any = None
+    planner: Any = None
+    planned_by: Any = None
+    machine: Any = None
+
+
+_RECORD = FileKind(
+    _RecordFile, "is no record", "OOC-118",
+    "`ooctrain simulate MODEL --json FILE` writes one; so do plan and train",
+)  # fmt: skip
+
+
 def drawing(plan: Plan, timeline: Timeline, predicted: Timeline | None = None) -> dict[str, Any]:
     """The part of a command's numbers that `read_record` needs, as plain data.
 
@@ -79,100 +125,63 @@ def read_record(path: str) -> Record:
     Raises:
         ConfigError: not there, not such a file, or one of a step that was never planned.
     """
-    try:
-        with open(path, encoding="utf-8") as file:
-            data = parse_json(file.read())
-    except (OSError, ValueError) as error:
-        raise _refuse(f"{path} is no record: {reason(error)}") from error
+    data = _RECORD.plain(path)
     if isinstance(data, dict) and "schedule" in data:
-        raise _refuse(
-            f"{path} is a plan file: it holds a list, and neither names nor times",
+        raise _RECORD.refused(
+            path, "it is a plan file, which holds a list, and neither names nor times",
             "`ooctrain simulate MODEL --plan FILE --json RECORD` gives it both",
-        )
+        )  # fmt: skip
     if not isinstance(data, dict) or "timeline" not in data:
-        raise _refuse(f"{path} is no record: it has no time line")
+        raise _RECORD.refused(path, "it has no time line")
     if data["timeline"] is None:
         why = str(data.get("error") or "there was no plan").splitlines()[0]
-        raise _refuse(f"{path} holds no step: {why}", "mend that first, and write the file again")
+        raise _RECORD.refused(
+            path, f"it holds no step: {why}", "mend that first, and write the file again"
+        )
     try:
-        return _record(data)
+        return _record(_RECORD.made(data, path))
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise _refuse(f"{path} is no record: {error!r}") from error
+        if isinstance(error, ConfigError):
+            raise
+        misfit = error if isinstance(error, Misfit) else repr(error)
+        raise _RECORD.refused(path, misfit) from error
 
 
-def _record(data: Mapping[str, Any]) -> Record:
-    listed = list_from_json(data["list"]) if data.get("list") else None
-    if listed and any(row["index"] >= len(listed.lines) for row in data["timeline"]["events"]):
+def _record(file: _RecordFile) -> Record:
+    assert file.timeline is not None, "it was looked at before"
+    rows = tuple(
+        Holding(*row) for place, row in enumerate(file.holdings or ())
+        if _in_order(f"$.holdings[{place}]", *row[3:])
+    )  # fmt: skip
+    phases = {str(call): str(phase) for call, phase in (file.phases or {}).items()}
+    listed = list_from_json(file.list) if file.list else None
+    if listed and any(event.index >= len(listed.lines) for event in file.timeline.events):
         raise ValueError("an instruction ran that the list does not have")
-    phases = data.get("phases") or {}
-    budget = data.get("budget_bytes")
-    return Record(
-        _title(data),
-        _timeline(data["timeline"]),
-        None if budget is None else _whole(budget),
-        {str(call): str(phase) for call, phase in phases.items()},
-        tuple(_holding(row) for row in data.get("holdings") or ()),
-        listed,
-    )
+    return Record(_title(file), _timeline(file.timeline), file.budget_bytes, phases, rows, listed)
 
 
-def _title(data: Mapping[str, Any]) -> str:
-    words = [str(data.get("model") or "a step")]
+def _title(file: _RecordFile) -> str:
+    words = [str(file.model or "a step")]
     if SPLIT in words[0]:
         words.append("another network than the whole one")
-    told = {"batch": data.get("batch"), "planner": data.get("planned_by") or data.get("planner")}
+    told = {"batch": file.batch, "planner": file.planned_by or file.planner}
     words += [f"{key} {value}" for key, value in told.items() if value]
-    where = f" on {data['machine']}" if data.get("machine") else ""
+    where = f" on {file.machine}" if file.machine else ""
     return ", ".join(words) + where
 
 
-def _timeline(data: Mapping[str, Any]) -> Timeline:
-    sums = {name: (_time if name.endswith("_us") else _whole)(data[name]) for name in _SUMS}
-    return Timeline(
-        **sums,  # type: ignore[arg-type]
-        events=tuple(_event(row) for row in data["events"]),
-        ledger=tuple((_time(time_us), _whole(held)) for time_us, held in data["ledger"]),
+def _timeline(file: _TimelineFile) -> Timeline:
+    sums = {name: getattr(file, name) for name in _SUMS}
+    events = tuple(
+        Event(row.stream, row.name, row.start_us, row.end_us, row.index)
+        for place, row in enumerate(file.events)
+        if _in_order(f"$.timeline.events[{place}]", row.start_us, row.end_us)
     )
+    return Timeline(**sums, events=events, ledger=file.ledger)
 
 
-def _event(row: Mapping[str, Any]) -> Event:
-    if row["stream"] not in STREAM_NAMES:
-        raise ValueError(f"no stream is called {row['stream']!r}")
-    return Event(
-        row["stream"], str(row["name"]), *_stretch(row["start_us"], row["end_us"]),
-        _whole(row["index"]),
-    )  # fmt: skip
-
-
-def _holding(row: Any) -> Holding:
-    name, group, size_bytes, from_us, until_us = row
-    if group not in GROUPS:
-        raise ValueError(f"no group of memory is called {group!r}")
-    return Holding(str(name), group, _whole(size_bytes), *_stretch(from_us, until_us))
-
-
-def _stretch(from_us: Any, until_us: Any) -> tuple[float, float]:
-    """The two ends of a stretch of time."""
-    first, last = _time(from_us), _time(until_us)
-    if last < first:
-        raise ValueError(f"{last} us is before {first} us")
-    return first, last
-
-
-def _time(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"{value!r} is no time")
-    return float(value)
-
-
-def _whole(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"{value!r} is no number of bytes or place in a list")
-    return value
-
-
-def _refuse(what: str, fix: str = "") -> ConfigError:
-    return ConfigError(
-        what, code="OOC-118",
-        fix=fix or "`ooctrain simulate MODEL --json FILE` writes one; so do plan and train",
-    )  # fmt: skip
+def _in_order(place: str, from_us: float, until_us: float) -> bool:
+    """True. Raises Misfit: a stretch of time ends before it begins."""
+    if until_us < from_us:
+        raise Misfit(place, f"expected an end at {from_us} us or later, got {until_us} us")
+    return True

@@ -8,11 +8,12 @@ more room.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from types import MappingProxyType
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -102,13 +103,37 @@ def layer_table(rows: Sequence[LayerRow]) -> Table:
     return table
 
 
-def facts(pairs: Sequence[tuple[str, str]]) -> Text:
-    """Names with their values, aligned, a line each."""
-    width = max((len(name) for name, _ in pairs), default=0) + 2
-    lines = [
-        Text(f"{name:{width}}", style="dim").append(value, style="default") for name, value in pairs
-    ]
-    return Text("\n").join(lines)
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Names with their values, aligned; a value that is wider than the console goes on below
+    itself."""
+
+    pairs: tuple[tuple[str, str], ...]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        indent = max((len(name) for name, _ in self.pairs), default=0) + 2
+        room = max(1, options.max_width - indent)
+        for name, value in self.pairs:
+            rows = Text(value, style="default").wrap(console, room) if value else [Text("")]
+            for row, label in zip(rows, [name, *[""] * len(rows)], strict=False):
+                row.rstrip()
+                yield Text(f"{label:{indent}}", style="dim").append_text(row)
+
+
+def facts(pairs: Sequence[tuple[str, str]]) -> Facts:
+    """Names with their values, a line each."""
+    return Facts(tuple(pairs))
+
+
+def flowing(fields: Sequence[str], columns: int, indent: int = 4) -> str:
+    """Fields side by side, in as many lines as they need; all but the first line are indented."""
+    lines = [fields[0]]
+    for field in fields[1:]:
+        if len(lines[-1]) + 2 + len(field) <= columns:
+            lines[-1] += f"  {field}"
+        else:
+            lines.append(" " * indent + field)
+    return "\n".join(lines)
 
 
 def lanes(timeline: Timeline, width: int, blocks: str = BLOCKS) -> Group:

@@ -36,9 +36,12 @@ def with_calls(
     variable_ids = {v.id: new for new, v in enumerate(variables)}
     call_ids = {call.id: new for new, call in enumerate(calls)}
     call_ids |= {gone: call_ids[now] for gone, now in (stands_for or {}).items()}
+    if len(variables) < len(trace.variables) or any(old != new for old, new in call_ids.items()):
+        variables = [v if v.id == new else replace(v, id=new) for new, v in enumerate(variables)]
+        calls = [_renumbered(call, variable_ids, call_ids) for call in calls]
     result = Trace(
-        tuple(replace(v, id=variable_ids[v.id]) for v in variables),
-        tuple(_renumbered(call, variable_ids, call_ids) for call in calls),
+        tuple(variables),
+        tuple(calls),
         MappingProxyType(
             {variable_ids[new]: variable_ids[old] for new, old in trace.carries.items()}
         ),

@@ -22,9 +22,12 @@ from ooctrain.step.trace import Call, Trace
 def share_storage(trace: Trace) -> Trace:
     """Sets `reuse` wherever an operation can work in place and its input is free."""
     lasting = {*trace.initial, *trace.carries, *trace.outputs.values()}
-    return with_calls(
-        trace, [replace(call, reuse=_reuse(trace, call, lasting)) for call in trace.calls]
-    )
+    reuses = [_reuse(trace, call, lasting) for call in trace.calls]
+    calls = [
+        call if reuse == call.reuse else replace(call, reuse=reuse)
+        for call, reuse in zip(trace.calls, reuses, strict=True)
+    ]
+    return with_calls(trace, calls)
 
 
 def _reuse(trace: Trace, call: Call, lasting: set[int]) -> Mapping[int, int]:

@@ -9,24 +9,120 @@ is refused with a ConfigError. `Schedule` and `Plan` call this file for their `t
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from numbers import Integral, Real
-from operator import index
-from typing import Any
+from typing import Any, Literal
+
+import msgspec
 
 from ooctrain.errors import ConfigError, PlanMismatch
-from ooctrain.sched.instructions import End, Fence, Free, Instruction, Range, Run, SwapIn, SwapOut
+from ooctrain.sched.instructions import (
+    WORDS,
+    End,
+    Fence,
+    Free,
+    Instruction,
+    Range,
+    Run,
+    SwapIn,
+    SwapOut,
+)  # fmt: skip
+from ooctrain.step.schema import FileKind
 from ooctrain.units import Granule
 
 FORMAT_VERSION = 1
-_KINDS: Mapping[str, type] = {
-    "run": Run, "end": End, "out": SwapOut, "in": SwapIn, "free": Free, "fence": Fence,
-}  # fmt: skip
-_NAMES = {kind: name for name, kind in _KINDS.items()}
-
 #: The four parts of a schedule: instructions, ranges on the device and on the host, granule.
 Parts = tuple[tuple[Instruction, ...], tuple[Range, ...], tuple[Range, ...], Granule]
+
+
+class _RunRow(msgspec.Struct, array_like=True, tag="run", forbid_unknown_fields=True):
+    """["run", call, keep or null]."""
+
+    call: int
+    keep: tuple[int, ...] | None
+
+
+class _EndRow(msgspec.Struct, array_like=True, tag="end", forbid_unknown_fields=True):
+    """["end", call]."""
+
+    call: int
+
+
+class _PartRow(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """[word, variable, lo, hi]."""
+
+    var: int
+    lo: int
+    hi: int
+
+
+class _OutRow(_PartRow, tag="out"):
+    """A copy to the host."""
+
+
+class _InRow(_PartRow, tag="in"):
+    """A copy to the device."""
+
+
+class _FreeRow(_PartRow, tag="free"):
+    """Memory that is given back."""
+
+
+class _FenceRow(msgspec.Struct, array_like=True, tag="fence", forbid_unknown_fields=True):
+    """["fence"]."""
+
+
+_Row = _RunRow | _EndRow | _OutRow | _InRow | _FreeRow | _FenceRow
+
+
+class _GranuleFile(msgspec.Struct):
+    """A granule in a file."""
+
+    size_bytes: int
+    ranges: bool
+    fixed_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        self.granule()
+
+    def granule(self) -> Granule:
+        """The granule. Raises ConfigError: a size that is none."""
+        return Granule(self.size_bytes, self.ranges, self.fixed_bytes)
+
+
+class _ScheduleFile(msgspec.Struct):
+    """A list in a file."""
+
+    granule: _GranuleFile
+    start_device: tuple[Range, ...]
+    start_host: tuple[Range, ...]
+    instructions: tuple[_Row, ...]
+
+
+class _BoundFile(msgspec.Struct, forbid_unknown_fields=True):
+    """A bound in a file."""
+
+    makespan_us: float
+    kind: str
+
+
+class PlanFile(msgspec.Struct):
+    """What stands in a plan file."""
+
+    version: Literal[1]
+    trace_fingerprint: str
+    rewrites: tuple[str, ...]
+    schedule: _ScheduleFile
+    makespan_us: float
+    peak_bytes: int
+    host_peak_bytes: int
+    lower_bound: _BoundFile | None
+    notes: dict[str, Any]
+
+
+_FIX = "`ooctrain plan MODEL --save FILE` writes one"
+_SCHEDULE = FileKind(_ScheduleFile, "is not a schedule", "OOC-104", _FIX)
+PLAN_FILE = FileKind(PlanFile, "is not a plan file", "OOC-104", _FIX)
 
 
 def schedule_to_json(parts: Parts) -> dict[str, Any]:
@@ -46,13 +142,7 @@ def schedule_to_json(parts: Parts) -> dict[str, Any]:
 
 def schedule_from_json(data: Mapping[str, Any]) -> Parts:
     """Raises ConfigError where the data is not a schedule."""
-    with refused_as("not a schedule"):
-        return (
-            tuple(_instruction(row) for row in data["instructions"]),
-            tuple(_range(row) for row in data["start_device"]),
-            tuple(_range(row) for row in data["start_host"]),
-            _granule(data["granule"]),
-        )
+    return _parts(_SCHEDULE.made(data))
 
 
 def plan_to_json(trace_fingerprint: str, parts: Mapping[str, Any]) -> dict[str, Any]:
@@ -71,40 +161,36 @@ def plan_to_json(trace_fingerprint: str, parts: Mapping[str, Any]) -> dict[str, 
         ) from error  # fmt: skip
 
 
-def check_plan_file(data: Any, trace_fingerprint: str) -> None:
-    """Raises ConfigError unless it is a plan file of this version, PlanMismatch unless it was made
-    for this trace.
+def plan_from_json(data: Any, trace_fingerprint: str, name: str) -> tuple[PlanFile, Parts]:
+    """What a plan file says.
+
+    Args:
+        name: of the file, for errors.
+
+    Raises:
+        ConfigError: it is no plan file of this version.
+        PlanMismatch: it was made for another trace.
     """
     if not isinstance(data, Mapping) or data.get("version") != FORMAT_VERSION:
-        raise ConfigError(
-            "not a plan file of version 1",
-            code="OOC-104",
-            fix="`ooctrain plan MODEL --save FILE` writes one",
-        )
+        raise PLAN_FILE.refused(name, f"it is no object of version {FORMAT_VERSION}")
     if data.get("trace_fingerprint") != trace_fingerprint:
         raise PlanMismatch(
             "this plan was made for another trace",
             numbers=f"plan {data.get('trace_fingerprint')}, trace {trace_fingerprint}",
             fix="trace with the same model, batch, optimizer and threads, or plan again",
         )
+    found = PLAN_FILE.made(data, name)
+    return found, _parts(found.schedule)
 
 
-@contextmanager
-def refused_as(what: str) -> Iterator[None]:
-    """Within the `with` block, what cannot be read raises ConfigError(what)."""
-    try:
-        yield
-    except (KeyError, TypeError, ValueError) as error:
-        raise ConfigError(
-            f"{what}: {error!r}",
-            code="OOC-104",
-            fix="`ooctrain plan MODEL --save FILE` writes another",
-        ) from error
+def _parts(file: _ScheduleFile) -> Parts:
+    instructions = tuple(_instruction(row) for row in file.instructions)
+    return instructions, file.start_device, file.start_host, file.granule.granule()
 
 
 def _row(instruction: Instruction) -> list:
     """Its row in a plan file: its name, then its fields."""
-    row: list = [_NAMES[type(instruction)]]
+    row: list = [WORDS[type(instruction)]]
     match instruction:
         case Run(call, keep):
             return [*row, call, keep if keep is None else list(keep)]
@@ -115,26 +201,20 @@ def _row(instruction: Instruction) -> list:
     return row
 
 
-def _instruction(row: Sequence) -> Instruction:
-    """The instruction of a row; KeyError, TypeError or ValueError where it is none."""
-    name, *fields = row
-    kind = _KINDS[name]
-    if kind is Run:
-        call, keep = fields
-        return Run(index(call), None if keep is None else tuple(map(index, keep)))
-    return kind(*map(index, fields))
-
-
-def _range(row: Sequence) -> Range:
-    variable, lo, hi = map(index, row)
-    return variable, lo, hi
-
-
-def _granule(data: Mapping[str, Any]) -> Granule:
-    ranges = data["ranges"]
-    if not isinstance(ranges, bool):
-        raise TypeError(f"ranges: {ranges!r} is neither true nor false")
-    return Granule(index(data["size_bytes"]), ranges, index(data.get("fixed_bytes", 0)))
+def _instruction(row: _Row) -> Instruction:
+    """The instruction of a row."""
+    match row:
+        case _RunRow(call, keep):
+            return Run(call, keep)
+        case _EndRow(call):
+            return End(call)
+        case _OutRow(var, lo, hi):
+            return SwapOut(var, lo, hi)
+        case _InRow(var, lo, hi):
+            return SwapIn(var, lo, hi)
+        case _FreeRow(var, lo, hi):
+            return Free(var, lo, hi)
+    return Fence()
 
 
 def _python_number(value: object) -> int | float:

@@ -28,13 +28,6 @@ from ooctrain.sched.instructions import (
     describe_instruction,
     whole,
 )
-from ooctrain.sched.plan_file import (
-    check_plan_file,
-    plan_to_json,
-    refused_as,
-    schedule_from_json,
-    schedule_to_json,
-)
 from ooctrain.step.trace import Trace
 from ooctrain.units import BYTES, Granule
 
@@ -68,14 +61,14 @@ class Schedule:
 
     def to_json(self) -> dict[str, Any]:
         """Plain lists and numbers; `from_json` gives back an equal schedule."""
-        return schedule_to_json(
+        return _plan_file().schedule_to_json(
             (self.instructions, self.start_device, self.start_host, self.granule)
         )
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Schedule:
         """Raises ConfigError where the data is not a schedule."""
-        return Schedule(*schedule_from_json(data))
+        return Schedule(*_plan_file().schedule_from_json(data))
 
     def __str__(self) -> str:
         return self.text()
@@ -155,24 +148,26 @@ class Plan:
             "lower_bound": self.lower_bound and asdict(self.lower_bound),
             "notes": dict(self.notes),
         }
-        return plan_to_json(self.trace.fingerprint, parts)
+        return _plan_file().plan_to_json(self.trace.fingerprint, parts)
 
     @staticmethod
-    def from_json(data: Mapping[str, Any], trace: Trace) -> Plan:
+    def from_json(data: Mapping[str, Any], trace: Trace, name: str = "") -> Plan:
         """A plan file read back for the (rewritten) trace that it was made for.
+
+        Args:
+            name: of the file, for errors.
 
         Raises:
             ConfigError: not a plan file, or of a version this library does not know.
             PlanMismatch: made for another trace.
         """
-        check_plan_file(data, trace.fingerprint)
-        with refused_as("broken plan file"):
-            bound = data["lower_bound"] and LowerBound(**data["lower_bound"])
-            return Plan(
-                trace, tuple(data["rewrites"]), Schedule.from_json(data["schedule"]),
-                data["makespan_us"], data["peak_bytes"], data["host_peak_bytes"], bound,
-                dict(data["notes"]),
-            )  # fmt: skip
+        file, parts = _plan_file().plan_from_json(data, trace.fingerprint, name)
+        found = file.lower_bound
+        bound = None if found is None else LowerBound(found.makespan_us, found.kind)
+        return Plan(
+            trace, file.rewrites, Schedule(*parts), file.makespan_us, file.peak_bytes,
+            file.host_peak_bytes, bound, file.notes,
+        )  # fmt: skip
 
     def save(self, path: str) -> None:
         """Writes the plan file."""
@@ -182,7 +177,15 @@ class Plan:
 
 
 def _list_text() -> ModuleType:
-    # Not at the top: lists are planned, proved and run a thousand times for each one that is read.
-    from ooctrain.sched import list_text
+    return _forms()[0]
 
-    return list_text
+
+def _plan_file() -> ModuleType:
+    return _forms()[1]
+
+
+def _forms() -> tuple[ModuleType, ModuleType]:
+    # Not at the top: lists are planned, proved and run a thousand times for each one that is read.
+    from ooctrain.sched import list_text, plan_file
+
+    return list_text, plan_file

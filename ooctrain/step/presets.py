@@ -19,13 +19,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 from platformdirs import user_cache_dir
 
-from ooctrain.errors import ConfigError, reason
-from ooctrain.step.foreign import parse_json
+from ooctrain.errors import ConfigError
 from ooctrain.step.machine import Machine
+from ooctrain.step.schema import FileKind
 from ooctrain.units import GIB
 
 CALIBRATION_VERSION = 1
@@ -232,7 +233,17 @@ def save_calibration(measured: Machine, path: Path) -> None:
     path.write_text(text + "\n", encoding="utf-8")
 
 
-_UNREADABLE = (OSError, KeyError, TypeError, ValueError, AttributeError, OverflowError)
+class _CalibrationFile(msgspec.Struct):
+    """What stands in a calibration file."""
+
+    version: Literal[1]
+    machine: Machine
+
+
+_CALIBRATION = FileKind(
+    _CalibrationFile, "is not a calibration of this library", "OOC-105",
+    "measure again with `ooctrain calibrate`, or name a preset with --machine",
+)  # fmt: skip
 
 
 def load_calibration(path: Path) -> Machine:
@@ -241,17 +252,7 @@ def load_calibration(path: Path) -> Machine:
     Raises:
         ConfigError: the file is missing, broken, or of another version.
     """
-    try:
-        data = parse_json(path.read_text(encoding="utf-8"))
-        if data["version"] != CALIBRATION_VERSION:
-            raise ValueError(f"version {data['version']}, not {CALIBRATION_VERSION}")
-        return Machine(**data["machine"])
-    except _UNREADABLE as error:
-        raise ConfigError(
-            f"{path} is not a calibration of this library: {reason(error)}",
-            code="OOC-105",
-            fix="measure again with `ooctrain calibrate`, or name a preset with --machine",
-        ) from error
+    return _CALIBRATION.read(path).machine
 
 
 def with_link(base: Machine, bandwidth_bytes_per_us: float) -> Machine:

@@ -10,19 +10,23 @@ replay, which identify blocks by pointer and so are bound to the allocator they 
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar
+
+import msgspec
 
 from ooctrain.alloc.base import Allocator, Block, Reached
 from ooctrain.alloc.static import Forecast, Lifetime
 from ooctrain.alloc.wrapper import Wrapper
 from ooctrain.errors import ConfigError, OutOfDeviceMemory, reason
 from ooctrain.step.foreign import parse_json
+from ooctrain.step.schema import Misfit, fitted
 from ooctrain.units import MAX_BYTES, Granule
 
 FORMAT, VERSION = "ooctrain-allocation-log", 1
+Line = TypeVar("Line")
 Op = Literal["allocate", "free", "reserve", "map", "unmap", "refused", "step"]
 
 
@@ -95,12 +99,12 @@ class AllocationLog:
                 fix="`ooctrain plan MODEL --allocation-log FILE` writes one",
             ) from error
         lines = text.splitlines()
-        header = _read_header(path, lines[0] if lines else "")
+        header = _fitted_line(_HeaderFile, path, 1, lines[0] if lines else "")
         requests = tuple(_read_lines(path, lines[1:]))
         check_requests(requests, str(path))
         return cls(
-            requests, header["allocator"], header["granule"], header["budget_bytes"],
-            header["about"], frozenset(header["parameters"]),
+            requests, header.allocator, header.granule, header.budget_bytes, header.about,
+            frozenset(header.parameters),
         )  # fmt: skip
 
 
@@ -265,40 +269,51 @@ def _as_line(request: Request) -> dict[str, Any]:
     return {"op": op, "id": request.key}
 
 
-def _read_header(path: str | Path, line: str) -> Mapping[str, Any]:
-    """The header with what may be absent filled in, its granule made."""
-    try:
-        header = parse_json(line)
-        found, version = header["format"], header["version"]
-        granule, _, _ = header["granule"], header["budget_bytes"], header["allocator"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise _not_a_log(path, 1, "its first line is no header") from error
-    if found != FORMAT or version != VERSION:
-        raise _not_a_log(path, 1, f"it is {found} version {version}, this reads {VERSION}")
-    try:
-        return {"about": "", "parameters": [], **header, "granule": Granule(**granule)}
-    except (ValueError, TypeError) as error:
-        raise _not_a_log(path, 1, f"its header has no granule, but {granule!r}") from error
+class _HeaderFile(msgspec.Struct):
+    """The first line of a log."""
+
+    format: Literal["ooctrain-allocation-log"]
+    version: Literal[1]
+    granule: Granule
+    budget_bytes: int
+    allocator: str
+    about: str = ""
+    parameters: list[str] = []
+
+
+class _LineFile(msgspec.Struct):
+    """Each other line of a log."""
+
+    op: Op
+    id: int = -1
+    bytes: int = 0
+    lo: int = 0
+    hi: int = 0
+    tag: str = ""
 
 
 def _read_lines(path: str | Path, lines: Sequence[str]) -> Iterator[Request]:
-    known = get_args(Op)
     for number, line in enumerate(lines, 2):
-        try:
-            found = parse_json(line)
-            op = found["op"]
-            if op not in known:
-                raise KeyError(op)
-            yield Request(
-                op, int(found.get("id", -1)), int(found.get("bytes", 0)), int(found.get("lo", 0)),
-                int(found.get("hi", 0)), str(found.get("tag", "")),
-            )  # fmt: skip
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise _not_a_log(path, number, f"{line[:60]!r} is no request") from error
+        found = _fitted_line(_LineFile, path, number, line)
+        yield Request(found.op, found.id, found.bytes, found.lo, found.hi, found.tag)
 
 
-def _not_a_log(path: str | Path, line: int, why: str) -> ConfigError:
+def _fitted_line(schema: type[Line], path: str | Path, number: int, line: str) -> Line:
+    """A line of JSON as an object. Raises ConfigError: it is none; it names the line."""
+    try:
+        return fitted(schema, parse_json(line))
+    except ValueError as error:
+        place = error.place if isinstance(error, Misfit) else ""
+        wrong = f"{line[:60]!r} is no request"
+        if schema is _HeaderFile:
+            of_granule = place.startswith("$.granule")
+            wrong = "its header has no granule" if of_granule else "its first line is no header"
+        raise _not_a_log(path, number, f"{wrong}: {error}", place) from error
+
+
+def _not_a_log(path: str | Path, line: int, why: str, place: str = "") -> ConfigError:
     return ConfigError(
-        f"{path} is not an allocation log: {why}", code="OOC-114", where=f"line {line}",
+        f"{path} is not an allocation log: {why}", code="OOC-114",
+        where=f"line {line}{place and f', {place}'}",
         fix="`ooctrain plan MODEL --allocation-log FILE` writes one",
     )  # fmt: skip

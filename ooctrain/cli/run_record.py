@@ -1,0 +1,94 @@
+"""What a training run was asked for, what it did, and the two together: data alone.
+
+The loop of `training.py` fills a `RunRecord` step by step; the display, the summary and the file of
+`--json` read it. Read next: `training.py`, `live.py`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from statistics import median
+
+from ooctrain.cli.options import Extent, MemoryOptions, Workload
+from ooctrain.cli.workload import Task
+from ooctrain.sched.timeline import Timeline
+from ooctrain.train import Trainer
+
+#: The first step brings memory and caches into their state; it is not counted as a step time.
+WARMUP_STEPS = 1
+KEPT_TIMELINES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What the user typed: what is trained, in how much memory, how far."""
+
+    workload: Workload
+    memory: MemoryOptions
+    extent: Extent
+
+
+@dataclass(frozen=True, slots=True)
+class EpochEnd:
+    """What an epoch came to.
+
+    Args:
+        number: of the epoch, from 1.
+        loss: mean of its steps.
+        accuracy: on the test part; None where there is none.
+    """
+
+    number: int
+    loss: float
+    accuracy: float | None
+
+
+@dataclass(slots=True)
+class RunRecord:
+    """What a run did.
+
+    Args:
+        losses: of all steps, those before a resume included.
+        step_us: wall-clock times of this process's steps.
+        plan_us: of tracing and planning before them; next to nothing where shapes stay.
+        timeline: of the last step, measured.
+        timelines: of the last steps that are no warm-up.
+        epochs: those that ended in this process.
+        test_loss, test_accuracy: on the test part, the last time; None where there is none.
+        tested_at: steps done then.
+        saved: checkpoints written.
+        identical_to_incore: None where it was not asked for.
+        incore_step_us: wall-clock times of the in-core run's steps.
+        incore_timelines: of its last steps.
+    """
+
+    losses: list[float] = field(default_factory=list)
+    step_us: list[float] = field(default_factory=list)
+    plan_us: list[float] = field(default_factory=list)
+    timeline: Timeline | None = None
+    timelines: deque[Timeline] = field(default_factory=lambda: deque(maxlen=KEPT_TIMELINES))
+    epochs: list[EpochEnd] = field(default_factory=list)
+    test_loss: float | None = None
+    test_accuracy: float | None = None
+    tested_at: int | None = None
+    saved: int = 0
+    identical_to_incore: bool | None = None
+    incore_step_us: list[float] = field(default_factory=list)
+    incore_timelines: deque[Timeline] = field(default_factory=deque)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingRun:
+    """A training that goes on: what was asked for, what is trained and by whom, what it did."""
+
+    options: RunOptions
+    task: Task
+    trainer: Trainer
+    record: RunRecord = field(default_factory=RunRecord)
+
+
+def typical_us(step_us: list[float]) -> float | None:
+    """The median without the warm-up, if anything is left."""
+    counted = step_us[WARMUP_STEPS:] or step_us
+    return median(counted) if counted else None
