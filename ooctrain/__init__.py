@@ -122,5 +122,10 @@ def __getattr__(name: str) -> Any:
     return value
 
 
+def drawn(thing: object, form: str) -> str:
+    """What a notebook shows of a thing, for `step/shown.py`: "html_of" it, or "svg_of" it."""
+    return getattr(import_module("ooctrain.report.notebook"), form)(thing)
+
+
 def __dir__() -> list[str]:
     return list(__all__)

@@ -26,6 +26,7 @@ from bisect import bisect_left, insort
 from collections.abc import Sequence
 from typing import Any
 
+from ooctrain.alloc.arena_map import ArenaSnapshot
 from ooctrain.alloc.base import Block, Books, Reached, Stats
 from ooctrain.devices.base import Memory
 from ooctrain.units import Granule
@@ -122,11 +123,13 @@ class BestFit:
     def snapshot(self) -> dict[str, Any]:
         """Live blocks and holes, as plain data."""
         holes = sorted((offset, size) for size, offset in self._by_size)
-        return {
-            **self._books.layout(base=self._base),
-            "holes": [list(hole) for hole in holes],
-            "top": self._top,
-        }
+        return ArenaSnapshot(
+            {
+                **self._books.layout(base=self._base),
+                "holes": [list(hole) for hole in holes],
+                "top": self._top,
+            }
+        )
 
     def close(self) -> list[Block]:
         return self._books.close()
