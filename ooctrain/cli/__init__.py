@@ -41,6 +41,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "compare": "Compare planners, with a bound for each cell.",
         "report": "Draw a step that plan, simulate or train wrote with --json.",
         "grade": "Grade a planner or an allocator for an assignment.",
+        "tutorials": "List tutorials, puzzles and assignments, or copy them to work in.",
         "replay": "Ask several allocators for what an allocation log holds.",
         "reproduce": "Compute a figure or table of the papers.",
         "calibrate": "Measure this machine and save the result.",

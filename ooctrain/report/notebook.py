@@ -40,6 +40,11 @@ _PAGE = '<div style="font:13px/1.5 system-ui,sans-serif;overflow-x:auto;max-widt
 _LIST = '<pre style="font-size:12px;line-height:1.35;overflow-x:auto">'
 
 
+def drawn(thing: object, form: str) -> str:
+    """A thing as "html" or as "svg"."""
+    return html_of(thing) if form == "html" else svg_of(thing)
+
+
 def html_of(thing: object) -> str:
     """Facts, the picture and, of a list, its first lines."""
     match thing:
