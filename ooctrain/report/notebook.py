@@ -115,7 +115,7 @@ def _lines(schedule: Schedule, trace: Trace | None) -> str:
 def _plan_svg(plan: Plan) -> str:
     """The step on this machine, which need not be the one that it was planned for."""
     machine = find_machine(None)
-    phases = {call.name: call.phase for call in plan.trace.calls}
+    phases: Mapping[str, str] = {call.name: call.phase for call in plan.trace.calls}
     timeline, phases = _in_columns(simulate(plan.schedule, plan.trace, machine), phases)
     title = f"{plan.notes.get('planner', 'plan')} on {machine.name}"
     return timelines_svg({title: timeline}, phases=phases)
