@@ -72,6 +72,7 @@ notebooks: .venv-docs/$(STAMP).stamp
 
 docs: notebooks
 	$(DOCS_BIN)/python -m sphinx -W -b html docs docs/_build/html
+	$(DOCS_BIN)/python docs/pages/links.py docs/_build/html
 
 .venv/$(STAMP).stamp:
 	$(PYTHON) -m venv .venv

@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import argparse
 import ast
-import hashlib
 import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
 import jupytext
@@ -26,6 +25,7 @@ import nbformat
 from nbconvert.preprocessors import ExecutePreprocessor
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell
+from prose import library_digest
 
 ROOT = Path(__file__).resolve().parents[2]
 TUTORIALS = ROOT / "tutorials"
@@ -64,7 +64,7 @@ def notebook_of(script: Path) -> NotebookNode:
     made.cells = cells
     made.metadata = {
         "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"},
-        "language_info": {"name": "python"},
+        "language_info": {"name": "python", "pygments_lexer": "python"},
         "colab": {"provenance": []},
         "ooctrain": {"digest": digest(script)},
     }
@@ -108,17 +108,9 @@ def _number(text: str) -> object:
     return eval(text, {})
 
 
-@cache
-def _library() -> bytes:
-    found = hashlib.sha256()
-    for path in [Path(__file__), TUTORIALS / "lesson.py", *sorted(ROOT.glob("ooctrain/**/*.py"))]:
-        found.update(path.read_bytes())
-    return found.digest()
-
-
 def digest(script: Path) -> str:
     """Of all that decides what a notebook shows."""
-    return hashlib.sha256(_library() + script.read_bytes()).hexdigest()[:16]
+    return library_digest(Path(__file__), TUTORIALS / "lesson.py", script)
 
 
 def build(script: Path, target: Path) -> str:
