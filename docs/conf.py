@@ -19,6 +19,7 @@ html_static_path = ["../tutorials/pictures"]
 html_title = "ooctrain"
 myst_heading_anchors = 3
 myst_enable_extensions = ["colon_fence"]
+smartquotes = False  # `--data` has two hyphens
 nb_execution_mode = "off"  # the gallery shows recorded output
 exclude_patterns = ["_build", "pages"]
 

@@ -8,7 +8,6 @@ the asserts at the end of a tutorial are about the library, the exercises about 
 
 from __future__ import annotations
 
-import builtins
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -71,17 +70,11 @@ class Lesson:
         return right
 
     def picture(self, name: str, svg: str) -> None:
-        """Writes an SVG picture into the folder `pictures` and says where; a notebook shows it
-        below the cell, too.
-        """
+        """Writes an SVG picture into the folder `pictures` and says where."""
         PICTURES.mkdir(exist_ok=True)
         path = PICTURES / name
         path.write_text(svg, encoding="utf-8")
         print(f"    picture: {path.relative_to(PICTURES.parent.parent).as_posix()}")
-        if hasattr(builtins, "get_ipython"):
-            from IPython.display import SVG, display
-
-            display(SVG(svg))
 
 
 def equal_stages(stages: int, size_bytes: int = 100, forward_us: int = 10) -> Trace:

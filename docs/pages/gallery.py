@@ -78,6 +78,7 @@ def _card(lesson: Lesson, page: str) -> str:
     text = (TUTORIALS / lesson.path).read_text(encoding="utf-8")
     goal = _GOAL.search(text)
     told = " ".join(goal[1].replace("\n#", " ").split()) if goal else ""
+    told = told[:1].upper() + told[1:]
     if lesson.minutes:
         told += f" {lesson.minutes} minutes."
     number = Path(page).name.partition("_")[0]

@@ -3,19 +3,17 @@
     python docs/pages/notebooks.py build/notebooks --jobs 2
 
 The scripts stay the only source. jupytext cuts a script into cells; a first cell is added that
-installs the package where it is missing (Colab), and before each prediction a cell with the guess,
-so that a reader changes a number and not the experiment. Each notebook is then executed in a folder
-of its own. A notebook remembers a digest of its script and of the library; it is executed again
+installs the package where it is missing (Colab). A cell that asks for a prediction has an input box
+where somebody can answer, and goes on without one while it is executed here. Each notebook runs in
+a folder of its own. It remembers a digest of its script and of the library, and is executed again
 only after one of them has changed. Read next: `gallery.py`, which shows them on the site.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
 import sys
 import tempfile
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -56,11 +54,11 @@ def scripts() -> list[Path]:
 def notebook_of(script: Path) -> NotebookNode:
     """A script as a notebook that has not been executed."""
     made = jupytext.read(script, fmt="py:percent")
-    cells = [new_code_cell(FIRST_CELL, metadata={"tags": ["first"]})]
-    for cell in made.cells:
-        cells += with_guesses(cell, len(cells)) if cell.cell_type == "code" else [cell]
+    cells = [new_code_cell(FIRST_CELL, metadata={"tags": ["first"]}), *made.cells]
     for number, cell in enumerate(cells):
         cell["id"] = f"cell-{number}"
+        if cell.cell_type == "code" and "lesson.predict(" in cell.source:
+            cell.metadata["tags"] = ["prediction"]
     made.cells = cells
     made.metadata = {
         "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"},
@@ -69,43 +67,6 @@ def notebook_of(script: Path) -> NotebookNode:
         "ooctrain": {"digest": digest(script)},
     }
     return made
-
-
-def with_guesses(cell: NotebookNode, number: int) -> Iterator[NotebookNode]:
-    """A cell, and before it one for each prediction in it."""
-    guesses = list(_predictions(cell.source))
-    lines = cell.source.splitlines(keepends=True)
-    for order, (what, guess) in enumerate(guesses):
-        name = f"guess_{number}_{order}"
-        value = _number(ast.get_source_segment(cell.source, guess) or "")
-        form = ' # @param {type:"number"}' if isinstance(value, int | float) else ""
-        text = f"# Your prediction: {what}. Change the number, then run.\n{name} = {value}{form}"
-        yield new_code_cell(text, metadata={"tags": ["prediction"], "cellView": "form"})
-    for order, (_, guess) in reversed(list(enumerate(guesses))):
-        line = lines[guess.lineno - 1].encode()
-        named = f"guess_{number}_{order}".encode()
-        lines[guess.lineno - 1] = (
-            line[: guess.col_offset] + named + line[guess.end_col_offset :]
-        ).decode()
-    cell.source = "".join(lines)
-    yield cell
-
-
-def _predictions(source: str) -> Iterator[tuple[str, ast.expr]]:
-    """(what, guess) of each `lesson.predict(what, guess=...)`, whose guess is on one line."""
-    for node in ast.walk(ast.parse(source)):
-        if not (isinstance(node, ast.Call) and ast.unparse(node.func) == "lesson.predict"):
-            continue
-        guesses = [word.value for word in node.keywords if word.arg == "guess"] or node.args[1:]
-        if guesses and guesses[0].lineno == guesses[0].end_lineno:
-            yield ast.unparse(node.args[0]).strip("'\""), guesses[0]
-
-
-def _number(text: str) -> object:
-    """A guess worked out, where it is made of numbers alone: a form of Colab takes no more."""
-    if any(isinstance(node, ast.Name | ast.Call) for node in ast.walk(ast.parse(text))):
-        return text
-    return eval(text, {})
 
 
 def digest(script: Path) -> str:
@@ -119,9 +80,11 @@ def build(script: Path, target: Path) -> str:
     if path.is_file() and _digest_in(path) == digest(script):
         return f"{path.name}: as it was"
     made = notebook_of(script)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "tutorials"  # pictures are said to lie in "tutorials/pictures"
+        folder.mkdir()
         runner = ExecutePreprocessor(timeout=SECONDS, kernel_name="python3")
-        runner.preprocess(made, {"metadata": {"path": folder}})
+        runner.preprocess(made, {"metadata": {"path": str(folder)}})
     for cell in made.cells:
         cell.metadata.pop("execution", None)  # when it ran
     nbformat.validate(made)

@@ -75,7 +75,7 @@ def _entries(body: str) -> str:
 
 def _paragraph(block: str) -> str:
     if block.startswith("    "):
-        return f"```text\n{textwrap.dedent(block)}\n```"
+        return f"```text\n{textwrap.dedent(block).strip()}\n```"
     return escaped(block)
 
 

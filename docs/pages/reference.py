@@ -43,7 +43,8 @@ def write_codes(folder: Path) -> None:
             parts.append(f"## {series}")
             last = series
         told = explain_code(code).partition("\n\n")[2]
-        parts += [f"({code})=", f"### {code}: {escaped(title)}", f"```text\n{told}\n```"]
+        # A search finds a heading first that is nothing but the code.
+        parts += [f"({code})=", f"### {code}", f"**{escaped(title)}**", f"```text\n{told}\n```"]
     write(folder / "codes.md", "\n\n".join(parts) + "\n")
 
 
@@ -61,7 +62,7 @@ def commands(
 
 
 def write_options(folder: Path) -> list[str]:
-    """A page for each command, with an entry for each option; returns their names."""
+    """A page for each command, with a heading for each option; returns their names."""
     pages = []
     for words, command in commands(command_line):
         page = "-".join(words[1:]) or "ooctrain"
@@ -76,12 +77,12 @@ def _command_page(words: tuple[str, ...], command: click.Command) -> str:
     context = click.Context(command, info_name=" ".join(words))
     usage = command.get_usage(context).removeprefix("Usage: ")
     parts = [f"# {' '.join(words)}", escaped(inspect.cleandoc(command.help or ""))]
-    parts += [f"```text\n{usage}\n```", f"```{{program}} {' '.join(words)}\n```"]
+    parts.append(f"```text\n{usage}\n```")
     for option in command.params:
         record = option.get_help_record(context)
         if isinstance(option, click.Option) and record and not option.hidden:
             name, told = record
-            parts.append(f"```{{option}} {name}\n{escaped(told)}\n```")
+            parts += [f"## {option.opts[-1]}", f"`{name}`", escaped(told)]
     return "\n\n".join(parts) + "\n"
 
 
