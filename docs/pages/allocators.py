@@ -21,6 +21,7 @@ from ooctrain.api import step_trace
 from ooctrain.errors import OoctrainError
 from ooctrain.execution.allocation_log import allocation_log
 from ooctrain.report.arena import arena_svg
+from ooctrain.report.charts import stacked_svg
 from ooctrain.units import format_bytes
 
 MACHINE = "v100-pcie"
@@ -90,7 +91,8 @@ def _picture(name: str, asked: dict[str, AllocationLog], folder: Path) -> str:
             continue
     if not shots:
         return "It has no arena of its own."
-    write(folder / f"{name}.svg", arena_svg(shots))
+    pictures = [arena_svg({title: shot}) for title, shot in shots.items()]
+    write(folder / f"{name}.svg", stacked_svg(pictures))
     return f"![The arena of {name}: blocks, holes and the free end.]({name}.svg)"
 
 

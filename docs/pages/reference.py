@@ -21,6 +21,7 @@ from ooctrain.cli import command_line
 from ooctrain.explain import all_codes, explain_code
 
 SERIES = {
+    "OOC-0": "The root",
     "OOC-1": "Arguments and settings",
     "OOC-2": "Memory, lists and plans",
     "OOC-3": "Data, checkpoints, training",
