@@ -189,12 +189,10 @@ class Plan:
             )  # fmt: skip
 
     def __repr__(self) -> str:
-        bound = self.lower_bound.makespan_us if self.lower_bound else 0.0
-        above = f" ({self.makespan_us / bound:.3g} x the bound)" if bound else ""
+        bound = f" (bound {format_us(self.lower_bound.makespan_us)})" if self.lower_bound else ""
         return (
-            f"Plan({self.notes.get('planner', 'a list')}: {len(self.schedule)} instructions, "
-            f"{format_us(self.makespan_us)}{above}, peak {format_bytes(self.peak_bytes)}, "
-            f"host {format_bytes(self.host_peak_bytes)}, for {self.trace!r})"
+            f"Plan({self.notes.get('planner', 'a list')}: {format_us(self.makespan_us)}{bound}, "
+            f"peak {format_bytes(self.peak_bytes)}, {self.schedule!r}, for {self.trace!r})"
         )
 
     def _repr_html_(self) -> str:
