@@ -12,7 +12,7 @@ ADD_NVVM = -m pip install --quiet --editable ".[cu13]" || echo "numba-cuda canno
 STAMP := $(shell $(PYTHON) -c "import hashlib; print(hashlib.sha256(open('pyproject.toml', 'rb').read()).hexdigest()[:12])")
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all bench gpu gpu-plans cubins lint docs clean
+.PHONY: help demo test test-all bench gpu gpu-plans cubins lint notebooks docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -25,6 +25,7 @@ help:
 	@echo "make cubins OUT=folder  the kernels' machine code, for make gpu CUBINS=folder; needs no GPU"
 	@echo "make gpu-plans OUT=folder  plans of its steps, for make gpu PLANS=folder; needs no GPU"
 	@echo "make lint      ruff and mypy"
+	@echo "make notebooks tutorials and puzzles as executed notebooks, in build/notebooks"
 	@echo "make docs      the documentation as HTML"
 	@echo "make clean     removes the virtual environments and caches of this folder"
 
@@ -65,8 +66,13 @@ lint: .venv/$(STAMP).stamp
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-docs: .venv-docs/$(STAMP).stamp
+# Executed only where a script or the library has changed since.
+notebooks: .venv-docs/$(STAMP).stamp
+	$(DOCS_BIN)/python docs/pages/notebooks.py build/notebooks --jobs $(JOBS)
+
+docs: notebooks
 	$(DOCS_BIN)/python -m sphinx -W -b html docs docs/_build/html
+	$(DOCS_BIN)/python docs/pages/links.py docs/_build/html
 
 .venv/$(STAMP).stamp:
 	$(PYTHON) -m venv .venv
@@ -83,7 +89,7 @@ docs: .venv-docs/$(STAMP).stamp
 
 .venv-docs/$(STAMP).stamp:
 	$(PYTHON) -m venv .venv-docs
-	$(DOCS_BIN)/python -m pip install --quiet --editable ".[docs]"
+	$(DOCS_BIN)/python -m pip install --quiet --editable ".[docs,notebooks]"
 	touch $@
 
 clean:

@@ -18,6 +18,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from ooctrain.step.shown import Artist as _Artist
+
 __version__ = "0.1.0"
 
 #: {module: its public names}
@@ -120,6 +122,14 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'ooctrain' has no attribute {name!r}")
     globals()[name] = value
     return value
+
+
+def _drawn(thing: object, form: str) -> str:
+    """The picture that a notebook shows, loaded when the first one is asked for."""
+    return import_module("ooctrain.report.notebook").drawn(thing, form)
+
+
+_Artist.draw = _drawn
 
 
 def __dir__() -> list[str]:

@@ -62,6 +62,9 @@ class Executed:
     gradients: Mapping[str, np.ndarray]
     state: Mapping[str, np.ndarray]
 
+    def __repr__(self) -> str:
+        return f"Executed(loss {self.loss:.6g}, {len(self.gradients)} gradients, {self.timeline!r})"
+
 
 @lru_cache(maxsize=2)
 def step_trace(

@@ -14,11 +14,28 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Literal
 
+from ooctrain.step.shown import html_of, svg_of
 from ooctrain.units import format_bytes
 
 Snapshot = Mapping[str, Any]
 LINE_WIDTH, LETTERS = 64, "ABCDE"
 _OTHER, _HOLE, _END = "#", ".", " "
+
+
+class ArenaSnapshot(dict[str, Any]):
+    """An allocator's layout as plain data, which shows itself as a map of the arena."""
+
+    def __repr__(self) -> str:
+        blocks = len(self["blocks"])
+        size = format_bytes(self["budget"])
+        head = f"ArenaSnapshot({self['allocator']}, {blocks} block{'s' * (blocks != 1)}, {size})"
+        return f"{head}\n{arena_text(self)}"
+
+    def _repr_html_(self) -> str:
+        return html_of(self)
+
+    def _repr_svg_(self) -> str:
+        return svg_of(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ooctrain.alloc.arena_map import ArenaSnapshot
 from ooctrain.alloc.base import Block, Books, Reached, Stats
 from ooctrain.alloc.holes import Holes
 from ooctrain.devices.base import Memory
@@ -107,11 +108,13 @@ class BestFit:
 
     def snapshot(self) -> dict[str, Any]:
         """Live blocks and holes, as plain data."""
-        return {
-            **self._books.layout(base=self._base),
-            "holes": self._holes.listed(),
-            "top": self._top,
-        }
+        return ArenaSnapshot(
+            {
+                **self._books.layout(base=self._base),
+                "holes": self._holes.listed(),
+                "top": self._top,
+            }
+        )
 
     def close(self) -> list[Block]:
         return self._books.close()

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any
 
+from ooctrain.alloc.arena_map import ArenaSnapshot
 from ooctrain.alloc.base import Block, Books, Reached, Stats
 from ooctrain.alloc.best_fit import ROUND_BYTES
 from ooctrain.alloc.holes import Holes
@@ -207,7 +208,9 @@ class CachingBestFit:
             [s.mapping.address + at, size] for s in self._segments for at, size in s.holes.listed()
         ]
         top = self.budget_bytes - self._room()
-        return {**self._books.layout(), "segments": segments, "holes": sorted(holes), "top": top}
+        return ArenaSnapshot(
+            {**self._books.layout(), "segments": segments, "holes": sorted(holes), "top": top}
+        )
 
     def close(self) -> list[Block]:
         self._cache.close()

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+from ooctrain.alloc.arena_map import ArenaSnapshot
 from ooctrain.alloc.base import Block, Books, Reached, Stats
 from ooctrain.alloc.best_fit import ROUND_BYTES
 from ooctrain.devices.base import Memory
@@ -110,12 +111,14 @@ class Buddy:
 
     def snapshot(self) -> dict[str, Any]:
         """Live blocks, the lengths of their places, and free places."""
-        return {
-            **self._books.layout(base=self._base),
-            "places": [list(place) for place in sorted(self._lengths.items())],
-            "holes": sorted([o, length] for length, found in self._free.items() for o in found),
-            "top": self._top,
-        }
+        return ArenaSnapshot(
+            {
+                **self._books.layout(base=self._base),
+                "places": [list(place) for place in sorted(self._lengths.items())],
+                "holes": sorted([o, length] for length, found in self._free.items() for o in found),
+                "top": self._top,
+            }
+        )
 
     def close(self) -> list[Block]:
         return self._books.close()

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+from ooctrain.alloc.arena_map import ArenaSnapshot
 from ooctrain.alloc.base import Block, Books, Reached, Stats
 from ooctrain.alloc.best_fit import ROUND_BYTES
 from ooctrain.devices.base import Memory
@@ -86,10 +87,12 @@ class Bump:
 
     def snapshot(self) -> dict[str, Any]:
         """Live blocks and where the pointer stands."""
-        return {
-            **self._books.layout(base=self._base),
-            "top": self._top(),
-        }
+        return ArenaSnapshot(
+            {
+                **self._books.layout(base=self._base),
+                "top": self._top(),
+            }
+        )
 
     def close(self) -> list[Block]:
         return self._books.close()

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, get_args
 
+from ooctrain.alloc.arena_map import ArenaSnapshot
 from ooctrain.alloc.base import Block, Books, Reached, Stats, size_of
 from ooctrain.alloc.best_fit import ROUND_BYTES
 from ooctrain.alloc.static import EXACT_WORK, Forecast, Lifetime, Order, Packing, pack
@@ -137,13 +138,15 @@ class FirstFit:
     def snapshot(self) -> dict[str, Any]:
         """Live blocks and, with a plan, its pools and the least that any plan needs."""
         packing = self._packing
-        return {
-            **self._books.layout(base=self._base),
-            "top": packing.extent_bytes if packing else self._top(),
-            "pools": list(packing.pools) if packing else [],
-            "least": packing.least_bytes if packing else 0,
-            "served": self._served,
-        }
+        return ArenaSnapshot(
+            {
+                **self._books.layout(base=self._base),
+                "top": packing.extent_bytes if packing else self._top(),
+                "pools": list(packing.pools) if packing else [],
+                "least": packing.least_bytes if packing else 0,
+                "served": self._served,
+            }
+        )
 
     def close(self) -> list[Block]:
         return self._books.close()

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ooctrain.alloc.arena_map import ArenaSnapshot
 from ooctrain.alloc.base import Block, Books, Reached, Stats
 from ooctrain.alloc.virtual_pages.chunk_size import checked_chunk_bytes, mappable_chunk_bytes
 from ooctrain.alloc.virtual_pages.chunks import FreeRuns
@@ -101,10 +102,12 @@ class Passthrough:
         assert all(mapping.table[-1] < 0 for mapping in self._cache), "a guard is mapped"
 
     def snapshot(self) -> dict[str, Any]:
-        return {
-            **self._books.layout(chunk=self._chunk),
-            "free": self._free.count,
-        }
+        return ArenaSnapshot(
+            {
+                **self._books.layout(chunk=self._chunk),
+                "free": self._free.count,
+            }
+        )
 
     def close(self) -> list[Block]:
         self._cache.close()

@@ -25,6 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ooctrain.alloc.arena_map import ArenaSnapshot
 from ooctrain.alloc.base import Block, Books, Reached, Stats
 from ooctrain.alloc.va_paper import paper_chunk_bytes
 from ooctrain.alloc.virtual_pages.chunk_size import checked_chunk_bytes
@@ -160,15 +161,19 @@ class NnablaVirtualAddressing:
 
     def snapshot(self) -> dict[str, Any]:
         """Live blocks with their chunks, and the ranges kept, as plain data."""
-        return {
-            **self._books.layout(chunk=self._chunk),
-            "chunks": {
-                key: [[slot, slot + 1, chunk] for slot, chunk in enumerate(mapping.table.tolist())]
-                for key, mapping in sorted(self._blocks.items())
-            },
-            "kept": [slots for slots, _, _ in self._kept],
-            "free": self._chunks - self._books.granted // self._chunk,
-        }
+        return ArenaSnapshot(
+            {
+                **self._books.layout(chunk=self._chunk),
+                "chunks": {
+                    key: [
+                        [slot, slot + 1, chunk] for slot, chunk in enumerate(mapping.table.tolist())
+                    ]
+                    for key, mapping in sorted(self._blocks.items())
+                },
+                "kept": [slots for slots, _, _ in self._kept],
+                "free": self._chunks - self._books.granted // self._chunk,
+            }
+        )
 
     def close(self) -> list[Block]:
         self._cache.close()

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ooctrain.alloc.arena_map import ArenaSnapshot
 from ooctrain.alloc.base import Block, Books, Reached, Stats
 from ooctrain.alloc.virtual_pages.chunk_size import checked_chunk_bytes
 from ooctrain.alloc.virtual_pages.mappings import ChunkMapping, MappingCache
@@ -127,14 +128,18 @@ class PaperVirtualAddressing:
 
     def snapshot(self) -> dict[str, Any]:
         """Live blocks with their chunks, as plain data."""
-        return {
-            **self._books.layout(chunk=self._chunk),
-            "chunks": {
-                key: [[slot, slot + 1, chunk] for slot, chunk in enumerate(mapping.table.tolist())]
-                for key, mapping in sorted(self._blocks.items())
-            },
-            "free": self._chunks - self._books.granted // self._chunk,
-        }
+        return ArenaSnapshot(
+            {
+                **self._books.layout(chunk=self._chunk),
+                "chunks": {
+                    key: [
+                        [slot, slot + 1, chunk] for slot, chunk in enumerate(mapping.table.tolist())
+                    ]
+                    for key, mapping in sorted(self._blocks.items())
+                },
+                "free": self._chunks - self._books.granted // self._chunk,
+            }
+        )
 
     def close(self) -> list[Block]:
         self._cache.close()

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from ooctrain.alloc.arena_map import ArenaSnapshot
 from ooctrain.alloc.base import Block, Books, Reached, Stats
 from ooctrain.alloc.virtual_pages.chunk_size import checked_chunk_bytes, mappable_chunk_bytes
 from ooctrain.alloc.virtual_pages.chunks import FreeRuns, Run, chunks_of, runs_of, stretches
@@ -228,12 +229,18 @@ class VirtualAddressing:
 
     def snapshot(self) -> dict[str, Any]:
         """Live blocks with their chunks, as plain data."""
-        return {
-            **self._books.layout(chunk=self._chunk),
-            "chunks": {key: self._chunks_of(self._holdings[key]) for key in sorted(self._holdings)},
-            "free": self._free.count,
-            "own_ranges": sum(holding.mapping is not None for holding in self._holdings.values()),
-        }
+        return ArenaSnapshot(
+            {
+                **self._books.layout(chunk=self._chunk),
+                "chunks": {
+                    key: self._chunks_of(self._holdings[key]) for key in sorted(self._holdings)
+                },
+                "free": self._free.count,
+                "own_ranges": sum(
+                    holding.mapping is not None for holding in self._holdings.values()
+                ),
+            }
+        )
 
     def close(self) -> list[Block]:
         self._cache.close()

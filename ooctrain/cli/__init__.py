@@ -43,6 +43,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "diff": "Show the first instruction in which two lists differ.",
         "grade": "Grade a submission, or a class, for an assignment.",
         "course": "Make what a course hands out: wheels without solutions, autograders.",
+        "tutorials": "List tutorials, puzzles and assignments, or copy them to work in.",
         "replay": "Ask several allocators for what an allocation log holds.",
         "reproduce": "Compute a figure or table of the papers.",
         "calibrate": "Measure this machine and save the result.",

@@ -19,7 +19,7 @@ PACKAGE = Path(__file__).resolve().parents[1]
 GIVEN = (
     "errors.py", "plugins.py", "units.py",
     "step/__init__.py", "step/builder.py", "step/chain.py", "step/machine.py", "step/op.py",
-    "step/presets.py", "step/trace.py",
+    "step/presets.py", "step/shown.py", "step/trace.py",
     "sched/__init__.py", "sched/budget.py", "sched/host_life.py", "sched/instructions.py",
     "sched/interference.py", "sched/ledger.py", "sched/list_text.py", "sched/plan_file.py",
     "sched/schedule.py",

@@ -139,7 +139,8 @@ ARGUMENTS: Mapping[str, Explanation] = {
     "OOC-117": Explanation(
         "a file cannot be written",
         "What the command was asked to leave in a file does not go there: the disk is full, the "
-        "folder is not there, or it may not be written to.",
+        "folder is not there, or it may not be written to. Tutorials are not copied over files of "
+        "the same names, either.",
         "ooctrain plan lenet --json /dev/full",
         "another file, or another disk",
     ),

@@ -76,7 +76,14 @@ def trace_minimum_bytes(trace: Trace, granule: Granule = BYTES) -> int:
 
 
 def trace_peak_bytes(trace: Trace, granule: Granule = BYTES) -> int:
-    """Persistent bytes + the largest live set without any eviction. Cost: O(uses).
+    """Persistent bytes + the largest live set without any eviction. Cost: O(uses)."""
+    sizes = _granted(trace, granule)
+    lasting = sum(sizes[s] for s in _persistent_storages(trace))
+    return max([granule.fixed_bytes + lasting, *live_bytes(trace, granule)])
+
+
+def live_bytes(trace: Trace, granule: Granule = BYTES) -> list[int]:
+    """What each call needs on the device, its workspace included, where nothing is evicted.
 
     A storage lives from the first call that touches it to the last; persistent ones from the start,
     and what stands for them after the step to the end.
@@ -90,8 +97,8 @@ def trace_peak_bytes(trace: Trace, granule: Granule = BYTES) -> int:
             last[storage[variable]] = call.id
     last |= {storage[variable]: end - 1 for variable in trace.end_variables.values()}
     held = held_during(((first[s], last[s], sizes[s]) for s in first), end)
-    needs = (held[call.id] + granule.granted(call.workspace_bytes) for call in trace.calls)
-    return granule.fixed_bytes + max([sum(sizes[s] for s in persistent), *needs])
+    fixed = granule.fixed_bytes
+    return [fixed + held[c.id] + granule.granted(c.workspace_bytes) for c in trace.calls]
 
 
 def _granted(trace: Trace, granule: Granule) -> list[int]:

@@ -10,12 +10,14 @@ from here together with the list. The form of both in a file is in `plan_file.py
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from types import ModuleType
 from typing import Any
 
 from ooctrain.sched.instructions import (
+    WORDS,
     End,
     Fence,
     Free,
@@ -28,8 +30,9 @@ from ooctrain.sched.instructions import (
     describe_instruction,
     whole,
 )
+from ooctrain.step.shown import html_of, svg_of
 from ooctrain.step.trace import Trace
-from ooctrain.units import BYTES, Granule
+from ooctrain.units import BYTES, Granule, format_bytes, format_us
 
 __all__ = [
     "BYTES", "End", "Fence", "Free", "Granule", "Instruction", "LowerBound", "Plan", "Range",
@@ -72,6 +75,17 @@ class Schedule:
 
     def __str__(self) -> str:
         return self.text()
+
+    def __repr__(self) -> str:
+        counts = Counter(WORDS[type(instruction)] for instruction in self.instructions)
+        words = ", ".join(f"{count} {word}" for word, count in counts.items())
+        return f"Schedule({len(self)} instructions{': ' if words else ''}{words})"
+
+    def _repr_html_(self) -> str:
+        return html_of(self)
+
+    def _repr_svg_(self) -> str:
+        return svg_of(self)
 
     def text(self, trace: Trace | None = None) -> str:
         """The list as text, an instruction a line, with the names of a trace or with ids."""
@@ -168,6 +182,19 @@ class Plan:
             trace, file.rewrites, Schedule(*parts), file.makespan_us, file.peak_bytes,
             file.host_peak_bytes, bound, file.notes,
         )  # fmt: skip
+
+    def __repr__(self) -> str:
+        bound = f" (bound {format_us(self.lower_bound.makespan_us)})" if self.lower_bound else ""
+        return (
+            f"Plan({self.notes.get('planner', 'a list')}: {format_us(self.makespan_us)}{bound}, "
+            f"peak {format_bytes(self.peak_bytes)}, {self.schedule!r}, for {self.trace!r})"
+        )
+
+    def _repr_html_(self) -> str:
+        return html_of(self)
+
+    def _repr_svg_(self) -> str:
+        return svg_of(self)
 
     def save(self, path: str) -> None:
         """Writes the plan file."""

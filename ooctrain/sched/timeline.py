@@ -14,7 +14,9 @@ from typing import Any
 
 from ooctrain.sched.ledger import Issued, Stream, peaks, start_bytes
 from ooctrain.sched.schedule import Instruction, Run, Schedule, SwapIn, SwapOut
+from ooctrain.step.shown import html_of, svg_of
 from ooctrain.step.trace import Trace
+from ooctrain.units import format_bytes, format_us
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,19 @@ class Timeline:
     def to_json(self) -> dict[str, Any]:
         """Plain numbers and lists, for files and pictures."""
         return asdict(self)
+
+    def __repr__(self) -> str:
+        return (
+            f"Timeline({format_us(self.makespan_us)}, stalled {format_us(self.stall_us)}, "
+            f"peak {format_bytes(self.peak_bytes)}, out {format_bytes(self.bytes_out)}, "
+            f"in {format_bytes(self.bytes_in)}, {len(self.events)} events)"
+        )
+
+    def _repr_html_(self) -> str:
+        return html_of(self)
+
+    def _repr_svg_(self) -> str:
+        return svg_of(self)
 
 
 def hidden_us(timeline: Timeline) -> float:

@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from ooctrain.errors import ConfigError
+from ooctrain.step.shown import html_of, svg_of
 
 Kind = Literal["input", "param", "state", "activation", "stat", "grad", "wgrad", "aux"]
 Phase = Literal["forward", "loss", "backward", "update"]
@@ -226,6 +227,12 @@ class Trace:
     def __repr__(self) -> str:
         counts = f"{len(self.calls)} calls, {len(self.variables)} variables"
         return f"Trace({counts}, {self.fingerprint[:8]})"
+
+    def _repr_html_(self) -> str:
+        return html_of(self)
+
+    def _repr_svg_(self) -> str:
+        return svg_of(self)
 
 
 def _broken(what: str, **details: str) -> ConfigError:

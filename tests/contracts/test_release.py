@@ -18,7 +18,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 #: {distribution: the module that it brings}, where the names differ.
 MODULE_OF = {
-    "pillow": "PIL", "pytest-xdist": "xdist", "numba-cuda": "numba", "myst-parser": "myst_parser",
+    "pillow": "PIL", "pytest-xdist": "xdist", "numba-cuda": "numba", "myst-nb": "myst_nb",
     "mpich": "mpi4py",  # the library that mpi4py loads
     "axe-playwright-python": "axe_playwright_python",
 }  # fmt: skip

@@ -15,6 +15,7 @@ from support.puzzle_solutions import SOLUTIONS, WRONG
 from support.quick import quick
 
 import ooctrain as oc
+from ooctrain.course.lessons import PLACES, lessons_folder
 from ooctrain.course.puzzles.allocator_puzzles import STEP
 from ooctrain.course.puzzles.law_puzzles import ARENAS, FRONTIERS, NORMS
 from ooctrain.course.puzzles.list_puzzles import TASKS
@@ -125,10 +126,8 @@ def test_the_wheel_takes_the_files_to_where_they_are_looked_for():
     project = tomllib.loads((FOLDER.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
     included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
     root = Path(oc.__file__).parents[1]
-    assert [root / to for to in included.values() if to.endswith("puzzles")] == [
-        oc.puzzles._FILES[0]
-    ]
-    assert (FOLDER.parents[1] / "tutorials" / "puzzles").samefile(FOLDER)
+    assert {root / to for to in included.values()} == {PLACES[0]}
+    assert (lessons_folder() / "puzzles").samefile(FOLDER)
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+from ooctrain.course.lessons import lessons_folder
 from ooctrain.course.puzzles import (
     allocator_puzzles,
     kernel_puzzles,
@@ -33,10 +34,6 @@ _SERIES = (
 )  # fmt: skip
 #: {name: puzzle}, in the order of the course; each is an attribute of this module, too.
 PUZZLES: Mapping[str, Puzzle] = {p.name: p for series in _SERIES for p in series.PUZZLES}
-
-_PACKAGE = Path(__file__).resolve().parents[2]
-#: Where the files are: in an installed package, in a checkout.
-_FILES = (_PACKAGE / "tutorials" / "puzzles", _PACKAGE.parent / "tutorials" / "puzzles")
 
 
 def __getattr__(name: str) -> Puzzle:
@@ -58,11 +55,7 @@ def copy(folder: str) -> list[str]:
     Raises:
         ConfigError: the files are not there, or the folder cannot be written.
     """
-    source = next((path for path in _FILES if path.is_dir()), None)
-    if source is None:
-        raise ConfigError(
-            "this installation has no puzzle files", code="OOC-108", fix="install the wheel again"
-        )
+    source = lessons_folder() / "puzzles"
     target, copied = Path(folder), []
     try:
         target.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,43 @@
+"""`ooctrain tutorials`: the tutorials, puzzles and assignments of this installation.
+
+    ooctrain tutorials list
+    ooctrain tutorials copy my_course
+
+A pip user has no checkout: `copy` brings the scripts out of the package, and each of them runs from
+its copy. It replaces no file. Read next: `../course/lessons.py`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+from rich.text import Text
+
+from ooctrain.cli.terminal import make_console
+from ooctrain.course.lessons import copy_lessons, lessons
+from ooctrain.report.tables import plain_table
+
+
+@click.group()
+def tutorials() -> None:
+    """List the tutorials, puzzles and assignments, or copy them to work in."""
+
+
+@tutorials.command("list")
+def list_command() -> None:
+    """List all of them, in the order of the course."""
+    table = plain_table("kind", "path", "title", "minutes", left=("kind", "path", "title"))
+    for lesson in lessons():
+        minutes = "" if lesson.minutes is None else str(lesson.minutes)
+        table.add_row(lesson.kind, Text(lesson.path), Text(lesson.title), minutes)
+    make_console().print(table)
+
+
+@tutorials.command("copy")
+@click.argument("folder", type=click.Path())
+def copy_command(folder: str) -> None:
+    """Copy all files into FOLDER, which is made; no file is replaced."""
+    copied = copy_lessons(Path(folder))
+    click.echo(f"{len(copied)} files in {folder}")
+    click.echo(f"begin with: python {Path(folder) / '00_tour.py'}")

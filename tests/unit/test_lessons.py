@@ -1,0 +1,81 @@
+"""Tutorials, puzzles and assignments come out of an installation, and no answer is lost by it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import ooctrain as oc
+from ooctrain.cli import main
+from ooctrain.course.lessons import copy_lessons, lessons
+from ooctrain.errors import ConfigError
+
+FOLDER = Path(__file__).parents[2] / "tutorials"
+
+
+def files_of(folder):
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*.*")}
+
+
+def test_every_tutorial_puzzle_and_assignment_is_listed_once(capsys):
+    found = {kind: [x for x in lessons() if x.kind == kind] for kind in
+             ("tutorial", "puzzle", "assignment")}  # fmt: skip
+    assert [x.path for x in found["tutorial"]] == sorted(p.name for p in FOLDER.glob("[0-9]*.py"))
+    assert [Path(x.path).name[:2] for x in found["puzzle"]] == list(oc.puzzles.PUZZLES)
+    folders = {p.parent.relative_to(FOLDER).as_posix() for p in FOLDER.rglob("grade.toml")}
+    assert {x.path for x in found["assignment"]} == folders
+    assert all(x.minutes for x in found["tutorial"])
+    assert main(["tutorials", "list"]) == 0
+    shown = capsys.readouterr().out
+    for lesson in lessons():
+        assert "%" not in lesson.title
+        assert lesson.path in shown
+
+
+def test_all_that_a_lesson_needs_is_copied_as_it_is(tmp_path):
+    target = tmp_path / "deep" / "mine"
+    names = copy_lessons(target)
+    copied = files_of(target)
+    assert set(names) == set(copied)
+    assert "lesson.py" in copied
+    for name, text in copied.items():
+        assert text == (FOLDER / name).read_bytes()
+    for kind in ("*.py", "*.toml", "*.md"):
+        there = {path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob(kind)}
+        assert there <= set(copied)
+
+
+def test_nothing_is_copied_over_a_file(tmp_path):
+    (tmp_path / "puzzles").mkdir()
+    (tmp_path / "puzzles" / "a2_swap_in_time.py").write_text("my work")
+    with pytest.raises(ConfigError, match="OOC-117") as refused:
+        copy_lessons(tmp_path)
+    assert "puzzles/a2_swap_in_time.py" in str(refused.value)
+    assert files_of(tmp_path) == {"puzzles/a2_swap_in_time.py": b"my work"}
+
+
+def test_a_folder_with_other_files_is_fine(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    copy_lessons(tmp_path)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    assert (tmp_path / "00_tour.py").is_file()
+
+
+def test_a_folder_that_cannot_be_written_is_one_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    for target in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(ConfigError, match="OOC-117"):
+            copy_lessons(target)
+
+
+def test_the_command_copies_and_then_refuses(tmp_path, capsys):
+    target = tmp_path / "mine"
+    assert main(["tutorials", "copy", str(target)]) == 0
+    assert "00_tour.py" in capsys.readouterr().out
+    before = files_of(target)
+    assert main(["tutorials", "copy", str(target)]) == 2
+    err = capsys.readouterr().err
+    assert len(err.splitlines()) == 3
+    assert "OOC-117" in err
+    assert files_of(target) == before
