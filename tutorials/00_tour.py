@@ -19,11 +19,9 @@ import numpy as np
 from lesson import Lesson
 
 import ooctrain as oc
-from ooctrain.data import DataLoader
-from ooctrain.report.svg import timelines_svg
 from ooctrain.sched.schedule import SwapIn
-from ooctrain.units import format_bytes, format_us
 
+pictures, units = oc.pictures, oc.units
 lesson = Lesson("00 tour")
 
 # %% [markdown]
@@ -36,7 +34,7 @@ lesson.cell("a model and real digits")
 oc.manual_seed(0)
 model = oc.models.build("resnet18", num_classes=10, stem="cifar")
 digits = oc.data.load("digits", train=True)
-x, y = next(iter(DataLoader(digits, 32, shuffle=True)))
+x, y = next(iter(oc.data.DataLoader(digits, 32, shuffle=True)))
 print(f"    images {x.shape} {x.dtype}, labels {y[:8]} ...")
 
 # %% [markdown]
@@ -64,7 +62,9 @@ for call in trace.calls[:4]:
 
 # %%
 lesson.cell("plan")
-lesson.predict("budget / in-core peak", guess=0.25)
+lesson.predict("budget / in-core peak")
+
+# %%
 in_core = oc.plan(trace, "100%", planner="keep-all")
 plan = oc.plan(trace, "25%", planner="window")
 lesson.reveal("budget / in-core peak", plan.peak_bytes / in_core.peak_bytes)
@@ -106,9 +106,11 @@ lesson.cell("simulate on two machines")
 timelines = {}
 for name in ("v100-pcie", "v100-32gb-nvlink"):
     timelines[name] = oc.simulate(plan.schedule, plan.trace, oc.machine(name))
-    print(f"    {name:<17} {format_us(timelines[name].makespan_us)} a step")
+    print(f"    {name:<17} {units.format_us(timelines[name].makespan_us)} a step")
 phases = {call.name: call.phase for call in plan.trace.calls}
-lesson.picture("00_tour.svg", timelines_svg(timelines, budget_bytes=plan.peak_bytes, phases=phases))
+lesson.picture(
+    "00_tour.svg", pictures.timelines_svg(timelines, budget_bytes=plan.peak_bytes, phases=phases)
+)
 
 # %% [markdown]
 # ## 6. Execute: for real, on an arena of exactly that many bytes
@@ -118,13 +120,15 @@ lesson.picture("00_tour.svg", timelines_svg(timelines, budget_bytes=plan.peak_by
 
 # %%
 lesson.cell("execute")
-lesson.predict("differing gradients", guess=0)
+lesson.predict("differing gradients")
+
+# %%
 small = oc.execute(plan, model, (x, y))
 full = oc.execute(in_core, model, (x, y))
 differing = sum(int((small.gradients[n] != full.gradients[n]).sum()) for n in full.gradients)
 lesson.reveal("differing gradients", differing)
 print(f"    loss {small.loss:.6f} and {full.loss:.6f}")
-print(f"    moved out {format_bytes(small.timeline.bytes_out)}, in-core moved none")
+print(f"    moved out {units.format_bytes(small.timeline.bytes_out)}, in-core moved none")
 
 # %% [markdown]
 # ## 7. Train
@@ -140,7 +144,7 @@ with oc.Trainer(
     peak = trainer.timeline.peak_bytes
     predicted = trainer.plan.peak_bytes
 print("    losses", " ".join(f"{loss:.3f}" for loss in losses))
-print(f"    peak predicted {format_bytes(predicted)}, measured {format_bytes(peak)}")
+print(f"    peak predicted {units.format_bytes(predicted)}, measured {units.format_bytes(peak)}")
 
 # %% [markdown]
 # ## Exercises

@@ -15,8 +15,8 @@ import numpy as np
 from lesson import Lesson
 
 import ooctrain as oc
-from ooctrain.report.charts import Piece, strips_svg
 
+pictures = oc.pictures
 lesson = Lesson("01 autograd from nothing")
 
 # %% [markdown]
@@ -91,7 +91,9 @@ def backward(tape, output, seed):
 
 # %%
 lesson.cell("train a two-layer network on the tape")
-lesson.predict("lines on the tape", guess=8)
+lesson.predict("lines on the tape")
+
+# %%
 
 rng = np.random.default_rng(0)
 x = rng.normal(size=(64, 8))
@@ -169,10 +171,10 @@ for written, (function, _, output) in enumerate(tape.lines):
     reads = [line for line, (_, inputs, _) in enumerate(tape.lines) if output in inputs]
     # The loss reads v3 at once. A gradient that no line reads is what we wanted: it stays.
     end = max(reads, default=written if written < 4 else len(tape.lines) - 1) + 1
-    rows.append((f"{output} {function}", [Piece(written, end, output, int(written >= 4))]))
+    rows.append((f"{output} {function}", [pictures.Piece(written, end, output, int(written >= 4))]))
 lesson.picture(
     "01_lifetimes.svg",
-    strips_svg(
+    pictures.strips_svg(
         "From the line that writes a value to the last that reads it",
         rows,
         extent=len(tape.lines),

@@ -14,9 +14,8 @@ import time
 from lesson import Lesson
 
 import ooctrain as oc
-from ooctrain.report.svg import timelines_svg
-from ooctrain.units import format_bytes
 
+pictures, units = oc.pictures, oc.units
 lesson = Lesson("02 trace a training step")
 
 # %% [markdown]
@@ -27,7 +26,9 @@ lesson = Lesson("02 trace a training step")
 
 # %%
 lesson.cell("trace LeNet")
-lesson.predict("calls in a LeNet step", guess=40)
+lesson.predict("calls in a LeNet step")
+
+# %%
 model = oc.models.build("lenet", num_classes=10, in_channels=1)
 trace = oc.trace(model, (64, 1, 28, 28))
 lesson.reveal("calls in a LeNet step", len(trace.calls))
@@ -61,7 +62,7 @@ gaps = sorted(
 )
 print(f"    {len(sequence)} occurrences of {len(trace.variables)} variables")
 for gap, variable in gaps[:5]:
-    size = format_bytes(variable.nbytes)
+    size = units.format_bytes(variable.nbytes)
     print(f"      {variable.name:<20} {size:>9}  rests for {gap} calls ({variable.kind})")
 
 # %% [markdown]
@@ -77,7 +78,9 @@ for gap, variable in gaps[:5]:
 
 # %%
 lesson.cell("the memory curve of ResNet-18 in-core")
-lesson.predict("place of the peak", guess=0.9)
+lesson.predict("place of the peak")
+
+# %%
 resnet = oc.models.build("resnet18", num_classes=10, stem="cifar")
 step = oc.trace(resnet, (128, 3, 32, 32))
 machine = oc.machine("v100-pcie")
@@ -88,10 +91,14 @@ before = sum(e.end_us <= peak_us for e in timeline.events if e.stream == "C")
 place = before / len(plan.trace.calls)
 lesson.reveal("place of the peak", place)
 loss_place = [call.phase for call in plan.trace.calls].index("loss") / len(plan.trace.calls)
-print(f"    peak {format_bytes(timeline.peak_bytes)}; the loss has the place {loss_place:.2f}")
+print(
+    f"    peak {units.format_bytes(timeline.peak_bytes)}; the loss has the place {loss_place:.2f}"
+)
 
 phases = {call.name: call.phase for call in plan.trace.calls}
-lesson.picture("02_memory_curve.svg", timelines_svg({"ResNet-18 in-core": timeline}, phases=phases))
+lesson.picture(
+    "02_memory_curve.svg", pictures.timelines_svg({"ResNet-18 in-core": timeline}, phases=phases)
+)
 
 # %% [markdown]
 # Up in the forward pass, down in the backward pass: the curve is a tent. Its top is just behind the
@@ -105,7 +112,9 @@ lesson.picture("02_memory_curve.svg", timelines_svg({"ResNet-18 in-core": timeli
 
 # %%
 lesson.cell("trace ResNet-50 at batch 1440")
-lesson.predict("GiB in-core", guess=100)
+lesson.predict("GiB in-core")
+
+# %%
 started = time.perf_counter()
 resnet50 = oc.models.build("resnet50", num_classes=1000, stem="imagenet")
 large = oc.trace(resnet50, (1440, 3, 224, 224), threads=2)

@@ -14,13 +14,8 @@ import numpy as np
 from lesson import Lesson
 
 import ooctrain as oc
-from ooctrain.alloc.dry_run import DryMemory
-from ooctrain.alloc.registry import choose_allocator
-from ooctrain.errors import OutOfDeviceMemory
-from ooctrain.report.charts import Piece, strips_svg
-from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
-from ooctrain.units import MIB, format_bytes
 
+pictures, units = oc.pictures, oc.units
 lesson = Lesson("03 out of memory")
 
 # %% [markdown]
@@ -34,16 +29,18 @@ lesson = Lesson("03 out of memory")
 
 # %%
 lesson.cell("minimum and peak")
-lesson.predict("minimum / peak", guess=0.5)
+lesson.predict("minimum / peak")
+
+# %%
 oc.manual_seed(0)
 model = oc.models.build("resnet18", num_classes=10, stem="cifar")
 # Threads need memory to work in, so their number is part of the trace.
 trace = oc.trace(model, (32, 3, 32, 32), threads=2)
 plan = oc.plan(trace, "100%", planner="keep-all")
-least, most = trace_minimum_bytes(plan.trace), trace_peak_bytes(plan.trace)
+least, most = oc.trace_minimum_bytes(plan.trace), oc.trace_peak_bytes(plan.trace)
 share = least / most
 lesson.reveal("minimum / peak", share)
-print(f"    minimum {format_bytes(least)}, peak {format_bytes(most)}")
+print(f"    minimum {units.format_bytes(least)}, peak {units.format_bytes(most)}")
 
 # %% [markdown]
 # Much of the minimum is persistent: ResNet-18 has 11 million parameters, each with a momentum, and
@@ -62,7 +59,9 @@ except oc.Infeasible as error:
     print("   ", str(error).replace("\n", "\n    "))
 again = oc.plan(trace, refused.minimum_bytes, planner="keep-all")
 moved = oc.plan(trace, in_core // 2, planner="window")
-print(f"    the window planner fits the same step into half: {format_bytes(moved.peak_bytes)}")
+print(
+    f"    the window planner fits the same step into half: {units.format_bytes(moved.peak_bytes)}"
+)
 
 # %% [markdown]
 # The error carries the planner's own minimum, and it is honest: the same planner succeeds at
@@ -76,7 +75,9 @@ print(f"    the window planner fits the same step into half: {format_bytes(moved
 
 # %%
 lesson.cell("the least that whole calls need")
-lesson.predict("in-core peak / naive minimum", guess=4)
+lesson.predict("in-core peak / naive minimum")
+
+# %%
 try:
     oc.plan(trace, "1KiB", planner="naive")
 except oc.Infeasible as error:
@@ -98,15 +99,15 @@ lesson.reveal("in-core peak / naive minimum", factor)
 
 # %%
 lesson.cell("fragmentation by hand")
-choice = choose_allocator("best-fit", 4 * MIB)
-arena = choice.make(DryMemory(4 * MIB))
-blocks = [arena.allocate(MIB, f"block {i}") for i in range(4)]
+choice = oc.alloc.choose_allocator("best-fit", 4 * units.MIB)
+arena = choice.make(oc.alloc.DryMemory(4 * units.MIB))
+blocks = [arena.allocate(units.MIB, f"block {i}") for i in range(4)]
 arena.free(blocks[0])
 arena.free(blocks[2])
 try:
-    arena.allocate(2 * MIB, "the large one")
+    arena.allocate(2 * units.MIB, "the large one")
     fragmented = ""
-except OutOfDeviceMemory as error:
+except oc.errors.OutOfDeviceMemory as error:
     fragmented = str(error)
     print("   ", fragmented.replace("\n", "\n    "))
 
@@ -117,11 +118,11 @@ except OutOfDeviceMemory as error:
 
 # %%
 lesson.cell("the same requests, with virtual addressing")
-choice = choose_allocator("va", 4 * MIB)
+choice = oc.alloc.choose_allocator("va", 4 * units.MIB)
 CHUNK = choice.granule.size_bytes
 
 
-class WatchedMemory(DryMemory):
+class WatchedMemory(oc.alloc.DryMemory):
     """Memory without bytes that keeps the page table: {address: place in the 4 MiB}."""
 
     def __init__(self, size_bytes):
@@ -133,13 +134,13 @@ class WatchedMemory(DryMemory):
             self.table[address + chunk] = offset + chunk
 
 
-memory = WatchedMemory(4 * MIB)
+memory = WatchedMemory(4 * units.MIB)
 virtual = choice.make(memory)
-pages = [virtual.allocate(MIB, f"block {i}") for i in range(4)]
+pages = [virtual.allocate(units.MIB, f"block {i}") for i in range(4)]
 virtual.free(pages[0])
 virtual.free(pages[2])
-large = virtual.allocate(2 * MIB, "the large one")
-print(f"    va: granted {format_bytes(large.granted_bytes)} from the same two holes")
+large = virtual.allocate(2 * units.MIB, "the large one")
+print(f"    va: granted {units.format_bytes(large.granted_bytes)} from the same two holes")
 
 # %% [markdown]
 # The two holes serve one block: its addresses are contiguous, the memory behind them is not. That
@@ -152,23 +153,25 @@ lesson.cell("where the blocks lie")
 
 def piece(lo, size, block):
     """A piece of the picture, in MiB."""
-    return Piece(lo / MIB, (lo + size) / MIB, block.tag, int(block.tag == large.tag))
+    return pictures.Piece(
+        lo / units.MIB, (lo + size) / units.MIB, block.tag, int(block.tag == large.tag)
+    )
 
 
 rows = [
-    ("best-fit", [piece(b.address - blocks[0].address, MIB, b) for b in blocks[1::2]]),
+    ("best-fit", [piece(b.address - blocks[0].address, units.MIB, b) for b in blocks[1::2]]),
     (
         "va",
         [
-            piece(memory.table[b.address + offset], MIB, b)
+            piece(memory.table[b.address + offset], units.MIB, b)
             for b in (*pages[1::2], large)
-            for offset in range(0, b.granted_bytes, MIB)
+            for offset in range(0, b.granted_bytes, units.MIB)
         ],
     ),
 ]
 lesson.picture(
     "03_two_holes.svg",
-    strips_svg(
+    pictures.strips_svg(
         "Two holes of 1 MiB, and a request for 2 MiB",
         rows,
         extent=4,
@@ -192,7 +195,7 @@ small, full = oc.execute(moved, model, (x, y)), oc.execute(plan, model, (x, y))
 same = small.loss == full.loss and all(
     np.array_equal(small.gradients[name], full.gradients[name]) for name in full.gradients
 )
-print(f"    loss {small.loss:.6f} in {format_bytes(moved.peak_bytes)}; same bits: {same}")
+print(f"    loss {small.loss:.6f} in {units.format_bytes(moved.peak_bytes)}; same bits: {same}")
 
 # %% [markdown]
 # ## Exercises
@@ -207,7 +210,7 @@ print(f"    loss {small.loss:.6f} in {format_bytes(moved.peak_bytes)}; same bits
 def share_at(batch):
     """Minimum over peak for ResNet-18 at a batch size."""
     step = oc.plan(oc.trace(model, (batch, 3, 32, 32), threads=2), "100%", planner="keep-all").trace
-    return trace_minimum_bytes(step) / trace_peak_bytes(step)
+    return oc.trace_minimum_bytes(step) / oc.trace_peak_bytes(step)
 
 
 lesson.cell("exercises")
@@ -222,8 +225,11 @@ assert again.peak_bytes == refused.minimum_bytes == in_core
 assert moved.peak_bytes <= in_core // 2
 assert factor > 3
 assert "fragment" in fragmented
-assert large.granted_bytes == 2 * MIB
-places = {memory.table[large.address + offset] for offset in range(0, 2 * MIB, CHUNK)}
-assert places == {*range(0, MIB, CHUNK), *range(2 * MIB, 3 * MIB, CHUNK)}, "both holes"
+assert large.granted_bytes == 2 * units.MIB
+places = {memory.table[large.address + offset] for offset in range(0, 2 * units.MIB, CHUNK)}
+assert places == {
+    *range(0, units.MIB, CHUNK),
+    *range(2 * units.MIB, 3 * units.MIB, CHUNK),
+}, "both holes"
 assert same
 print("\nall asserts passed")

@@ -14,9 +14,8 @@
 from lesson import Lesson, equal_stages
 
 import ooctrain as oc
-from ooctrain.report.svg import timelines_svg
-from ooctrain.units import format_bytes
 
+pictures, units = oc.pictures, oc.units
 lesson = Lesson("04 swapping")
 
 # %% [markdown]
@@ -29,7 +28,9 @@ lesson = Lesson("04 swapping")
 
 # %%
 lesson.cell("a chain of eight stages")
-lesson.predict("in-core makespan (us)", guess=8 * 30)
+lesson.predict("in-core makespan (us)")
+
+# %%
 chain = equal_stages(8, size_bytes=100, forward_us=10)  # lesson.py: a call of oc.chain
 machine = oc.Machine(
     "toy", flops_per_us=1, memory_bytes_per_us=1, link_bytes_per_us=20, link="duplex"
@@ -56,7 +57,9 @@ print(f"    in-core peak: {in_core.peak_bytes} bytes")
 
 # %%
 lesson.cell("naive")
-lesson.predict("naive / in-core", guess=2)
+lesson.predict("naive / in-core")
+
+# %%
 naive = run("naive", 500)
 lesson.reveal("naive / in-core", naive.makespan_us / in_core.makespan_us)
 
@@ -70,7 +73,9 @@ lesson.reveal("naive / in-core", naive.makespan_us / in_core.makespan_us)
 
 # %%
 lesson.cell("window")
-lesson.predict("window / in-core", guess=1.2)
+lesson.predict("window / in-core")
+
+# %%
 window = run("window", 500)
 lesson.reveal("window / in-core", window.makespan_us / in_core.makespan_us)
 moved = timelines["window, 500 bytes, toy"]
@@ -85,14 +90,18 @@ print(f"    it moved {moved.bytes_out} bytes out and {moved.bytes_in} in, beside
 # %%
 lesson.cell("a link ten times slower")
 slow = oc.Machine("slow toy", 1, 1, link_bytes_per_us=2, link="duplex")
-lesson.predict("window / in-core on the slow link", guess=2)
+
+# %%
+lesson.predict("window / in-core on the slow link")
+
+# %%
 window_slow = run("window", 500, slow)
 ratio = window_slow.makespan_us / in_core.makespan_us
 lesson.reveal("window / in-core on the slow link", ratio)
 bound = oc.lower_bound(chain, 500, slow, recompute=False)
 print(f"    lower bound ({bound.kind}): {bound.makespan_us:.0f} us")
 phases = {call.name: call.phase for call in chain.calls}
-lesson.picture("04_streams.svg", timelines_svg(timelines, budget_bytes=500, phases=phases))
+lesson.picture("04_streams.svg", pictures.timelines_svg(timelines, budget_bytes=500, phases=phases))
 
 # %% [markdown]
 # Look at the picture: naive has holes everywhere, as nothing overlaps; the window on the fast link
@@ -110,10 +119,14 @@ lesson.cell("ResNet-50, batch 256")
 model = oc.models.build("resnet50", num_classes=1000, stem="imagenet")
 trace = oc.trace(model, (256, 3, 224, 224), threads=2)
 results = {}
-lesson.predict("window / in-core, ResNet-50 over PCIe", guess=1.5)
+
+# %%
+lesson.predict("window / in-core, ResNet-50 over PCIe")
+
+# %%
 for name in ("v100-pcie", "v100-32gb-nvlink"):
     base = oc.plan(trace, 1 << 40, planner="keep-all", machine=name)
-    need, seconds = format_bytes(base.peak_bytes), base.makespan_us / 1e6
+    need, seconds = units.format_bytes(base.peak_bytes), base.makespan_us / 1e6
     print(f"    {name}: in-core needs {need}, {seconds:.2f} s a step")
     for planner in ("naive", "window", "window:size=3"):
         plan = oc.plan(trace, "8GiB", planner=planner, machine=name)

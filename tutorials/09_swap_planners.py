@@ -15,9 +15,8 @@ import random
 from lesson import Lesson, equal_stages
 
 import ooctrain as oc
-from ooctrain.report.charts import Curve, curves_svg
-from ooctrain.report.svg import timelines_svg
 
+pictures = oc.pictures
 lesson = Lesson("09 swap planners")
 
 # %% [markdown]
@@ -59,7 +58,11 @@ def belady(there, future):
 
 layers = list(range(8))
 there_and_back = layers + layers[::-1]
-lesson.predict("misses looking back / ahead, there and back", guess=1.5)
+
+# %%
+lesson.predict("misses looking back / ahead, there and back")
+
+# %%
 back, ahead = (misses(there_and_back, 4, rule) for rule in (least_recently_used, belady))
 lesson.reveal("misses looking back / ahead, there and back", back / ahead)
 
@@ -70,7 +73,9 @@ lesson.reveal("misses looking back / ahead, there and back", back / ahead)
 
 # %%
 lesson.cell("the same layers, twice forward")
-lesson.predict("misses looking back / ahead, twice forward", guess=1.5)
+lesson.predict("misses looking back / ahead, twice forward")
+
+# %%
 round_and_round = layers + layers
 back_twice, ahead_twice = (
     misses(round_and_round, 4, rule) for rule in (least_recently_used, belady)
@@ -88,7 +93,11 @@ lesson.reveal("misses looking back / ahead, twice forward", back_twice / ahead_t
 lesson.cell("the same bytes, at other times")
 chain = equal_stages(8)
 machine = oc.Machine("toy", 1, 1, link_bytes_per_us=10, link="duplex")
-lesson.predict("lru / belady, makespan", guess=1.1)
+
+# %%
+lesson.predict("lru / belady, makespan")
+
+# %%
 timelines = {}
 for name in ("lru:page_bytes=1", "vdnn-all", "belady"):
     plan = oc.plan(chain, 600, name, machine)
@@ -98,7 +107,7 @@ for name in ("lru:page_bytes=1", "vdnn-all", "belady"):
 paging, careful = timelines["lru:page_bytes=1"], timelines["belady"]
 lesson.reveal("lru / belady, makespan", paging.makespan_us / careful.makespan_us)
 phases = {call.name: call.phase for call in chain.calls}
-lesson.picture("09_when.svg", timelines_svg(timelines, budget_bytes=600, phases=phases))
+lesson.picture("09_when.svg", pictures.timelines_svg(timelines, budget_bytes=600, phases=phases))
 
 # %% [markdown]
 # The picture shows it: `lru` has the link idle while it computes, and computes nothing while the
@@ -131,7 +140,10 @@ def random_chain(rng, stages=7):
     )
 
 
-lesson.predict("share of chains on which dynprog wins", guess=0.5)
+# %%
+lesson.predict("share of chains on which dynprog wins")
+
+# %%
 half_duplex = oc.Machine("one way at a time", 1, 1, link_bytes_per_us=6, link="shared")
 faster, slower, gains = 0, 0, []
 for number in range(40):
@@ -165,7 +177,11 @@ print(f"    it loses on {slower}; greedy takes up to {max(gains):.2f} times as l
 lesson.cell("whole activations against pieces")
 model = oc.models.build("resnet18", num_classes=1000, stem="imagenet")
 trace = oc.trace(model, (256, 3, 224, 224), threads=1)
-lesson.predict("whole / pieces, makespan", guess=1.05)
+
+# %%
+lesson.predict("whole / pieces, makespan")
+
+# %%
 whole = oc.plan(trace, "50%", "belady", "v100-pcie", oc.Granule(1, ranges=False))
 pieces = oc.plan(trace, "50%", "belady", "v100-pcie")
 lesson.reveal("whole / pieces, makespan", whole.makespan_us / pieces.makespan_us)
@@ -188,9 +204,12 @@ for name in names:
     print(f"      {name:<14}", *(f"{slowdown[name, share]:6.2f}" for share in shares))
 lesson.picture(
     "09_planners.svg",
-    curves_svg(
+    pictures.curves_svg(
         "ResNet-18, batch 256, PCIe: times the in-core step",
-        [Curve(name, [(share, slowdown[name, share]) for share in shares]) for name in names],
+        [
+            pictures.Curve(name, [(share, slowdown[name, share]) for share in shares])
+            for name in names
+        ],
         axes=("budget, % between the least and the peak", "makespan / in-core"),
     ),
 )

@@ -17,11 +17,10 @@ import numpy as np
 from lesson import Lesson, equal_stages
 
 import ooctrain as oc
-from ooctrain.report.charts import Curve, curves_svg
-from ooctrain.report.svg import timelines_svg
 from ooctrain.sched.planners.revolve import Splits
 from ooctrain.sched.planning.chain_runs import Kind
 
+pictures = oc.pictures
 lesson = Lesson("11 recompute")
 
 # %% [markdown]
@@ -34,7 +33,11 @@ lesson = Lesson("11 recompute")
 # %%
 lesson.cell("how many segments")
 stages = 16
-lesson.predict("best number of segments", guess=2)
+
+# %%
+lesson.predict("best number of segments")
+
+# %%
 held = {k: k + stages / k for k in (1, 2, 4, 8, 16)}
 for k, values in held.items():
     print(f"      {k:2d} segments: {values:4.1f} values at once")
@@ -62,7 +65,11 @@ def least_budget(trace, planner, on=machine):
 
 chain = equal_stages(stages)
 in_core = oc.plan(chain, 1 << 20, "keep-all", machine)
-lesson.predict("longer by", guess=1 / 3)
+
+# %%
+lesson.predict("longer by")
+
+# %%
 least = least_budget(chain, "chen-sqrt")
 segmented = oc.plan(chain, least, "chen-sqrt", machine)
 longer = segmented.makespan_us / in_core.makespan_us - 1
@@ -73,7 +80,7 @@ timelines = {
     for title, plan in (("in-core", in_core), ("chen-sqrt", segmented))
 }
 phases = {call.name: call.phase for call in chain.calls}
-lesson.picture("11_segments.svg", timelines_svg(timelines, phases=phases))
+lesson.picture("11_segments.svg", pictures.timelines_svg(timelines, phases=phases))
 
 # %% [markdown]
 # Less than a third: the last segment needs no second run, and of each other one the last stage does
@@ -95,7 +102,11 @@ lesson.picture("11_segments.svg", timelines_svg(timelines, phases=phases))
 # %%
 lesson.cell("fewer checkpoints, more runs")
 long_chain = equal_stages(40)
-lesson.predict("revolve / chen-sqrt, least budget", guess=0.7)
+
+# %%
+lesson.predict("revolve / chen-sqrt, least budget")
+
+# %%
 least_of = {name: least_budget(long_chain, name) for name in ("keep-all", "chen-sqrt", "revolve")}
 for name, size_bytes in least_of.items():
     plan = oc.plan(long_chain, size_bytes, name, machine)
@@ -119,7 +130,11 @@ names = ("chen-sqrt", "revolve", "rotor")
 shares = (30, 40, 50, 60, 75)
 base_us = oc.plan(trace, 1 << 40, "keep-all", gpu).makespan_us
 extra = {}
-lesson.predict("rotor / chen-sqrt, extra time at 50 %", guess=0.8)
+
+# %%
+lesson.predict("rotor / chen-sqrt, extra time at 50 %")
+
+# %%
 for name in names:
     for share in shares:
         try:
@@ -131,10 +146,10 @@ for name in names:
 lesson.reveal("rotor / chen-sqrt, extra time at 50 %", extra["rotor", 50] / extra["chen-sqrt", 50])
 lesson.picture(
     "11_recompute.svg",
-    curves_svg(
+    pictures.curves_svg(
         "ResNet-18: the price of computing again",
         [
-            Curve(
+            pictures.Curve(
                 name,
                 [
                     (share, None if extra[name, share] is None else 100 * extra[name, share])
@@ -158,7 +173,9 @@ lesson.picture(
 
 # %%
 lesson.cell("for real")
-lesson.predict("gradients that differ", guess=0)
+lesson.predict("gradients that differ")
+
+# %%
 oc.manual_seed(0)
 small = oc.models.build("resnet18", num_classes=10, stem="cifar")
 step = oc.trace(small, (4, 3, 32, 32))

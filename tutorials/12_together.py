@@ -15,23 +15,16 @@ from itertools import pairwise
 from lesson import Lesson
 
 import ooctrain as oc
-from ooctrain.report.charts import Curve, curves_svg
-from ooctrain.rewrite import apply_rewrites
-from ooctrain.sched.bounds.lp import fluid_bound
-from ooctrain.sched.budget import resolve_budget
 from ooctrain.sched.planners.belady import offload
 from ooctrain.sched.planners.prefix import by_recompute_time
-from ooctrain.sched.planning.lower import plan_of
-from ooctrain.sched.planning.question import Question
-from ooctrain.sched.planning.rematerialise import rematerialise
 from ooctrain.step.machine import call_durations_ns
-from ooctrain.units import Granule
 
+pictures, planning = oc.pictures, oc.planning
 lesson = Lesson("12 together")
-granule = Granule(1)
+granule = oc.Granule(1)
 model = oc.models.build("resnet18", num_classes=1000, stem="imagenet")
 # Rewritten as `oc.plan` would: the prices are those of the calls that really run.
-trace = apply_rewrites(oc.trace(model, (256, 3, 224, 224), threads=1), ("fuse", "share_storage"))
+trace = oc.apply_rewrites(oc.trace(model, (256, 3, 224, 224), threads=1), ("fuse", "share_storage"))
 pcie, nvlink = oc.machine("v100-pcie"), oc.machine("v100-32gb-nvlink")
 
 # %% [markdown]
@@ -50,13 +43,17 @@ order = by_recompute_time(trace, pcie)  # the cheapest per byte first
 
 def price_us_per_mb(value):
     """Time to compute a value alone again, for each of its megabytes."""
-    runs = rematerialise(trace, [value])
+    runs = planning.rematerialise(trace, [value])
     extra_us = sum(durations_us[run.call] for run in runs) - sum(durations_us)
     return extra_us / (trace.variables[value].nbytes / 1e6)
 
 
 link_us_per_mb = 2e6 / pcie.out_bytes_per_us
-lesson.predict("share that is cheaper to compute again", guess=0.5)
+
+# %%
+lesson.predict("share that is cheaper to compute again")
+
+# %%
 prices = [price_us_per_mb(value) for value in order]
 cheaper = sum(price < link_us_per_mb for price in prices) / len(prices)
 lesson.reveal("share that is cheaper to compute again", cheaper)
@@ -84,16 +81,16 @@ lesson.cell("how many to drop")
 
 def dropping(count, budget_bytes, machine):
     """The plan that computes the `count` cheapest values again; None where it does not fit."""
-    runs = rematerialise(trace, order[:count])
-    question = Question(trace, budget_bytes, machine, granule)
+    runs = planning.rematerialise(trace, order[:count])
+    question = planning.Question(trace, budget_bytes, machine, granule)
     try:
         decisions = offload("lesson", question, runs)
     except oc.Infeasible:
         return None
-    return plan_of("lesson", question, decisions)
+    return planning.plan_of("lesson", question, decisions)
 
 
-budget = resolve_budget(trace, "25%", granule)
+budget = oc.resolve_budget(trace, "25%", granule)
 counts = sorted({round(step * len(order) / 12) for step in range(13)})
 alone_us = sum(durations_us)
 curves = {}
@@ -103,7 +100,11 @@ for machine in (pcie, nvlink):
         (count, None if plan is None else plan.makespan_us / alone_us)
         for count, plan in plans.items()
     ]
-lesson.predict("share of values that the best plan drops, PCIe", guess=0.5)
+
+# %%
+lesson.predict("share of values that the best plan drops, PCIe")
+
+# %%
 
 
 def best_of(curve):
@@ -116,9 +117,9 @@ lesson.reveal("share of values that the best plan drops, PCIe", best_pcie[0] / l
 print(f"    on NVLink it drops {best_nvlink[0]} of {len(order)}")
 lesson.picture(
     "12_prefix.svg",
-    curves_svg(
+    pictures.curves_svg(
         "ResNet-18 at 25 %: how many values to compute again",
-        [Curve(name, points) for name, points in curves.items()],
+        [pictures.Curve(name, points) for name, points in curves.items()],
         axes=("values dropped, the cheapest first", "makespan / computation alone"),
     ),
 )
@@ -137,11 +138,15 @@ lesson.picture(
 # %%
 lesson.cell("swap, recompute, both")
 names = ("belady", "rotor", "prefix:steps=8", "combined:evaluations=1500")
-lesson.predict("combined: above the bound at 10 %", guess=0.2)
+
+# %%
+lesson.predict("combined: above the bound at 10 %")
+
+# %%
 ratio = {}
 for percent in (10, 25, 50):
-    size = resolve_budget(trace, f"{percent}%", granule)
-    bound_us = fluid_bound(trace, size, pcie).makespan_us
+    size = oc.resolve_budget(trace, f"{percent}%", granule)
+    bound_us = oc.fluid_bound(trace, size, pcie).makespan_us
     for name in names:
         try:
             plan = oc.plan(trace, size, name, pcie, time_limit_s=None)

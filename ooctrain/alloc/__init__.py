@@ -5,10 +5,14 @@ for users; a plug-in needs `base.py`, which defines an allocator. Read next: `ba
 `best_fit.py`.
 """
 
-from ooctrain.alloc.registry import allocators
+from ooctrain.alloc.dry_run import DryMemory
+from ooctrain.alloc.registry import allocators, choose_allocator
 from ooctrain.alloc.replay.log import AllocationLog, Recorder, Request
 
 # `oc.alloc.replay` is the function; its folder is found by `from ooctrain.alloc.replay.log import`.
 from ooctrain.alloc.replay.replay import Replayed, replay
 
-__all__ = ["AllocationLog", "Recorder", "Replayed", "Request", "allocators", "replay"]
+__all__ = [
+    "AllocationLog", "DryMemory", "Recorder", "Replayed", "Request", "allocators",
+    "choose_allocator", "replay",
+]  # fmt: skip
