@@ -38,6 +38,7 @@ _NAMES = {
     "sched.timeline": ("Timeline",),
     "split.model": ("split",),
     "step.chain": ("chain",),
+    "step.example": ("equal_stages", "toy_machine"),
     "step.machine": ("Machine",),
     "step.presets": ("machine",),
     "step.trace": ("Trace",),
@@ -104,6 +105,8 @@ if TYPE_CHECKING:  # "x as x" is how a type checker knows that a name is public
     from ooctrain.sched.timeline import Timeline as Timeline
     from ooctrain.split.model import split as split
     from ooctrain.step.chain import chain as chain
+    from ooctrain.step.example import equal_stages as equal_stages
+    from ooctrain.step.example import toy_machine as toy_machine
     from ooctrain.step.machine import Machine as Machine
     from ooctrain.step.presets import machine as machine
     from ooctrain.step.trace import Trace as Trace

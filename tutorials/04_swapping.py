@@ -11,7 +11,7 @@
 # and all of its time if the next computation waits for it.
 
 # %%
-from lesson import Lesson, equal_stages
+from lesson import Lesson
 
 import ooctrain as oc
 
@@ -31,7 +31,7 @@ lesson.cell("a chain of eight stages")
 lesson.predict("in-core makespan (us)")
 
 # %%
-chain = equal_stages(8, size_bytes=100, forward_us=10)  # lesson.py: a call of oc.chain
+chain = oc.equal_stages(8, size_bytes=100, forward_us=10)  # lesson.py: a call of oc.chain
 machine = oc.Machine(
     "toy", flops_per_us=1, memory_bytes_per_us=1, link_bytes_per_us=20, link="duplex"
 )

@@ -12,7 +12,7 @@
 # %%
 import random
 
-from lesson import Lesson, equal_stages
+from lesson import Lesson
 
 import ooctrain as oc
 
@@ -91,7 +91,7 @@ lesson.reveal("misses looking back / ahead, twice forward", back_twice / ahead_t
 
 # %%
 lesson.cell("the same bytes, at other times")
-chain = equal_stages(8)
+chain = oc.equal_stages(8)
 machine = oc.Machine("toy", 1, 1, link_bytes_per_us=10, link="duplex")
 
 # %%

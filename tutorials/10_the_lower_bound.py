@@ -13,7 +13,7 @@
 # %%
 import random
 
-from lesson import Lesson, equal_stages
+from lesson import Lesson
 
 import ooctrain as oc
 from ooctrain.sched.bounds.closed import compute_us, per_call_link_us, proposition_3_us
@@ -33,7 +33,7 @@ lesson = Lesson("10 the lower bound")
 
 # %%
 lesson.cell("proposition 3 by hand")
-chain = equal_stages(8)
+chain = oc.equal_stages(8)
 machine = oc.Machine("toy", 1, 1, link_bytes_per_us=2, link="shared")
 print(f"    the computation alone takes {compute_us(chain, machine):.0f} us")
 

@@ -14,7 +14,7 @@ import math
 from collections import Counter
 
 import numpy as np
-from lesson import Lesson, equal_stages
+from lesson import Lesson
 
 import ooctrain as oc
 from ooctrain.sched.planners.revolve import Splits
@@ -63,7 +63,7 @@ def least_budget(trace, planner, on=machine):
     return 1
 
 
-chain = equal_stages(stages)
+chain = oc.equal_stages(stages)
 in_core = oc.plan(chain, 1 << 20, "keep-all", machine)
 
 # %%
@@ -101,7 +101,7 @@ lesson.picture("11_segments.svg", pictures.timelines_svg(timelines, phases=phase
 
 # %%
 lesson.cell("fewer checkpoints, more runs")
-long_chain = equal_stages(40)
+long_chain = oc.equal_stages(40)
 
 # %%
 lesson.predict("revolve / chen-sqrt, least budget")

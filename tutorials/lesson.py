@@ -1,4 +1,4 @@
-"""What the tutorials share: prose, pauses, predictions, exercises, pictures, and a chain of stages.
+"""What the tutorials share: prose, pauses, predictions, exercises and pictures.
 
 Each tutorial runs whole (`python tutorials/00_tour.py`), paused (`python tutorials/00_tour.py
 --step`), or cell by cell in a notebook or an editor that knows the percent format. A script prints
@@ -15,9 +15,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-
-import ooctrain as oc
-from ooctrain.step.trace import Trace
 
 PICTURES = Path(__file__).parent / "pictures"
 
@@ -100,22 +97,6 @@ class Lesson:
         """Prints the prose that stands above a line of the script and was not printed yet."""
         while self._prose and self._prose[0][0] < line:
             print(f"\n{self._prose.pop(0)[1]}")
-
-
-def equal_stages(stages: int, size_bytes: int = 100, forward_us: int = 10) -> Trace:
-    """A chain of equal stages: each value has `size_bytes`, each stage runs `forward_us` forward
-    and twice as long backward. Small enough to be worked out by hand; `docs/one_page.md` does so
-    for eight stages.
-    """
-    sizes, times = [size_bytes] * (stages + 1), [forward_us] * stages
-    return oc.chain(
-        x=sizes,  # x[i] is what stage i reads, y[i] its gradient
-        y=sizes,
-        u_forward=times,
-        u_backward=[2 * time for time in times],
-        extra_forward=[0] * stages,  # bytes that a stage needs only while it runs
-        extra_backward=[0] * stages,
-    )
 
 
 def _prose_of(frame: FrameType) -> list[tuple[int, str]]:

@@ -71,8 +71,10 @@ def window_film(trace: Trace, schedule: Schedule, window_bytes: int) -> Film:
     value, a frame for each call.
     """
     columns, spans = on_device(trace, schedule), window_spans(trace, window_bytes)
-    calls, names = len(trace.calls), [v.name for v in trace.variables]
-    bottom = TOP + CELL * len(names)
+    calls, names = len(trace.calls), {v.id: v.name for v in trace.variables}
+    order = dict.fromkeys(v for call in trace.calls for v in (*call.ins, *call.outs))
+    row = {v: place for place, v in enumerate(order)}  # in the order of their first use
+    bottom = TOP + CELL * len(row)
     pitch = (shapes.WIDTH - LEFT - 16) / calls
 
     def x(call: float) -> float:
@@ -84,7 +86,7 @@ def window_film(trace: Trace, schedule: Schedule, window_bytes: int) -> Film:
         *shapes.legend_row(LEFT, 42, legend),
         box(LEFT, TOP, pitch * calls, bottom - TOP, EMPTY),
         *[words(x(c.id + 0.5), bottom + 16, c.name, "middle") for c in trace.calls],
-        *[words(LEFT - 8, TOP + CELL * row + 15, name, "end") for row, name in enumerate(names)],
+        *[words(LEFT - 8, TOP + CELL * at + 15, names[v], "end") for v, at in row.items()],
     ]
     layers = []
     for call, (present, going, coming) in enumerate(columns):
@@ -92,7 +94,9 @@ def window_film(trace: Trace, schedule: Schedule, window_bytes: int) -> Film:
         for v in sorted(present):
             colour = GOES if v in going else COMES if v in coming else ON
             tip = f"{names[v]} at {trace.calls[call].name}"
-            cells.append(box(x(call) + 1, TOP + CELL * v + 1, pitch - 2, CELL - 2, colour, tip))
+            cells.append(
+                box(x(call) + 1, TOP + CELL * row[v] + 1, pitch - 2, CELL - 2, colour, tip)
+            )
         layers.append(Layer(cells, call))
     for call, (first, last) in enumerate(spans):
         frame = (
@@ -100,9 +104,9 @@ def window_film(trace: Trace, schedule: Schedule, window_bytes: int) -> Film:
             f'height="{bottom - TOP + 8}" fill="none" stroke="{WINDOW}" stroke-width="3"/>'
         )
         held = sum(trace.variables[v].nbytes for v in columns[call][0])
-        told = f"{trace.calls[call].name}: {held} bytes on the device"
+        told = f"{trace.calls[call].name}: {held} bytes claimed on the device"
         layers.append(Layer([frame, words(x(0), TOP - 10, told, "start")], call, call + 1))
-    return Film(ground, layers, calls, calls // 2, bottom + 30)
+    return Film(ground, layers, calls, calls - 4, bottom + 30)
 
 
 def bands_film(trace: Trace, tensors: Sequence[str], rows: int) -> Film:
@@ -236,9 +240,11 @@ def arena_film(
         x = left + across * (now + 1)
         cover = box(x, top, max(right - x, 0), tall, EMPTY)
         held = [(life.lo, life.hi) for life in lives if life.begin <= now < life.end]
-        used = max((hi for _, hi in held), default=0)
-        free = used - sum(hi - lo for lo, hi in held)
+        free = max((hi for _, hi in held), default=0) - sum(hi - lo for lo, hi in held)
         told = f"request {now + 1}: {format_bytes(free)} in holes below the highest block"
+        if now + 1 == requests:
+            told = f"the blocks take {format_bytes(arena_bytes)}; the list needs "
+            told += format_bytes(needed_bytes)
         layers.append(
             Layer([cover, words(left, top - 10, told, "start")], now, None if now + 1 == requests
                   else now + 1)

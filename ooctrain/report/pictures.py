@@ -15,9 +15,11 @@ from ooctrain.report.charts import (
     stacked_svg,
     strips_svg,
 )
+from ooctrain.report.moving import Film, Layer, moving_svg
+from ooctrain.report.one_step import step_svg
 from ooctrain.report.svg import timelines_svg
 
 __all__ = [
-    "Area", "Curve", "Piece", "areas_svg", "beside_svg", "curves_svg", "stacked_svg", "strips_svg",
-    "timelines_svg",
+    "Area", "Curve", "Film", "Layer", "Piece", "areas_svg", "beside_svg", "curves_svg",
+    "moving_svg", "stacked_svg", "step_svg", "strips_svg", "timelines_svg",
 ]  # fmt: skip
