@@ -122,12 +122,12 @@ for function, inputs, output in tape.lines:
     print(f"      {output:>3} = {function}({', '.join(inputs)})")
 
 # %% [markdown]
-# The surprise is `matmul_nt(.., w1)`: nobody needs the gradient of `x`, yet a naive tape computes
+# The surprise is `matmul_nt(.., w1)`: no line reads the gradient of `x`, yet a naive tape computes
 # it. A library asks first whether anyone requires it.
 #
 # ## Is it right? Finite differences
 #
-# A gradient that nobody checked is a guess. We compare with (L(w + h) - L(w - h)) / 2h along one
+# A gradient that was not checked is a guess. We compare with (L(w + h) - L(w - h)) / 2h along one
 # random direction: if the gradient is right, the slope along any direction is its dot product with
 # the direction.
 
@@ -147,7 +147,7 @@ print(f"    loss {first_loss:.4f} -> {loss:.4f}")
 # ## Which values does the backward pass read?
 #
 # Read the tape: the backward lines read `x`, the weights, the ReLU's *output*, and gradients. The
-# ReLU's *input* is read by nobody: it is dead as soon as the ReLU has run. This is why an in-place
+# ReLU's *input* is not read: it is dead as soon as the ReLU has run. This is why an in-place
 # ReLU costs nothing, and why `layers/relu.py` masks with y and not with x. What a backward line
 # does read must survive from its forward use until then, and that long wait is what out-of-core
 # training makes use of.
@@ -204,8 +204,8 @@ before_relu_reads = [c.name for c in trace.calls if relu.ins[0] in c.ins and c.p
 # %% [markdown]
 # ## Exercises
 #
-# 1. The loss and the seed are computed from v3. Name a forward value of our tape that nobody reads
-#    any more by then.
+# 1. The loss and the seed are computed from v3. Name a forward value of our tape that no later
+#    line reads.
 # 2. Add a rule for `add` to `GRADIENTS`: what are the gradients of a and b in y = a + b? (a tuple
 #    of names, given that the gradient of y is called "dy")
 # 3. The library's trace does not compute the gradient of `x`. How many backward calls does it save

@@ -69,12 +69,36 @@ for gap, variable in gaps[:5]:
 # The longest rests belong to the first layers: what is used first in the forward pass is needed
 # last in the backward pass.
 #
+# ## Memory by hand
+#
+# Take the smallest step that shows it all: eight equal stages, each value of 100 bytes
+# ([docs/one_page.md](../docs/one_page.md)). Stage i reads x_i and writes x_(i+1); its backward call
+# reads both, and the gradient y_(i+1), and writes y_i. **How many bytes are there at the fullest
+# moment, if nothing leaves before its last use?**
+
+# %%
+lesson.cell("eight stages by hand")
+lesson.predict("bytes at the fullest moment")
+
+# %%
+eight = oc.equal_stages(8)
+by_hand = oc.plan(eight, "100%", planner="keep-all", machine=oc.toy_machine())
+lesson.reveal("bytes at the fullest moment", by_hand.peak_bytes)
+names = [v.name for v in eight.variables]
+for call in eight.calls[7:11]:
+    ins, outs = (" ".join(names[v] for v in vs) for vs in (call.ins, call.outs))
+    print(f"      {call.name:<5}{ins} -> {outs}")
+
+# %% [markdown]
+# Nine values x0 to x8 wait when the last stage begins its backward pass, and y8 and y7 join them.
+# From then on each backward call lets go of one x and one y.
+#
 # ## Memory over time
 #
-# If nothing is ever moved, a variable occupies memory from the call that writes it to the call
-# that reads it last. Adding up gives the curve below. **Where is its peak: in the forward pass, at
-# the loss, or late in the backward pass?** Guess as a share of the calls: 0 is the first, 1 the
-# last. (The *machine* says how long each call takes: it stretches the curve and changes no height.)
+# If nothing is ever moved, a variable occupies memory from the call that writes it to the call that
+# reads it last. Adding up gives the curve below. **Where is its peak: in the forward pass, at the
+# loss, or late in the backward pass?** Guess as a share of the calls: 0 is the first, 1 the last.
+# (The *machine* says how long each call takes: it only changes the time axis, not the heights.)
 
 # %%
 lesson.cell("the memory curve of ResNet-18 in-core")
@@ -141,6 +165,7 @@ lesson.exercise("2. kind of the third variable", lambda a: a == third, None)
 lesson.exercise("3. impure calls", lambda a: a == impure, None)
 
 # %%
+assert by_hand.peak_bytes == 11 * 100
 assert len(trace.calls) > 30
 assert {c.phase for c in trace.calls} == {"forward", "loss", "backward", "update"}
 forward_calls = sum(call.phase == "forward" for call in trace.calls)

@@ -44,7 +44,7 @@ print(f"    minimum {units.format_bytes(least)}, peak {units.format_bytes(most)}
 
 # %% [markdown]
 # Much of the minimum is persistent: ResNet-18 has 11 million parameters, each with a momentum, and
-# 32 small images need little beside them. The share shrinks as the batch grows.
+# 32 small images need little in comparison. The share shrinks as the batch grows.
 #
 # ## (a) It does not fit in-core
 
@@ -70,8 +70,8 @@ print(
 # ## (b) Nothing can fit
 #
 # `naive` swaps everything out after every call, parameters too. So it goes below the trace minimum,
-# and as low as any planner that runs whole calls can go. **How many times naive's minimum is the
-# in-core peak here?**
+# and as low as any planner that runs whole calls can go. **How many times larger than naive's
+# minimum is the in-core peak?**
 
 # %%
 lesson.cell("the least that whole calls need")
@@ -87,7 +87,7 @@ factor = in_core / bottom.minimum_bytes
 lesson.reveal("in-core peak / naive minimum", factor)
 
 # %% [markdown]
-# Note the name of the call: whoever wants to go lower must make *that* call smaller. This is what
+# Note the name of the call: to go lower, *that* call must become smaller. This is what
 # tiling does (tutorial 05).
 #
 # ## (c) Enough bytes, but not in one piece

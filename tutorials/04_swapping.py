@@ -7,8 +7,8 @@
 # **Paper:** 000, section 3 (adaptive window); 002, proposition 3 (the bound).
 #
 # A device has three *streams*, queues that work at the same time: one computes, one copies from
-# the device to the host, one copies back. A swap costs nothing if it happens beside a computation,
-# and all of its time if the next computation waits for it.
+# the device to the host, one copies back. A swap that overlaps with computation is free; one that
+# the next computation waits for costs its full duration.
 
 # %%
 from lesson import Lesson
@@ -21,6 +21,8 @@ lesson = Lesson("04 swapping")
 # %% [markdown]
 # ## A chain that we can compute by hand
 #
+# This is the step of [docs/one_page.md](../docs/one_page.md), which shows it whole.
+#
 # Eight stages; each writes 100 bytes, runs 10 us forward and 20 us backward. The *link* between
 # device and host moves 20 bytes per us in each direction at once (a *duplex* link). The *makespan*
 # is the time from the first instruction's beginning to the last one's end. **What is it in-core?**
@@ -31,10 +33,8 @@ lesson.cell("a chain of eight stages")
 lesson.predict("in-core makespan (us)")
 
 # %%
-chain = oc.equal_stages(8, size_bytes=100, forward_us=10)  # lesson.py: a call of oc.chain
-machine = oc.Machine(
-    "toy", flops_per_us=1, memory_bytes_per_us=1, link_bytes_per_us=20, link="duplex"
-)
+chain = oc.equal_stages(8)  # of 100 bytes, 10 us forward and 20 us backward each
+machine = oc.toy_machine(20)
 timelines = {}
 
 
@@ -78,8 +78,8 @@ lesson.predict("window / in-core")
 # %%
 window = run("window", 500)
 lesson.reveal("window / in-core", window.makespan_us / in_core.makespan_us)
-moved = timelines["window, 500 bytes, toy"]
-print(f"    it moved {moved.bytes_out} bytes out and {moved.bytes_in} in, beside the computation")
+moved = timelines[f"window, 500 bytes, {machine.name}"]
+print(f"    it moved {moved.bytes_out} bytes out and {moved.bytes_in} in, while it computed")
 
 # %% [markdown]
 # ## A slow link
@@ -89,7 +89,7 @@ print(f"    it moved {moved.bytes_out} bytes out and {moved.bytes_in} in, beside
 
 # %%
 lesson.cell("a link ten times slower")
-slow = oc.Machine("slow toy", 1, 1, link_bytes_per_us=2, link="duplex")
+slow = oc.toy_machine(2)
 
 # %%
 lesson.predict("window / in-core on the slow link")
@@ -142,6 +142,11 @@ lesson.reveal("window / in-core, ResNet-50 over PCIe", results["window", "v100-p
 # simply too many bytes for any planner that only swaps. Computing values again, instead of moving
 # them, is the way out there (tutorial 11).
 #
+# ## Write it yourself
+#
+# `window` takes 245 us; the bound is 240. Puzzle a2 (`python tutorials/puzzles/a2_swap_in_time.py`)
+# asks you to write such a list by hand, in text, and draws each attempt.
+#
 # ## Exercises
 #
 # 1. What is the least budget at which `window` still finds a schedule for the chain? (bytes; the
@@ -159,7 +164,7 @@ try:
     least = 1
 except oc.Infeasible as error:
     least = error.minimum_bytes
-shared = oc.Machine("shared toy", 1, 1, link_bytes_per_us=2, link="shared")
+shared = oc.toy_machine(2, "shared")
 longer_by = oc.plan(chain, 500, "window", shared).makespan_us - window_slow.makespan_us
 change = "equal" if longer_by == 0 else "longer" if longer_by > 0 else "shorter"
 lesson.exercise("1. the least budget", lambda a: a == least, None)

@@ -74,8 +74,8 @@ lesson.reveal("wrong results, padded once", len(wrong_rows))
 print(f"    they are rows {wrong_rows.tolist()}")
 
 # %% [markdown]
-# It is **wrong**, at both ends: the first layer then computes rows -2 and -1 too, from zeros, its
-# bias and row 0, and the second layer reads them where the untiled network reads zeros. The exact
+# It is **wrong**, at both ends: the first layer then also produces rows -2 and -1 (bias
+# included), and the second layer reads them where the untiled network reads zeros. The exact
 # rule: at each layer, clip what is read to the rows that exist, and pad only what was clipped.
 
 # %%
@@ -224,7 +224,7 @@ print(f"    {differing} values differ; the largest gradient is {largest:g}")
 #
 # ## The law, row by row
 #
-# `tests/test_tiled_equals_untiled.py` is the law of tiling in 25 lines. Open it beside this cell,
+# `tests/test_tiled_equals_untiled.py` is the law of tiling in 25 lines. Open it next to this cell,
 # which takes its steps one by one. It cuts the step into *bands*: tiles as wide as the image that
 # keep their halo instead of computing it again (tutorial 14), so that even gradients of images have
 # the untiled bits on ordinary data. It runs both traces, asks for every variable, and compares band
@@ -290,6 +290,33 @@ print(f"    {without_halo}")
 # It names layer, row and numbers. With the image rows 0 to 7 the layer can compute rows 0 to 6, so
 # the first band ends there, and its last row is the one that reads the missing one.
 #
+# ## What it is for
+#
+# An image of 10,240 x 10,240 pixels, the same network, and a GPU with 16 GiB: in-core it does not
+# fit. Let us even allow only 6 GiB. Swapping cannot help, since one call alone needs more. **How
+# many GiB does the step take in 8 x 8 tiles?**
+
+# %%
+lesson.cell("an image that cannot be trained in-core")
+lesson.predict("GiB in 8 x 8 tiles")
+
+# %%
+SIDE, GPU = 10_240, "v100-pcie"
+huge = oc.trace(model, (1, 3, SIDE, SIDE), conv_algorithm="direct", threads=2)
+in_core = oc.plan(huge, 1 << 40, planner="keep-all", machine=GPU)
+try:
+    oc.plan(huge, "6GiB", planner="belady", machine=GPU)
+    refusal = None
+except oc.Infeasible as error:
+    refusal = error
+    print("   ", str(error).replace("\n", "\n    "))
+fits = oc.plan(oc.tile(huge, grid=(8, 8)), "6GiB", planner="belady", machine=GPU)
+lesson.reveal("GiB in 8 x 8 tiles", fits.peak_bytes / units.GIB)
+print(f"    in-core {units.format_bytes(in_core.peak_bytes)}")
+slower = fits.makespan_us / in_core.makespan_us
+print(f"    in tiles {fits.makespan_us / 1e6:.2f} s, {slower:.2f} times what in-core would take")
+
+# %% [markdown]
 # ## Exercises
 #
 # 1. How many input rows do 8 output rows of a 5 x 5 convolution with stride 2 read, away from
@@ -301,10 +328,11 @@ print(f"    {without_halo}")
 
 # %%
 lesson.cell("exercises")
+FORMULAS = ("T+2n", "T+2*n", "2n+T", "2*n+T", "T+n*2", "n*2+T")
 stride2 = Window(kernel=5, stride=2, pad_lo=2, pad_hi=2)
 answer = halo.chain_reads(halo.Span(10, 18), [stride2], extent=64)[0].inside.extent
 lesson.exercise("1. rows of a strided convolution", lambda a: a == answer, None)
-lesson.exercise("2. rows of a chain", lambda a: str(a).replace(" ", "") in ("T+2n", "T+2*n"), None)
+lesson.exercise("2. rows of a chain", lambda a: str(a).replace(" ", "") in FORMULAS, None)
 lesson.exercise("3. most tiles", lambda a: a == 128, None)
 
 # %%
@@ -317,6 +345,9 @@ assert oc.trace_minimum_bytes(tiled.trace) < oc.trace_minimum_bytes(untiled.trac
 assert [p.peak_bytes for _, p in rows] == sorted((p.peak_bytes for _, p in rows), reverse=True)
 assert differing == 0
 assert largest > 0
+assert in_core.peak_bytes > 16 * units.GIB
+assert refusal is not None
+assert fits.peak_bytes < 6 * units.GIB < refusal.minimum_bytes
 assert with_halo == "no difference"
 assert without_halo.startswith("0.out, row 6: expected ")
 print("\nall asserts passed")

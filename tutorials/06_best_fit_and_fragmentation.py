@@ -27,7 +27,7 @@ lesson = Lesson("06 best fit and fragmentation")
 # ## Best fit in thirty lines
 #
 # Keep the holes sorted by size; take the smallest that is large enough; cut off what is left over.
-# When a block comes back, melt its hole with the holes beside it (*coalescing*). PyTorch,
+# When a block comes back, melt its hole with the holes next to it (*coalescing*). PyTorch,
 # TensorFlow and nnabla do this, in memory that they once got from the driver and keep.
 
 # %%
@@ -70,6 +70,40 @@ arena.free(b)
 print(f"    after freeing the second block its hole melts with the first: {arena.holes}")
 
 # %% [markdown]
+# ## The step of one page
+#
+# Eight equal stages within 500 bytes, as in [docs/one_page.md](../docs/one_page.md): values of 100
+# bytes come and go. We ask our allocator for what that list asks for. **How many bytes must its
+# arena have?**
+
+# %%
+lesson.cell("blocks of equal size")
+lesson.predict("bytes of the arena")
+
+
+# %%
+def serves(requests, size):
+    """Whether an arena of this size serves all requests of a log."""
+    arena, offsets = BestFit(size), {}
+    for request in requests:
+        if request.op == "allocate":
+            offsets[request.key] = arena.allocate(request.nbytes)
+            if offsets[request.key] is None:
+                return False
+        elif request.op == "free":
+            arena.free(offsets.pop(request.key))
+    return True
+
+
+eight = oc.plan(oc.equal_stages(8), 500, "window", oc.toy_machine())
+requests = oc.allocation_log(eight.trace, eight.schedule, eight.peak_bytes, steps=1).requests
+enough = next(size for size in range(100, 2000, 100) if serves(requests, size))
+lesson.reveal("bytes of the arena", enough)
+
+# %% [markdown]
+# Exactly what the list needs: where all blocks are alike, every hole fits the next block. A network
+# is not like that.
+#
 # ## A step that stays in memory
 #
 # We record what a training step of ResNet-50 at batch 64 asks for (its *allocation log*), and
@@ -219,13 +253,13 @@ print(f"    va served all {chunked.served} requests in 2 % more than the list ne
 # %% [markdown]
 # ## Figure 3 of paper 000
 #
-# A planner counts bytes; it does not know about holes. So it must be *promised less* than there
-# is, until what the allocator reserves fits. Take ResNet-50 at batch 928 on a GPU with 16 GiB.
-# **How many GiB may the scheduler be promised with best fit?** (In the paper it was 8,
-# with an allocator that never joins the pieces that the driver gave.)
+# A planner counts bytes; it does not know about holes. So its budget must be *less* than there is,
+# so that what the allocator reserves still fits. Take ResNet-50 at batch 928 on a GPU with 16 GiB.
+# **With best fit, how many of the 16 GiB can the planner use?** (In the paper it was 8
+# GiB, with an allocator that never joins the pieces that the driver gave.)
 
 # %%
-lesson.cell("how much may a scheduler be promised?")
+lesson.cell("how much of the memory can the planner use?")
 lesson.predict("GiB promised with best fit")
 
 # %%
@@ -286,6 +320,7 @@ for _ in range(300):  # makes a block, or frees one, at random
 for offset, _ in made:
     ours.free(offset)
 assert ours.holes == [(64 * units.MIB, 0)], "all holes have melted into one"
+assert enough == eight.peak_bytes == 500
 assert both_fit(2, 3)
 assert both_fit(3, 2)
 assert in_core_holes < 0.02

@@ -7,8 +7,8 @@
 # **Paper:** 000, section 4 (equations 1 and 2).
 #
 # Best fit failed because a block must be one piece of memory. But a program never sees memory, it
-# sees *addresses*; page by page, the processor looks up in a table which memory is behind them. If
-# a block's addresses are in a row, nobody cares where its pages are.
+# sees *addresses*; page by page, the processor looks up in a table which memory is behind them. As
+# long as a block's addresses are in a row, its pages can be anywhere.
 
 # %%
 import ctypes
@@ -125,8 +125,8 @@ print(f"    one array over both: {one_array}; the neighbours hold {untouched}")
 # %% [markdown]
 # ## The price
 #
-# Mapping is work for the operating system, and the first touch of a fresh page is more. **How many
-# times as long as writing 1 MiB does it take to allocate, write and free one?**
+# Mapping is work for the operating system, and the first touch of a fresh page is more. **How much
+# slower is it to allocate, write and free 1 MiB than only to write it?**
 
 # %%
 lesson.cell("what a mapping costs")
@@ -161,7 +161,7 @@ print(f"    write {write_us:.0f} us, with mapping {all_us:.0f} us")
 # %% [markdown]
 # ## The danger
 #
-# A chunk that is given out again while somebody still works at its old address is silent
+# A chunk that is given out again while a copy still works at its old address is silent
 # corruption: two arrays over the same bytes. We do it on purpose.
 
 # %%

@@ -112,7 +112,7 @@ lesson.reveal("list order: more than the bound", list_gap)
 # %% [markdown]
 # ## The large ones first
 #
-# Whoever packs a car begins with the suitcases. We know all blocks, so we may take them in any
+# When you pack a car you load the suitcases first. We know all blocks, so we may take them in any
 # order. **By what share does that exceed the lower bound?**
 
 # %%

@@ -23,10 +23,10 @@ lesson = Lesson("09 swap planners")
 # ## What leaves: memory is a cache
 #
 # A call needs its values on the device, as a processor needs its lines in the cache. Two rules say
-# who leaves when room is needed. *Least recently used* looks back. *Belady's rule* looks ahead:
-# whoever is needed last leaves first, and no rule has fewer misses. A training step reads the
-# values of 8 layers forward, then backward. The cache has 4 places. **How many times the misses of
-# the rule that looks ahead are those of the rule that looks back?**
+# who leaves when room is needed. *Least recently used* looks back. *Belady's rule* looks ahead: the
+# value that is needed last leaves first, and no rule has fewer misses. A training step reads the
+# values of 8 layers forward, then backward. The cache has 4 places. **By what factor does the rule
+# that looks back miss more often than the rule that looks ahead?**
 
 # %%
 lesson.cell("two caches")
@@ -111,7 +111,7 @@ lesson.picture("09_when.svg", pictures.timelines_svg(timelines, budget_bytes=600
 
 # %% [markdown]
 # The picture shows it: `lru` has the link idle while it computes, and computes nothing while the
-# link works. `vdnn-all` copies beside the computation, but waits after each layer, and copies
+# link works. `vdnn-all` copies while it computes, but waits after each layer, and copies
 # everything, needed or not.
 #
 # ## Which, when stages are not alike
@@ -168,10 +168,10 @@ print(f"    it loses on {slower}; greedy takes up to {max(gains):.2f} times as l
 #
 # ## How much at a time
 #
-# Nobody says that a value must move as a whole. `belady` moves exactly as many bytes as are too
-# many, and cuts them into pieces, so that the first ones make room while the last ones still
-# travel. Without pieces it is a planner of whole activations like the others. ResNet-18 on a V100
-# over PCIe, at half the memory: **how many times longer does it take with whole activations?**
+# A value need not move as a whole. `belady` moves exactly the excess, and cuts it into
+# pieces, so that the first ones make room while the last ones still travel. Without pieces it is a
+# planner of whole activations like the others. ResNet-18 on a V100 over PCIe, at half the memory:
+# **how many times longer does it take with whole activations?**
 
 # %%
 lesson.cell("whole activations against pieces")

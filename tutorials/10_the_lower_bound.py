@@ -75,7 +75,7 @@ print(f"    the best planner takes {best_plan:.0f} us")
 # exact (within 1 %)?**
 
 # %%
-lesson.cell("the linear program against the truth")
+lesson.cell("the linear program against an exact search")
 tiny_machine = oc.Machine("tiny", 1, 1, link_bytes_per_us=1, link="shared")
 
 # %%
@@ -100,9 +100,9 @@ exact_share = sum(water > 0.99 * truth for water, truth, _ in rows) / len(rows)
 lesson.reveal("share of tiny steps on which the bound is exact", exact_share)
 
 # %% [markdown]
-# The bound is never above the truth, and the truth never above the truth for whole values: water
-# flows more freely than bytes, bytes more freely than whole values. These are theorems, and tests
-# of the library.
+# The bound is never above the best in bytes, and that is never above the best in whole values: the
+# linear program relaxes the problem in bytes, which relaxes the problem in whole values. These are
+# theorems, and tests of the library.
 #
 # ## A bound is true of a class of schedules
 #
@@ -132,7 +132,7 @@ for bound in (swapping, anything):
 print(f"    {both:8.0f} us: the plan, {both / anything.makespan_us:.2f} times the second bound")
 
 # %% [markdown]
-# Below 1, and nobody has cheated: that bound is about schedules that run every call once, and this
+# Below 1, and this is no mistake: that bound is about schedules that run every call once, and this
 # one does not. A bound without its class is no statement at all, so `covers` is printed with it.
 #
 # ## All bounds on one network
@@ -166,6 +166,7 @@ lesson.picture(
         "ResNet-18, batch 256, PCIe: a planner and three bounds",
         [pictures.Curve(name, points, dashed=name != "belady") for name, points in curves.items()],
         axes=("budget, % between the least and the peak", "makespan / computation alone"),
+        y_low=0.95,
     ),
 )
 

@@ -4,7 +4,7 @@
 # **Goal:** trade time for memory by running forward calls again; see how far the trade goes, and
 # why equal stages are a special case.
 # **Prerequisites:** 02, 10. **Minutes:** 25.
-# **Paper:** 001, sections 2 and 3 (recomputation beside swapping); Chen et al. 2016, section 4.1.
+# **Paper:** 001, sections 2 and 3 (recomputation with swapping); Chen et al. 2016, section 4.1.
 #
 # A value that is needed again does not have to be kept. It does not have to be sent away either:
 # it can be computed again from what it was computed from.
@@ -24,6 +24,29 @@ pictures = oc.pictures
 lesson = Lesson("11 recompute")
 
 # %% [markdown]
+# ## The step of one page
+#
+# In [docs/one_page.md](../docs/one_page.md) eight stages swap within 500 bytes and take 245 us
+# instead of 240. The same step can do without the link: what is missing is computed again. `rotor`
+# finds the best way. **How many times longer than in-core does it take within the same 500 bytes?**
+
+# %%
+lesson.cell("the same step without a link")
+lesson.predict("times longer than in-core")
+
+# %%
+eight = oc.equal_stages(8)
+swapping, rerunning = (oc.plan(eight, 500, name, oc.toy_machine()) for name in ("window", "rotor"))
+alone = oc.plan(eight, 10_000, "keep-all", oc.toy_machine()).makespan_us
+lesson.reveal("times longer than in-core", rerunning.makespan_us / alone)
+print(
+    f"    {rerunning.notes['runs_again']} stages run again; swapping takes {swapping.makespan_us:.0f} us"
+)
+
+# %% [markdown]
+# Dear, since the memory is tight: some stages run three times and more. With somewhat more memory
+# it costs much less, and on a slow link it is the only way.
+#
 # ## Segments
 #
 # Cut 16 stages into k segments. The forward pass keeps only the value at the border of each. The
@@ -83,8 +106,8 @@ phases = {call.name: call.phase for call in chain.calls}
 lesson.picture("11_segments.svg", pictures.timelines_svg(timelines, phases=phases))
 
 # %% [markdown]
-# Less than a third: the last segment needs no second run, and of each other one the last stage does
-# not either, as what it makes is a border and has been kept.
+# Less than a third: the last segment is not rerun, nor is the last stage of any other segment,
+# whose output was kept.
 #
 # Look at the picture: the triangle of the in-core step becomes a low wall with a tooth for each
 # segment, forward stages stand between backward ones, and the link does nothing at all. There are
@@ -204,7 +227,7 @@ print(f"    {recomputing.notes['runs_again']} calls ran again, in {peaks:.0%} of
 
 
 def most_runs(length, kept):
-    """How often `revolve` runs a stage at most, with so many values kept, the input among them."""
+    """How often `revolve` runs a stage at most, with `kept` values kept, the input among them."""
     steps = Splits(length).steps(kept - 1)  # the library counts them without the input
     return max(Counter(step.stage for step in steps if step.kind != Kind.BACKWARD).values())
 
@@ -215,6 +238,7 @@ lesson.exercise("2. stages", lambda a: a == math.comb(3 + 3, 3), None)
 lesson.exercise("3. longer by", lambda a: abs(a - 1 / 3) < 0.01, None)
 
 # %%
+assert swapping.makespan_us < rerunning.makespan_us
 assert best_k == math.isqrt(stages)
 assert 0.1 < longer <= 1 / 3
 assert segmented.notes["runs_again"] == (5 - 1) + (6 - 1), "the stages of two segments but the last"

@@ -65,8 +65,8 @@ for place in (0, len(order) // 2, len(order) - 1):
 # %% [markdown]
 # The prices are worlds apart. A ReLU only reads and writes memory: cheap. A convolution multiplies:
 # dearer than the link. A batch norm's statistics are a few hundred bytes that take a pass over all
-# of its input: nobody would drop those. And the link's price is only paid where the link is the
-# bottleneck: as long as copies hide beside the computation they cost nothing.
+# of its input: it never pays to drop those. And the link's price is only paid where the link is the
+# bottleneck: as long as copies overlap with computation they cost nothing.
 #
 # ## The teaching planner
 #
@@ -121,6 +121,7 @@ lesson.picture(
         "ResNet-18 at 25 %: how many values to compute again",
         [pictures.Curve(name, points) for name, points in curves.items()],
         axes=("values dropped, the cheapest first", "makespan / computation alone"),
+        y_low=0.95 * min(us for points in curves.values() for _, us in points if us is not None),
     ),
 )
 
@@ -132,8 +133,9 @@ lesson.picture(
 #
 # `combined` starts from plans such as `prefix`'s and searches. For each value it tries to keep it,
 # to drop it once, and to drop it again after each use; and it tries to hold the values from which
-# others are computed again. **How far from the bound is it with a budget of 10 % over PCIe? (as a
-# share above it)**
+# others are computed again. ResNet-18 is easy: there `prefix` is within 1 % of the bound.
+# ResNet-50 with a budget of 10 % is not: whatever a planner that only swaps does, it takes three
+# times the bound. **How far above the bound is `combined` there? (as a share)**
 
 # %%
 lesson.cell("swap, recompute, both")
@@ -143,13 +145,16 @@ names = ("belady", "rotor", "prefix:steps=8", "combined:evaluations=1500")
 lesson.predict("combined: above the bound at 10 %")
 
 # %%
+deep = oc.models.build("resnet50", num_classes=1000, stem="imagenet")
+deep_trace = oc.trace(deep, (256, 3, 224, 224), threads=1)
+deep_trace = oc.apply_rewrites(deep_trace, ("fuse", "share_storage"))
 ratio = {}
-for percent in (10, 25, 50):
-    size = oc.resolve_budget(trace, f"{percent}%", granule)
-    bound_us = oc.fluid_bound(trace, size, pcie).makespan_us
+for percent in (10, 25):
+    size = oc.resolve_budget(deep_trace, f"{percent}%", granule)
+    bound_us = oc.fluid_bound(deep_trace, size, pcie).makespan_us
     for name in names:
         try:
-            plan = oc.plan(trace, size, name, pcie, time_limit_s=None)
+            plan = oc.plan(deep_trace, size, name, pcie, time_limit_s=None)
             ratio[name, percent] = plan.makespan_us / bound_us
         except oc.Infeasible:
             ratio[name, percent] = None
@@ -180,9 +185,11 @@ assert abs(curves[pcie.name][0][1] * alone_us / belady_us - 1) < 0.01, "nothing 
 assert best_pcie[0] > 0
 assert best_pcie[1] < curves[pcie.name][0][1]
 assert best_nvlink[0] <= best_pcie[0]
-for percent in (10, 25, 50):
+for percent in (10, 25):
     together = ratio["combined:evaluations=1500", percent]
     assert 1 - 1e-9 <= together <= ratio["prefix:steps=8", percent] + 0.02
     assert together <= ratio["belady", percent]
+assert ratio["belady", 10] > 2.5, "whoever only swaps is far from the bound"
+assert ratio["prefix:steps=8", 10] > 1.4 * ratio["combined:evaluations=1500", 10]
 assert ratio["combined:evaluations=1500", 10] < 1.2
 print("\nall asserts passed")

@@ -65,7 +65,7 @@ class Farthest:
         return writer
 
     def make_room(self, writer, call, size_bytes, budget_bytes):
-        """Sends values away until so many bytes are free."""
+        """Sends values away until this many bytes are free."""
         while writer.ledger_bytes + size_bytes > budget_bytes:
             movable = [v for v in writer.resident if self.may_leave(writer.trace, v, call)]
             if not movable:

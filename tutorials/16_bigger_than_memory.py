@@ -94,7 +94,7 @@ lesson.reveal("least memory of the untiled step, MiB", least["untiled"] / 2**20)
 # of a band reads as many *blocks* as its rows lie in. A block is a variable like any other: so
 # planner, verifier, simulator and executor need to know nothing new. Inside the call almost nothing
 # is copied. Rows whose windows lie in one block are computed from a view of it; only where a window
-# lies over a border are the few rows copied beside each other.
+# lies over a border are the few rows copied next to each other.
 #
 # A second segment, with bands of its own, begins behind the second pooling. What lies between the
 # two segments lies in the blocks of the first one; nothing is ever put together. **From how many
@@ -183,8 +183,8 @@ lesson.picture(
 # %% [markdown]
 # ## Executed
 #
-# A step within 3 MiB of "device" memory, blocks read from the file, beside the untiled step in
-# core on the whole image. The loss has the same bits; gradients of weights are sums over bands.
+# A step within 3 MiB of "device" memory, blocks read from the file, compared with the untiled step
+# in core on the whole image. The loss has the same bits; gradients of weights are sums over bands.
 
 # %%
 lesson.cell("executed")

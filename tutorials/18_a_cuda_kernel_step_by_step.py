@@ -115,7 +115,7 @@ lesson.reveal("floats loaded for each multiply-add", hunger["naive"])
 # The sixteen threads of a row all load the same row of A. Better: each thread fetches one number
 # of A and one of B into *shared memory*, and then all use what all have fetched, sixteen times.
 # Between fetching and using stands a **barrier**: no thread goes on before all have come. After
-# using stands another: nobody may overwrite the tile while a slower thread still reads it. (The
+# using stands another: no thread may overwrite the tile while a slower thread still reads it. (The
 # second one can be left out here, to see in a moment what happens. `wait_after_using` is a constant
 # when the kernel is compiled, so it costs no branch.)
 
@@ -317,7 +317,7 @@ limits = [
 rungs = [pictures.Curve(name, [(i, attainable(i))]) for name, i in intensity.items()]
 lesson.picture("18_roof.svg", pictures.curves_svg(
     "The roof of an H200: TFLOP/s in float32, without caches", [*limits, *rungs],
-    axes=("multiply-adds for each float loaded", "TFLOP/s"), doubling=True,
+    axes=("multiply-adds for each float loaded", "TFLOP/s"), doubling="both",
 ))  # fmt: skip
 print(f"    the two limits meet at {ridge:.0f} multiply-adds for each float")
 for name, value in intensity.items():
@@ -326,7 +326,7 @@ for name, value in intensity.items():
 # %% [markdown]
 # The third step is under the roof's flat part: memory is no longer what holds it back. The fourth,
 # with tensor cores, raises the flat part itself to 494. What a real GPU reaches is in
-# `benchmarks/results/`, as far as one was there.
+# `benchmarks/results/`.
 #
 # ## Exercises
 #

@@ -30,7 +30,7 @@ lesson = Lesson("19 a real GPU")
 # ## Is there one?
 #
 # The driver is a library, libcuda, that comes with the kernel module of the operating system; no
-# toolkit is needed to call it. To compile kernels Numba needs numba-cuda beside it. If something is
+# toolkit is needed to call it. To compile kernels Numba also needs numba-cuda. If something is
 # missing, the cell names it and the command that installs it (`ooctrain doctor` says the same).
 
 # %%
@@ -115,9 +115,9 @@ print(f"    filled with 1 and 2; in the other order they read {seen}")
 # %% [markdown]
 # ## Its streams
 #
-# A stream is a queue. Whoever puts work into it does not wait: the host runs ahead, and the GPU
-# does the work when its turn comes. Between streams there is no order but what *events* make. **Of
-# eight pieces of work, how many are done when the host has queued the last?**
+# A stream is a queue. The host puts work into it and does not wait: the host runs ahead, and the
+# GPU does the work when its turn comes. Between streams there is no order but what *events* make.
+# **Of eight pieces of work, how many are done when the host has queued the last?**
 
 # %%
 lesson.cell("the host runs ahead")

@@ -148,7 +148,8 @@ lesson.reveal("messages of a step", len(sent))
 # ## The same bits
 #
 # **Of all arrays that persist (weights, momentum, statistics), how many differ from those of one
-# rank with `accumulate=2`?** The ranks here have 40 % of the memory besides, the one has all.
+# rank with `accumulate=2`?** The two ranks here also train within 40 % of the memory; the
+# one rank has all of it.
 
 # %%
 lesson.cell("the bits of one")

@@ -55,6 +55,7 @@ ANSWERS = {
     "18_a_cuda_kernel_step_by_step": (1 / 16, 16, 8),
     "19_real_gpu": (6, 2000, False),
     "20_many_ranks": (1.5, 6, 8),
+    "21_reading_a_paper_critically": (2 * 7 + 4, "inf", 3),
 }
 
 
@@ -273,6 +274,17 @@ def test_a_prediction_learns_how_far_off_it_was(guess, measured, said, capsys):
     lesson.predict("bytes", guess)
     lesson.reveal("bytes", measured)
     assert f"the prediction was {said})" in capsys.readouterr().out
+
+
+def test_each_erratum_that_tutorial_21_runs_is_listed_and_has_its_test():
+    text = (FOLDER / "21_reading_a_paper_critically.py").read_text()
+    named = re.findall(r"`(00\d-[\w-]+)`", text)
+    assert len(named) >= 5
+    page = (FOLDER.parent / "docs" / "errata.md").read_text()
+    for name in named:
+        (row,) = re.findall(rf"^\| `{name}` .*$", page, re.M)
+        path, _, test = re.search(r"`(tests/[^`]+)`", row)[1].partition("::")
+        assert f"def {test}(" in (FOLDER.parent / path).read_text()
 
 
 @pytest.mark.parametrize("name", WITH_A_LEGEND)
