@@ -39,9 +39,8 @@ eight = oc.equal_stages(8)
 swapping, rerunning = (oc.plan(eight, 500, name, oc.toy_machine()) for name in ("window", "rotor"))
 alone = oc.plan(eight, 10_000, "keep-all", oc.toy_machine()).makespan_us
 lesson.reveal("times longer than in-core", rerunning.makespan_us / alone)
-print(
-    f"    {rerunning.notes['runs_again']} stages run again; swapping takes {swapping.makespan_us:.0f} us"
-)
+print(f"    {rerunning.notes['runs_again']} stages run again")
+print(f"    swapping takes {swapping.makespan_us:.0f} us")
 
 # %% [markdown]
 # Dear, since the memory is tight: some stages run three times and more. With somewhat more memory
