@@ -61,7 +61,9 @@ FUNCTIONS = {
 }
 
 # The gradient of a line is a list of lines. Each rule gets the tape, the line's inputs and output,
-# and the name of the output's gradient; it returns the names of the inputs' gradients.
+# and the name of the output's gradient; it returns the names of the inputs' gradients. So the first
+# row says: for y = a b, the gradient of a is dy b^T ("nt": the second factor is transposed), and
+# that of b is a^T dy.
 GRADIENTS = {
     "matmul": lambda t, a, b, y, dy: (t.run("matmul_nt", dy, b), t.run("matmul_tn", a, dy)),
     "relu": lambda t, a, y, dy: (t.run("relu_grad", dy, y),),
@@ -202,6 +204,9 @@ later_reads = [c.name for c in trace.calls if relu.outs[0] in c.ins and c.phase 
 before_relu_reads = [c.name for c in trace.calls if relu.ins[0] in c.ins and c.phase == "backward"]
 
 # %% [markdown]
+# Puzzles e1 to e3 (`tutorials/puzzles/`) let you add a product, a convolution and batch norm to
+# this tape; each attempt is checked by finite differences.
+#
 # ## Exercises
 #
 # 1. The loss and the seed are computed from v3. Name a forward value of our tape that no later

@@ -125,9 +125,11 @@ lesson.picture(
 )
 
 # %% [markdown]
-# Up in the forward pass, down in the backward pass: the curve is a tent. Its top is just behind the
-# loss, as the first gradients come before the first activations can go. It never falls to zero, as
-# the *persistent* variables, parameters and momentum, are there before, during and after the step.
+# Up in the forward pass, down in the backward pass: the curve is a tent. In the picture forward
+# calls are blue and backward calls brown; where the colour changes is the loss. The top of the tent
+# is just behind it, as the first gradients come before the first activations can go. It never falls
+# to zero, as the *persistent* variables, parameters and momentum, are there before, during and
+# after the step.
 #
 # ## Batch 1440 on a laptop
 #

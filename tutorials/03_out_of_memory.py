@@ -14,6 +14,7 @@ import numpy as np
 from lesson import Lesson
 
 import ooctrain as oc
+from ooctrain.alloc.arena_map import pieces_of
 
 pictures, units = oc.pictures, oc.units
 lesson = Lesson("03 out of memory")
@@ -113,29 +114,13 @@ except oc.errors.OutOfDeviceMemory as error:
 
 # %% [markdown]
 # Now the allocator `va`, for *virtual addressing*. It cuts memory into chunks, gives each block a
-# range of addresses of its own, and asks the memory to *map* chunks behind them. We write down what
-# it asks for.
+# range of addresses of its own, and asks the memory to *map* chunks behind them. Its `snapshot`
+# says which chunks it chose.
 
 # %%
 lesson.cell("the same requests, with virtual addressing")
 choice = oc.alloc.choose_allocator("va", 4 * units.MIB)
-CHUNK = choice.granule.size_bytes
-
-
-class WatchedMemory(oc.alloc.DryMemory):
-    """Memory without bytes that keeps the page table: {address: place in the 4 MiB}."""
-
-    def __init__(self, size_bytes):
-        super().__init__(size_bytes)
-        self.table = {}
-
-    def map(self, address, offset, size_bytes):
-        for chunk in range(0, size_bytes, CHUNK):
-            self.table[address + chunk] = offset + chunk
-
-
-memory = WatchedMemory(4 * units.MIB)
-virtual = choice.make(memory)
+virtual = choice.make(oc.alloc.DryMemory(4 * units.MIB))
 pages = [virtual.allocate(units.MIB, f"block {i}") for i in range(4)]
 virtual.free(pages[0])
 virtual.free(pages[2])
@@ -151,24 +136,16 @@ print(f"    va: granted {units.format_bytes(large.granted_bytes)} from the same 
 lesson.cell("where the blocks lie")
 
 
-def piece(lo, size, block):
-    """A piece of the picture, in MiB."""
-    return pictures.Piece(
-        lo / units.MIB, (lo + size) / units.MIB, block.tag, int(block.tag == large.tag)
-    )
+def pieces(allocator):
+    """What lies in an arena, in MiB: one piece or several for each block."""
+    return [
+        pictures.Piece(p.lo / units.MIB, p.hi / units.MIB, p.tag, int(p.tag == "the large one"))
+        for p in pieces_of(allocator.snapshot())
+        if p.kind == "block"
+    ]
 
 
-rows = [
-    ("best-fit", [piece(b.address - blocks[0].address, units.MIB, b) for b in blocks[1::2]]),
-    (
-        "va",
-        [
-            piece(memory.table[b.address + offset], units.MIB, b)
-            for b in (*pages[1::2], large)
-            for offset in range(0, b.granted_bytes, units.MIB)
-        ],
-    ),
-]
+rows = [("best-fit", pieces(arena)), ("va", pieces(virtual))]
 lesson.picture(
     "03_two_holes.svg",
     pictures.strips_svg(
@@ -226,10 +203,7 @@ assert moved.peak_bytes <= in_core // 2
 assert factor > 3
 assert "fragment" in fragmented
 assert large.granted_bytes == 2 * units.MIB
-places = {memory.table[large.address + offset] for offset in range(0, 2 * units.MIB, CHUNK)}
-assert places == {
-    *range(0, units.MIB, CHUNK),
-    *range(2 * units.MIB, 3 * units.MIB, CHUNK),
-}, "both holes"
+held = [(p.lo, p.hi) for p in rows[1][1] if p.text == "the large one"]
+assert held == [(0, 1), (2, 3)], "both holes"
 assert same
 print("\nall asserts passed")

@@ -16,8 +16,6 @@ import random
 from lesson import Lesson
 
 import ooctrain as oc
-from ooctrain.alloc.replay.replay import serve
-from ooctrain.alloc.wrapped.wrappers import Wrapper
 from ooctrain.experiments.paper_000.fragmentation import largest_budget
 
 units = oc.units
@@ -174,58 +172,22 @@ def colour_of(tag):
     return WEIGHTS if ".weight" in tag else FORWARD
 
 
-class Watcher(Wrapper):
-    """Notes when and where each block lived."""
-
-    def __init__(self, inner):
-        super().__init__(inner)
-        self.base = inner.snapshot()["base"]  # where the arena begins
-        self.time, self.made, self.areas = 0, {}, []
-
-    def allocate(self, nbytes, tag=""):
-        block = super().allocate(nbytes, tag)
-        self.time += 1
-        self.made[block.id] = self.time
-        return block
-
-    def free(self, block, after=()):
-        self.note(block)
-        super().free(block, after)
-
-    def note(self, block):
-        """Adds a rectangle from a block's making to now."""
-        self.time += 1
-        lo = block.address - self.base
-        hi = lo + block.granted_bytes
-        area = oc.pictures.Area(
-            self.made[block.id],
-            self.time,
-            lo / units.GIB,
-            hi / units.GIB,
-            block.tag,
-            colour_of(block.tag),
+def areas(log):
+    """A rectangle for each block of the log's first step, as best fit places it."""
+    return [
+        oc.pictures.Area(
+            life.begin, life.end, life.lo / units.GIB, life.hi / units.GIB, life.tag,
+            colour_of(life.tag),
         )
-        self.areas.append(area)
+        for life in oc.alloc.block_lives(log, "best-fit")
+        if life.hi - life.lo > units.MIB // 2  # smaller ones would not be seen
+    ]  # fmt: skip
 
 
-def watched(log):
-    """Rectangles of the first step of a log, served by best fit."""
-    requests = log.requests
-    second = [n for n, request in enumerate(requests) if request.op == "step"][1]
-    arena_bytes = 4 * log.budget_bytes
-    watcher = Watcher(
-        oc.alloc.choose_allocator("best-fit", arena_bytes).make(oc.alloc.DryMemory(arena_bytes))
-    )
-    serve(requests[:second], watcher)
-    for block in watcher.close():
-        watcher.note(block)
-    return [area for area in watcher.areas if area.y_hi - area.y_lo > 2**-11]  # 512 KiB
-
-
-pictures = [
+drawn = [
     oc.pictures.areas_svg(
         f"{title}: the list needs {units.format_bytes(plan.peak_bytes)}",
-        watched(log),
+        areas(log),
         axes=("request", "address, GiB"),
         legend=("forward", "backward", "weights and momentum"),
         limits=[("what the list needs", plan.peak_bytes / units.GIB)],
@@ -235,7 +197,7 @@ pictures = [
         ("swapping", swap_log, swapped),
     )
 ]
-lesson.picture("06_fragmentation.svg", oc.pictures.stacked_svg(pictures))
+lesson.picture("06_fragmentation.svg", oc.pictures.stacked_svg(drawn))
 
 # %% [markdown]
 # ## When it fails

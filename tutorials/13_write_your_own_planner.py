@@ -211,8 +211,11 @@ lesson.picture(
 #
 # ```
 # ooctrain plan resnet18 --batch 256 --machine v100-pcie --planner my.py:Mine --budget 25%
+# ooctrain compare resnet18 --batch 256 --machine v100-pcie --planner my.py:Mine,belady --budget 25%
 # pytest --pyargs ooctrain.laws --planner my.py:Mine
 # ```
+#
+# `compare` divides each makespan by a bound that no plan beats (tutorial 10); 1 is the best.
 #
 # A planner that is to join the library is one file in `ooctrain/sched/planners/` and one line in
 # `ooctrain/sched/planners/registry.py`, the table of names.

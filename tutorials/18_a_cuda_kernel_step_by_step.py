@@ -328,6 +328,9 @@ for name, value in intensity.items():
 # with tensor cores, raises the flat part itself to 494. What a real GPU reaches is in
 # `benchmarks/results/`.
 #
+# Four puzzles, d1 to d4 (`tutorials/puzzles/`), are kernels for you to write, checked by this
+# emulator.
+#
 # ## Exercises
 #
 # 1. How many floats does a thread load for each multiply-add if tiles are 32 x 32?
