@@ -26,7 +26,7 @@ _WHITE = "fill:#fff;font-size:11px"
 
 
 @dataclass(frozen=True, slots=True)
-class Stay:
+class ValueStay:
     """A value on the device.
 
     Args:
@@ -41,7 +41,7 @@ class Stay:
     size_bytes: int
 
 
-def stays(plan: Plan, timeline: Timeline) -> list[Stay]:
+def stays(plan: Plan, timeline: Timeline) -> list[ValueStay]:
     """Every stay of a value on the device, in the order of their claims in the list.
 
     The plan must move whole values, and begin with an empty device.
@@ -49,7 +49,7 @@ def stays(plan: Plan, timeline: Timeline) -> list[Stay]:
     begun = {event.index: event.start_us for event in timeline.events}
     ended = {event.index: event.end_us for event in timeline.events}
     open_stays: dict[int, int] = {}
-    found: list[Stay] = []
+    found: list[ValueStay] = []
     for row in walk(plan.trace, plan.schedule):
         step = row.instruction
         if isinstance(step, Run | SwapIn):
@@ -57,12 +57,12 @@ def stays(plan: Plan, timeline: Timeline) -> list[Stay]:
             for v in claimed:
                 open_stays[v] = len(found)
                 variable = plan.trace.variables[v]
-                found.append(Stay(variable.name, begun[row.index], 0.0, variable.nbytes))
+                found.append(ValueStay(variable.name, begun[row.index], 0.0, variable.nbytes))
         elif isinstance(step, Free):
             place = open_stays.pop(step.var)
             stay = found[place]
             end_us = max((ended[i] for i in row.waits if i in ended), default=stay.begin_us)
-            found[place] = Stay(stay.name, stay.begin_us, end_us, stay.size_bytes)
+            found[place] = ValueStay(stay.name, stay.begin_us, end_us, stay.size_bytes)
     return found
 
 

@@ -7,6 +7,7 @@ The laws read the scripts as text and as syntax; each is tried on a script that 
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,18 @@ each_tutorial = pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path
 #: These compute nothing: of constants they make constants.
 PLAIN = {"round", "abs", "int", "float", "len", "max", "min", "sum"}
 MOST_INSIDE = 3
+
+
+@cache
+def text_of(script: Path) -> str:
+    """A tutorial."""
+    return script.read_text(encoding="utf-8")
+
+
+@cache
+def tree_of(script: Path) -> ast.Module:
+    """Its syntax."""
+    return ast.parse(text_of(script))
 
 
 def lesson_calls(tree: ast.AST, method: str) -> list[ast.Call]:
@@ -124,17 +137,17 @@ def shown_before_the_question(text: str) -> list[str]:
 
 @each_tutorial
 def test_no_prediction_is_made_for_the_reader(script):
-    assert guesses_in_advance(ast.parse(script.read_text())) == []
+    assert guesses_in_advance(tree_of(script)) == []
 
 
 @each_tutorial
 def test_what_is_measured_was_computed(script):
-    assert revealed_constants(ast.parse(script.read_text())) == []
+    assert revealed_constants(tree_of(script)) == []
 
 
 @each_tutorial
 def test_every_prediction_is_answered_and_every_answer_was_asked_for(script):
-    tree = ast.parse(script.read_text())
+    tree = tree_of(script)
     asked, answered = (
         [ast.unparse(call.args[0]) for call in lesson_calls(tree, method)]
         for method in ("predict", "reveal")
@@ -145,12 +158,12 @@ def test_every_prediction_is_answered_and_every_answer_was_asked_for(script):
 
 @each_tutorial
 def test_a_prediction_has_a_cell_of_its_own_before_the_experiment(script):
-    assert shown_before_the_question(script.read_text()) == []
+    assert shown_before_the_question(text_of(script)) == []
 
 
 @each_tutorial
 def test_a_tutorial_imports_at_most_three_parts_from_inside(script):
-    inside = imports_from_inside(ast.parse(script.read_text()))
+    inside = imports_from_inside(tree_of(script))
     assert len(inside) <= MOST_INSIDE, "\n".join(inside)
 
 

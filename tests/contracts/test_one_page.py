@@ -19,7 +19,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 import ooctrain as oc
-from ooctrain.report.one_step import Stay, stays
+from ooctrain.report.one_step import ValueStay, stays
 from ooctrain.sched.schedule import Schedule
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -81,7 +81,7 @@ def test_the_numbers_in_the_text_are_those_that_one_works_out_by_hand():
     assert line.bytes_in == line.bytes_out + 2 * 100, "x0 comes twice and never leaves"
 
 
-def held_at(found: list[Stay], time_us: float) -> int:
+def held_at(found: list[ValueStay], time_us: float) -> int:
     return sum(stay.size_bytes for stay in found if stay.begin_us <= time_us < stay.end_us)
 
 
