@@ -155,7 +155,8 @@ with oc.Trainer(
     predicted = trainer.plan.peak_bytes
 print("    losses", " ".join(f"{loss:.3f}" for loss in losses))
 lesson.reveal("MiB less than in section 3", round((plan.peak_bytes - predicted) / units.MIB))
-momentum = sum(v.nbytes for v in trace.variables if v.kind == "state" and "momentum" in v.name)
+resting = (trace.variables[v] for v in trace.initial)
+momentum = sum(v.nbytes for v in resting if "momentum" in v.name)
 print(f"    the momentum alone has {units.format_bytes(momentum)}")
 print(f"    peak predicted {units.format_bytes(predicted)}, measured {units.format_bytes(peak)}")
 
