@@ -15,13 +15,14 @@ author = "the ooctrain developers"
 project_copyright = "the ooctrain developers"
 extensions = ["myst_nb"]
 html_theme = "furo"
-html_static_path = ["../tutorials/pictures"]
+html_static_path = ["../tutorials/pictures", "_static"]
 html_title = "ooctrain"
 myst_heading_anchors = 3
 myst_enable_extensions = ["colon_fence"]
 smartquotes = False  # `--data` has two hyphens
 nb_execution_mode = "off"  # the gallery shows recorded output
 exclude_patterns = ["_build", "pages"]
+html_css_files = ["print.css"]
 
 
 def setup(app):

@@ -29,14 +29,18 @@ _NAMES = {
     "engine.autograd": ("Tensor", "manual_seed", "no_grad", "tensor"),
     "engine.own_op": ("Op",),
     "errors": ("Infeasible", "OoctrainError", "ScheduleError"),
-    "rewrite": ("rewrites",),
+    "execution.allocation_log": ("allocation_log",),
+    "rewrite": ("apply_rewrites", "rewrites"),
     "rewrite.tile": ("tile",),
     "execution.planners": ("planners",),
+    "sched.bounds.lp": ("fluid_bound",),
+    "sched.budget": ("resolve_budget", "trace_minimum_bytes", "trace_peak_bytes"),
     "sched.planning.chain_view": ("chain_view",),
     "sched.schedule": ("Granule", "LowerBound", "Plan", "Schedule"),
     "sched.timeline": ("Timeline",),
     "split.model": ("split",),
     "step.chain": ("chain",),
+    "step.example": ("equal_stages", "toy_machine"),
     "step.machine": ("Machine",),
     "step.presets": ("machine",),
     "step.trace": ("Trace",),
@@ -47,7 +51,9 @@ _HOME = {name: module for module, names in _NAMES.items() for name in names}
 #: {public name: the module that it is}
 _MODULES = {
     **{m: m for m in ("alloc", "data", "distributed", "errors", "functional")},
-    **{m: m for m in ("models", "nn", "optim", "testing")},
+    **{m: m for m in ("models", "nn", "optim", "testing", "units")},
+    "pictures": "report.pictures",
+    "planning": "sched.planning.own_planner",
     "utils": "engine.clip",
     "puzzles": "course.puzzles",
 }
@@ -63,6 +69,7 @@ if TYPE_CHECKING:  # "x as x" is how a type checker knows that a name is public
     from ooctrain import nn as nn
     from ooctrain import optim as optim
     from ooctrain import testing as testing
+    from ooctrain import units as units
     from ooctrain.alloc.registry import allocators as allocators
     from ooctrain.api import execute as execute
     from ooctrain.api import load_plan as load_plan
@@ -81,9 +88,17 @@ if TYPE_CHECKING:  # "x as x" is how a type checker knows that a name is public
     from ooctrain.errors import Infeasible as Infeasible
     from ooctrain.errors import OoctrainError as OoctrainError
     from ooctrain.errors import ScheduleError as ScheduleError
+    from ooctrain.execution.allocation_log import allocation_log as allocation_log
     from ooctrain.execution.planners import planners as planners
+    from ooctrain.report import pictures as pictures
+    from ooctrain.rewrite import apply_rewrites as apply_rewrites
     from ooctrain.rewrite import rewrites as rewrites
     from ooctrain.rewrite.tile import tile as tile
+    from ooctrain.sched.bounds.lp import fluid_bound as fluid_bound
+    from ooctrain.sched.budget import resolve_budget as resolve_budget
+    from ooctrain.sched.budget import trace_minimum_bytes as trace_minimum_bytes
+    from ooctrain.sched.budget import trace_peak_bytes as trace_peak_bytes
+    from ooctrain.sched.planning import own_planner as _own_planner
     from ooctrain.sched.planning.chain_view import chain_view as chain_view
     from ooctrain.sched.schedule import Granule as Granule
     from ooctrain.sched.schedule import LowerBound as LowerBound
@@ -92,12 +107,15 @@ if TYPE_CHECKING:  # "x as x" is how a type checker knows that a name is public
     from ooctrain.sched.timeline import Timeline as Timeline
     from ooctrain.split.model import split as split
     from ooctrain.step.chain import chain as chain
+    from ooctrain.step.example import equal_stages as equal_stages
+    from ooctrain.step.example import toy_machine as toy_machine
     from ooctrain.step.machine import Machine as Machine
     from ooctrain.step.presets import machine as machine
     from ooctrain.step.trace import Trace as Trace
     from ooctrain.tracing import trace as trace
     from ooctrain.train import Trainer as Trainer
 
+    planning = _own_planner
     utils = _clip
 
 

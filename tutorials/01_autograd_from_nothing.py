@@ -15,8 +15,8 @@ import numpy as np
 from lesson import Lesson
 
 import ooctrain as oc
-from ooctrain.report.charts import Piece, strips_svg
 
+pictures = oc.pictures
 lesson = Lesson("01 autograd from nothing")
 
 # %% [markdown]
@@ -61,7 +61,9 @@ FUNCTIONS = {
 }
 
 # The gradient of a line is a list of lines. Each rule gets the tape, the line's inputs and output,
-# and the name of the output's gradient; it returns the names of the inputs' gradients.
+# and the name of the output's gradient; it returns the names of the inputs' gradients. So the first
+# row says: for y = a b, the gradient of a is dy b^T ("nt": the second factor is transposed), and
+# that of b is a^T dy.
 GRADIENTS = {
     "matmul": lambda t, a, b, y, dy: (t.run("matmul_nt", dy, b), t.run("matmul_tn", a, dy)),
     "relu": lambda t, a, y, dy: (t.run("relu_grad", dy, y),),
@@ -91,7 +93,9 @@ def backward(tape, output, seed):
 
 # %%
 lesson.cell("train a two-layer network on the tape")
-lesson.predict("lines on the tape", guess=8)
+lesson.predict("lines on the tape")
+
+# %%
 
 rng = np.random.default_rng(0)
 x = rng.normal(size=(64, 8))
@@ -120,12 +124,12 @@ for function, inputs, output in tape.lines:
     print(f"      {output:>3} = {function}({', '.join(inputs)})")
 
 # %% [markdown]
-# The surprise is `matmul_nt(.., w1)`: nobody needs the gradient of `x`, yet a naive tape computes
+# The surprise is `matmul_nt(.., w1)`: no line reads the gradient of `x`, yet a naive tape computes
 # it. A library asks first whether anyone requires it.
 #
 # ## Is it right? Finite differences
 #
-# A gradient that nobody checked is a guess. We compare with (L(w + h) - L(w - h)) / 2h along one
+# A gradient that was not checked is a guess. We compare with (L(w + h) - L(w - h)) / 2h along one
 # random direction: if the gradient is right, the slope along any direction is its dot product with
 # the direction.
 
@@ -145,7 +149,7 @@ print(f"    loss {first_loss:.4f} -> {loss:.4f}")
 # ## Which values does the backward pass read?
 #
 # Read the tape: the backward lines read `x`, the weights, the ReLU's *output*, and gradients. The
-# ReLU's *input* is read by nobody: it is dead as soon as the ReLU has run. This is why an in-place
+# ReLU's *input* is not read: it is dead as soon as the ReLU has run. This is why an in-place
 # ReLU costs nothing, and why `layers/relu.py` masks with y and not with x. What a backward line
 # does read must survive from its forward use until then, and that long wait is what out-of-core
 # training makes use of.
@@ -169,10 +173,10 @@ for written, (function, _, output) in enumerate(tape.lines):
     reads = [line for line, (_, inputs, _) in enumerate(tape.lines) if output in inputs]
     # The loss reads v3 at once. A gradient that no line reads is what we wanted: it stays.
     end = max(reads, default=written if written < 4 else len(tape.lines) - 1) + 1
-    rows.append((f"{output} {function}", [Piece(written, end, output, int(written >= 4))]))
+    rows.append((f"{output} {function}", [pictures.Piece(written, end, output, int(written >= 4))]))
 lesson.picture(
     "01_lifetimes.svg",
-    strips_svg(
+    pictures.strips_svg(
         "From the line that writes a value to the last that reads it",
         rows,
         extent=len(tape.lines),
@@ -200,10 +204,13 @@ later_reads = [c.name for c in trace.calls if relu.outs[0] in c.ins and c.phase 
 before_relu_reads = [c.name for c in trace.calls if relu.ins[0] in c.ins and c.phase == "backward"]
 
 # %% [markdown]
+# Puzzles e1 to e3 (`tutorials/puzzles/`) let you add a product, a convolution and batch norm to
+# this tape; each attempt is checked by finite differences.
+#
 # ## Exercises
 #
-# 1. The loss and the seed are computed from v3. Name a forward value of our tape that nobody reads
-#    any more by then.
+# 1. The loss and the seed are computed from v3. Name a forward value of our tape that no later
+#    line reads.
 # 2. Add a rule for `add` to `GRADIENTS`: what are the gradients of a and b in y = a + b? (a tuple
 #    of names, given that the gradient of y is called "dy")
 # 3. The library's trace does not compute the gradient of `x`. How many backward calls does it save

@@ -14,9 +14,8 @@ import time
 from lesson import Lesson
 
 import ooctrain as oc
-from ooctrain.report.svg import timelines_svg
-from ooctrain.units import format_bytes
 
+pictures, units = oc.pictures, oc.units
 lesson = Lesson("02 trace a training step")
 
 # %% [markdown]
@@ -27,7 +26,9 @@ lesson = Lesson("02 trace a training step")
 
 # %%
 lesson.cell("trace LeNet")
-lesson.predict("calls in a LeNet step", guess=40)
+lesson.predict("calls in a LeNet step")
+
+# %%
 model = oc.models.build("lenet", num_classes=10, in_channels=1)
 trace = oc.trace(model, (64, 1, 28, 28))
 lesson.reveal("calls in a LeNet step", len(trace.calls))
@@ -61,23 +62,49 @@ gaps = sorted(
 )
 print(f"    {len(sequence)} occurrences of {len(trace.variables)} variables")
 for gap, variable in gaps[:5]:
-    size = format_bytes(variable.nbytes)
+    size = units.format_bytes(variable.nbytes)
     print(f"      {variable.name:<20} {size:>9}  rests for {gap} calls ({variable.kind})")
 
 # %% [markdown]
 # The longest rests belong to the first layers: what is used first in the forward pass is needed
 # last in the backward pass.
 #
+# ## Memory by hand
+#
+# Take the smallest step that shows it all: eight equal stages, each value of 100 bytes
+# ([docs/one_page.md](../docs/one_page.md)). Stage i reads x_i and writes x_(i+1); its backward call
+# reads both, and the gradient y_(i+1), and writes y_i. **How many bytes are there at the fullest
+# moment, if nothing leaves before its last use?**
+
+# %%
+lesson.cell("eight stages by hand")
+lesson.predict("bytes at the fullest moment")
+
+# %%
+eight = oc.equal_stages(8)
+by_hand = oc.plan(eight, "100%", planner="keep-all", machine=oc.toy_machine())
+lesson.reveal("bytes at the fullest moment", by_hand.peak_bytes)
+names = [v.name for v in eight.variables]
+for call in eight.calls[7:11]:
+    ins, outs = (" ".join(names[v] for v in vs) for vs in (call.ins, call.outs))
+    print(f"      {call.name:<5}{ins} -> {outs}")
+
+# %% [markdown]
+# Nine values x0 to x8 wait when the last stage begins its backward pass, and y8 and y7 join them.
+# From then on each backward call lets go of one x and one y.
+#
 # ## Memory over time
 #
-# If nothing is ever moved, a variable occupies memory from the call that writes it to the call
-# that reads it last. Adding up gives the curve below. **Where is its peak: in the forward pass, at
-# the loss, or late in the backward pass?** Guess as a share of the calls: 0 is the first, 1 the
-# last. (The *machine* says how long each call takes: it stretches the curve and changes no height.)
+# If nothing is ever moved, a variable occupies memory from the call that writes it to the call that
+# reads it last. Adding up gives the curve below. **Where is its peak: in the forward pass, at the
+# loss, or late in the backward pass?** Guess as a share of the calls: 0 is the first, 1 the last.
+# (The *machine* says how long each call takes: it only changes the time axis, not the heights.)
 
 # %%
 lesson.cell("the memory curve of ResNet-18 in-core")
-lesson.predict("place of the peak", guess=0.9)
+lesson.predict("place of the peak")
+
+# %%
 resnet = oc.models.build("resnet18", num_classes=10, stem="cifar")
 step = oc.trace(resnet, (128, 3, 32, 32))
 machine = oc.machine("v100-pcie")
@@ -88,15 +115,21 @@ before = sum(e.end_us <= peak_us for e in timeline.events if e.stream == "C")
 place = before / len(plan.trace.calls)
 lesson.reveal("place of the peak", place)
 loss_place = [call.phase for call in plan.trace.calls].index("loss") / len(plan.trace.calls)
-print(f"    peak {format_bytes(timeline.peak_bytes)}; the loss has the place {loss_place:.2f}")
+print(
+    f"    peak {units.format_bytes(timeline.peak_bytes)}; the loss has the place {loss_place:.2f}"
+)
 
 phases = {call.name: call.phase for call in plan.trace.calls}
-lesson.picture("02_memory_curve.svg", timelines_svg({"ResNet-18 in-core": timeline}, phases=phases))
+lesson.picture(
+    "02_memory_curve.svg", pictures.timelines_svg({"ResNet-18 in-core": timeline}, phases=phases)
+)
 
 # %% [markdown]
-# Up in the forward pass, down in the backward pass: the curve is a tent. Its top is just behind the
-# loss, as the first gradients come before the first activations can go. It never falls to zero, as
-# the *persistent* variables, parameters and momentum, are there before, during and after the step.
+# Up in the forward pass, down in the backward pass: the curve is a tent. In the picture forward
+# calls are blue and backward calls brown; where the colour changes is the loss. The top of the tent
+# is just behind it, as the first gradients come before the first activations can go. It never falls
+# to zero, as the *persistent* variables, parameters and momentum, are there before, during and
+# after the step.
 #
 # ## Batch 1440 on a laptop
 #
@@ -105,7 +138,9 @@ lesson.picture("02_memory_curve.svg", timelines_svg({"ResNet-18 in-core": timeli
 
 # %%
 lesson.cell("trace ResNet-50 at batch 1440")
-lesson.predict("GiB in-core", guess=100)
+lesson.predict("GiB in-core")
+
+# %%
 started = time.perf_counter()
 resnet50 = oc.models.build("resnet50", num_classes=1000, stem="imagenet")
 large = oc.trace(resnet50, (1440, 3, 224, 224), threads=2)
@@ -132,6 +167,7 @@ lesson.exercise("2. kind of the third variable", lambda a: a == third, None)
 lesson.exercise("3. impure calls", lambda a: a == impure, None)
 
 # %%
+assert by_hand.peak_bytes == 11 * 100
 assert len(trace.calls) > 30
 assert {c.phase for c in trace.calls} == {"forward", "loss", "backward", "update"}
 forward_calls = sum(call.phase == "forward" for call in trace.calls)

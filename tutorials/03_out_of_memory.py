@@ -14,13 +14,9 @@ import numpy as np
 from lesson import Lesson
 
 import ooctrain as oc
-from ooctrain.alloc.dry_run import DryMemory
-from ooctrain.alloc.registry import choose_allocator
-from ooctrain.errors import OutOfDeviceMemory
-from ooctrain.report.charts import Piece, strips_svg
-from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
-from ooctrain.units import MIB, format_bytes
+from ooctrain.alloc.arena_map import pieces_of
 
+pictures, units = oc.pictures, oc.units
 lesson = Lesson("03 out of memory")
 
 # %% [markdown]
@@ -34,20 +30,22 @@ lesson = Lesson("03 out of memory")
 
 # %%
 lesson.cell("minimum and peak")
-lesson.predict("minimum / peak", guess=0.5)
+lesson.predict("minimum / peak")
+
+# %%
 oc.manual_seed(0)
 model = oc.models.build("resnet18", num_classes=10, stem="cifar")
 # Threads need memory to work in, so their number is part of the trace.
 trace = oc.trace(model, (32, 3, 32, 32), threads=2)
 plan = oc.plan(trace, "100%", planner="keep-all")
-least, most = trace_minimum_bytes(plan.trace), trace_peak_bytes(plan.trace)
+least, most = oc.trace_minimum_bytes(plan.trace), oc.trace_peak_bytes(plan.trace)
 share = least / most
 lesson.reveal("minimum / peak", share)
-print(f"    minimum {format_bytes(least)}, peak {format_bytes(most)}")
+print(f"    minimum {units.format_bytes(least)}, peak {units.format_bytes(most)}")
 
 # %% [markdown]
 # Much of the minimum is persistent: ResNet-18 has 11 million parameters, each with a momentum, and
-# 32 small images need little beside them. The share shrinks as the batch grows.
+# 32 small images need little in comparison. The share shrinks as the batch grows.
 #
 # ## (a) It does not fit in-core
 
@@ -62,7 +60,9 @@ except oc.Infeasible as error:
     print("   ", str(error).replace("\n", "\n    "))
 again = oc.plan(trace, refused.minimum_bytes, planner="keep-all")
 moved = oc.plan(trace, in_core // 2, planner="window")
-print(f"    the window planner fits the same step into half: {format_bytes(moved.peak_bytes)}")
+print(
+    f"    the window planner fits the same step into half: {units.format_bytes(moved.peak_bytes)}"
+)
 
 # %% [markdown]
 # The error carries the planner's own minimum, and it is honest: the same planner succeeds at
@@ -71,12 +71,14 @@ print(f"    the window planner fits the same step into half: {format_bytes(moved
 # ## (b) Nothing can fit
 #
 # `naive` swaps everything out after every call, parameters too. So it goes below the trace minimum,
-# and as low as any planner that runs whole calls can go. **How many times naive's minimum is the
-# in-core peak here?**
+# and as low as any planner that runs whole calls can go. **How many times larger than naive's
+# minimum is the in-core peak?**
 
 # %%
 lesson.cell("the least that whole calls need")
-lesson.predict("in-core peak / naive minimum", guess=4)
+lesson.predict("in-core peak / naive minimum")
+
+# %%
 try:
     oc.plan(trace, "1KiB", planner="naive")
 except oc.Infeasible as error:
@@ -86,7 +88,7 @@ factor = in_core / bottom.minimum_bytes
 lesson.reveal("in-core peak / naive minimum", factor)
 
 # %% [markdown]
-# Note the name of the call: whoever wants to go lower must make *that* call smaller. This is what
+# Note the name of the call: to go lower, *that* call must become smaller. This is what
 # tiling does (tutorial 05).
 #
 # ## (c) Enough bytes, but not in one piece
@@ -98,48 +100,32 @@ lesson.reveal("in-core peak / naive minimum", factor)
 
 # %%
 lesson.cell("fragmentation by hand")
-choice = choose_allocator("best-fit", 4 * MIB)
-arena = choice.make(DryMemory(4 * MIB))
-blocks = [arena.allocate(MIB, f"block {i}") for i in range(4)]
+choice = oc.alloc.choose_allocator("best-fit", 4 * units.MIB)
+arena = choice.make(oc.alloc.DryMemory(4 * units.MIB))
+blocks = [arena.allocate(units.MIB, f"block {i}") for i in range(4)]
 arena.free(blocks[0])
 arena.free(blocks[2])
 try:
-    arena.allocate(2 * MIB, "the large one")
+    arena.allocate(2 * units.MIB, "the large one")
     fragmented = ""
-except OutOfDeviceMemory as error:
+except oc.errors.OutOfDeviceMemory as error:
     fragmented = str(error)
     print("   ", fragmented.replace("\n", "\n    "))
 
 # %% [markdown]
 # Now the allocator `va`, for *virtual addressing*. It cuts memory into chunks, gives each block a
-# range of addresses of its own, and asks the memory to *map* chunks behind them. We write down what
-# it asks for.
+# range of addresses of its own, and asks the memory to *map* chunks behind them. Its `snapshot`
+# says which chunks it chose.
 
 # %%
 lesson.cell("the same requests, with virtual addressing")
-choice = choose_allocator("va", 4 * MIB)
-CHUNK = choice.granule.size_bytes
-
-
-class WatchedMemory(DryMemory):
-    """Memory without bytes that keeps the page table: {address: place in the 4 MiB}."""
-
-    def __init__(self, size_bytes):
-        super().__init__(size_bytes)
-        self.table = {}
-
-    def map(self, address, offset, size_bytes):
-        for chunk in range(0, size_bytes, CHUNK):
-            self.table[address + chunk] = offset + chunk
-
-
-memory = WatchedMemory(4 * MIB)
-virtual = choice.make(memory)
-pages = [virtual.allocate(MIB, f"block {i}") for i in range(4)]
+choice = oc.alloc.choose_allocator("va", 4 * units.MIB)
+virtual = choice.make(oc.alloc.DryMemory(4 * units.MIB))
+pages = [virtual.allocate(units.MIB, f"block {i}") for i in range(4)]
 virtual.free(pages[0])
 virtual.free(pages[2])
-large = virtual.allocate(2 * MIB, "the large one")
-print(f"    va: granted {format_bytes(large.granted_bytes)} from the same two holes")
+large = virtual.allocate(2 * units.MIB, "the large one")
+print(f"    va: granted {units.format_bytes(large.granted_bytes)} from the same two holes")
 
 # %% [markdown]
 # The two holes serve one block: its addresses are contiguous, the memory behind them is not. That
@@ -150,25 +136,19 @@ print(f"    va: granted {format_bytes(large.granted_bytes)} from the same two ho
 lesson.cell("where the blocks lie")
 
 
-def piece(lo, size, block):
-    """A piece of the picture, in MiB."""
-    return Piece(lo / MIB, (lo + size) / MIB, block.tag, int(block.tag == large.tag))
+def pieces(allocator):
+    """What lies in an arena, in MiB: one piece or several for each block."""
+    return [
+        pictures.Piece(p.lo / units.MIB, p.hi / units.MIB, p.tag, int(p.tag == "the large one"))
+        for p in pieces_of(allocator.snapshot())
+        if p.kind == "block"
+    ]
 
 
-rows = [
-    ("best-fit", [piece(b.address - blocks[0].address, MIB, b) for b in blocks[1::2]]),
-    (
-        "va",
-        [
-            piece(memory.table[b.address + offset], MIB, b)
-            for b in (*pages[1::2], large)
-            for offset in range(0, b.granted_bytes, MIB)
-        ],
-    ),
-]
+rows = [("best-fit", pieces(arena)), ("va", pieces(virtual))]
 lesson.picture(
     "03_two_holes.svg",
-    strips_svg(
+    pictures.strips_svg(
         "Two holes of 1 MiB, and a request for 2 MiB",
         rows,
         extent=4,
@@ -192,7 +172,7 @@ small, full = oc.execute(moved, model, (x, y)), oc.execute(plan, model, (x, y))
 same = small.loss == full.loss and all(
     np.array_equal(small.gradients[name], full.gradients[name]) for name in full.gradients
 )
-print(f"    loss {small.loss:.6f} in {format_bytes(moved.peak_bytes)}; same bits: {same}")
+print(f"    loss {small.loss:.6f} in {units.format_bytes(moved.peak_bytes)}; same bits: {same}")
 
 # %% [markdown]
 # ## Exercises
@@ -207,7 +187,7 @@ print(f"    loss {small.loss:.6f} in {format_bytes(moved.peak_bytes)}; same bits
 def share_at(batch):
     """Minimum over peak for ResNet-18 at a batch size."""
     step = oc.plan(oc.trace(model, (batch, 3, 32, 32), threads=2), "100%", planner="keep-all").trace
-    return trace_minimum_bytes(step) / trace_peak_bytes(step)
+    return oc.trace_minimum_bytes(step) / oc.trace_peak_bytes(step)
 
 
 lesson.cell("exercises")
@@ -222,8 +202,8 @@ assert again.peak_bytes == refused.minimum_bytes == in_core
 assert moved.peak_bytes <= in_core // 2
 assert factor > 3
 assert "fragment" in fragmented
-assert large.granted_bytes == 2 * MIB
-places = {memory.table[large.address + offset] for offset in range(0, 2 * MIB, CHUNK)}
-assert places == {*range(0, MIB, CHUNK), *range(2 * MIB, 3 * MIB, CHUNK)}, "both holes"
+assert large.granted_bytes == 2 * units.MIB
+held = [(p.lo, p.hi) for p in rows[1][1] if p.text == "the large one"]
+assert held == [(0, 1), (2, 3)], "both holes"
 assert same
 print("\nall asserts passed")

@@ -7,20 +7,21 @@
 # **Paper:** 000, section 3 (adaptive window); 002, proposition 3 (the bound).
 #
 # A device has three *streams*, queues that work at the same time: one computes, one copies from
-# the device to the host, one copies back. A swap costs nothing if it happens beside a computation,
-# and all of its time if the next computation waits for it.
+# the device to the host, one copies back. A swap that overlaps with computation is free; one that
+# the next computation waits for costs its full duration.
 
 # %%
-from lesson import Lesson, equal_stages
+from lesson import Lesson
 
 import ooctrain as oc
-from ooctrain.report.svg import timelines_svg
-from ooctrain.units import format_bytes
 
+pictures, units = oc.pictures, oc.units
 lesson = Lesson("04 swapping")
 
 # %% [markdown]
 # ## A chain that we can compute by hand
+#
+# This is the step of [docs/one_page.md](../docs/one_page.md), which shows it whole.
 #
 # Eight stages; each writes 100 bytes, runs 10 us forward and 20 us backward. The *link* between
 # device and host moves 20 bytes per us in each direction at once (a *duplex* link). The *makespan*
@@ -29,11 +30,11 @@ lesson = Lesson("04 swapping")
 
 # %%
 lesson.cell("a chain of eight stages")
-lesson.predict("in-core makespan (us)", guess=8 * 30)
-chain = equal_stages(8, size_bytes=100, forward_us=10)  # lesson.py: a call of oc.chain
-machine = oc.Machine(
-    "toy", flops_per_us=1, memory_bytes_per_us=1, link_bytes_per_us=20, link="duplex"
-)
+lesson.predict("in-core makespan (us)")
+
+# %%
+chain = oc.equal_stages(8)  # of 100 bytes, 10 us forward and 20 us backward each
+machine = oc.toy_machine(20)
 timelines = {}
 
 
@@ -56,7 +57,9 @@ print(f"    in-core peak: {in_core.peak_bytes} bytes")
 
 # %%
 lesson.cell("naive")
-lesson.predict("naive / in-core", guess=2)
+lesson.predict("naive / in-core")
+
+# %%
 naive = run("naive", 500)
 lesson.reveal("naive / in-core", naive.makespan_us / in_core.makespan_us)
 
@@ -70,11 +73,13 @@ lesson.reveal("naive / in-core", naive.makespan_us / in_core.makespan_us)
 
 # %%
 lesson.cell("window")
-lesson.predict("window / in-core", guess=1.2)
+lesson.predict("window / in-core")
+
+# %%
 window = run("window", 500)
 lesson.reveal("window / in-core", window.makespan_us / in_core.makespan_us)
-moved = timelines["window, 500 bytes, toy"]
-print(f"    it moved {moved.bytes_out} bytes out and {moved.bytes_in} in, beside the computation")
+moved = timelines[f"window, 500 bytes, {machine.name}"]
+print(f"    it moved {moved.bytes_out} bytes out and {moved.bytes_in} in, while it computed")
 
 # %% [markdown]
 # ## A slow link
@@ -84,15 +89,19 @@ print(f"    it moved {moved.bytes_out} bytes out and {moved.bytes_in} in, beside
 
 # %%
 lesson.cell("a link ten times slower")
-slow = oc.Machine("slow toy", 1, 1, link_bytes_per_us=2, link="duplex")
-lesson.predict("window / in-core on the slow link", guess=2)
+slow = oc.toy_machine(2)
+
+# %%
+lesson.predict("window / in-core on the slow link")
+
+# %%
 window_slow = run("window", 500, slow)
 ratio = window_slow.makespan_us / in_core.makespan_us
 lesson.reveal("window / in-core on the slow link", ratio)
 bound = oc.lower_bound(chain, 500, slow, recompute=False)
 print(f"    lower bound ({bound.kind}): {bound.makespan_us:.0f} us")
 phases = {call.name: call.phase for call in chain.calls}
-lesson.picture("04_streams.svg", timelines_svg(timelines, budget_bytes=500, phases=phases))
+lesson.picture("04_streams.svg", pictures.timelines_svg(timelines, budget_bytes=500, phases=phases))
 
 # %% [markdown]
 # Look at the picture: naive has holes everywhere, as nothing overlaps; the window on the fast link
@@ -110,10 +119,14 @@ lesson.cell("ResNet-50, batch 256")
 model = oc.models.build("resnet50", num_classes=1000, stem="imagenet")
 trace = oc.trace(model, (256, 3, 224, 224), threads=2)
 results = {}
-lesson.predict("window / in-core, ResNet-50 over PCIe", guess=1.5)
+
+# %%
+lesson.predict("window / in-core, ResNet-50 over PCIe")
+
+# %%
 for name in ("v100-pcie", "v100-32gb-nvlink"):
     base = oc.plan(trace, 1 << 40, planner="keep-all", machine=name)
-    need, seconds = format_bytes(base.peak_bytes), base.makespan_us / 1e6
+    need, seconds = units.format_bytes(base.peak_bytes), base.makespan_us / 1e6
     print(f"    {name}: in-core needs {need}, {seconds:.2f} s a step")
     for planner in ("naive", "window", "window:size=3"):
         plan = oc.plan(trace, "8GiB", planner=planner, machine=name)
@@ -128,6 +141,11 @@ lesson.reveal("window / in-core, ResNet-50 over PCIe", results["window", "v100-p
 # On NVLink the window hides nearly everything. Over PCIe it cannot: the bound says that there are
 # simply too many bytes for any planner that only swaps. Computing values again, instead of moving
 # them, is the way out there (tutorial 11).
+#
+# ## Write it yourself
+#
+# `window` takes 245 us; the bound is 240. Puzzle a2 (`python tutorials/puzzles/a2_swap_in_time.py`)
+# asks you to write such a list by hand, in text, and draws each attempt.
 #
 # ## Exercises
 #
@@ -146,7 +164,7 @@ try:
     least = 1
 except oc.Infeasible as error:
     least = error.minimum_bytes
-shared = oc.Machine("shared toy", 1, 1, link_bytes_per_us=2, link="shared")
+shared = oc.toy_machine(2, "shared")
 longer_by = oc.plan(chain, 500, "window", shared).makespan_us - window_slow.makespan_us
 change = "equal" if longer_by == 0 else "longer" if longer_by > 0 else "shorter"
 lesson.exercise("1. the least budget", lambda a: a == least, None)

@@ -17,13 +17,10 @@ from lesson import Lesson
 
 import ooctrain as oc
 from ooctrain.engine.incore import run_trace
-from ooctrain.report.charts import Piece, strips_svg
-from ooctrain.rewrite.tile import row_rules
-from ooctrain.rewrite.tile.halo import Read, Span, chain_reads, read_span
-from ooctrain.sched.budget import trace_minimum_bytes
+from ooctrain.rewrite.tile import halo, row_rules
 from ooctrain.step.op import Window
-from ooctrain.units import format_bytes
 
+pictures, units = oc.pictures, oc.units
 lesson = Lesson("05 first tiles")
 
 # %% [markdown]
@@ -36,8 +33,12 @@ lesson = Lesson("05 first tiles")
 # %%
 lesson.cell("the halo grows with depth")
 conv = Window(kernel=3, stride=1, pad_lo=1, pad_hi=1)
-lesson.predict("input rows for 8 output rows", guess=10)
-reads = chain_reads(Span(8, 16), [conv, conv, conv], extent=32)
+
+# %%
+lesson.predict("input rows for 8 output rows")
+
+# %%
+reads = halo.chain_reads(halo.Span(8, 16), [conv, conv, conv], extent=32)
 lesson.reveal("input rows for 8 output rows", reads[0].inside.extent)
 for layer, read in enumerate(reads, 1):
     padding = f"pads {read.pad_lo} before, {read.pad_hi} after"
@@ -60,7 +61,10 @@ def sums_of_three(column):
     return np.convolve(column, [1, 1, 1], "valid") + 1
 
 
-lesson.predict("wrong results, padded once", guess=0)
+# %%
+lesson.predict("wrong results, padded once")
+
+# %%
 column = np.arange(32)
 exact, padded_once = column, np.pad(column, 3)
 for _ in range(3):
@@ -70,13 +74,13 @@ lesson.reveal("wrong results, padded once", len(wrong_rows))
 print(f"    they are rows {wrong_rows.tolist()}")
 
 # %% [markdown]
-# It is **wrong**, at both ends: the first layer then computes rows -2 and -1 too, from zeros, its
-# bias and row 0, and the second layer reads them where the untiled network reads zeros. The exact
+# It is **wrong**, at both ends: the first layer then also produces rows -2 and -1 (bias
+# included), and the second layer reads them where the untiled network reads zeros. The exact
 # rule: at each layer, clip what is read to the rows that exist, and pad only what was clipped.
 
 # %%
 lesson.cell("at the border each layer pads for itself")
-border = chain_reads(Span(0, 8), [conv, conv, conv], extent=32)
+border = halo.chain_reads(halo.Span(0, 8), [conv, conv, conv], extent=32)
 for layer, read in enumerate(border, 1):
     padding = f"pads {read.pad_lo} before, {read.pad_hi} after"
     print(f"      layer {layer} reads rows {read.inside}, {padding}")
@@ -94,15 +98,22 @@ def read_rows(name, reads, tile):
     strips = []
     for layer, read in enumerate(reads, 1):
         lo, hi = read.inside.lo, read.inside.hi
-        pieces = [Piece(tile.lo, tile.hi), Piece(lo, tile.lo, kind=1), Piece(tile.hi, hi, kind=1)]
+        pieces = [
+            pictures.Piece(tile.lo, tile.hi),
+            pictures.Piece(lo, tile.lo, kind=1),
+            pictures.Piece(tile.hi, hi, kind=1),
+        ]
         strips.append((f"{name}, layer {layer}", [p for p in pieces if p.lo < p.hi]))
-    return [*strips, (f"{name}, output", [Piece(tile.lo, tile.hi, f"rows {tile}")])]
+    return [*strips, (f"{name}, output", [pictures.Piece(tile.lo, tile.hi, f"rows {tile}")])]
 
 
-inner, top = read_rows("inner tile", reads, Span(8, 16)), read_rows("top tile", border, Span(0, 8))
+inner, top = (
+    read_rows("inner tile", reads, halo.Span(8, 16)),
+    read_rows("top tile", border, halo.Span(0, 8)),
+)
 lesson.picture(
     "05_halos.svg",
-    strips_svg(
+    pictures.strips_svg(
         "Rows that a tile reads through three 3 x 3 convolutions",
         [*inner, *top],
         extent=32,
@@ -148,17 +159,22 @@ def build():
 model = build()
 trace = oc.trace(model, (1, 3, 256, 256), conv_algorithm="direct", threads=2)
 untiled = oc.plan(trace, "100%", planner="keep-all")
-lesson.predict("untiled peak / tiled peak", guess=16)
+
+# %%
+lesson.predict("untiled peak / tiled peak")
+
+# %%
 rows = []
 for grid in ((2, 2), (4, 4), (8, 8)):
     plan = oc.plan(oc.tile(trace, grid=grid), "100%", planner="keep-all")
     rows.append((grid, plan))
     print(
-        f"      {grid}: {len(plan.trace.calls):5} calls, peak {format_bytes(plan.peak_bytes):>8}, "
-        f"minimum {format_bytes(trace_minimum_bytes(plan.trace)):>8}, "
+        f"      {grid}: {len(plan.trace.calls):5} calls, "
+        f"peak {units.format_bytes(plan.peak_bytes):>8}, "
+        f"minimum {units.format_bytes(oc.trace_minimum_bytes(plan.trace)):>8}, "
         f"simulated time {plan.makespan_us / untiled.makespan_us:.2f} x untiled"
     )
-print(f"      untiled: peak {format_bytes(untiled.peak_bytes)}")
+print(f"      untiled: peak {units.format_bytes(untiled.peak_bytes)}")
 tiled = rows[1][1]
 factor = untiled.peak_bytes / tiled.peak_bytes
 lesson.reveal("untiled peak / tiled peak", factor)
@@ -208,7 +224,7 @@ print(f"    {differing} values differ; the largest gradient is {largest:g}")
 #
 # ## The law, row by row
 #
-# `tests/test_tiled_equals_untiled.py` is the law of tiling in 25 lines. Open it beside this cell,
+# `tests/test_tiled_equals_untiled.py` is the law of tiling in 25 lines. Open it next to this cell,
 # which takes its steps one by one. It cuts the step into *bands*: tiles as wide as the image that
 # keep their halo instead of computing it again (tutorial 14), so that even gradients of images have
 # the untiled bits on ordinary data. It runs both traces, asks for every variable, and compares band
@@ -252,15 +268,17 @@ print(f"    {with_halo}")
 
 # %%
 lesson.cell("one halo row removed")
-lesson.predict("first wrong row", guess=8)
+lesson.predict("first wrong row")
+
+# %%
 
 
 def one_row_less(rows, window, extent):
     """`read_span` with a slip: below, it reads one row less and pads one more."""
-    read = read_span(rows, window, extent)
+    read = halo.read_span(rows, window, extent)
     if window.kernel == 1 or read.inside.hi == extent:
         return read
-    return Read(Span(read.inside.lo, read.inside.hi - 1), read.pad_lo, read.pad_hi + 1)
+    return halo.Read(halo.Span(read.inside.lo, read.inside.hi - 1), read.pad_lo, read.pad_hi + 1)
 
 
 with mock.patch.object(row_rules, "read_span", one_row_less):
@@ -272,6 +290,33 @@ print(f"    {without_halo}")
 # It names layer, row and numbers. With the image rows 0 to 7 the layer can compute rows 0 to 6, so
 # the first band ends there, and its last row is the one that reads the missing one.
 #
+# ## What it is for
+#
+# An image of 10,240 x 10,240 pixels, the same network, and a GPU with 16 GiB: in-core it does not
+# fit. Let us even allow only 6 GiB. Swapping cannot help, since one call alone needs more. **How
+# many GiB does the step take in 8 x 8 tiles?**
+
+# %%
+lesson.cell("an image that cannot be trained in-core")
+lesson.predict("GiB in 8 x 8 tiles")
+
+# %%
+SIDE, GPU = 10_240, "v100-pcie"
+huge = oc.trace(model, (1, 3, SIDE, SIDE), conv_algorithm="direct", threads=2)
+in_core = oc.plan(huge, 1 << 40, planner="keep-all", machine=GPU)
+try:
+    oc.plan(huge, "6GiB", planner="belady", machine=GPU)
+    refusal = None
+except oc.Infeasible as error:
+    refusal = error
+    print("   ", str(error).replace("\n", "\n    "))
+fits = oc.plan(oc.tile(huge, grid=(8, 8)), "6GiB", planner="belady", machine=GPU)
+lesson.reveal("GiB in 8 x 8 tiles", fits.peak_bytes / units.GIB)
+print(f"    in-core {units.format_bytes(in_core.peak_bytes)}")
+slower = fits.makespan_us / in_core.makespan_us
+print(f"    in tiles {fits.makespan_us / 1e6:.2f} s, {slower:.2f} times what in-core would take")
+
+# %% [markdown]
 # ## Exercises
 #
 # 1. How many input rows do 8 output rows of a 5 x 5 convolution with stride 2 read, away from
@@ -283,10 +328,11 @@ print(f"    {without_halo}")
 
 # %%
 lesson.cell("exercises")
+FORMULAS = ("T+2n", "T+2*n", "2n+T", "2*n+T", "T+n*2", "n*2+T")
 stride2 = Window(kernel=5, stride=2, pad_lo=2, pad_hi=2)
-answer = chain_reads(Span(10, 18), [stride2], extent=64)[0].inside.extent
+answer = halo.chain_reads(halo.Span(10, 18), [stride2], extent=64)[0].inside.extent
 lesson.exercise("1. rows of a strided convolution", lambda a: a == answer, None)
-lesson.exercise("2. rows of a chain", lambda a: str(a).replace(" ", "") in ("T+2n", "T+2*n"), None)
+lesson.exercise("2. rows of a chain", lambda a: str(a).replace(" ", "") in FORMULAS, None)
 lesson.exercise("3. most tiles", lambda a: a == 128, None)
 
 # %%
@@ -295,10 +341,13 @@ assert wrong_rows.tolist() == [0, 1, 30, 31]
 assert [read.pad_lo for read in border] == [1, 1, 1]
 assert answer == 8 * 2 + (5 - 2)
 assert factor > 2.5
-assert trace_minimum_bytes(tiled.trace) < trace_minimum_bytes(untiled.trace)
+assert oc.trace_minimum_bytes(tiled.trace) < oc.trace_minimum_bytes(untiled.trace)
 assert [p.peak_bytes for _, p in rows] == sorted((p.peak_bytes for _, p in rows), reverse=True)
 assert differing == 0
 assert largest > 0
+assert in_core.peak_bytes > 16 * units.GIB
+assert refusal is not None
+assert fits.peak_bytes < 6 * units.GIB < refusal.minimum_bytes
 assert with_halo == "no difference"
 assert without_halo.startswith("0.out, row 6: expected ")
 print("\nall asserts passed")

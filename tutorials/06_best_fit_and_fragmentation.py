@@ -16,22 +16,16 @@ import random
 from lesson import Lesson
 
 import ooctrain as oc
-from ooctrain.alloc.dry_run import DryMemory
-from ooctrain.alloc.registry import choose_allocator
-from ooctrain.alloc.replay.replay import replay, serve
-from ooctrain.alloc.wrapped.wrappers import Wrapper
-from ooctrain.execution.allocation_log import allocation_log
 from ooctrain.experiments.paper_000.fragmentation import largest_budget
-from ooctrain.report.charts import Area, areas_svg, stacked_svg
-from ooctrain.units import GIB, MIB, Granule, format_bytes
 
+units = oc.units
 lesson = Lesson("06 best fit and fragmentation")
 
 # %% [markdown]
 # ## Best fit in thirty lines
 #
 # Keep the holes sorted by size; take the smallest that is large enough; cut off what is left over.
-# When a block comes back, melt its hole with the holes beside it (*coalescing*). PyTorch,
+# When a block comes back, melt its hole with the holes next to it (*coalescing*). PyTorch,
 # TensorFlow and nnabla do this, in memory that they once got from the driver and keep.
 
 # %%
@@ -74,6 +68,40 @@ arena.free(b)
 print(f"    after freeing the second block its hole melts with the first: {arena.holes}")
 
 # %% [markdown]
+# ## The step of one page
+#
+# Eight equal stages within 500 bytes, as in [docs/one_page.md](../docs/one_page.md): values of 100
+# bytes come and go. We ask our allocator for what that list asks for. **How many bytes must its
+# arena have?**
+
+# %%
+lesson.cell("blocks of equal size")
+lesson.predict("bytes of the arena")
+
+
+# %%
+def serves(requests, size):
+    """Whether an arena of this size serves all requests of a log."""
+    arena, offsets = BestFit(size), {}
+    for request in requests:
+        if request.op == "allocate":
+            offsets[request.key] = arena.allocate(request.nbytes)
+            if offsets[request.key] is None:
+                return False
+        elif request.op == "free":
+            arena.free(offsets.pop(request.key))
+    return True
+
+
+eight = oc.plan(oc.equal_stages(8), 500, "window", oc.toy_machine())
+requests = oc.allocation_log(eight.trace, eight.schedule, eight.peak_bytes, steps=1).requests
+enough = next(size for size in range(100, 2000, 100) if serves(requests, size))
+lesson.reveal("bytes of the arena", enough)
+
+# %% [markdown]
+# Exactly what the list needs: where all blocks are alike, every hole fits the next block. A network
+# is not like that.
+#
 # ## A step that stays in memory
 #
 # We record what a training step of ResNet-50 at batch 64 asks for (its *allocation log*), and
@@ -83,7 +111,7 @@ print(f"    after freeing the second block its hole melts with the first: {arena
 
 # %%
 lesson.cell("in-core: everything stays")
-whole = Granule(1, ranges=False)  # count bytes, and move whole variables only
+whole = oc.Granule(1, ranges=False)  # count bytes, and move whole variables only
 resnet = oc.models.build("resnet50", num_classes=1000, stem="imagenet")
 trace = oc.trace(resnet, (64, 3, 224, 224), threads=1)
 
@@ -91,12 +119,15 @@ trace = oc.trace(resnet, (64, 3, 224, 224), threads=1)
 def log_of(budget, planner):
     """The allocation log of a plan, and the plan."""
     plan = oc.plan(trace, budget, planner, "v100-16gb-nvlink", whole)
-    return allocation_log(plan.trace, plan.schedule, plan.peak_bytes), plan
+    return oc.allocation_log(plan.trace, plan.schedule, plan.peak_bytes), plan
 
 
-lesson.predict("share in holes, in-core", guess=0.1)
+# %%
+lesson.predict("share in holes, in-core")
+
+# %%
 in_core_log, in_core = log_of(1 << 40, "keep-all")
-in_core_holes = replay(in_core_log, "best-fit").external_share
+in_core_holes = oc.alloc.replay(in_core_log, "best-fit").external_share
 lesson.reveal("share in holes, in-core", in_core_holes)
 
 # %% [markdown]
@@ -110,12 +141,14 @@ lesson.reveal("share in holes, in-core", in_core_holes)
 
 # %%
 lesson.cell("swapping: blocks come and go")
-lesson.predict("share in holes, swapping", guess=0.1)
+lesson.predict("share in holes, swapping")
+
+# %%
 swap_log, swapped = log_of("20%", "window:persistent=host")
-best = replay(swap_log, "best-fit")
+best = oc.alloc.replay(swap_log, "best-fit")
 lesson.reveal("share in holes, swapping", best.external_share)
-print(f"    the list needs {format_bytes(swapped.peak_bytes)}, best fit takes "
-      f"{format_bytes(best.stats.peak_reserved_bytes)}")  # fmt: skip
+print(f"    the list needs {units.format_bytes(swapped.peak_bytes)}, best fit takes "
+      f"{units.format_bytes(best.stats.peak_reserved_bytes)}")  # fmt: skip
 
 # %% [markdown]
 # ## Look at it
@@ -139,61 +172,32 @@ def colour_of(tag):
     return WEIGHTS if ".weight" in tag else FORWARD
 
 
-class Watcher(Wrapper):
-    """Notes when and where each block lived."""
-
-    def __init__(self, inner):
-        super().__init__(inner)
-        self.base = inner.snapshot()["base"]  # where the arena begins
-        self.time, self.made, self.areas = 0, {}, []
-
-    def allocate(self, nbytes, tag=""):
-        block = super().allocate(nbytes, tag)
-        self.time += 1
-        self.made[block.id] = self.time
-        return block
-
-    def free(self, block, after=()):
-        self.note(block)
-        super().free(block, after)
-
-    def note(self, block):
-        """Adds a rectangle from a block's making to now."""
-        self.time += 1
-        lo = block.address - self.base
-        hi = lo + block.granted_bytes
-        area = Area(
-            self.made[block.id], self.time, lo / GIB, hi / GIB, block.tag, colour_of(block.tag)
+def areas(log):
+    """A rectangle for each block of the log's first step, as best fit places it."""
+    return [
+        oc.pictures.Area(
+            life.begin, life.end, life.lo / units.GIB, life.hi / units.GIB, life.tag,
+            colour_of(life.tag),
         )
-        self.areas.append(area)
+        for life in oc.alloc.block_lives(log, "best-fit")
+        if life.hi - life.lo > units.MIB // 2  # smaller ones would not be seen
+    ]  # fmt: skip
 
 
-def watched(log):
-    """Rectangles of the first step of a log, served by best fit."""
-    requests = log.requests
-    second = [n for n, request in enumerate(requests) if request.op == "step"][1]
-    arena_bytes = 4 * log.budget_bytes
-    watcher = Watcher(choose_allocator("best-fit", arena_bytes).make(DryMemory(arena_bytes)))
-    serve(requests[:second], watcher)
-    for block in watcher.close():
-        watcher.note(block)
-    return [area for area in watcher.areas if area.y_hi - area.y_lo > 2**-11]  # 512 KiB
-
-
-pictures = [
-    areas_svg(
-        f"{title}: the list needs {format_bytes(plan.peak_bytes)}",
-        watched(log),
+drawn = [
+    oc.pictures.areas_svg(
+        f"{title}: the list needs {units.format_bytes(plan.peak_bytes)}",
+        areas(log),
         axes=("request", "address, GiB"),
         legend=("forward", "backward", "weights and momentum"),
-        limits=[("what the list needs", plan.peak_bytes / GIB)],
+        limits=[("what the list needs", plan.peak_bytes / units.GIB)],
     )
     for title, log, plan in (
         ("in-core", in_core_log, in_core),
         ("swapping", swap_log, swapped),
     )
 ]
-lesson.picture("06_fragmentation.svg", stacked_svg(pictures))
+lesson.picture("06_fragmentation.svg", oc.pictures.stacked_svg(drawn))
 
 # %% [markdown]
 # ## When it fails
@@ -203,28 +207,33 @@ lesson.picture("06_fragmentation.svg", stacked_svg(pictures))
 
 # %%
 lesson.cell("an arena of exactly what the list needs")
-tight = replay(swap_log, "best-fit", budget=swapped.peak_bytes)
+tight = oc.alloc.replay(swap_log, "best-fit", budget=swapped.peak_bytes)
 print("   ", tight.failure.text.replace("\n", "\n    "))
-chunked = replay(swap_log, "va:chunk=64KiB", budget=int(1.02 * swapped.peak_bytes))
+chunked = oc.alloc.replay(swap_log, "va:chunk=64KiB", budget=int(1.02 * swapped.peak_bytes))
 print(f"    va served all {chunked.served} requests in 2 % more than the list needs")
 
 # %% [markdown]
 # ## Figure 3 of paper 000
 #
-# A planner counts bytes; it does not know about holes. So it must be *promised less* than there
-# is, until what the allocator reserves fits. Take ResNet-50 at batch 928 on a GPU with 16 GiB.
-# **How many GiB may the scheduler be promised with best fit?** (In the paper it was 8,
-# with an allocator that never joins the pieces that the driver gave.)
+# A planner counts bytes; it does not know about holes. So its budget must be *less* than there is,
+# so that what the allocator reserves still fits. Take ResNet-50 at batch 928 on a GPU with 16 GiB.
+# **With best fit, how many of the 16 GiB can the planner use?** (In the paper it was 8
+# GiB, with an allocator that never joins the pieces that the driver gave.)
 
 # %%
-lesson.cell("how much may a scheduler be promised?")
-lesson.predict("GiB promised with best fit", guess=14)
+lesson.cell("how much of the memory can the planner use?")
+lesson.predict("GiB promised with best fit")
+
+# %%
 rows = largest_budget("resnet50", 928, ("best-fit", "va:chunk=2MiB"))
 for row in rows:
-    promise, taken = format_bytes(row.budget_bytes), format_bytes(row.reserved_bytes)
+    promise, taken = (
+        units.format_bytes(row.budget_bytes),
+        units.format_bytes(row.reserved_bytes),
+    )
     print(f"      {row.allocator:<14} {promise:>9} promised, {taken:>9} reserved")
     print(f"{'':21}{row.images_per_s:.0f} images/s")
-promised = rows[0].budget_bytes / GIB
+promised = rows[0].budget_bytes / units.GIB
 lesson.reveal("GiB promised with best fit", promised)
 
 # %% [markdown]
@@ -257,8 +266,8 @@ lesson.exercise("2. worst fit", lambda a: a is False, None)
 lesson.exercise("3. share in holes", lambda a: a == 25, None)
 
 # %%
-ours, theirs = BestFit(64 * MIB), choose_allocator("best-fit", 64 * MIB)
-theirs = theirs.make(DryMemory(64 * MIB))
+ours, theirs = BestFit(64 * units.MIB), oc.alloc.choose_allocator("best-fit", 64 * units.MIB)
+theirs = theirs.make(oc.alloc.DryMemory(64 * units.MIB))
 rng, made = random.Random(0), [(ours.allocate(512), theirs.allocate(512))]
 base = made[0][1].address
 for _ in range(300):  # makes a block, or frees one, at random
@@ -272,7 +281,8 @@ for _ in range(300):  # makes a block, or frees one, at random
         theirs.free(block)
 for offset, _ in made:
     ours.free(offset)
-assert ours.holes == [(64 * MIB, 0)], "all holes have melted into one"
+assert ours.holes == [(64 * units.MIB, 0)], "all holes have melted into one"
+assert enough == eight.peak_bytes == 500
 assert both_fit(2, 3)
 assert both_fit(3, 2)
 assert in_core_holes < 0.02

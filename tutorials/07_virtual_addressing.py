@@ -7,8 +7,8 @@
 # **Paper:** 000, section 4 (equations 1 and 2).
 #
 # Best fit failed because a block must be one piece of memory. But a program never sees memory, it
-# sees *addresses*; page by page, the processor looks up in a table which memory is behind them. If
-# a block's addresses are in a row, nobody cares where its pages are.
+# sees *addresses*; page by page, the processor looks up in a table which memory is behind them. As
+# long as a block's addresses are in a row, its pages can be anywhere.
 
 # %%
 import ctypes
@@ -20,12 +20,9 @@ import numpy as np
 from lesson import Lesson
 
 import ooctrain as oc
-from ooctrain.alloc.replay.replay import replay
-from ooctrain.execution.allocation_log import allocation_log
 from ooctrain.experiments.paper_000.chunks import replay_chunks
-from ooctrain.report.charts import Curve, Piece, curves_svg, stacked_svg, strips_svg
-from ooctrain.units import GIB, KIB, MIB, Granule, format_bytes
 
+pictures, units = oc.pictures, oc.units
 lesson = Lesson("07 virtual addressing")
 
 # %% [markdown]
@@ -37,8 +34,8 @@ lesson = Lesson("07 virtual addressing")
 # %%
 lesson.cell("one memory, two addresses")
 memory = os.memfd_create("memory")
-os.ftruncate(memory, 64 * KIB)
-one, two = mmap.mmap(memory, 64 * KIB), mmap.mmap(memory, 64 * KIB)
+os.ftruncate(memory, 64 * units.KIB)
+one, two = mmap.mmap(memory, 64 * units.KIB), mmap.mmap(memory, 64 * units.KIB)
 one[0] = 42
 print(f"    written through the first address, read through the second: {two[0]}")
 seen = two[0]
@@ -56,7 +53,7 @@ os.close(memory)
 
 # %%
 lesson.cell("a page table in forty lines")
-CHUNK = 64 * KIB
+CHUNK = 64 * units.KIB
 MAP_FIXED = 0x10  # Python's mmap module has all other constants
 libc = ctypes.CDLL(None)
 libc.mmap.restype = ctypes.c_void_p
@@ -110,16 +107,16 @@ def bytes_at(address, size):
 
 # %%
 lesson.cell("two holes make one block")
-pages = PageTable(4 * MIB)
-blocks = [pages.allocate(MIB) for _ in range(4)]
+pages = PageTable(4 * units.MIB)
+blocks = [pages.allocate(units.MIB) for _ in range(4)]
 for number, address in enumerate(blocks):
-    bytes_at(address, MIB)[:] = number
+    bytes_at(address, units.MIB)[:] = number
 pages.free(blocks[0])
 pages.free(blocks[2])
-large = pages.allocate(2 * MIB)
-array = bytes_at(large, 2 * MIB)
+large = pages.allocate(2 * units.MIB)
+array = bytes_at(large, 2 * units.MIB)
 array[:] = 99
-untouched = [set(bytes_at(blocks[n], MIB).tolist()) for n in (1, 3)]
+untouched = [set(bytes_at(blocks[n], units.MIB).tolist()) for n in (1, 3)]
 chunks = pages.table[large]
 one_array = bool((array == 99).all())
 print(f"    the block's chunks: {chunks[0]} to {chunks[15]}, then {chunks[16]} to {chunks[31]}")
@@ -128,12 +125,14 @@ print(f"    one array over both: {one_array}; the neighbours hold {untouched}")
 # %% [markdown]
 # ## The price
 #
-# Mapping is work for the operating system, and the first touch of a fresh page is more. **How many
-# times as long as writing 1 MiB does it take to allocate, write and free one?**
+# Mapping is work for the operating system, and the first touch of a fresh page is more. **How much
+# slower is it to allocate, write and free 1 MiB than only to write it?**
 
 # %%
 lesson.cell("what a mapping costs")
-lesson.predict("allocate + write + free, over write", guess=2)
+lesson.predict("allocate + write + free, over write")
+
+# %%
 
 
 def us(work, times=20):
@@ -148,13 +147,13 @@ def us(work, times=20):
 
 def allocate_write_free():
     """What an allocator does that gives the addresses back each time."""
-    address = pages.allocate(MIB)
-    bytes_at(address, MIB).fill(1)
+    address = pages.allocate(units.MIB)
+    bytes_at(address, units.MIB).fill(1)
     pages.free(address)
 
 
 pages.free(blocks[1])
-write_us, all_us = us(lambda: array[:MIB].fill(1)), us(allocate_write_free)
+write_us, all_us = us(lambda: array[: units.MIB].fill(1)), us(allocate_write_free)
 price = all_us / write_us
 lesson.reveal("allocate + write + free, over write", price)
 print(f"    write {write_us:.0f} us, with mapping {all_us:.0f} us")
@@ -162,7 +161,7 @@ print(f"    write {write_us:.0f} us, with mapping {all_us:.0f} us")
 # %% [markdown]
 # ## The danger
 #
-# A chunk that is given out again while somebody still works at its old address is silent
+# A chunk that is given out again while a copy still works at its old address is silent
 # corruption: two arrays over the same bytes. We do it on purpose.
 
 # %%
@@ -190,12 +189,14 @@ print(f"    somebody wrote 77 to the old address; the new block reads {corrupted
 
 # %%
 lesson.cell("three steps of ResNet-18")
-lesson.predict("mappings of va in the third step", guess=500)
+lesson.predict("mappings of va in the third step")
+
+# %%
 model = oc.models.build("resnet18", num_classes=10, stem="cifar")
 trace = oc.trace(model, (64, 3, 32, 32), threads=1)
-plan = oc.plan(trace, "25%", "window", "v100-pcie", Granule(1, ranges=False))
-log = allocation_log(plan.trace, plan.schedule, plan.peak_bytes)
-paper, ours = replay(log, "va-paper:chunk=64KiB"), replay(log, "va:chunk=64KiB")
+plan = oc.plan(trace, "25%", "window", "v100-pcie", oc.Granule(1, ranges=False))
+log = oc.allocation_log(plan.trace, plan.schedule, plan.peak_bytes)
+paper, ours = oc.alloc.replay(log, "va-paper:chunk=64KiB"), oc.alloc.replay(log, "va:chunk=64KiB")
 print(f"    va-paper: {paper.maps_by_step} mappings in steps 1, 2, 3")
 print(f"    va:       {ours.maps_by_step}")
 lesson.reveal("mappings of va in the third step", ours.maps_by_step[2])
@@ -209,37 +210,46 @@ lesson.reveal("mappings of va in the third step", ours.maps_by_step[2])
 
 # %%
 lesson.cell("chunk sizes")
-lesson.predict("MiB wasted with chunks of 2 MiB", guess=50)
+lesson.predict("MiB wasted with chunks of 2 MiB")
+
+# %%
 costs = replay_chunks(
-    [64 * KIB << n for n in range(9)], "va", model="resnet18", batch=256, budget_bytes=4 * GIB
+    [64 * units.KIB << n for n in range(9)],
+    "va",
+    model="resnet18",
+    batch=256,
+    budget_bytes=4 * units.GIB,
 )
 for cost in costs:
-    chunk, waste = format_bytes(cost.chunk_bytes), format_bytes(cost.wasted_bytes)
-    bound = format_bytes(cost.live_blocks * cost.chunk_bytes)
+    chunk, waste = units.format_bytes(cost.chunk_bytes), units.format_bytes(cost.wasted_bytes)
+    bound = units.format_bytes(cost.live_blocks * cost.chunk_bytes)
     print(f"      {chunk:>8}: {waste:>8} wasted, bound {bound:>8}, {cost.first_maps} mappings")
-wasted = next(cost.wasted_bytes for cost in costs if cost.chunk_bytes == 2 * MIB) / MIB
+wasted = next(cost.wasted_bytes for cost in costs if cost.chunk_bytes == 2 * units.MIB) / units.MIB
 lesson.reveal("MiB wasted with chunks of 2 MiB", wasted)
 
 
 held = pages.table[large]
-whole = [Piece(0, len(held), "the large block: in a row", kind=0)]
-numbers = [Piece(place, place + 1, str(chunk), kind=1) for place, chunk in enumerate(held)]
-table = strips_svg(
+whole = [pictures.Piece(0, len(held), "the large block: in a row", kind=0)]
+numbers = [pictures.Piece(place, place + 1, str(chunk), kind=1) for place, chunk in enumerate(held)]
+table = pictures.strips_svg(
     "A block's addresses, and the chunk of memory behind each",
     [("addresses", whole), ("chunks", numbers)],
     extent=len(held),
     axis="place in the block, in chunks",
 )
-waste = [(cost.chunk_bytes, cost.wasted_bytes / GIB) for cost in costs]
-bound = [(cost.chunk_bytes, cost.live_blocks * cost.chunk_bytes / GIB) for cost in costs]
-curves = curves_svg(
+waste = [(cost.chunk_bytes, cost.wasted_bytes / units.GIB) for cost in costs]
+bound = [(cost.chunk_bytes, cost.live_blocks * cost.chunk_bytes / units.GIB) for cost in costs]
+curves = pictures.curves_svg(
     "Chunk size: what is wasted, and the bound of equation 2",
-    [Curve("wasted, GiB", waste), Curve("N chunks, GiB", bound, dashed=True)],
+    [
+        pictures.Curve("wasted, GiB", waste),
+        pictures.Curve("N chunks, GiB", bound, dashed=True),
+    ],
     axes=("chunk", "GiB"),
     doubling=True,
-    x_number=lambda size: format_bytes(int(size)),
+    x_number=lambda size: units.format_bytes(int(size)),
 )
-lesson.picture("07_chunks.svg", stacked_svg([table, curves]))
+lesson.picture("07_chunks.svg", pictures.stacked_svg([table, curves]))
 
 # %% [markdown]
 # The paper chose 40 MB, because mapping cost time. Where mappings are kept, small chunks cost

@@ -18,16 +18,11 @@ from itertools import accumulate
 from lesson import Lesson
 
 import ooctrain as oc
-from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.first_fit import FirstFit
 from ooctrain.alloc.replay.log import foresee
-from ooctrain.alloc.replay.replay import replay
 from ooctrain.alloc.static import Lifetime, pack
-from ooctrain.errors import PlanMismatch
-from ooctrain.execution.allocation_log import allocation_log
-from ooctrain.report.charts import Area, areas_svg, stacked_svg
-from ooctrain.units import GIB, MIB, Granule, format_bytes
 
+pictures, units = oc.pictures, oc.units
 lesson = Lesson("08 static planning")
 
 # %% [markdown]
@@ -39,11 +34,11 @@ lesson = Lesson("08 static planning")
 
 # %%
 lesson.cell("lifetimes of a training step")
-whole = Granule(1, ranges=False)  # count bytes, and move whole variables only
+whole = oc.Granule(1, ranges=False)  # count bytes, and move whole variables only
 model = oc.models.build("resnet50", num_classes=1000, stem="imagenet")
 trace = oc.trace(model, (64, 3, 224, 224), threads=1)
 plan = oc.plan(trace, "20%", "window:persistent=host", "v100-16gb-nvlink", whole)
-log = allocation_log(plan.trace, plan.schedule, plan.peak_bytes, steps=1)
+log = oc.allocation_log(plan.trace, plan.schedule, plan.peak_bytes, steps=1)
 lives = foresee(log.requests, log.parameters).lifetimes
 longest = max(lives, key=lambda life: life.end - life.begin)
 print(f"    {len(lives)} blocks; the longest life is that of {longest.tag}")
@@ -68,7 +63,8 @@ def most_live(lives):
 
 
 least = most_live(lives)
-print(f"    at least {format_bytes(least)}; the ledger's peak is {format_bytes(plan.peak_bytes)}")
+print(f"    at least {units.format_bytes(least)}")
+print(f"    the ledger's peak is {units.format_bytes(plan.peak_bytes)}")
 
 # %% [markdown]
 # ## First fit in fifteen lines
@@ -105,7 +101,10 @@ def extent(lives, placed):
     return max(offset + lives[block].nbytes for block, offset in placed.items())
 
 
-lesson.predict("list order: more than the bound", guess=0.1)
+# %%
+lesson.predict("list order: more than the bound")
+
+# %%
 in_list_order = first_fit(lives, range(len(lives)))
 list_gap = extent(lives, in_list_order) / least - 1
 lesson.reveal("list order: more than the bound", list_gap)
@@ -113,7 +112,7 @@ lesson.reveal("list order: more than the bound", list_gap)
 # %% [markdown]
 # ## The large ones first
 #
-# Whoever packs a car begins with the suitcases. We know all blocks, so we may take them in any
+# When you pack a car you load the suitcases first. We know all blocks, so we may take them in any
 # order. **By what share does that exceed the lower bound?**
 
 # %%
@@ -125,7 +124,10 @@ def largest_first(lives):
     return sorted(range(len(lives)), key=lambda block: -lives[block].nbytes)
 
 
-lesson.predict("by size: more than the bound", guess=0.05)
+# %%
+lesson.predict("by size: more than the bound")
+
+# %%
 by_size = first_fit(lives, largest_first(lives))
 size_gap = extent(lives, by_size) / least - 1
 lesson.reveal("by size: more than the bound", size_gap)
@@ -134,30 +136,30 @@ lesson.reveal("by size: more than the bound", size_gap)
 def picture(title, placed):
     """A placement as rectangles; what is smaller than 512 KiB would not be seen."""
     areas = [
-        Area(
+        pictures.Area(
             lives[block].begin,
             lives[block].end,
-            offset / GIB,
-            (offset + lives[block].nbytes) / GIB,
+            offset / units.GIB,
+            (offset + lives[block].nbytes) / units.GIB,
             lives[block].tag,
             int(lives[block].parameter),
         )
         for block, offset in placed.items()
-        if lives[block].nbytes > MIB // 2
+        if lives[block].nbytes > units.MIB // 2
     ]
-    return areas_svg(
+    return pictures.areas_svg(
         title,
         areas,
         axes=("request", "address, GiB"),
         legend=("activations and gradients", "parameters"),
-        limits=[("no placement is lower", least / GIB)],
-        y_top=extent(lives, in_list_order) / GIB,
+        limits=[("no placement is lower", least / units.GIB)],
+        y_top=extent(lives, in_list_order) / units.GIB,
     )
 
 
 lesson.picture(
     "08_placements.svg",
-    stacked_svg(
+    pictures.stacked_svg(
         [picture("In list order", in_list_order), picture("The large ones first", by_size)]
     ),
 )
@@ -180,14 +182,15 @@ names = (
     "buddy",
     "va:chunk=64KiB",
 )
-found = {name: replay(log, name) for name in names}
+found = {name: oc.alloc.replay(log, name) for name in names}
 for name, row in found.items():
     reserved = row.stats.peak_reserved_bytes
     print(
-        f"      {name:<18} {format_bytes(reserved):>9}, {reserved / least - 1:6.1%} over the bound"
+        f"      {name:<18} {units.format_bytes(reserved):>9}, "
+        f"{reserved / least - 1:6.1%} over the bound"
     )
 forecast = foresee(log.requests, log.parameters)
-ours = pack(forecast, Granule(1, False), "list", pools=1).extent_bytes
+ours = pack(forecast, oc.Granule(1, False), "list", pools=1).extent_bytes
 
 # %% [markdown]
 # Static planning by size beats best fit, but virtual addressing beats both: it does not need any
@@ -202,17 +205,17 @@ ours = pack(forecast, Granule(1, False), "list", pools=1).extent_bytes
 
 # %%
 lesson.cell("an unforeseen request")
-static = FirstFit(DryMemory(1 << 40))
+static = FirstFit(oc.alloc.DryMemory(1 << 40))
 static.load_plan(forecast)
 static.allocate(lives[0].nbytes, lives[0].tag)
 try:
     static.allocate(12345, "a surprise")
     refused = ""
-except PlanMismatch as error:
+except oc.errors.PlanMismatch as error:
     refused = str(error)
     print("   ", refused.replace("\n", "\n    "))
 started = time.perf_counter()
-pack(forecast, Granule(512, False), "list", pools=2)
+pack(forecast, oc.Granule(512, False), "list", pools=2)
 print(f"    planning {len(lives)} blocks took {(time.perf_counter() - started) * 1e3:.0f} ms, once")
 
 # %% [markdown]

@@ -12,22 +12,21 @@
 # %%
 import random
 
-from lesson import Lesson, equal_stages
+from lesson import Lesson
 
 import ooctrain as oc
-from ooctrain.report.charts import Curve, curves_svg
-from ooctrain.report.svg import timelines_svg
 
+pictures = oc.pictures
 lesson = Lesson("09 swap planners")
 
 # %% [markdown]
 # ## What leaves: memory is a cache
 #
 # A call needs its values on the device, as a processor needs its lines in the cache. Two rules say
-# who leaves when room is needed. *Least recently used* looks back. *Belady's rule* looks ahead:
-# whoever is needed last leaves first, and no rule has fewer misses. A training step reads the
-# values of 8 layers forward, then backward. The cache has 4 places. **How many times the misses of
-# the rule that looks ahead are those of the rule that looks back?**
+# who leaves when room is needed. *Least recently used* looks back. *Belady's rule* looks ahead: the
+# value that is needed last leaves first, and no rule has fewer misses. A training step reads the
+# values of 8 layers forward, then backward. The cache has 4 places. **By what factor does the rule
+# that looks back miss more often than the rule that looks ahead?**
 
 # %%
 lesson.cell("two caches")
@@ -59,7 +58,11 @@ def belady(there, future):
 
 layers = list(range(8))
 there_and_back = layers + layers[::-1]
-lesson.predict("misses looking back / ahead, there and back", guess=1.5)
+
+# %%
+lesson.predict("misses looking back / ahead, there and back")
+
+# %%
 back, ahead = (misses(there_and_back, 4, rule) for rule in (least_recently_used, belady))
 lesson.reveal("misses looking back / ahead, there and back", back / ahead)
 
@@ -70,7 +73,9 @@ lesson.reveal("misses looking back / ahead, there and back", back / ahead)
 
 # %%
 lesson.cell("the same layers, twice forward")
-lesson.predict("misses looking back / ahead, twice forward", guess=1.5)
+lesson.predict("misses looking back / ahead, twice forward")
+
+# %%
 round_and_round = layers + layers
 back_twice, ahead_twice = (
     misses(round_and_round, 4, rule) for rule in (least_recently_used, belady)
@@ -86,9 +91,13 @@ lesson.reveal("misses looking back / ahead, twice forward", back_twice / ahead_t
 
 # %%
 lesson.cell("the same bytes, at other times")
-chain = equal_stages(8)
+chain = oc.equal_stages(8)
 machine = oc.Machine("toy", 1, 1, link_bytes_per_us=10, link="duplex")
-lesson.predict("lru / belady, makespan", guess=1.1)
+
+# %%
+lesson.predict("lru / belady, makespan")
+
+# %%
 timelines = {}
 for name in ("lru:page_bytes=1", "vdnn-all", "belady"):
     plan = oc.plan(chain, 600, name, machine)
@@ -98,11 +107,11 @@ for name in ("lru:page_bytes=1", "vdnn-all", "belady"):
 paging, careful = timelines["lru:page_bytes=1"], timelines["belady"]
 lesson.reveal("lru / belady, makespan", paging.makespan_us / careful.makespan_us)
 phases = {call.name: call.phase for call in chain.calls}
-lesson.picture("09_when.svg", timelines_svg(timelines, budget_bytes=600, phases=phases))
+lesson.picture("09_when.svg", pictures.timelines_svg(timelines, budget_bytes=600, phases=phases))
 
 # %% [markdown]
 # The picture shows it: `lru` has the link idle while it computes, and computes nothing while the
-# link works. `vdnn-all` copies beside the computation, but waits after each layer, and copies
+# link works. `vdnn-all` copies while it computes, but waits after each layer, and copies
 # everything, needed or not.
 #
 # ## Which, when stages are not alike
@@ -131,7 +140,10 @@ def random_chain(rng, stages=7):
     )
 
 
-lesson.predict("share of chains on which dynprog wins", guess=0.5)
+# %%
+lesson.predict("share of chains on which dynprog wins")
+
+# %%
 half_duplex = oc.Machine("one way at a time", 1, 1, link_bytes_per_us=6, link="shared")
 faster, slower, gains = 0, 0, []
 for number in range(40):
@@ -156,16 +168,20 @@ print(f"    it loses on {slower}; greedy takes up to {max(gains):.2f} times as l
 #
 # ## How much at a time
 #
-# Nobody says that a value must move as a whole. `belady` moves exactly as many bytes as are too
-# many, and cuts them into pieces, so that the first ones make room while the last ones still
-# travel. Without pieces it is a planner of whole activations like the others. ResNet-18 on a V100
-# over PCIe, at half the memory: **how many times longer does it take with whole activations?**
+# A value need not move as a whole. `belady` moves exactly the excess, and cuts it into
+# pieces, so that the first ones make room while the last ones still travel. Without pieces it is a
+# planner of whole activations like the others. ResNet-18 on a V100 over PCIe, at half the memory:
+# **how many times longer does it take with whole activations?**
 
 # %%
 lesson.cell("whole activations against pieces")
 model = oc.models.build("resnet18", num_classes=1000, stem="imagenet")
 trace = oc.trace(model, (256, 3, 224, 224), threads=1)
-lesson.predict("whole / pieces, makespan", guess=1.05)
+
+# %%
+lesson.predict("whole / pieces, makespan")
+
+# %%
 whole = oc.plan(trace, "50%", "belady", "v100-pcie", oc.Granule(1, ranges=False))
 pieces = oc.plan(trace, "50%", "belady", "v100-pcie")
 lesson.reveal("whole / pieces, makespan", whole.makespan_us / pieces.makespan_us)
@@ -188,9 +204,12 @@ for name in names:
     print(f"      {name:<14}", *(f"{slowdown[name, share]:6.2f}" for share in shares))
 lesson.picture(
     "09_planners.svg",
-    curves_svg(
+    pictures.curves_svg(
         "ResNet-18, batch 256, PCIe: times the in-core step",
-        [Curve(name, [(share, slowdown[name, share]) for share in shares]) for name in names],
+        [
+            pictures.Curve(name, [(share, slowdown[name, share]) for share in shares])
+            for name in names
+        ],
         axes=("budget, % between the least and the peak", "makespan / in-core"),
     ),
 )

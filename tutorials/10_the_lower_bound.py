@@ -13,18 +13,14 @@
 # %%
 import random
 
-from lesson import Lesson, equal_stages
+from lesson import Lesson
 
 import ooctrain as oc
-from ooctrain.report.charts import Curve, curves_svg
-from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.bounds.closed import compute_us, per_call_link_us, proposition_3_us
 from ooctrain.sched.bounds.exact import exact_makespan_us
-from ooctrain.sched.bounds.lp import fluid_bound
-from ooctrain.sched.budget import resolve_budget, trace_minimum_bytes, trace_peak_bytes
 from ooctrain.testing.tiny_steps import tiny_step
-from ooctrain.units import Granule
 
+pictures = oc.pictures
 lesson = Lesson("10 the lower bound")
 
 # %% [markdown]
@@ -37,10 +33,14 @@ lesson = Lesson("10 the lower bound")
 
 # %%
 lesson.cell("proposition 3 by hand")
-chain = equal_stages(8)
+chain = oc.equal_stages(8)
 machine = oc.Machine("toy", 1, 1, link_bytes_per_us=2, link="shared")
 print(f"    the computation alone takes {compute_us(chain, machine):.0f} us")
-lesson.predict("proposition 3 (us)", guess=2 * 500 / 2)
+
+# %%
+lesson.predict("proposition 3 (us)")
+
+# %%
 proposition = proposition_3_us(chain, 600, machine)
 lesson.reveal("proposition 3 (us)", proposition)
 
@@ -54,7 +54,9 @@ lesson.reveal("proposition 3 (us)", proposition)
 
 # %%
 lesson.cell("the bound per call")
-lesson.predict("per-call bound (us)", guess=510)
+lesson.predict("per-call bound (us)")
+
+# %%
 per_call = per_call_link_us(chain, 600, machine, recompute=False)
 lesson.reveal("per-call bound (us)", per_call)
 best_plan = min(
@@ -73,16 +75,23 @@ print(f"    the best planner takes {best_plan:.0f} us")
 # exact (within 1 %)?**
 
 # %%
-lesson.cell("the linear program against the truth")
+lesson.cell("the linear program against an exact search")
 tiny_machine = oc.Machine("tiny", 1, 1, link_bytes_per_us=1, link="shared")
-lesson.predict("share of tiny steps on which the bound is exact", guess=0.5)
+
+# %%
+lesson.predict("share of tiny steps on which the bound is exact")
+
+# %%
 rows = []
 for seed in range(12):
     rng = random.Random(seed)
     step = tiny_step(rng, most_stages=2)
-    least, most = trace_minimum_bytes(step, Granule(1)), trace_peak_bytes(step, Granule(1))
+    least, most = (
+        oc.trace_minimum_bytes(step, oc.Granule(1)),
+        oc.trace_peak_bytes(step, oc.Granule(1)),
+    )
     budget = rng.randint(least, most)
-    water = fluid_bound(step, budget, tiny_machine, recompute=False).makespan_us
+    water = oc.fluid_bound(step, budget, tiny_machine, recompute=False).makespan_us
     truth = exact_makespan_us(step, budget)
     whole = exact_makespan_us(step, budget, partial=False)
     rows.append((water, truth, whole))
@@ -91,9 +100,9 @@ exact_share = sum(water > 0.99 * truth for water, truth, _ in rows) / len(rows)
 lesson.reveal("share of tiny steps on which the bound is exact", exact_share)
 
 # %% [markdown]
-# The bound is never above the truth, and the truth never above the truth for whole values: water
-# flows more freely than bytes, bytes more freely than whole values. These are theorems, and tests
-# of the library.
+# The bound is never above the best in bytes, and that is never above the best in whole values: the
+# linear program relaxes the problem in bytes, which relaxes the problem in whole values. These are
+# theorems, and tests of the library.
 #
 # ## A bound is true of a class of schedules
 #
@@ -105,12 +114,16 @@ lesson.reveal("share of tiny steps on which the bound is exact", exact_share)
 lesson.cell("what the bound does not cover")
 model = oc.models.build("resnet18", num_classes=1000, stem="imagenet")
 # `oc.plan` rewrites a trace by itself; a bound must be asked about the same, rewritten trace.
-trace = apply_rewrites(oc.trace(model, (256, 3, 224, 224), threads=1), ("fuse", "share_storage"))
+trace = oc.apply_rewrites(oc.trace(model, (256, 3, 224, 224), threads=1), ("fuse", "share_storage"))
 gpu = oc.machine("v100-pcie")
-lesson.predict("prefix / bound of swapping", guess=1.1)
-tight = resolve_budget(trace, "10%", Granule(1))
-swapping = fluid_bound(trace, tight, gpu, recompute=False, resident=True)
-anything = fluid_bound(trace, tight, gpu, recompute=True)
+
+# %%
+lesson.predict("prefix / bound of swapping")
+
+# %%
+tight = oc.resolve_budget(trace, "10%", oc.Granule(1))
+swapping = oc.fluid_bound(trace, tight, gpu, recompute=False, resident=True)
+anything = oc.fluid_bound(trace, tight, gpu, recompute=True)
 both = oc.plan(trace, tight, "prefix:steps=6", gpu).makespan_us
 share = both / swapping.makespan_us
 lesson.reveal("prefix / bound of swapping", share)
@@ -119,7 +132,7 @@ for bound in (swapping, anything):
 print(f"    {both:8.0f} us: the plan, {both / anything.makespan_us:.2f} times the second bound")
 
 # %% [markdown]
-# Below 1, and nobody has cheated: that bound is about schedules that run every call once, and this
+# Below 1, and this is no mistake: that bound is about schedules that run every call once, and this
 # one does not. A bound without its class is no statement at all, so `covers` is printed with it.
 #
 # ## All bounds on one network
@@ -133,14 +146,14 @@ shares = (5, 10, 25, 50, 75)
 alone_us = compute_us(trace, gpu)
 curves = {name: [] for name in ("belady", "LP of swapping", "proposition 3", "LP with recompute")}
 for percent in shares:
-    budget = resolve_budget(trace, f"{percent}%", Granule(1))
+    budget = oc.resolve_budget(trace, f"{percent}%", oc.Granule(1))
     found = {
         "belady": oc.plan(trace, budget, "belady", gpu).makespan_us,
-        "LP of swapping": fluid_bound(
+        "LP of swapping": oc.fluid_bound(
             trace, budget, gpu, recompute=False, resident=True
         ).makespan_us,
         "proposition 3": proposition_3_us(trace, budget, gpu),
-        "LP with recompute": fluid_bound(trace, budget, gpu, recompute=True).makespan_us,
+        "LP with recompute": oc.fluid_bound(trace, budget, gpu, recompute=True).makespan_us,
     }
     for name, value in found.items():
         curves[name].append((percent, value / alone_us))
@@ -149,10 +162,11 @@ images_us = trace.variables[trace.calls[0].ins[0]].nbytes / gpu.in_bytes_per_us
 print(f"    the images alone: {1 + images_us / alone_us:.3f}")
 lesson.picture(
     "10_bounds.svg",
-    curves_svg(
+    pictures.curves_svg(
         "ResNet-18, batch 256, PCIe: a planner and three bounds",
-        [Curve(name, points, dashed=name != "belady") for name, points in curves.items()],
+        [pictures.Curve(name, points, dashed=name != "belady") for name, points in curves.items()],
         axes=("budget, % between the least and the peak", "makespan / computation alone"),
+        y_low=0.95,
     ),
 )
 

@@ -4,7 +4,7 @@
 # **Goal:** trade time for memory by running forward calls again; see how far the trade goes, and
 # why equal stages are a special case.
 # **Prerequisites:** 02, 10. **Minutes:** 25.
-# **Paper:** 001, sections 2 and 3 (recomputation beside swapping); Chen et al. 2016, section 4.1.
+# **Paper:** 001, sections 2 and 3 (recomputation with swapping); Chen et al. 2016, section 4.1.
 #
 # A value that is needed again does not have to be kept. It does not have to be sent away either:
 # it can be computed again from what it was computed from.
@@ -14,17 +14,38 @@ import math
 from collections import Counter
 
 import numpy as np
-from lesson import Lesson, equal_stages
+from lesson import Lesson
 
 import ooctrain as oc
-from ooctrain.report.charts import Curve, curves_svg
-from ooctrain.report.svg import timelines_svg
 from ooctrain.sched.planners.revolve import Splits
 from ooctrain.sched.planning.chain_runs import Kind
 
+pictures = oc.pictures
 lesson = Lesson("11 recompute")
 
 # %% [markdown]
+# ## The step of one page
+#
+# In [docs/one_page.md](../docs/one_page.md) eight stages swap within 500 bytes and take 245 us
+# instead of 240. The same step can do without the link: what is missing is computed again. `rotor`
+# finds the best way. **How many times longer than in-core does it take within the same 500 bytes?**
+
+# %%
+lesson.cell("the same step without a link")
+lesson.predict("times longer than in-core")
+
+# %%
+eight = oc.equal_stages(8)
+swapping, rerunning = (oc.plan(eight, 500, name, oc.toy_machine()) for name in ("window", "rotor"))
+alone = oc.plan(eight, 10_000, "keep-all", oc.toy_machine()).makespan_us
+lesson.reveal("times longer than in-core", rerunning.makespan_us / alone)
+print(f"    {rerunning.notes['runs_again']} stages run again")
+print(f"    swapping takes {swapping.makespan_us:.0f} us")
+
+# %% [markdown]
+# Dear, since the memory is tight: some stages run three times and more. With somewhat more memory
+# it costs much less, and on a slow link it is the only way.
+#
 # ## Segments
 #
 # Cut 16 stages into k segments. The forward pass keeps only the value at the border of each. The
@@ -34,7 +55,11 @@ lesson = Lesson("11 recompute")
 # %%
 lesson.cell("how many segments")
 stages = 16
-lesson.predict("best number of segments", guess=2)
+
+# %%
+lesson.predict("best number of segments")
+
+# %%
 held = {k: k + stages / k for k in (1, 2, 4, 8, 16)}
 for k, values in held.items():
     print(f"      {k:2d} segments: {values:4.1f} values at once")
@@ -60,9 +85,13 @@ def least_budget(trace, planner, on=machine):
     return 1
 
 
-chain = equal_stages(stages)
+chain = oc.equal_stages(stages)
 in_core = oc.plan(chain, 1 << 20, "keep-all", machine)
-lesson.predict("longer by", guess=1 / 3)
+
+# %%
+lesson.predict("longer by")
+
+# %%
 least = least_budget(chain, "chen-sqrt")
 segmented = oc.plan(chain, least, "chen-sqrt", machine)
 longer = segmented.makespan_us / in_core.makespan_us - 1
@@ -73,11 +102,11 @@ timelines = {
     for title, plan in (("in-core", in_core), ("chen-sqrt", segmented))
 }
 phases = {call.name: call.phase for call in chain.calls}
-lesson.picture("11_segments.svg", timelines_svg(timelines, phases=phases))
+lesson.picture("11_segments.svg", pictures.timelines_svg(timelines, phases=phases))
 
 # %% [markdown]
-# Less than a third: the last segment needs no second run, and of each other one the last stage does
-# not either, as what it makes is a border and has been kept.
+# Less than a third: the last segment is not rerun, nor is the last stage of any other segment,
+# whose output was kept.
 #
 # Look at the picture: the triangle of the in-core step becomes a low wall with a tooth for each
 # segment, forward stages stand between backward ones, and the link does nothing at all. There are
@@ -94,8 +123,12 @@ lesson.picture("11_segments.svg", timelines_svg(timelines, phases=phases))
 
 # %%
 lesson.cell("fewer checkpoints, more runs")
-long_chain = equal_stages(40)
-lesson.predict("revolve / chen-sqrt, least budget", guess=0.7)
+long_chain = oc.equal_stages(40)
+
+# %%
+lesson.predict("revolve / chen-sqrt, least budget")
+
+# %%
 least_of = {name: least_budget(long_chain, name) for name in ("keep-all", "chen-sqrt", "revolve")}
 for name, size_bytes in least_of.items():
     plan = oc.plan(long_chain, size_bytes, name, machine)
@@ -119,7 +152,11 @@ names = ("chen-sqrt", "revolve", "rotor")
 shares = (30, 40, 50, 60, 75)
 base_us = oc.plan(trace, 1 << 40, "keep-all", gpu).makespan_us
 extra = {}
-lesson.predict("rotor / chen-sqrt, extra time at 50 %", guess=0.8)
+
+# %%
+lesson.predict("rotor / chen-sqrt, extra time at 50 %")
+
+# %%
 for name in names:
     for share in shares:
         try:
@@ -131,10 +168,10 @@ for name in names:
 lesson.reveal("rotor / chen-sqrt, extra time at 50 %", extra["rotor", 50] / extra["chen-sqrt", 50])
 lesson.picture(
     "11_recompute.svg",
-    curves_svg(
+    pictures.curves_svg(
         "ResNet-18: the price of computing again",
         [
-            Curve(
+            pictures.Curve(
                 name,
                 [
                     (share, None if extra[name, share] is None else 100 * extra[name, share])
@@ -158,7 +195,9 @@ lesson.picture(
 
 # %%
 lesson.cell("for real")
-lesson.predict("gradients that differ", guess=0)
+lesson.predict("gradients that differ")
+
+# %%
 oc.manual_seed(0)
 small = oc.models.build("resnet18", num_classes=10, stem="cifar")
 step = oc.trace(small, (4, 3, 32, 32))
@@ -187,7 +226,7 @@ print(f"    {recomputing.notes['runs_again']} calls ran again, in {peaks:.0%} of
 
 
 def most_runs(length, kept):
-    """How often `revolve` runs a stage at most, with so many values kept, the input among them."""
+    """How often `revolve` runs a stage at most, with `kept` values kept, the input among them."""
     steps = Splits(length).steps(kept - 1)  # the library counts them without the input
     return max(Counter(step.stage for step in steps if step.kind != Kind.BACKWARD).values())
 
@@ -198,6 +237,7 @@ lesson.exercise("2. stages", lambda a: a == math.comb(3 + 3, 3), None)
 lesson.exercise("3. longer by", lambda a: abs(a - 1 / 3) < 0.01, None)
 
 # %%
+assert swapping.makespan_us < rerunning.makespan_us
 assert best_k == math.isqrt(stages)
 assert 0.1 < longer <= 1 / 3
 assert segmented.notes["runs_again"] == (5 - 1) + (6 - 1), "the stages of two segments but the last"

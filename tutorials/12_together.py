@@ -15,23 +15,16 @@ from itertools import pairwise
 from lesson import Lesson
 
 import ooctrain as oc
-from ooctrain.report.charts import Curve, curves_svg
-from ooctrain.rewrite import apply_rewrites
-from ooctrain.sched.bounds.lp import fluid_bound
-from ooctrain.sched.budget import resolve_budget
 from ooctrain.sched.planners.belady import offload
 from ooctrain.sched.planners.prefix import by_recompute_time
-from ooctrain.sched.planning.lower import plan_of
-from ooctrain.sched.planning.question import Question
-from ooctrain.sched.planning.rematerialise import rematerialise
 from ooctrain.step.machine import call_durations_ns
-from ooctrain.units import Granule
 
+pictures, planning = oc.pictures, oc.planning
 lesson = Lesson("12 together")
-granule = Granule(1)
+granule = oc.Granule(1)
 model = oc.models.build("resnet18", num_classes=1000, stem="imagenet")
 # Rewritten as `oc.plan` would: the prices are those of the calls that really run.
-trace = apply_rewrites(oc.trace(model, (256, 3, 224, 224), threads=1), ("fuse", "share_storage"))
+trace = oc.apply_rewrites(oc.trace(model, (256, 3, 224, 224), threads=1), ("fuse", "share_storage"))
 pcie, nvlink = oc.machine("v100-pcie"), oc.machine("v100-32gb-nvlink")
 
 # %% [markdown]
@@ -50,13 +43,17 @@ order = by_recompute_time(trace, pcie)  # the cheapest per byte first
 
 def price_us_per_mb(value):
     """Time to compute a value alone again, for each of its megabytes."""
-    runs = rematerialise(trace, [value])
+    runs = planning.rematerialise(trace, [value])
     extra_us = sum(durations_us[run.call] for run in runs) - sum(durations_us)
     return extra_us / (trace.variables[value].nbytes / 1e6)
 
 
 link_us_per_mb = 2e6 / pcie.out_bytes_per_us
-lesson.predict("share that is cheaper to compute again", guess=0.5)
+
+# %%
+lesson.predict("share that is cheaper to compute again")
+
+# %%
 prices = [price_us_per_mb(value) for value in order]
 cheaper = sum(price < link_us_per_mb for price in prices) / len(prices)
 lesson.reveal("share that is cheaper to compute again", cheaper)
@@ -68,8 +65,8 @@ for place in (0, len(order) // 2, len(order) - 1):
 # %% [markdown]
 # The prices are worlds apart. A ReLU only reads and writes memory: cheap. A convolution multiplies:
 # dearer than the link. A batch norm's statistics are a few hundred bytes that take a pass over all
-# of its input: nobody would drop those. And the link's price is only paid where the link is the
-# bottleneck: as long as copies hide beside the computation they cost nothing.
+# of its input: it never pays to drop those. And the link's price is only paid where the link is the
+# bottleneck: as long as copies overlap with computation they cost nothing.
 #
 # ## The teaching planner
 #
@@ -84,16 +81,16 @@ lesson.cell("how many to drop")
 
 def dropping(count, budget_bytes, machine):
     """The plan that computes the `count` cheapest values again; None where it does not fit."""
-    runs = rematerialise(trace, order[:count])
-    question = Question(trace, budget_bytes, machine, granule)
+    runs = planning.rematerialise(trace, order[:count])
+    question = planning.Question(trace, budget_bytes, machine, granule)
     try:
         decisions = offload("lesson", question, runs)
     except oc.Infeasible:
         return None
-    return plan_of("lesson", question, decisions)
+    return planning.plan_of("lesson", question, decisions)
 
 
-budget = resolve_budget(trace, "25%", granule)
+budget = oc.resolve_budget(trace, "25%", granule)
 counts = sorted({round(step * len(order) / 12) for step in range(13)})
 alone_us = sum(durations_us)
 curves = {}
@@ -103,7 +100,11 @@ for machine in (pcie, nvlink):
         (count, None if plan is None else plan.makespan_us / alone_us)
         for count, plan in plans.items()
     ]
-lesson.predict("share of values that the best plan drops, PCIe", guess=0.5)
+
+# %%
+lesson.predict("share of values that the best plan drops, PCIe")
+
+# %%
 
 
 def best_of(curve):
@@ -116,10 +117,11 @@ lesson.reveal("share of values that the best plan drops, PCIe", best_pcie[0] / l
 print(f"    on NVLink it drops {best_nvlink[0]} of {len(order)}")
 lesson.picture(
     "12_prefix.svg",
-    curves_svg(
+    pictures.curves_svg(
         "ResNet-18 at 25 %: how many values to compute again",
-        [Curve(name, points) for name, points in curves.items()],
+        [pictures.Curve(name, points) for name, points in curves.items()],
         axes=("values dropped, the cheapest first", "makespan / computation alone"),
+        y_low=0.95 * min(us for points in curves.values() for _, us in points if us is not None),
     ),
 )
 
@@ -131,20 +133,28 @@ lesson.picture(
 #
 # `combined` starts from plans such as `prefix`'s and searches. For each value it tries to keep it,
 # to drop it once, and to drop it again after each use; and it tries to hold the values from which
-# others are computed again. **How far from the bound is it with a budget of 10 % over PCIe? (as a
-# share above it)**
+# others are computed again. ResNet-18 is easy: there `prefix` is within 1 % of the bound.
+# ResNet-50 with a budget of 10 % is not: whatever a planner that only swaps does, it takes three
+# times the bound. **How far above the bound is `combined` there? (as a share)**
 
 # %%
 lesson.cell("swap, recompute, both")
 names = ("belady", "rotor", "prefix:steps=8", "combined:evaluations=1500")
-lesson.predict("combined: above the bound at 10 %", guess=0.2)
+
+# %%
+lesson.predict("combined: above the bound at 10 %")
+
+# %%
+deep = oc.models.build("resnet50", num_classes=1000, stem="imagenet")
+deep_trace = oc.trace(deep, (256, 3, 224, 224), threads=1)
+deep_trace = oc.apply_rewrites(deep_trace, ("fuse", "share_storage"))
 ratio = {}
-for percent in (10, 25, 50):
-    size = resolve_budget(trace, f"{percent}%", granule)
-    bound_us = fluid_bound(trace, size, pcie).makespan_us
+for percent in (10, 25):
+    size = oc.resolve_budget(deep_trace, f"{percent}%", granule)
+    bound_us = oc.fluid_bound(deep_trace, size, pcie).makespan_us
     for name in names:
         try:
-            plan = oc.plan(trace, size, name, pcie, time_limit_s=None)
+            plan = oc.plan(deep_trace, size, name, pcie, time_limit_s=None)
             ratio[name, percent] = plan.makespan_us / bound_us
         except oc.Infeasible:
             ratio[name, percent] = None
@@ -175,9 +185,11 @@ assert abs(curves[pcie.name][0][1] * alone_us / belady_us - 1) < 0.01, "nothing 
 assert best_pcie[0] > 0
 assert best_pcie[1] < curves[pcie.name][0][1]
 assert best_nvlink[0] <= best_pcie[0]
-for percent in (10, 25, 50):
+for percent in (10, 25):
     together = ratio["combined:evaluations=1500", percent]
     assert 1 - 1e-9 <= together <= ratio["prefix:steps=8", percent] + 0.02
     assert together <= ratio["belady", percent]
+assert ratio["belady", 10] > 2.5, "whoever only swaps is far from the bound"
+assert ratio["prefix:steps=8", 10] > 1.4 * ratio["combined:evaluations=1500", 10]
 assert ratio["combined:evaluations=1500", 10] < 1.2
 print("\nall asserts passed")

@@ -18,22 +18,9 @@ from bisect import bisect_right
 from lesson import Lesson
 
 import ooctrain as oc
-from ooctrain.report.charts import Curve, curves_svg
-from ooctrain.sched.planning.decisions import runs_once
-from ooctrain.sched.planning.planner import (
-    check_host,
-    infeasible,
-    make_plan,
-    writer_with_resident_parameters,
-)
-from ooctrain.sched.planning.question import Question
-from ooctrain.sched.planning.residency import Liveness
-from ooctrain.sched.planning.swap import check_budget, swap_gaps, swap_plan
-from ooctrain.sched.schedule import BYTES
-from ooctrain.testing import check_planner
-from ooctrain.testing.check_planner import PlannerFailure
 from ooctrain.testing.describe import describe_trace
 
+pictures, planning = oc.pictures, oc.planning
 lesson = Lesson("13 write your own planner")
 
 # %% [markdown]
@@ -54,19 +41,19 @@ class Farthest:
     name = "farthest"
 
     def plan(
-        self, trace, budget_bytes, machine, *, granule=BYTES,
+        self, trace, budget_bytes, machine, *, granule=planning.BYTES,
         host_budget_bytes=None, seed=0, time_limit_s=None,
     ):  # fmt: skip
         least = self.write(trace, 0, granule)
         if least.peak_bytes > budget_bytes:
-            raise infeasible(self.name, budget_bytes, least.peak_bytes, least.peak_call)
-        plan = make_plan(self.write(trace, budget_bytes, granule).finish(), trace, machine)
-        check_host(self.name, plan, host_budget_bytes)
+            raise planning.infeasible(self.name, budget_bytes, least.peak_bytes, least.peak_call)
+        plan = planning.make_plan(self.write(trace, budget_bytes, granule).finish(), trace, machine)
+        planning.check_host(self.name, plan, host_budget_bytes)
         return plan
 
     def write(self, trace, budget_bytes, granule):
         """The list, call by call."""
-        writer = writer_with_resident_parameters(trace, granule)
+        writer = planning.writer_with_resident_parameters(trace, granule)
         for call in trace.calls:
             for variable in dict.fromkeys(call.ins):
                 if variable not in writer.resident:
@@ -78,7 +65,7 @@ class Farthest:
         return writer
 
     def make_room(self, writer, call, size_bytes, budget_bytes):
-        """Sends values away until so many bytes are free."""
+        """Sends values away until this many bytes are free."""
         while writer.ledger_bytes + size_bytes > budget_bytes:
             movable = [v for v in writer.resident if self.may_leave(writer.trace, v, call)]
             if not movable:
@@ -106,11 +93,13 @@ def next_use(trace, variable, call_id):
 
 # %%
 lesson.cell("the laws find the mistake")
-lesson.predict("calls of the smallest failing trace", guess=4)
+lesson.predict("calls of the smallest failing trace")
+
+# %%
 try:
-    check_planner(Farthest(), time_limit_s=10)
+    oc.testing.check_planner(Farthest(), time_limit_s=10)
     failure = None
-except PlannerFailure as error:
+except oc.testing.PlannerFailure as error:
     failure = error
     print(f"    law broken: {error.law}")
     print("   ", "\n    ".join(describe_trace(error.trace)))
@@ -130,7 +119,7 @@ class FarthestRepaired(Farthest):
 
 
 lesson.cell("repaired")
-tried = check_planner(FarthestRepaired(), examples=20, time_limit_s=10)
+tried = oc.testing.check_planner(FarthestRepaired(), examples=20, time_limit_s=10)
 print(f"    {tried} random cases, no law broken")
 
 # %% [markdown]
@@ -150,13 +139,13 @@ class Largest:
     name = "largest"
 
     def plan(
-        self, trace, budget_bytes, machine, *, granule=BYTES,
+        self, trace, budget_bytes, machine, *, granule=planning.BYTES,
         host_budget_bytes=None, seed=0, time_limit_s=None,
     ):  # fmt: skip
-        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
-        gaps = swap_gaps(trace)
-        check_budget(self.name, question, gaps)
-        needed = Liveness(trace, granule).resident_bytes(runs_once(trace))
+        question = planning.Question(trace, budget_bytes, machine, granule, host_budget_bytes)
+        gaps = planning.swap_gaps(trace)
+        planning.check_budget(self.name, question, gaps)
+        needed = planning.Liveness(trace, granule).resident_bytes(planning.runs_once(trace))
         chosen = []
         for gap in sorted(gaps, key=area, reverse=True):
             inside = range(gap.after + 1, gap.before)
@@ -164,7 +153,7 @@ class Largest:
                 chosen.append(gap)
                 for k in inside:
                     needed[k] -= granule.granted(gap.hi)
-        return swap_plan(self.name, question, chosen)
+        return planning.swap_plan(self.name, question, chosen)
 
 
 def area(gap):
@@ -173,7 +162,7 @@ def area(gap):
 
 
 lesson.cell("deciding only")
-tried = check_planner(Largest(), examples=20, time_limit_s=10)
+tried = oc.testing.check_planner(Largest(), examples=20, time_limit_s=10)
 print(f"    {tried} random cases, no law broken")
 
 # %% [markdown]
@@ -188,7 +177,11 @@ model = oc.models.build("resnet18", num_classes=1000, stem="imagenet")
 trace = oc.trace(model, (256, 3, 224, 224), threads=1)
 whole = oc.Granule(1, ranges=False)
 in_core = oc.plan(trace, 1 << 40, "keep-all", "v100-pcie").makespan_us
-lesson.predict("largest / farthest at 50 %", guess=0.9)
+
+# %%
+lesson.predict("largest / farthest at 50 %")
+
+# %%
 shares, slowdown = (10, 25, 50, 75), {}
 for planner in (FarthestRepaired(), Largest(), "lru", "belady"):
     name = planner if isinstance(planner, str) else planner.name
@@ -201,9 +194,12 @@ half = shares.index(50)
 lesson.reveal("largest / farthest at 50 %", slowdown["largest"][half] / slowdown["farthest"][half])
 lesson.picture(
     "13_own_planners.svg",
-    curves_svg(
+    pictures.curves_svg(
         "ResNet-18, batch 256, PCIe, whole activations",
-        [Curve(name, list(zip(shares, row, strict=True))) for name, row in slowdown.items()],
+        [
+            pictures.Curve(name, list(zip(shares, row, strict=True)))
+            for name, row in slowdown.items()
+        ],
         axes=("budget, % between the least and the peak", "makespan / in-core"),
     ),
 )
@@ -215,8 +211,11 @@ lesson.picture(
 #
 # ```
 # ooctrain plan resnet18 --batch 256 --machine v100-pcie --planner my.py:Mine --budget 25%
+# ooctrain compare resnet18 --batch 256 --machine v100-pcie --planner my.py:Mine,belady --budget 25%
 # pytest --pyargs ooctrain.laws --planner my.py:Mine
 # ```
+#
+# `compare` divides each makespan by a bound that no plan beats (tutorial 10); 1 is the best.
 #
 # A planner that is to join the library is one file in `ooctrain/sched/planners/` and one line in
 # `ooctrain/sched/planners/registry.py`, the table of names.

@@ -15,12 +15,10 @@ import numpy as np
 from lesson import Lesson
 
 import ooctrain as oc
-from ooctrain.report.charts import Piece, strips_svg
 from ooctrain.rewrite.tile.halo import chain_reads, split_evenly
-from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.step.op import Window
-from ooctrain.units import format_bytes
 
+pictures, units = oc.pictures, oc.units
 lesson = Lesson("14 bands")
 
 # %% [markdown]
@@ -33,7 +31,11 @@ lesson = Lesson("14 bands")
 lesson.cell("halos computed again")
 ROWS, LAYERS, BANDS = 32, 4, 4
 conv = Window(kernel=3, stride=1, pad_lo=1, pad_hi=1)
-lesson.predict("sums of four tiles", guess=128)
+
+# %%
+lesson.predict("sums of four tiles")
+
+# %%
 sums_of_tiles = 0
 for tile in split_evenly(ROWS, BANDS):
     reads = chain_reads(tile, [conv] * LAYERS, ROWS)
@@ -58,7 +60,10 @@ def computable(rows):
     return rows if rows in (0, ROWS) else rows - 1
 
 
-lesson.predict("rows of the fourth layer's output, from 8 input rows", guess=8)
+# %%
+lesson.predict("rows of the fourth layer's output, from 8 input rows")
+
+# %%
 frontiers = [[0, 8, 16, 24, 32]]
 for _ in range(LAYERS):
     frontiers.append([computable(rows) for rows in frontiers[-1]])
@@ -75,11 +80,13 @@ lesson.reveal("rows of the fourth layer's output, from 8 input rows", frontiers[
 lesson.cell("a picture of bands")
 strips = []
 for layer, frontier in enumerate(frontiers):
-    pieces = [Piece(frontier[t], frontier[t + 1], f"band {t}", kind=t) for t in range(BANDS)]
+    pieces = [
+        pictures.Piece(frontier[t], frontier[t + 1], f"band {t}", kind=t) for t in range(BANDS)
+    ]
     strips.append((f"output of layer {layer}" if layer else "input", pieces))
 lesson.picture(
     "14_bands.svg",
-    strips_svg(
+    pictures.strips_svg(
         "Four bands through four 3 x 3 convolutions",
         strips,
         extent=ROWS,
@@ -99,7 +106,9 @@ lesson.picture(
 
 # %%
 lesson.cell("bands by hand")
-lesson.predict("rows kept at a border, per layer", guess=1)
+lesson.predict("rows kept at a border, per layer")
+
+# %%
 rng = np.random.default_rng(0)
 image = rng.standard_normal(ROWS)
 
@@ -148,7 +157,9 @@ print(f"    {sums_of_bands} sums; the same bits in every row: {same}")
 
 # %%
 lesson.cell("gradients by hand")
-lesson.predict("rows of dx that are written twice", guess=6)
+lesson.predict("rows of dx that are written twice")
+
+# %%
 dy = rng.standard_normal(ROWS)
 expected = np.convolve(dy, [1, 1, 1], "same")
 (a, b), dx, writes = frontiers[:2], np.zeros(ROWS), np.zeros(ROWS, int)
@@ -210,13 +221,17 @@ steps = {
     "bands of 16, again": oc.tile(step, (16, 1), halo="keep"),
     "bands of 16, once": oc.tile(step, (16, 1), halo="keep", again=False),
 }
-lesson.predict("work of bands that run again / untiled", guess=1.5)
+
+# %%
+lesson.predict("work of bands that run again / untiled")
+
+# %%
 work = {name: arithmetic(trace) / arithmetic(step) for name, trace in steps.items()}
 for name, trace in steps.items():
     print(
         f"      {name:18}: {len(trace.calls):5} calls, work {work[name]:.2f}, "
-        f"peak {format_bytes(trace_peak_bytes(trace)):>8}, "
-        f"minimum {format_bytes(trace_minimum_bytes(trace)):>8}"
+        f"peak {units.format_bytes(oc.trace_peak_bytes(trace)):>8}, "
+        f"minimum {units.format_bytes(oc.trace_minimum_bytes(trace)):>8}"
     )
 lesson.reveal("work of bands that run again / untiled", work["bands of 16, again"])
 
@@ -240,10 +255,13 @@ machine = oc.machine("v100-pcie")
 vgg16 = oc.trace(oc.models.build("vgg16", stem="cifar"), (1, 3, 1024, 1024), threads=2)
 in_core = oc.plan(vgg16, "100%", planner="keep-all", machine=machine)
 budget = in_core.peak_bytes // 4
-print(
-    f"    budget {format_bytes(budget)}; untiled least {format_bytes(trace_minimum_bytes(vgg16))}"
-)
-lesson.predict("bands run once, by prefix / in-core", guess=1.33)
+print(f"    budget {units.format_bytes(budget)}")
+print(f"    untiled at least {units.format_bytes(oc.trace_minimum_bytes(vgg16))}")
+
+# %%
+lesson.predict("bands run once, by prefix / in-core")
+
+# %%
 times = {}
 for name, planner in (
     ("tile:4x4::features.16", "belady"),
@@ -299,7 +317,7 @@ assert np.allclose(dx, expected)
 assert (writes == 1).all()
 assert 1 < work["bands of 16, once"] < 1.1
 assert work["tiles 8 x 8"] > work["bands of 16, again"]
-assert trace_minimum_bytes(steps["bands of 16, once"]) < trace_minimum_bytes(step) / 2
+assert oc.trace_minimum_bytes(steps["bands of 16, once"]) < oc.trace_minimum_bytes(step) / 2
 assert times["bands:16::features.16"] < 1.1 < times["bands_again:16::features.16"]
 assert plain.loss == banded.loss
 assert largest_error < 1e-4

@@ -20,9 +20,8 @@ from lesson import Lesson
 
 import ooctrain as oc
 from ooctrain.engine.incore import run_trace
-from ooctrain.report.charts import Piece, strips_svg
-from ooctrain.units import format_bytes
 
+pictures, units = oc.pictures, oc.units
 lesson = Lesson("15 tiles and batch norm")
 
 # %% [markdown]
@@ -36,7 +35,9 @@ lesson = Lesson("15 tiles and batch norm")
 
 # %%
 lesson.cell("the mean of band means")
-lesson.predict("mean of band means", guess=15.5)
+lesson.predict("mean of band means")
+
+# %%
 rows = np.arange(32.0)
 cuts = [0, 2, 12, 22, 32]
 bands = [rows[lo:hi] for lo, hi in pairwise(cuts)]
@@ -73,7 +74,11 @@ def build():
 model = build()
 step = oc.trace(model, (1, 3, ROWS, 40), "mse", None, threads=2, conv_algorithm="direct")
 banded = oc.tile(step, (BANDS, 1), "0", "mean_error", halo="keep", again=False)
-lesson.predict("levels going forward", guess=1)
+
+# %%
+lesson.predict("levels going forward")
+
+# %%
 forward = [call.name for call in banded.calls if call.phase in ("forward", "loss")]
 totals = [name for name in forward if name in ("1.stats", "4.stats")]
 levels = len(totals) + 1
@@ -101,11 +106,11 @@ for call in banded.calls:
     middle = (int(place[2]) + int(place[3])) / 2
     band = int(np.searchsorted(tops, middle))
     layer = next(name for name, numbers in layers.items() if place[1] in numbers)
-    strips[layer].append(Piece(position, position + 1, "", kind=band))
+    strips[layer].append(pictures.Piece(position, position + 1, "", kind=band))
     position += 1
 lesson.picture(
     "15_barriers.svg",
-    strips_svg(
+    pictures.strips_svg(
         "Which layer works on which band, call by call",
         list(strips.items()),
         extent=position,
@@ -113,7 +118,11 @@ lesson.picture(
         legend=[f"band {t}" for t in range(BANDS)],
     ),
 )
-lesson.predict("levels going backward", guess=1)
+
+# %%
+lesson.predict("levels going backward")
+
+# %%
 names = [call.name for call in banded.calls if call.phase == "backward"]
 sums = [name for name in names if name in ("1.grad_reduce", "4.grad_reduce")]
 lesson.reveal("levels going backward", len(sums) + 1)
@@ -159,7 +168,11 @@ for _ in range(100):
     for lo, hi in pairs:  # rounded down to whole blocks; what is left waits
         accumulator = add_blocks(numbers[lo // BLOCK * BLOCK : hi // BLOCK * BLOCK], accumulator)
     carried += accumulator == whole
-lesson.predict("equal to the bit, a sum for each band", guess=50)
+
+# %%
+lesson.predict("equal to the bit, a sum for each band")
+
+# %%
 lesson.reveal("equal to the bit, a sum for each band", own)
 print(f"    equal to the bit, the sum carried: {carried} of 100")
 
@@ -174,7 +187,11 @@ print(f"    equal to the bit, the sum carried: {carried} of 100")
 # %%
 lesson.cell("cancellation")
 far = (1000 + rng.standard_normal(100_000)).astype(np.float32)
-lesson.predict("variance by float32 sums of squares", guess=1.0)
+
+# %%
+lesson.predict("variance by float32 sums of squares")
+
+# %%
 square, mean = np.float32(0), np.float32(0)
 for part in far.reshape(100, -1):
     square += (part * part).sum(dtype=np.float32)
@@ -199,7 +216,11 @@ for v in (step.variables[i] for i in step.initial):
     values[v.name] = (np.abs(drawn) if v.kind == "state" else drawn).astype(v.dtype)
 scalars = {"lr": 0.1, "step": 0, "seed": 0}
 expected, got = (run_trace(trace, values, scalars, threads=2) for trace in (step, banded))
-lesson.predict("results that differ", guess=0)
+
+# %%
+lesson.predict("results that differ")
+
+# %%
 different = [name for name in expected if not np.array_equal(expected[name], got[name])]
 for name in expected:
     print(f"      {name:24} {'differs' if name in different else 'same bits'}")
@@ -217,7 +238,11 @@ lesson.reveal("results that differ", len(different))
 lesson.cell("computed again")
 again = oc.tile(step, (BANDS, 1), "0", "mean_error", halo="keep", again=True)
 once_more = [call.name for call in again.calls if ".again" in call.name]
-lesson.predict("sums of statistics in backward", guess=8)
+
+# %%
+lesson.predict("sums of statistics in backward")
+
+# %%
 statistics_again = sum("stats" in name for name in once_more)
 print(f"    computed again: {once_more[0]}, {once_more[1]}, ... {len(once_more)} calls")
 lesson.reveal("sums of statistics in backward", statistics_again)
@@ -237,7 +262,11 @@ vgg = oc.trace(oc.models.build("vgg16_bn"), (1, 3, 4096, 4096), threads=2)
 plain = ("share_storage",)
 in_core = oc.plan(vgg, "100%", planner="keep-all", machine=machine, rewrites=plain)
 budget = in_core.peak_bytes // 4
-lesson.predict("bands by prefix / in-core", guess=1.5)
+
+# %%
+lesson.predict("bands by prefix / in-core")
+
+# %%
 times = {}
 for name, rewrites in (
     ("untiled", plain),
@@ -246,7 +275,7 @@ for name, rewrites in (
     plan = oc.plan(vgg, budget, planner="prefix", machine=machine, rewrites=rewrites)
     times[name] = plan.makespan_us / in_core.makespan_us
     print(f"      {name:8}: {len(plan.trace.calls):5} calls, {times[name]:.2f} x in-core")
-print(f"    in-core {format_bytes(in_core.peak_bytes)}, budget {format_bytes(budget)}")
+print(f"    in-core {units.format_bytes(in_core.peak_bytes)}, budget {units.format_bytes(budget)}")
 lesson.reveal("bands by prefix / in-core", times["16 bands"])
 
 # %% [markdown]

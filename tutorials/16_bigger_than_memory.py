@@ -17,13 +17,9 @@ import numpy as np
 from lesson import Lesson
 
 import ooctrain as oc
-from ooctrain import nn
-from ooctrain.report.charts import Piece, strips_svg
-from ooctrain.rewrite import apply_rewrites
-from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.step.blocks import block_of, tensor_of
-from ooctrain.units import format_bytes
 
+nn, pictures, units = oc.nn, oc.pictures, oc.units
 lesson = Lesson("16 bigger than memory")
 
 # %% [markdown]
@@ -41,10 +37,14 @@ path = Path(folder.name) / "slide.npy"
 rng = np.random.default_rng(0)
 np.save(path, rng.integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8))
 image = oc.data.RowImage(path)
-print(f"    {image}: {format_bytes(path.stat().st_size)} in the file")
+print(f"    {image}: {units.format_bytes(path.stat().st_size)} in the file")
 window = image.rows(0, 100, 104)
 print(f"    rows 100 to 104: {window.shape}, of which pixel 0 is {np.asarray(window)[0, :, 0, 0]}")
-lesson.predict("the image as float32, in MiB", guess=1)
+
+# %%
+lesson.predict("the image as float32, in MiB")
+
+# %%
 floats = int(np.prod(image.shape)) * 4 / 2**20
 lesson.reveal("the image as float32, in MiB", floats)
 
@@ -75,12 +75,16 @@ def network():
 model = network()
 step = oc.trace(model, image.shape, optimizer=None, threads=2, conv_algorithm="direct")
 BANDS = ("bands:16:0:15", "share_storage")
-banded = apply_rewrites(step, BANDS)
-lesson.predict("least memory of the untiled step, MiB", guess=8)
-least = {"untiled": trace_minimum_bytes(step), "in bands": trace_minimum_bytes(banded)}
+banded = oc.apply_rewrites(step, BANDS)
+
+# %%
+lesson.predict("least memory of the untiled step, MiB")
+
+# %%
+least = {"untiled": oc.trace_minimum_bytes(step), "in bands": oc.trace_minimum_bytes(banded)}
 for name, size in least.items():
-    print(f"      {name:8}: least {format_bytes(size)}")
-print(f"      in core : {format_bytes(trace_peak_bytes(step))}")
+    print(f"      {name:8}: least {units.format_bytes(size)}")
+print(f"      in core : {units.format_bytes(oc.trace_peak_bytes(step))}")
 lesson.reveal("least memory of the untiled step, MiB", least["untiled"] / 2**20)
 
 # %% [markdown]
@@ -90,7 +94,7 @@ lesson.reveal("least memory of the untiled step, MiB", least["untiled"] / 2**20)
 # of a band reads as many *blocks* as its rows lie in. A block is a variable like any other: so
 # planner, verifier, simulator and executor need to know nothing new. Inside the call almost nothing
 # is copied. Rows whose windows lie in one block are computed from a view of it; only where a window
-# lies over a border are the few rows copied beside each other.
+# lies over a border are the few rows copied next to each other.
 #
 # A second segment, with bands of its own, begins behind the second pooling. What lies between the
 # two segments lies in the blocks of the first one; nothing is ever put together. **From how many
@@ -98,10 +102,14 @@ lesson.reveal("least memory of the untiled step, MiB", least["untiled"] / 2**20)
 
 # %%
 lesson.cell("blocks")
-two = apply_rewrites(step, ("bands:16:0:10", "bands:5:11:15", "share_storage"))
+two = oc.apply_rewrites(step, ("bands:16:0:10", "bands:5:11:15", "share_storage"))
 inputs = [v.name for v in two.variables if v.kind == "input" and block_of(v.name)]
 print(f"    the image: {inputs[0]}, {inputs[1]}, ... {len(inputs)} blocks")
-lesson.predict("values that hold the rows of one band", guess=1)
+
+# %%
+lesson.predict("values that hold the rows of one band")
+
+# %%
 reads = [call for call in two.calls if call.name.startswith("11.fwd")]
 names = [two.variables[v].name for v in reads[2].ins]
 border = [name for name in names if tensor_of(name) == "10.out"]
@@ -127,12 +135,16 @@ plans = {
     for name in ("naive", "window", "belady", "prefix")
 }
 in_core = oc.plan(step, "100%", planner="keep-all", machine="cpu-generic")
-lesson.predict("time of belady in 3 MiB / in core", guess=2)
+
+# %%
+lesson.predict("time of belady in 3 MiB / in core")
+
+# %%
 for name, plan in plans.items():
     copied = oc.simulate(plan, plan.trace, "cpu-generic").bytes_in
     print(
         f"      {name:7}: {plan.makespan_us / in_core.makespan_us:5.2f} x in core, "
-        f"{format_bytes(copied):>8} copied in, peak {format_bytes(plan.peak_bytes)}"
+        f"{units.format_bytes(copied):>8} copied in, peak {units.format_bytes(plan.peak_bytes)}"
     )
 slower = plans["belady"].makespan_us / in_core.makespan_us
 lesson.reveal("time of belady in 3 MiB / in core", slower)
@@ -156,11 +168,11 @@ for layer in ("1", "6", "11"):
             if event.stream == "C" and block and block.tensor == f"{layer}.{kind}":
                 band = len(pieces) if kind == "fwd" else BANDS_MADE - 1 - len(pieces)
                 start_ms, end_ms = event.start_us / 1e3, event.end_us / 1e3
-                pieces.append(Piece(start_ms, end_ms, event.name, kind=band % 6))
+                pieces.append(pictures.Piece(start_ms, end_ms, event.name, kind=band % 6))
         strips.append((f"conv {layer} {title}", pieces))
 lesson.picture(
     "16_bands_over_time.svg",
-    strips_svg(
+    pictures.strips_svg(
         "A step in 16 bands within 3 MiB",
         strips,
         extent=timeline.makespan_us / 1e3,
@@ -171,8 +183,8 @@ lesson.picture(
 # %% [markdown]
 # ## Executed
 #
-# A step within 3 MiB of "device" memory, blocks read from the file, beside the untiled step in
-# core on the whole image. The loss has the same bits; gradients of weights are sums over bands.
+# A step within 3 MiB of "device" memory, blocks read from the file, compared with the untiled step
+# in core on the whole image. The loss has the same bits; gradients of weights are sums over bands.
 
 # %%
 lesson.cell("executed")
@@ -183,7 +195,9 @@ whole = np.asarray(image.rows(0, 0, SIDE))
 expected = oc.execute(oc.plan(step, "100%", planner="keep-all"), model, (whole, label))
 print(f"    loss {found.loss!r} and {expected.loss!r}")
 peak_bytes = found.timeline.peak_bytes
-print(f"    peak {format_bytes(peak_bytes)}, as planned {format_bytes(plan.peak_bytes)}")
+print(
+    f"    peak {units.format_bytes(peak_bytes)}, as planned {units.format_bytes(plan.peak_bytes)}"
+)
 largest_error = max(
     float(np.abs(gradient - found.gradients[name]).max() / np.abs(gradient).max())
     for name, gradient in expected.gradients.items()

@@ -16,11 +16,10 @@ import numpy as np
 from lesson import Lesson
 
 import ooctrain as oc
-from ooctrain.report.charts import Curve, curves_svg
 from ooctrain.split.boundaries import allowed, lower_bound, paddings, sizes, upper_bound
 from ooctrain.step.op import Window
-from ooctrain.units import format_bytes
 
+pictures, units = oc.pictures, oc.units
 lesson = Lesson("17 split-CNN")
 nn = oc.nn
 SIDE = 16
@@ -71,7 +70,10 @@ def differing(count):
     return int((difference > 1e-3 * difference.max()).sum())
 
 
-lesson.predict("pixels that differ", guess=32)
+# %%
+lesson.predict("pixels that differ")
+
+# %%
 one_layer = differing(1)
 lesson.reveal("pixels that differ", one_layer)
 
@@ -84,16 +86,20 @@ lesson.reveal("pixels that differ", one_layer)
 
 # %%
 lesson.cell("several layers")
-lesson.predict("percent that differ after 4 layers", guess=30)
+lesson.predict("percent that differ after 4 layers")
+
+# %%
 counts = {n: 100 * differing(n) / SIDE**2 for n in range(1, 8)}
 by_rule = {n: 100 * (1 - ((SIDE - 2 * n) / SIDE) ** 2) for n in counts}
 lesson.picture(
     "17_damage.svg",
-    curves_svg(
+    pictures.curves_svg(
         "Pixels that differ from the unsplit network, one cut each way",
         [
-            Curve("16 x 16, measured", list(counts.items())),
-            Curve("224 x 224, by the rule", [(n, 100 * (1 - (1 - n / 112) ** 2)) for n in counts]),
+            pictures.Curve("16 x 16, measured", list(counts.items())),
+            pictures.Curve(
+                "224 x 224, by the rule", [(n, 100 * (1 - (1 - n / 112) ** 2)) for n in counts]
+            ),
         ],
         axes=("3 x 3 convolutions", "% of the pixels"),
     ),
@@ -115,7 +121,11 @@ lesson.reveal("percent that differ after 4 layers", counts[4])
 # %%
 lesson.cell("bounds")
 strided, pooling, shortcut = Window(3, 2, 1, 1, 1), Window(2, 2), Window(1, 2)
-lesson.predict("allowed cuts", guess=1)
+
+# %%
+lesson.predict("allowed cuts")
+
+# %%
 low, high = allowed(strided, 4)
 for name, window in (("3 x 3 / 2", strided), ("2 x 2 / 2", pooling), ("1 x 1 / 2", shortcut)):
     bounds = lower_bound(window, 4), upper_bound(window, 4)
@@ -137,7 +147,11 @@ lesson.reveal("allowed cuts", high - low + 1)
 # %%
 lesson.cell("the paddings")
 window = Window(3, 1, 1, 1, 1)
-lesson.predict("rows of the lower half, as printed", guess=8)
+
+# %%
+lesson.predict("rows of the lower half, as printed")
+
+# %%
 outputs = inputs = (0, SIDE // 2)
 right = paddings(window, outputs, inputs)
 rows = sizes(inputs, SIDE)[1]
@@ -160,12 +174,16 @@ vgg = oc.models.build("vgg16")
 split_vgg = oc.split(vgg, 0.75, (2, 2))
 print(f"      {split_vgg.shape_of(shape)}")
 least = {}
-lesson.predict("least whole / least split", guess=4)
+
+# %%
+lesson.predict("least whole / least split")
+
+# %%
 for name, model in (("whole", vgg), ("split", split_vgg)):
     step = oc.trace(model, shape, threads=2)
     plan = oc.plan(step, "0%", planner="belady", machine="p100-nvlink")
     least[name] = plan.peak_bytes
-    print(f"      {name}: {len(step.calls)} calls, at least {format_bytes(plan.peak_bytes)}")
+    print(f"      {name}: {len(step.calls)} calls, at least {units.format_bytes(plan.peak_bytes)}")
 lesson.reveal("least whole / least split", least["whole"] / least["split"])
 
 # %% [markdown]
@@ -196,7 +214,11 @@ def network():
 
 test = oc.data.digits(train=False, image_size=SIDE, channels=1)
 losses, accuracy = {}, {}
-lesson.predict("first step with another loss", guess=1)
+
+# %%
+lesson.predict("first step with another loss")
+
+# %%
 for name, split in (
     ("whole", lambda model: model),
     ("split", lambda model: oc.split(model, 0.5, (2, 2))),

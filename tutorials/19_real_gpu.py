@@ -12,32 +12,25 @@
 # them on three CUDA streams. So what you learned about lists holds here too.
 
 # %%
-from contextlib import nullcontext
-from functools import partial
-from unittest.mock import patch
+import ctypes
+from contextlib import ExitStack
 
 import numpy as np
 from lesson import Lesson
 
 import ooctrain as oc
-from ooctrain import nn
-from ooctrain.devices.cuda import open as cuda_open
+from ooctrain.devices.cuda import open as gpus
 from ooctrain.devices.cuda.device import CudaDevice
-from ooctrain.devices.raw_bytes import bytes_at
-from ooctrain.errors import DeviceUnavailable, OutOfDeviceMemory
-from ooctrain.report.svg import timelines_svg
-from ooctrain.testing.driver.fake_cuda import EmulatedKernels
-from ooctrain.testing.driver.fake_driver import FakeDriver
-from ooctrain.testing.emulator.emulator import EmulatedLauncher
-from ooctrain.units import KIB, MIB, format_bytes
+from ooctrain.testing.driver.fake_gpu import fake_gpu
 
+nn, pictures, units = oc.nn, oc.pictures, oc.units
 lesson = Lesson("19 a real GPU")
 
 # %% [markdown]
 # ## Is there one?
 #
 # The driver is a library, libcuda, that comes with the kernel module of the operating system; no
-# toolkit is needed to call it. To compile kernels Numba needs numba-cuda beside it. If something is
+# toolkit is needed to call it. To compile kernels Numba also needs numba-cuda. If something is
 # missing, the cell names it and the command that installs it (`ooctrain doctor` says the same).
 
 # %%
@@ -47,36 +40,26 @@ lesson.cell("is there a GPU?")
 def usable_gpu():
     """A GPU that everything here works on, or None."""
     try:
-        gpu = cuda_open.look_at_gpu()
-        cuda_open.require_compiler(gpu)
-    except DeviceUnavailable as error:
+        gpu = gpus.look_at_gpu()
+        gpus.require_compiler(gpu)
+    except oc.errors.DeviceUnavailable as error:
         print("    " + str(error).replace("\n", "\n    "))
         return None
-    print(f"    {gpu.name}, {format_bytes(gpu.free_bytes)} free of {format_bytes(gpu.total_bytes)}")
+    free, total = units.format_bytes(gpu.free_bytes), units.format_bytes(gpu.total_bytes)
+    print(f"    {gpu.name}, {free} free of {total}")
     if gpu.mapping_problem:
         print(f"    it maps no memory ({gpu.mapping_problem})")
         return None
     return gpu
 
 
+# Whoever opens a GPU while the fake is plugged in gets the fake; nothing else knows of it. Of the
+# streams that can go on, it runs the one that was made last (`max`).
+plugged = ExitStack()
 gpu = usable_gpu()
 if gpu is None:
+    plugged.enter_context(fake_gpu("emulator", choose=max))
     print("    -> from here on: the strict fake driver, and kernels in the emulator")
-
-
-def open_driver():
-    """The GPU's driver; without a GPU the fake, with 64 MiB in pages of 4 KiB. Of the streams that
-    can go on, it runs the one that was made last (`max`).
-    """
-    return cuda_open.open_cuda_driver() if gpu else FakeDriver(64 * MIB, 4 * KIB, max)
-
-
-def make_kernels(driver, stream):
-    """What runs operations on a stream."""
-    if gpu:
-        return cuda_open.make_kernels(driver, stream)
-    return EmulatedKernels(driver, stream, EmulatedLauncher())
-
 
 # %% [markdown]
 # ## Its page table
@@ -88,9 +71,16 @@ def make_kernels(driver, stream):
 
 # %%
 lesson.cell("two pieces of memory change places without being copied")
-driver = open_driver()
+driver = gpus.open_cuda_driver()
 piece = driver.granularity()
-print(f"    memory comes in pieces of {format_bytes(piece)}")
+print(f"    memory comes in pieces of {units.format_bytes(piece)}")
+
+
+def bytes_at(address, size):
+    """The bytes of the host at an address, as an array."""
+    return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
+
+
 handles = [driver.create(piece), driver.create(piece)]
 stream, host = driver.create_stream(), driver.host_alloc(2 * piece)
 
@@ -125,13 +115,15 @@ print(f"    filled with 1 and 2; in the other order they read {seen}")
 # %% [markdown]
 # ## Its streams
 #
-# A stream is a queue. Whoever puts work into it does not wait: the host runs ahead, and the GPU
-# does the work when its turn comes. Between streams there is no order but what *events* make. **Of
-# eight pieces of work, how many are done when the host has queued the last?**
+# A stream is a queue. The host puts work into it and does not wait: the host runs ahead, and the
+# GPU does the work when its turn comes. Between streams there is no order but what *events* make.
+# **Of eight pieces of work, how many are done when the host has queued the last?**
 
 # %%
 lesson.cell("the host runs ahead")
-lesson.predict("pieces done when the last one is queued", guess=4)
+lesson.predict("pieces done when the last one is queued")
+
+# %%
 other = driver.create_stream()
 events = [driver.create_event() for _ in range(8)]
 for number, event in enumerate(events):
@@ -171,11 +163,6 @@ SHAPE = (32, 3, 64, 64) if gpu else (2, 3, 8, 8)
 CLASSES = 5
 rng = np.random.default_rng(0)
 images, labels = rng.standard_normal(SHAPE, np.float32), rng.integers(0, CLASSES, SHAPE[0])
-# The fake stands in where the library opens a driver; nothing else knows of it.
-the_gpu = nullcontext if gpu else partial(
-    patch.multiple, cuda_open, open_cuda_driver=open_driver, make_kernels=make_kernels,
-    require_compiler=lambda found: None,
-)  # fmt: skip
 
 
 def network():
@@ -187,13 +174,13 @@ def network():
     )  # fmt: skip
 
 
-def train(budget, planner, device="cuda"):
+def train(budget, planner, on="cuda"):
     """Trains two steps; returns their losses, the weights after them, the timeline of the second,
     and the phase of each call.
     """
-    allocator = "va" if gpu or device == "cpu" else "va:chunk=4KiB"
-    with the_gpu(), oc.Trainer(
-        network(), budget=budget, planner=planner, allocator=allocator, device=device,
+    allocator = "va" if gpu or on == "cpu" else "va:chunk=4KiB"
+    with oc.Trainer(
+        network(), budget=budget, planner=planner, allocator=allocator, device=on,
         machine="cpu-generic",
     ) as trainer:  # fmt: skip
         losses = [trainer.step(images, labels) for _ in range(2)]
@@ -201,12 +188,15 @@ def train(budget, planner, device="cuda"):
         return losses, trainer.model.state_dict(), trainer.timeline, phases
 
 
-lesson.predict("difference of the losses", guess=1e-3)
+# %%
+lesson.predict("difference of the losses")
+
+# %%
 whole_losses, whole_weights, whole, phases = train(None, "keep-all")
 tight_losses, tight_weights, tight, _ = train("25%", "window")
 lesson.reveal("difference of the losses", abs(whole_losses[1] - tight_losses[1]))
-print(f"    peak {format_bytes(whole.peak_bytes)} and {format_bytes(tight.peak_bytes)}; "
-      f"moved {format_bytes(tight.bytes_out)} out")  # fmt: skip
+sizes = [units.format_bytes(n) for n in (whole.peak_bytes, tight.peak_bytes, tight.bytes_out)]
+print("    peak {} and {}; moved {} out".format(*sizes))
 cpu_losses, *_ = train(None, "keep-all", "cpu")
 print(f"    second loss: {tight_losses[1]:.9f}, on the cpu device {cpu_losses[1]:.9f}")
 
@@ -223,9 +213,11 @@ print(f"    second loss: {tight_losses[1]:.9f}, on the cpu device {cpu_losses[1]
 
 # %%
 lesson.cell("a picture of the three streams")
-lesson.predict("how many times as long the step takes", guess=1.5)
+lesson.predict("how many times as long the step takes")
+
+# %%
 unit = "" if gpu else " (each us is one piece of work of the fake driver)"
-lesson.picture("19_streams.svg", timelines_svg(
+lesson.picture("19_streams.svg", pictures.timelines_svg(
     {f"in-core{unit}": whole, f"within 25 %{unit}": tight}, budget_bytes=tight.peak_bytes,
     phases=phases,
 ))  # fmt: skip
@@ -247,10 +239,12 @@ lesson.reveal("how many times as long the step takes", tight.makespan_us / whole
 # %%
 lesson.cell("more than there is")
 refused = None
-greedy = open_driver()
+greedy = gpus.open_cuda_driver()
 try:
-    CudaDevice(greedy, make_kernels, greedy.memory_info()[1] + MIB, piece_bytes=2 * MIB).close()
-except OutOfDeviceMemory as error:
+    CudaDevice(
+        greedy, gpus.make_kernels, greedy.memory_info()[1] + units.MIB, piece_bytes=2 * units.MIB
+    ).close()
+except oc.errors.OutOfDeviceMemory as error:
     refused = error
     print("    " + str(error).replace("\n", "\n    "))
 
@@ -280,4 +274,5 @@ assert refused is not None
 if gpu is None:
     assert done == 0
     assert not any(kept.values())
+plugged.close()
 print("\nall asserts passed")

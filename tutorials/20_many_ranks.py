@@ -19,12 +19,11 @@ import numpy as np
 from lesson import Lesson
 
 import ooctrain as oc
-from ooctrain import nn
 from ooctrain.cli.launch import find_mpiexec
-from ooctrain.report.svg import timelines_svg
 from ooctrain.sched.timeline import hidden_us
 from ooctrain.testing.ranks import on_ranks
 
+nn, pictures = oc.nn, oc.pictures
 lesson = Lesson("20 many ranks")
 
 # %% [markdown]
@@ -36,7 +35,9 @@ lesson = Lesson("20 many ranks")
 
 # %%
 lesson.cell("the order of a sum")
-lesson.predict("sums that change, percent", guess=5)
+lesson.predict("sums that change, percent")
+
+# %%
 rng = np.random.default_rng(0)
 gradients = rng.standard_normal((4, 10_000)).astype(np.float32)
 
@@ -65,7 +66,9 @@ lesson.reveal("sums that change, percent", changed)
 
 # %%
 lesson.cell("parts to whom they belong, sums to everybody")
-lesson.predict("bytes received for each byte of gradients", guess=3)
+lesson.predict("bytes received for each byte of gradients")
+
+# %%
 parts = gradients.reshape(4, 4, -1)  # of rank s, for rank r
 received = 0.0
 sums = []
@@ -103,8 +106,18 @@ labels = rng.integers(0, 10, (3, BATCH))
 
 def network():
     oc.manual_seed(0)
-    convolution = [nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2)]
-    deeper = [nn.Conv2d(16, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.Dropout(0.2)]
+    convolution = [
+        nn.Conv2d(3, 16, 3, padding=1),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+    ]
+    deeper = [
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.BatchNorm2d(32),
+        nn.ReLU(),
+        nn.Dropout(0.2),
+    ]
     return nn.Sequential(*convolution, *deeper, nn.Flatten(), nn.Linear(32 * 64, 10))
 
 
@@ -117,7 +130,10 @@ def train(ranks, parts=1, **how):
         return losses, trainer.state_arrays(), trainer.prepared
 
 
-lesson.predict("messages of a step", guess=4)
+# %%
+lesson.predict("messages of a step")
+
+# %%
 two = on_ranks(2, lambda ranks: train(ranks), bucket="16KiB")
 trace = two[0][2].plan.trace
 sent = [call.name for call in trace.calls if call.name.endswith(".start")]
@@ -132,11 +148,14 @@ lesson.reveal("messages of a step", len(sent))
 # ## The same bits
 #
 # **Of all arrays that persist (weights, momentum, statistics), how many differ from those of one
-# rank with `accumulate=2`?** The ranks here have 40 % of the memory besides, the one has all.
+# rank with `accumulate=2`?** The two ranks here also train within 40 % of the memory; the
+# one rank has all of it.
 
 # %%
 lesson.cell("the bits of one")
-lesson.predict("arrays that differ", guess=0)
+lesson.predict("arrays that differ")
+
+# %%
 tight = {"budget": "40%", "planner": "belady"}
 two = on_ranks(2, lambda ranks: train(ranks, **tight), bucket="16KiB")
 losses, expected, _ = train(None, parts=2)
@@ -164,7 +183,8 @@ for name, bytes_per_us in (("10 Gbit/s", 1250.0), ("0.5 Gbit/s", 62.5)):
           f"{share:.0%} of it hidden")  # fmt: skip
 phases = {call.name: call.phase for call in plan.trace.calls}
 lesson.picture(
-    "20_ranks.svg", timelines_svg(timelines, budget_bytes=plan.peak_bytes, phases=phases)
+    "20_ranks.svg",
+    pictures.timelines_svg(timelines, budget_bytes=plan.peak_bytes, phases=phases),
 )
 
 # %% [markdown]

@@ -1,19 +1,20 @@
-"""What the tutorials share: pauses, predictions, exercises, pictures, and one chain of stages.
+"""What the tutorials share: prose, pauses, predictions, exercises and pictures.
 
-Each tutorial runs whole (`python tutorials/00_tour.py`), cell by cell in an editor that knows the
-percent format, or paused (`python tutorials/00_tour.py --step`). `predict` is called before an
-experiment with the reader's guess; `reveal` then prints how far off it was. Nothing is graded here:
-the asserts at the end of a tutorial are about the library, the exercises about the reader.
+Each tutorial runs whole (`python tutorials/00_tour.py`), paused (`python tutorials/00_tour.py
+--step`), or cell by cell in a notebook or an editor that knows the percent format. A script prints
+its own prose before each cell, since a terminal does not show comments. `predict` asks for the
+reader's guess before an experiment, with `--step` at the keyboard and in a notebook in an input
+box; `reveal` then prints how far off it was. Nothing is graded here: the asserts at the end of a
+tutorial are about the library, the exercises about the reader.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-
-import ooctrain as oc
-from ooctrain.step.trace import Trace
+from types import FrameType
 
 PICTURES = Path(__file__).parent / "pictures"
 
@@ -30,30 +31,40 @@ class Lesson:
         words = sys.argv[1:] if arguments is None else arguments
         self.paused = "--step" in words
         self._guesses: dict[str, float] = {}
+        here = sys._getframe(1)
+        self._prose = _prose_of(here)
         print(f"=== {title} ===")
+        self._tell(here.f_lineno)
 
     def cell(self, text: str) -> None:
-        """Marks the beginning of a cell: prints its one-line summary and, with --step, waits for
-        Enter. Where none can come, the tutorial ends here.
+        """Marks the beginning of a cell: prints the prose above it and its one-line summary and,
+        with --step, waits for Enter. Where none can come, the tutorial ends here.
         """
+        self._tell(sys._getframe(1).f_lineno)
         print(f"\n--- {text}")
-        if not self.paused:
-            return
-        try:
-            input("    [Enter] ")
-        except (EOFError, KeyboardInterrupt):  # Ctrl-D, Ctrl-C, or nobody at the keyboard
-            print("\nleft here; without --step it runs to its end")
-            raise SystemExit from None
+        if self.paused:
+            _ask("    [Enter] ")
 
-    def predict(self, what: str, guess: float) -> None:
-        """Notes a guess before an experiment. Change the number in the script to your own."""
+    def predict(self, what: str, guess: float | None = None) -> None:
+        """Asks for a guess before an experiment; in a script that runs whole nobody is asked.
+
+        Args:
+            what: what will be measured.
+            guess: your number, written into the script in place of an answer at the keyboard.
+        """
+        if guess is None and (self.paused or _notebook_answers()):
+            guess = _number(f"    your prediction: {what} = ")
+        if guess is None:
+            print(f"    prediction: {what} = ?   (--step asks you)")
+            return
         self._guesses[what] = guess
         print(f"    prediction: {what} = {guess:g}")
 
     def reveal(self, what: str, measured: float) -> None:
         """Prints what was measured, and how far off the prediction of the same name was."""
-        off = _off(self._guesses.pop(what), measured)
-        print(f"    measured:   {what} = {measured:g}   (the prediction was {off})")
+        guess = self._guesses.pop(what, None)
+        judged = "" if guess is None else f"   (the prediction was {_off(guess, measured)})"
+        print(f"    measured:   {what} = {measured:g}{judged}")
 
     def exercise(self, question: str, check: Callable[[object], bool], answer: object) -> bool:
         """States an exercise and checks `answer` (None: not tried yet); returns whether it is
@@ -70,26 +81,72 @@ class Lesson:
         return right
 
     def picture(self, name: str, svg: str) -> None:
-        """Writes an SVG picture into the folder `pictures` and says where."""
+        """Writes an SVG picture into the folder `pictures` and says where; a notebook shows it
+        under the cell.
+        """
         PICTURES.mkdir(exist_ok=True)
         path = PICTURES / name
         path.write_text(svg, encoding="utf-8")
         print(f"    picture: {path.relative_to(PICTURES.parent.parent).as_posix()}")
+        if _in_notebook():
+            from IPython.display import SVG, display
+
+            display(SVG(svg))
+
+    def _tell(self, line: int) -> None:
+        """Prints the prose that stands above a line of the script and was not printed yet."""
+        while self._prose and self._prose[0][0] < line:
+            print(f"\n{self._prose.pop(0)[1]}")
 
 
-def equal_stages(stages: int, size_bytes: int = 100, forward_us: int = 10) -> Trace:
-    """A chain of equal stages: each value has `size_bytes`, each stage runs `forward_us` forward
-    and twice as long backward. Small enough to be worked out by hand.
+def _prose_of(frame: FrameType) -> list[tuple[int, str]]:
+    """(line, text) of the prose cells of the percent-format script that a frame runs; empty in a
+    notebook, which shows its own.
     """
-    sizes, times = [size_bytes] * (stages + 1), [forward_us] * stages
-    return oc.chain(
-        x=sizes,  # x[i] is what stage i reads, y[i] its gradient
-        y=sizes,
-        u_forward=times,
-        u_backward=[2 * time for time in times],
-        extra_forward=[0] * stages,  # bytes that a stage needs only while it runs
-        extra_backward=[0] * stages,
-    )
+    path = Path(frame.f_code.co_filename)
+    if not path.is_file():
+        return []
+    script = path.read_text(encoding="utf-8")
+    found = re.finditer(r"^# %% \[markdown\]\n((?:#.*\n)+)", script, re.M)
+    return [
+        (
+            script.count("\n", 0, match.start()) + 1,
+            re.sub(r"^# ?", "", match[1], flags=re.M).strip(),
+        )
+        for match in found
+    ]
+
+
+def _in_notebook() -> bool:
+    """Whether the kernel of a notebook runs this."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    return hasattr(shell, "kernel")
+
+
+def _notebook_answers() -> bool:
+    """Whether somebody sits at the notebook: a kernel that only executes it allows no input."""
+    if not _in_notebook():
+        return False
+    return bool(getattr(sys.modules["IPython"].get_ipython().kernel, "_allow_stdin", False))
+
+
+def _ask(prompt: str) -> str:
+    """A line from the keyboard; where none can come, the tutorial ends."""
+    try:
+        return input(prompt)
+    except (EOFError, KeyboardInterrupt):  # Ctrl-D, Ctrl-C, or nobody at the keyboard
+        print("\nleft here; without --step it runs to its end")
+        raise SystemExit from None
+
+
+def _number(prompt: str) -> float | None:
+    """A number from the keyboard, asked for until it is one; None where only Enter is pressed."""
+    while answer := _ask(prompt).strip():
+        try:
+            return float(answer.replace(",", "."))
+        except ValueError:
+            print("    a number, please; only Enter for no prediction")
+    return None
 
 
 def _off(guess: float, measured: float) -> str:

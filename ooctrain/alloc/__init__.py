@@ -5,10 +5,15 @@ for users; a plug-in needs `base.py`, which defines an allocator. Read next: `ba
 `best_fit.py`.
 """
 
-from ooctrain.alloc.registry import allocators
+from ooctrain.alloc.dry_run import DryMemory
+from ooctrain.alloc.registry import allocators, choose_allocator
+from ooctrain.alloc.replay.lives import BlockLife, block_lives
 from ooctrain.alloc.replay.log import AllocationLog, Recorder, Request
 
 # `oc.alloc.replay` is the function; its folder is found by `from ooctrain.alloc.replay.log import`.
 from ooctrain.alloc.replay.replay import Replayed, replay
 
-__all__ = ["AllocationLog", "Recorder", "Replayed", "Request", "allocators", "replay"]
+__all__ = [
+    "AllocationLog", "BlockLife", "DryMemory", "Recorder", "Replayed", "Request", "allocators",
+    "block_lives", "choose_allocator", "replay",
+]  # fmt: skip

@@ -62,8 +62,8 @@ DEFAULT_MACHINES = "v100-pcie,v100-32gb-nvlink"
 @click.command()
 @click.argument("models", metavar="MODEL...", nargs=-1, required=True)
 @list_option("--planner", "planners", default=DEFAULT_PLANNERS,
-             text="Names with parameters, separated by commas or given one by one, as all that are "
-             "several here; `all` for every one.")  # fmt: skip
+             text="Planners, comma-separated or repeated, such as window:size=2; `all` runs "
+             "every one. Other options with several values are given alike.")  # fmt: skip
 @list_option("--budget", "budgets", default=DEFAULT_BUDGETS, text="Bytes, or percentages.")
 @list_option("--machine", "machines", default=DEFAULT_MACHINES,
              text="Presets or calibration files; `here` for the saved calibration.")  # fmt: skip

@@ -230,7 +230,7 @@ WORKLOAD_OPTIONS = (
     click.option(
         "--threads",
         type=WholeNumber(1, MOST_THREADS),
-        help="Of the cpu device; default: one for each core; where nothing runs, a preset's own.",
+        help="CPU threads (default: all cores, or the preset's when only planning).",
     ),
     click.option(
         "--conv-algorithm",

@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 from xml.sax.saxutils import escape
 
 from ooctrain.report import shapes
@@ -115,7 +116,8 @@ def strips_svg(
 
 
 def curves_svg(
-    title: str, curves: Sequence[Curve], *, axes: Axes, doubling: bool = False, y_low: float = 0.0,
+    title: str, curves: Sequence[Curve], *, axes: Axes,
+    doubling: bool | Literal["both"] = False, y_low: float = 0.0,
     x_number: Callable[[float], str] | None = None,
     y_number: Callable[[float], str] | None = None,
 ) -> str:  # fmt: skip
@@ -126,21 +128,25 @@ def curves_svg(
         curves: drawn in order.
         axes: what x and y count.
         doubling: equal distances along x are equal factors; a tick at each point of the first
-            curve.
-        y_low: where the y axis begins.
+            curve. "both": so are those along y, as a roofline needs.
+        y_low: where the y axis begins; with "both" the lowest point.
         x_number, y_number: print numbers of the axes.
     """
     xs = [x for curve in curves for x, _ in curve.points]
     highest = max((y for c in curves for _, y in c.points if y is not None), default=1.0) or 1.0
+    if doubling == "both":
+        y_low = min(y for curve in curves for _, y in curve.points if y is not None)
     top = max(highest, y_low * 1.01)  # so that a curve which nowhere leaves the axis can be drawn
     colours = [
         colour_of(order if curve.kind is None else curve.kind) for order, curve in enumerate(curves)
     ]
     parts, y = head(title, [curve.name for curve in curves], colours)
     scale: Callable[[float], float] = math.log if doubling else float
-    plot = Plot(y + PLOT_HEIGHT, min(xs), max(xs), y_low, 1.05 * (top - y_low), scale)
+    y_scale: Callable[[float], float] = math.log if doubling == "both" else float
+    plot = Plot(y + PLOT_HEIGHT, min(xs), max(xs), y_low, 1.05 * (top - y_low), scale, y_scale)
     parts += plot.frame("#fafafa", axes[1])
-    for tick in shapes.round_ticks(y_low, top):
+    y_ticks = shapes.factor_ticks if doubling == "both" else shapes.round_ticks
+    for tick in y_ticks(y_low, top):
         height = plot.height(tick)
         parts.append(shapes.line((LEFT, height), (shapes.WIDTH - RIGHT, height), "#ddd"))
         parts.append(shapes.words(LEFT - 8, height + 4, (y_number or short)(tick), "end"))

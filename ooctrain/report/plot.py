@@ -27,6 +27,7 @@ class Plot:
         y_low: value at its bottom.
         y_extent: from there to its top.
         scale: of the x axis.
+        y_scale: of the y axis.
     """
 
     bottom: float
@@ -35,6 +36,7 @@ class Plot:
     y_low: float
     y_extent: float
     scale: Callable[[float], float] = float
+    y_scale: Callable[[float], float] = float
 
     def place(self, x: float) -> float:
         """Pixels from the left."""
@@ -44,7 +46,9 @@ class Plot:
 
     def height(self, y: float) -> float:
         """Pixels from the picture's top."""
-        return self.bottom - (y - self.y_low) / self.y_extent * PLOT_HEIGHT
+        above = self.y_scale(y) - self.y_scale(self.y_low)
+        extent = self.y_scale(self.y_low + self.y_extent) - self.y_scale(self.y_low)
+        return self.bottom - above / extent * PLOT_HEIGHT
 
     def frame(self, colour: str, y_axis: str) -> list[str]:
         """The ground, and what the y axis counts."""

@@ -96,3 +96,10 @@ def round_ticks(low: float, high: float) -> list[float]:
     step = next(step * f for f in factors if (high - low) / (step * f) <= _MOST_TICKS)
     first = math.ceil(low / step)
     return [i * step for i in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def factor_ticks(low: float, high: float) -> list[float]:
+    """1, 2 and 5 times the powers of ten within [low, high], for an axis of equal factors."""
+    first, last = math.floor(math.log10(low)), math.floor(math.log10(high))
+    ticks = [factor * 10.0**power for power in range(first, last + 1) for factor in (1, 2, 5)]
+    return [tick for tick in ticks if low <= tick <= high]

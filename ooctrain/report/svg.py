@@ -22,6 +22,8 @@ FORWARD, BACKWARD, IN, OUT = shapes.COLOURS[:4]
 NETWORK = shapes.COLOURS[4]
 #: A lane of more boxes leaves out those that nobody could tell from the one beside them.
 MOST_BOXES = 4000
+#: Steps with fewer bytes are worked out by hand.
+_BY_HAND = 10_000
 #: Of the compute lane; the loss is drawn as a forward call.
 PHASES = {"forward": FORWARD, "backward": BACKWARD, "update": shapes.COLOURS[5]}
 
@@ -71,10 +73,11 @@ def timelines_svg(
 def _one_timeline(
     title: str, timeline: Timeline, scale: _Scale, phases: Mapping[str, str], y: int
 ) -> tuple[str, int]:
-    summary = (
-        f"{format_us(timeline.makespan_us)}, peak {format_bytes(timeline.peak_bytes)}, "
-        f"out {format_bytes(timeline.bytes_out)}, in {format_bytes(timeline.bytes_in)}"
+    peak, out, back = (
+        _bytes(size, scale.top_bytes)
+        for size in (timeline.peak_bytes, timeline.bytes_out, timeline.bytes_in)
     )
+    summary = f"{format_us(timeline.makespan_us)}, peak {peak}, out {out}, in {back}"
     parts = [
         f'<text x="{LEFT}" y="{y + 12}"><tspan font-weight="600">{escape(title)}</tspan>  '
         f"{summary}</text>"
@@ -131,16 +134,21 @@ def _curve(timeline: Timeline, scale: _Scale, y: int) -> str:
     path = " ".join(f"{x:.1f},{py:.1f}" for x, py in points)
     first, last = (points[0][0], points[-1][0]) if points else (LEFT, LEFT)
     parts = [
-        shapes.words(LEFT - 8, height(top_bytes) + 4, format_bytes(top_bytes), "end"),
+        shapes.words(LEFT - 8, height(top_bytes) + 4, _bytes(top_bytes, top_bytes), "end"),
         shapes.words(LEFT - 8, bottom - 30, "memory", "end"),
         shapes.words(LEFT - 8, bottom, "0", "end"),
         f'<polygon points="{first:.1f},{bottom} {path} {last:.1f},{bottom}" fill="#d9e4f2"/>',
         f'<polyline points="{path}" fill="none" stroke="{FORWARD}" stroke-width="1.2"/>',
     ]
     if scale.budget_bytes:
-        name = f"budget {format_bytes(scale.budget_bytes)}"
+        name = f"budget {_bytes(scale.budget_bytes, top_bytes)}"
         parts.append(shapes.limit(LEFT, shapes.WIDTH - RIGHT, height(scale.budget_bytes), name))
     return "\n".join(parts)
+
+
+def _bytes(size_bytes: int, top_bytes: int) -> str:
+    """Bytes as the text around a picture says them: to the byte where a step is worked by hand."""
+    return f"{size_bytes:,} bytes" if top_bytes < _BY_HAND else format_bytes(size_bytes)
 
 
 def time_axis(end_us: float, y: int) -> str:

@@ -5,6 +5,7 @@ import re
 import runpy
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
@@ -15,6 +16,7 @@ FOLDER = Path(__file__).parents[2] / "tutorials"
 SCRIPTS = sorted(FOLDER.glob("[0-9]*.py"))
 #: Some run kernels of a GPU on a CPU, which takes half a minute each.
 LONG = (
+    "05_first_tiles", "21_reading_a_paper_critically",
     "06_best_fit_and_fragmentation", "09_swap_planners", "10_the_lower_bound", "11_recompute",
     "12_together", "03_out_of_memory", "04_swapping", "14_bands",
     "13_write_your_own_planner", "15_tiles_and_batch_norm", "16_bigger_than_memory", "17_split_cnn",
@@ -54,6 +56,7 @@ ANSWERS = {
     "18_a_cuda_kernel_step_by_step": (1 / 16, 16, 8),
     "19_real_gpu": (6, 2000, False),
     "20_many_ranks": (1.5, 6, 8),
+    "21_reading_a_paper_critically": (2 * 7 + 4, "inf", 3),
 }
 
 
@@ -120,13 +123,19 @@ def test_kernels_that_are_written_in_cells_run_in_the_emulator():
     assert names["naive_error"] < 1e-5
 
 
-def test_a_paused_tutorial_waits_before_each_cell(monkeypatch, capsys):
+def pauses_in(text):
+    """How often a paused tutorial waits: before each cell, and for each prediction."""
+    return len(re.findall(r"^lesson\.(?:cell|predict)\(", text, re.M))
+
+
+def test_a_paused_tutorial_waits_before_each_cell_and_for_each_prediction(monkeypatch, capsys):
     waits = []
     monkeypatch.setattr(sys, "argv", ["tutorial", "--step"])
     monkeypatch.setattr("builtins.input", lambda prompt="": waits.append(prompt) or "")
     text = (FOLDER / "01_autograd_from_nothing.py").read_text()
     runpy.run_path(str(FOLDER / "01_autograd_from_nothing.py"), run_name="__main__")
-    assert len(waits) == text.count("lesson.cell(")
+    assert len(waits) == pauses_in(text)
+    assert sum("your prediction" in prompt for prompt in waits) == text.count("lesson.predict(") > 0
     assert "all asserts passed" in capsys.readouterr().out
 
 
@@ -153,7 +162,7 @@ def test_the_gpu_tutorials_run_cell_by_cell_and_paused(name, monkeypatch, capsys
     names, text = {"__name__": "__main__"}, (FOLDER / f"{name}.py").read_text()
     for number, cell in enumerate(cells(text)):
         exec(compiled(f"{name} {number}", cell), names)
-    assert len(waits) == text.count("lesson.cell(") > 5
+    assert len(waits) == text.count("lesson.cell(") + text.count("lesson.predict(") > 5
     assert "all asserts passed" in capsys.readouterr().out
 
 
@@ -163,6 +172,75 @@ def test_a_tutorial_says_what_it_is_for(script):
     for word in ("**Goal:**", "**Prerequisites:**", "**Minutes:**", "**Paper:**"):
         assert word in head
     assert script.name in (FOLDER / "README.md").read_text()
+
+
+def test_a_script_prints_its_own_prose_before_each_cell(monkeypatch, capsys):
+    script = FOLDER / "01_autograd_from_nothing.py"
+    runpy.run_path(str(script), run_name="__main__")
+    shown = capsys.readouterr().out
+    prose = re.findall(r"^# %% \[markdown\]\n((?:#.*\n)+)", script.read_text(), re.M)
+    told = [re.sub(r"^# ?", "", part, flags=re.M).strip() for part in prose]
+    places = [shown.index(part) for part in told]
+    assert places == sorted(places)
+    first_cell = shown.index("--- a tape in forty lines")
+    assert places[1] < first_cell < places[2], "what explains a cell stands above it, no more"
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [(["7"], "the prediction was 30% off"), (["2,5"], "4 times too low"),
+     (["many", "10"], "the prediction was 0% off"), ([""], "measured:   calls = 10\n")],
+)  # fmt: skip
+def test_a_reader_is_asked_for_a_number(typed, said, monkeypatch, capsys):
+    from lesson import Lesson
+
+    left = iter(typed)
+    monkeypatch.setattr("builtins.input", lambda prompt="": next(left))
+    lesson = Lesson("a lesson", arguments=["--step"])
+    lesson.predict("calls")
+    lesson.reveal("calls", 10)
+    assert said in capsys.readouterr().out
+    assert not list(left), "every word that was typed was read"
+
+
+def test_a_script_that_runs_whole_asks_nobody_and_judges_nothing(monkeypatch, capsys):
+    from lesson import Lesson
+
+    monkeypatch.setattr("builtins.input", lambda prompt="": pytest.fail("nobody is there"))
+    lesson = Lesson("a lesson", arguments=[])
+    lesson.predict("calls")
+    lesson.reveal("calls", 10)
+    shown = capsys.readouterr().out
+    assert "measured:   calls = 10\n" in shown
+    assert "the prediction was" not in shown
+
+
+class _Shell:
+    """IPython as a notebook's kernel runs it."""
+
+    def __init__(self, answers):
+        self.kernel = SimpleNamespace(_allow_stdin=answers)
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_notebook_asks_in_an_input_box_and_shows_pictures_under_the_cell(
+    answers, monkeypatch, capsys
+):
+    from lesson import Lesson
+
+    shown = []
+    display = SimpleNamespace(SVG=lambda text: text, display=shown.append)
+    monkeypatch.setitem(
+        sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: _Shell(answers))
+    )
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    monkeypatch.setattr("builtins.input", lambda prompt="": "10")
+    lesson = Lesson("a lesson", arguments=[])
+    lesson.predict("calls")
+    lesson.reveal("calls", 10)
+    assert ("0% off" in capsys.readouterr().out) == answers
+    lesson.picture("one.svg", "<svg/>")
+    assert shown == ["<svg/>"]
 
 
 def test_a_right_answer_is_recognised_and_a_wrong_one_is_not(capsys):
@@ -197,6 +275,17 @@ def test_a_prediction_learns_how_far_off_it_was(guess, measured, said, capsys):
     lesson.predict("bytes", guess)
     lesson.reveal("bytes", measured)
     assert f"the prediction was {said})" in capsys.readouterr().out
+
+
+def test_each_erratum_that_tutorial_21_runs_is_listed_and_has_its_test():
+    text = (FOLDER / "21_reading_a_paper_critically.py").read_text()
+    named = re.findall(r"`(00\d-[\w-]+)`", text)
+    assert len(named) >= 5
+    page = (FOLDER.parent / "docs" / "errata.md").read_text()
+    for name in named:
+        (row,) = re.findall(rf"^\| `{name}` .*$", page, re.M)
+        path, _, test = re.search(r"`(tests/[^`]+)`", row)[1].partition("::")
+        assert f"def {test}(" in (FOLDER.parent / path).read_text()
 
 
 @pytest.mark.parametrize("name", WITH_A_LEGEND)

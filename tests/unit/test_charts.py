@@ -178,4 +178,4 @@ def test_a_timeline_tells_forward_from_backward_and_says_how():
 
 def test_both_axes_of_a_timeline_have_numbers():
     shown = texts(timelines_svg({"t": toy_timeline()}))
-    assert {"0", "5.0 us", "15 us", "30 us", "700 B"} <= set(shown)
+    assert {"0", "5.0 us", "15 us", "30 us", "700 bytes"} <= set(shown)

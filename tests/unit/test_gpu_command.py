@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.fake_gpu import fake_gpu
 from support.quick import quick
 
 from benchmarks.gpu import __main__ as command
@@ -34,6 +33,7 @@ from ooctrain.layers.kernels.cuda.runtime.shim import why_no_ptx
 from ooctrain.layers.relu import ReLU
 from ooctrain.sched.timeline import Event, make_timeline
 from ooctrain.testing.check_op import SCALARS, as_input, check_agreement, spec_of
+from ooctrain.testing.driver.fake_gpu import fake_gpu
 from ooctrain.testing.driver.stub.build import environment, why_no_stub
 
 ROOT = Path(__file__).parents[2]

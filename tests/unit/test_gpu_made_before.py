@@ -13,7 +13,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.fake_gpu import fake_gpu
 from support.quick import quick
 
 import ooctrain as oc
@@ -29,6 +28,7 @@ from ooctrain.devices.raw_bytes import bytes_at
 from ooctrain.errors import DriverError
 from ooctrain.execution.prepare import placed
 from ooctrain.step.machine import Machine
+from ooctrain.testing.driver.fake_gpu import fake_gpu
 from ooctrain.testing.driver.stub.build import why_no_stub
 from ooctrain.testing.driver.stub.stub import Stub
 from ooctrain.units import MIB

@@ -8,8 +8,9 @@
 # The first `there` rows of the input are there; the others will come with a later band. Which rows
 # of the output can be computed now? The first few: up to the *frontier*.
 #
-# **Your work:** return how many. Too many reads what is not there yet; too few keeps rows for
-# longer than needed, which the second number counts. **Needs:** tutorial 14.
+# **Your work:** return how many. If you return too many, a row is read that is not there yet; if
+# too few, rows are kept longer than needed, and the second number counts them. **Needs:**
+# tutorial 14.
 
 # %%
 import ooctrain as oc

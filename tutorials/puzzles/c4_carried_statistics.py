@@ -8,7 +8,8 @@
 # **Your work:** `carry(state, rows)` takes the rows (height, 8) of one band in; `state` is None
 # for the first band. `finish(state, count)` returns the mean and the variance (count in the
 # denominator) of each of the 8 channels. The law: bands of 8 rows, of 1 row, of 5, 20 and 7 rows
-# all give the same bits. Carry two numbers a channel, all in float32. **Needs:** tutorial 15.
+# all give the same bits. Which order of additions does not depend on where a band ends? Carry two
+# numbers a channel, all in float32. **Needs:** tutorial 15.
 
 # %%
 import numpy as np

@@ -21,6 +21,7 @@ from ooctrain.sched.schedule import Plan, Schedule
 from ooctrain.sched.timeline import Timeline
 from ooctrain.step.builder import TraceBuilder
 from ooctrain.step.chain import NS_PER_US, Stage, chain
+from ooctrain.step.example import equal_stages
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
 from ooctrain.testing.describe import describe_list, describe_trace
@@ -74,13 +75,6 @@ class ListTask:
 @lru_cache(maxsize=16)
 def _built(step: Callable[[], Trace]) -> Trace:
     return step()
-
-
-def equal_stages(stages: int) -> Trace:
-    """Tutorial 04's chain: values of 100 bytes, 10 us forward and 20 us backward for each stage."""
-    sizes, times = [100] * (stages + 1), [10.0] * stages
-    twice, nothing = [20.0] * stages, [0] * stages
-    return chain(sizes, sizes, times, twice, nothing, nothing)
 
 
 def uneven_stages() -> Trace:

@@ -1,0 +1,27 @@
+"""What an own planner is written with, in one place: `oc.planning`.
+
+A planner either writes the list itself (`writer_with_resident_parameters`, `make_plan`), or only
+decides which gaps a value spends on the host (`swap_gaps`, `swap_plan`), or which calls run when
+(`rematerialise`, `plan_of`). Tutorials 12 and 13 use each of them. Read next: `planner.py`, then
+`swap.py` and `lower.py`.
+"""
+
+from ooctrain.sched.planning.decisions import runs_once
+from ooctrain.sched.planning.lower import plan_of
+from ooctrain.sched.planning.planner import (
+    check_host,
+    infeasible,
+    make_plan,
+    writer_with_resident_parameters,
+)
+from ooctrain.sched.planning.question import Question
+from ooctrain.sched.planning.rematerialise import rematerialise
+from ooctrain.sched.planning.residency import Liveness
+from ooctrain.sched.planning.swap import check_budget, swap_gaps, swap_plan
+from ooctrain.sched.schedule import BYTES
+
+__all__ = [
+    "BYTES", "Liveness", "Question", "check_budget", "check_host", "infeasible", "make_plan",
+    "plan_of", "rematerialise", "runs_once", "swap_gaps", "swap_plan",
+    "writer_with_resident_parameters",
+]  # fmt: skip
