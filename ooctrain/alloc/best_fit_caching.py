@@ -84,7 +84,7 @@ RULES: Mapping[str, Rules] = MappingProxyType(
 
 
 @dataclass(slots=True, eq=False)
-class Segment:
+class DriverSegment:
     """Memory that the driver gave in one piece.
 
     Args:
@@ -139,8 +139,10 @@ class CachingBestFit:
         self._books = Books(self.name, self.budget_bytes)
         self._free = FreeRuns(chunks)
         self._cache = MappingCache(memory, self._chunk, self._books.counts)
-        self._segments: list[Segment] = []  # in the order of their making
-        self._pieces: dict[int, tuple[Segment, int, int]] = {}  # by block: where, offset, bytes
+        self._segments: list[DriverSegment] = []  # in the order of their making
+        self._pieces: dict[
+            int, tuple[DriverSegment, int, int]
+        ] = {}  # by block: where, offset, bytes
 
     def allocate(self, nbytes: int, tag: str = "") -> Block:
         """A block of the smallest piece that takes it, else of a new segment.
@@ -218,7 +220,7 @@ class CachingBestFit:
         self._pieces.clear()
         return self._books.close()
 
-    def _find(self, size: int) -> tuple[Segment, int, int] | None:
+    def _find(self, size: int) -> tuple[DriverSegment, int, int] | None:
         """(segment, offset, bytes) of the free piece to use; None: nothing serves."""
         small = size <= self._rules.small
         found = self._smallest(size, small)
@@ -232,7 +234,7 @@ class CachingBestFit:
         just = self._whole_chunks(size)
         return self._new_segment(just, small) if just <= self._room() else None
 
-    def _smallest(self, size: int, small: bool) -> tuple[Segment, int, int] | None:
+    def _smallest(self, size: int, small: bool) -> tuple[DriverSegment, int, int] | None:
         """The smallest free piece that takes a request; of equals, of the oldest segment."""
         found = [
             (hole, number)
@@ -244,7 +246,7 @@ class CachingBestFit:
         (piece, offset), number = min(found, key=lambda pair: (pair[0][0], pair[1]))
         return self._segments[number], offset, piece
 
-    def _new_segment(self, size: int, small: bool) -> tuple[Segment, int, int]:
+    def _new_segment(self, size: int, small: bool) -> tuple[DriverSegment, int, int]:
         """Asks the driver; where its memory is used up, unused segments go back to it."""
         count = size // self._chunk
         given_up = [s for s in self._segments if s.unused] if count > self._free.count else []
@@ -264,7 +266,7 @@ class CachingBestFit:
             self._cache.drop(segment.mapping)
             self._segments.remove(segment)
             self._books.move(0, 0, -segment.size_bytes)
-        made = Segment(mapping, size, small)
+        made = DriverSegment(mapping, size, small)
         made.holes.add(0, size)
         self._segments.append(made)
         self._books.move(0, 0, size)

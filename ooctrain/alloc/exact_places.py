@@ -23,10 +23,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
-from ooctrain.sched.search.jit import compiled
+from ooctrain.sched.search.jit import compiled, compiled_anew
 
 Spans = Sequence[Sequence[tuple[int, int]]]
 #: What a search ends with.
@@ -72,7 +71,7 @@ class Sections(NamedTuple):
     near_start: np.ndarray
 
 
-class Search(NamedTuple):
+class PackingSearch(NamedTuple):
     """What changes while the search goes on.
 
     Args:
@@ -82,6 +81,7 @@ class Search(NamedTuple):
         crossing: for each section how many blocks left go on into the next.
         found: the offsets placed last, of each block.
         left: nodes that may still be visited.
+        capacity: all blocks have to lie below it.
     """
 
     offset: np.ndarray
@@ -91,6 +91,7 @@ class Search(NamedTuple):
     crossing: np.ndarray
     found: np.ndarray
     left: np.ndarray
+    capacity: int
 
 
 def exact_places(
@@ -206,9 +207,9 @@ def _placed(
     orders, limit, used = _orders(sections), 4 * count, 0
     while True:
         for order in orders:
-            search = _begun(sections, min(limit, nodes - used))
+            search = _begun(sections, min(limit, nodes - used), capacity)
             allowed = int(search.left[0])
-            status = _search(sections, search, order, 0, len(search.floor), 0, 0, capacity)
+            status = _search(sections, search, order, (0, len(search.floor)), (0, 0))
             used += allowed - max(0, int(search.left[0]))
             if status != CUT_SHORT:
                 return int(status), tuple(search.found.tolist()), used
@@ -217,7 +218,7 @@ def _placed(
         limit *= 2
 
 
-def _begun(sections: Sections, nodes: int) -> Search:
+def _begun(sections: Sections, nodes: int, capacity: int) -> PackingSearch:
     count, number = len(sections.size), len(sections.held_start) - 1
     total = np.array(
         [sections.size[held].sum() for held in np.split(sections.held, sections.held_start[1:-1])],
@@ -227,38 +228,40 @@ def _begun(sections: Sections, nodes: int) -> Search:
     for first, last in zip(sections.first, sections.last, strict=True):
         crossing[first:last] += 1
     zeros = np.zeros(count, np.int64)
-    return Search(
+    return PackingSearch(
         zeros - 1, zeros.copy(), np.zeros(number, np.int64), total, crossing, zeros - 1,
-        np.array([nodes], np.int64),
+        np.array([nodes], np.int64), capacity,
     )  # fmt: skip
 
 
-@numba.njit(nogil=True)  # a compiled function that calls itself cannot be kept on disk
-def _search(sections, search, order, begin, end, since, since_rank, capacity):
-    """Places the blocks of `order` in sections [begin, end), none before (offset, rank) `since`."""
+@compiled_anew
+def _search(sections, search, order, part, since):
+    """Places the blocks of `order` in sections [begin, end) of `part`, none before (offset, rank)
+    `since`.
+    """
     if search.left[0] <= 0:
         return 2
     search.left[0] -= 1
-    tries, some_left = _tries(sections, search, order, since, since_rank)
+    tries, some_left = _tries(sections, search, order, since)
     if not some_left:
         return 1
     raised = np.empty((len(order), 2), np.int64)
-    floors = np.empty((2 * (end - begin), 2), np.int64)
+    floors = np.empty((2 * (part[1] - part[0]), 2), np.int64)
     for at in range(len(tries)):
         rank, low = tries[at]
         block, status = order[rank], 0
-        counts = _place(sections, search, block, low, begin, end, raised, floors)
-        if _may_fit(search, low, begin, end, capacity):
-            borders = _borders(sections, search, block, begin, end)
+        counts = _place(sections, search, block, part, (raised, floors))
+        if _may_fit(search, low, part):
+            borders = _borders(sections, search, block, part)
             if len(borders) == 2:
-                status = _search(sections, search, order, begin, end, low, rank, capacity)
+                status = _search(sections, search, order, part, (low, rank))
             else:
                 status = 1
-                for part in range(len(borders) - 1):
+                for place in range(len(borders) - 1):
                     if status == 1:
-                        first, last = borders[part], borders[part + 1]
-                        own = _left_in(sections, search, order, first, last)
-                        status = _search(sections, search, own, first, last, 0, 0, capacity)
+                        apart = (borders[place], borders[place + 1])
+                        own = _left_in(sections, search, order, apart)
+                        status = _search(sections, search, own, apart, (0, 0))
             search.crossing[sections.first[block] : sections.last[block]] += 1
         _undo(sections, search, block, raised[: counts[0]], floors[: counts[1]])
         if status:
@@ -270,7 +273,7 @@ def _search(sections, search, order, begin, end, since, since_rank, capacity):
 
 
 @compiled
-def _tries(sections, search, order, since, since_rank):
+def _tries(sections, search, order, since):
     """(rank, low) of each block that may come next, the lowest first; whether any is left."""
     least_top, some_left = np.int64(1) << 62, False
     for block in order:
@@ -282,7 +285,7 @@ def _tries(sections, search, order, since, since_rank):
     for rank in range(len(order)):
         block = order[rank]
         low = search.low[block]
-        later = low > since or (low == since and rank >= since_rank)
+        later = low > since[0] or (low == since[0] and rank >= since[1])
         if search.offset[block] < 0 and low < least_top and later:
             place = count
             while place and tries[place - 1, 1] > low:
@@ -294,12 +297,15 @@ def _tries(sections, search, order, since, since_rank):
 
 
 @compiled
-def _place(sections, search, block, low, begin, end, raised, floors):
+def _place(sections, search, block, part, changes):
     """Places a block; (lows that were raised, floors that were, blocks left beside it).
 
     Args:
-        raised, floors: what was changed and its value before, to be filled.
+        changes: (lows, floors): what was changed and its value before, to be filled.
     """
+    raised, floors = changes
+    begin, end = part
+    low = search.low[block]
     top = low + sections.size[block]
     search.offset[block] = search.found[block] = low
     lows = moved = beside = 0
@@ -343,10 +349,10 @@ def _least_low(sections, search, section):
 
 
 @compiled
-def _may_fit(search, low, begin, end, capacity):
+def _may_fit(search, low, part):
     """Whether what is left of each section fits above its floor."""
-    for section in range(begin, end):
-        if max(low, search.floor[section]) + search.total[section] > capacity:
+    for section in range(part[0], part[1]):
+        if max(low, search.floor[section]) + search.total[section] > search.capacity:
             return False
     return True
 
@@ -364,26 +370,26 @@ def _undo(sections, search, block, raised, floors):
 
 
 @compiled
-def _borders(sections, search, block, begin, end):
+def _borders(sections, search, block, part):
     """Takes a placed block out of the crossings: the borders of the parts that are now apart."""
     found = np.empty(sections.last[block] - sections.first[block] + 2, np.int64)
-    found[0], count = begin, 1
+    found[0], count = part[0], 1
     for section in range(sections.first[block], sections.last[block]):
         search.crossing[section] -= 1
         if not search.crossing[section]:
             found[count] = section + 1
             count += 1
-    found[count] = end
+    found[count] = part[1]
     return found[: count + 1]
 
 
 @compiled
-def _left_in(sections, search, order, begin, end):
+def _left_in(sections, search, order, part):
     """The blocks of a part that are not placed, in the fixed order."""
     left = np.empty(len(order), np.int64)
     count = 0
     for block in order:
-        inside = sections.first[block] < end and sections.last[block] >= begin
+        inside = sections.first[block] < part[1] and sections.last[block] >= part[0]
         if inside and search.offset[block] < 0:
             left[count] = block
             count += 1

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from types import ModuleType
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -153,10 +154,9 @@ def _place(
 ) -> dict[int, int]:
     """Gives each member, in this order, the lowest offset that is free during all of its spans."""
     if len(members) >= MANY:
-        # Late: whoever packs a step has no need of the compiler that it loads.
-        from ooctrain.alloc.many_places import places_of_many
-
-        found = places_of_many([sizes[i] for i in members], [spans[i] for i in members])
+        found = _searches()[0].places_of_many(
+            [sizes[i] for i in members], [spans[i] for i in members]
+        )
         return dict(zip(members, found, strict=True))
     placed = np.zeros((4, sum(len(spans[i]) for i in members)), np.int64)
     begin, end, start, stop = placed
@@ -194,13 +194,18 @@ def _exact(
     extent = _extent(known, sizes)
     if least == extent:
         return known
-    # Late: whoever packs a step has no need of the compiler that it loads.
-    from ooctrain.alloc.exact_places import exact_places
-
-    found = exact_places(mine, lives, least, extent, max(1, work // len(members)))
+    nodes = max(1, work // len(members))
+    found = _searches()[1].exact_places(mine, lives, least, extent, nodes)
     if found.offsets is None:
         return known
     return dict(zip(members, found.offsets, strict=True))
+
+
+def _searches() -> tuple[ModuleType, ModuleType]:
+    # Late: whoever packs a step has no need of the compiler that they load.
+    from ooctrain.alloc import exact_places, many_places
+
+    return many_places, exact_places
 
 
 def _gap_between(starts: np.ndarray, stops: np.ndarray, size_bytes: int) -> int:

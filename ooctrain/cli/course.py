@@ -10,7 +10,7 @@
 `strip` makes a wheel without the assignment's solution, for students to install; the other three
 pack the same grader for the platform that a course uses. An assignment is a name of the list, or a
 folder with a grade.toml. Read next: docs/teaching.md; `ooctrain/course/strip.py`,
-`ooctrain/course/autograder.py`.
+`ooctrain/course/autograders/gradescope.py`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from ooctrain.cli import DONE
 from ooctrain.cli.terminal import make_console
 from ooctrain.cli.values import WholeNumber
 from ooctrain.course.assignments import ASSIGNMENTS, folder_of
-from ooctrain.course.autograder import write_zip
+from ooctrain.course.autograders.gradescope import write_zip
 from ooctrain.course.handout import write_course_wheel
-from ooctrain.course.notebook_graders import write_nbgrader, write_otter
+from ooctrain.course.autograders.notebook_graders import write_nbgrader, write_otter
 from ooctrain.course.rubric import Rubric, read_rubric
 from ooctrain.errors import ConfigError
 from ooctrain.report.tables import plain_table

@@ -26,7 +26,7 @@ from ooctrain.course.classroom import assignment_of
 from ooctrain.course.grade import Grade
 from ooctrain.course.grade import grade as run_grade
 from ooctrain.course.isolation import in_words
-from ooctrain.course.results_json import not_graded, results_of
+from ooctrain.course.autograders.results_json import not_graded, results_of
 from ooctrain.course.rubric import RUBRIC, read_rubric
 from ooctrain.errors import ConfigError
 from ooctrain.report.numbers_file import write_numbers

@@ -5,7 +5,7 @@ one can be written without building anything: from a checkout as well as from an
 without a network. The version gets a label, `1.0+course.lru.planner`, by which a student and
 `pip list` see what is installed. Source: PyPA specifications, "Binary distribution format" and
 "Recording installed projects"; PEP 440, local version identifiers. Read next: `strip.py`, which
-makes a student's; `gradescope.py`, which packs a grader's.
+makes a student's; `autograders/gradescope.py`, which packs a grader's.
 """
 
 from __future__ import annotations

@@ -196,7 +196,7 @@ def _phases(record: Record, lines: Sequence[ListedLine]) -> str:
 
 
 def _holdings(record: Record, names: _Names) -> dict[str, Any]:
-    found, order = record.holdings, list(GROUPS)
+    found, order = record.holdings, list[str](GROUPS)
     return {
         "name": [names(one.name) for one in found],
         "group": "".join(str(order.index(one.group)) for one in found),

@@ -27,8 +27,8 @@ from ooctrain.course.item_statistics import (
     leaderboard,
     write_class,
 )
-from ooctrain.course.notebook_graders import parts_of, write_nbgrader, write_otter
-from ooctrain.course.results_json import not_graded, results_of
+from ooctrain.course.autograders.notebook_graders import parts_of, write_nbgrader, write_otter
+from ooctrain.course.autograders.results_json import not_graded, results_of
 from ooctrain.course.rubric import RUBRIC, read_rubric
 from ooctrain.course.strip import PACKAGE, stripped_files
 from ooctrain.errors import ConfigError

@@ -24,3 +24,10 @@ def compiled(function: Callable) -> Callable:
     """Decorator: compiled for the arguments of its first call, without the GIL."""
     with kept_in(_folder()):
         return numba.njit(nogil=True, cache=True)(function)
+
+
+def compiled_anew(function: Callable) -> Callable:
+    """The same, compiled in each process: what Numba keeps on disk of a function that calls itself
+    crashes when it is taken up again (seen with 0.68.1).
+    """
+    return numba.njit(nogil=True)(function)

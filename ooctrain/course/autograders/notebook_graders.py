@@ -7,7 +7,7 @@ credit. Otter's test cases have all of their points or none, so a part is cut in
 platform the notebook itself runs without a cage and could read the seed; the submission's file runs
 in the cage as always. Where that matters, `ooctrain grade` over the collected files is the safe
 way. Sources: nbgrader, "Autograder tests", and utils.determine_grade; Otter-Grader, "Test files",
-exception-based tests. Read next: `grade.py`.
+exception-based tests. Read next: `../grade.py`.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def write_nbgrader(folder: Path, rubric: Rubric, seed: int) -> None:
     for number, (part, points) in enumerate(parts_of(rubric).items(), 1):
         source = (
             f"# {part}: {points:g} points\n"
-            "from ooctrain.course.notebook_graders import part_points\n"
+            "from ooctrain.course.autograders.notebook_graders import part_points\n"
             f"### BEGIN HIDDEN TESTS\nSEED = {seed}\n### END HIDDEN TESTS\n"
             f'part_points("assignment", {file!r}, {part!r}, globals().get("SEED", 0))'
         )
@@ -104,12 +104,12 @@ def _cell(
 
 
 def write_otter(folder: Path, rubric: Rubric, seed: int) -> None:
-    """Writes tests/NAME.py, Otter's test file, and the assignment beside it."""
+    """Writes tests/<name>.py, Otter's test file, and the assignment beside it."""
     name, file = rubric.folder.resolve().name, rubric.submission.partition(":")[0]
     pieces = [
         f'"""Otter-Grader\'s tests of {name}: each part of its rubric in fifths."""\n\n'
         "from otter.test_files import test_case\n\n"
-        "from ooctrain.course.notebook_graders import part_points\n\n"
+        "from ooctrain.course.autograders.notebook_graders import part_points\n\n"
         f"OK_FORMAT = False\nname = {name!r}\npoints = None\n"
     ]
     for number, (part, points) in enumerate(parts_of(rubric).items(), 1):
