@@ -28,8 +28,8 @@ from ooctrain.cli.terminal import make_console
 from ooctrain.cli.values import WholeNumber
 from ooctrain.course.assignments import ASSIGNMENTS, folder_of
 from ooctrain.course.autograders.gradescope import write_zip
-from ooctrain.course.handout import write_course_wheel
 from ooctrain.course.autograders.notebook_graders import write_nbgrader, write_otter
+from ooctrain.course.handout import write_course_wheel
 from ooctrain.course.rubric import Rubric, read_rubric
 from ooctrain.errors import ConfigError
 from ooctrain.report.tables import plain_table

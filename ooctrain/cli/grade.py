@@ -22,11 +22,11 @@ from ooctrain.cli.options import json_option, seed_option
 from ooctrain.cli.terminal import make_console
 from ooctrain.cli.values import OutputFile, WholeNumber
 from ooctrain.course.assignments import folder_of
+from ooctrain.course.autograders.results_json import not_graded, results_of
 from ooctrain.course.classroom import assignment_of
 from ooctrain.course.grade import Grade
 from ooctrain.course.grade import grade as run_grade
 from ooctrain.course.isolation import in_words
-from ooctrain.course.autograders.results_json import not_graded, results_of
 from ooctrain.course.rubric import RUBRIC, read_rubric
 from ooctrain.errors import ConfigError
 from ooctrain.report.numbers_file import write_numbers

@@ -19,6 +19,8 @@ from support.quick import quick
 
 from ooctrain.cli import main
 from ooctrain.course.assignments import ASSIGNMENTS, folder_of
+from ooctrain.course.autograders.notebook_graders import parts_of, write_nbgrader, write_otter
+from ooctrain.course.autograders.results_json import not_graded, results_of
 from ooctrain.course.classroom import Graded, assignment_of, handed_in
 from ooctrain.course.grade import Grade, Row
 from ooctrain.course.item_statistics import (
@@ -27,8 +29,6 @@ from ooctrain.course.item_statistics import (
     leaderboard,
     write_class,
 )
-from ooctrain.course.autograders.notebook_graders import parts_of, write_nbgrader, write_otter
-from ooctrain.course.autograders.results_json import not_graded, results_of
 from ooctrain.course.rubric import RUBRIC, read_rubric
 from ooctrain.course.strip import PACKAGE, stripped_files
 from ooctrain.errors import ConfigError

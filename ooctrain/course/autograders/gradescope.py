@@ -15,8 +15,8 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from ooctrain.course.course_wheel import write_wheel
 from ooctrain.course.autograders.results_json import not_graded
+from ooctrain.course.course_wheel import write_wheel
 from ooctrain.course.rubric import Rubric
 
 _TIME = (1980, 1, 1, 0, 0, 0)
