@@ -89,7 +89,10 @@ def _read(path: str) -> ListToCompare:
         text = Path(path).read_text(encoding="utf-8")
         data = parse_json(text) if text.lstrip().startswith("{") else None
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} cannot be read: {reason(error)}", code="OOC-118") from error
+        raise ConfigError(
+            f"{path} cannot be read: {reason(error)}", code="OOC-118",
+            fix="a file of `ooctrain simulate MODEL --json FILE`, or of `ooctrain plan --save`",
+        ) from error  # fmt: skip
     if data is None:
         stripped = (line.strip() for line in text.splitlines())
         lines = tuple(line for line in stripped if line and not line.startswith("#"))

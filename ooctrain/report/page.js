@@ -519,7 +519,7 @@ function search(words) {
   const wanted = words.trim().toLowerCase();
   const names = [...A.names.keys()].filter((k) => wanted && A.names[k].toLowerCase().includes(wanted));
   names.sort((a, b) => A.names[a].length - A.names[b].length);
-  const take = (k) => () => { choose(k); go([...state.touched.keys()][0] ?? state.at); fill("found"); };
+  const take = (k) => () => { choose(k); go([...state.touched.keys()][0] ?? state.at); search(""); };
   fill("found", ...names.slice(0, MOST_FOUND).map((k) => el("li", link(A.names[k], take(k)))));
   find("found-said").textContent = !wanted ? "" : names.length ? `${names.length} found` : "nothing has this name";
 }
