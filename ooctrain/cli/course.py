@@ -58,7 +58,9 @@ def course() -> None:
 @course.command("list")
 def list_assignments() -> int:
     """List the assignments that come with the library."""
-    table = plain_table("assignment", "what is written", "points", left=("assignment", "what is"))
+    table = plain_table(
+        "assignment", "what is written", "points", left=("assignment", "what is written")
+    )
     for name, what in ASSIGNMENTS.items():
         table.add_row(name, what, f"{read_rubric(folder_of(name)).most_points:g}")
     make_console().print(table)

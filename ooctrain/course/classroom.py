@@ -1,9 +1,10 @@
 """A class: every submission of a folder is graded, several at a time.
 
-A folder has a file for each student, named after them, or a folder for each with the file in it. Each one is graded by a process of its own, which is the command for one submission;
-so whatever a submission does (crash, hang, print, write files), and even if the grader itself ends,
-the others have their grades. The order of the results is that of the names, whoever ends first.
-Read next: `grade.py`; `item_statistics.py`, what a teacher learns of the assignment.
+A folder has a file for each student, named after them, or a folder for each with the file in it.
+Each one is graded by a process of its own, which is the command for one submission; so whatever a
+submission does (crash, hang, print, write files), and even if the grader itself ends, the others
+have their grades. The order of the results is that of the names, whoever ends first. Read next:
+`grade.py`; `item_statistics.py`, what a teacher learns of the assignment.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Each row of a grade is a test with its score and its reason. Public tests show a
 laws and measures, whose cases are hidden, show the reason alone. The leaderboard has what a
 submission's data is worth, the ratio to par, never how long its code took. A platform that finds no
 file shows the student nothing, so there is one whatever happens: `not_graded` says why there is no
-grade. Source: Gradescope, "Autograder Specifications", output format. Read next: `../grade.py`, whose
-rows these are; `gradescope.py`, which packs the zip.
+grade. Source: Gradescope, "Autograder Specifications", output format. Read next: `../grade.py`,
+whose rows these are; `gradescope.py`, which packs the zip.
 """
 
 from __future__ import annotations
