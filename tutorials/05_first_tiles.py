@@ -123,6 +123,31 @@ lesson.picture(
 )
 
 # %% [markdown]
+# An image has two dimensions, and the halo is a frame around the tile: every layer reads one row
+# and one column more on each side. **How many input pixels are read for 8 x 8 output pixels?**
+
+# %%
+lesson.cell("the same in two dimensions")
+lesson.predict("input pixels for 8 x 8 output pixels")
+
+# %%
+spans = [*(read.inside for read in reads), halo.Span(8, 16)]
+lesson.reveal("input pixels for 8 x 8 output pixels", spans[0].extent ** 2)
+squares = [
+    pictures.Area(span.lo, span.hi, span.lo, span.hi, f"{span.extent} x {span.extent}", kind)
+    for kind, span in enumerate(spans)
+]
+lesson.picture(
+    "05_halo_2d.svg",
+    pictures.areas_svg(
+        "A tile of 8 x 8 outputs, and what each of three layers reads for it",
+        squares,
+        axes=("column", "row"),
+        legend=("layer 1 reads", "layer 2 reads", "layer 3 reads", "the tile"),
+    ),
+)
+
+# %% [markdown]
 # Stride and pooling follow the same formula: with kernel k, stride s and padding p the outputs
 # [lo, hi) read the inputs [lo * s - p, (hi - 1) * s - p + k). The number of rows alone, hi - lo, is
 # not enough: what must be clipped depends on where the tile begins.
@@ -337,6 +362,7 @@ lesson.exercise("3. most tiles", lambda a: a == 128, None)
 
 # %%
 assert reads[0].inside.extent == 14
+assert [span.extent for span in spans] == [14, 12, 10, 8]
 assert wrong_rows.tolist() == [0, 1, 30, 31]
 assert [read.pad_lo for read in border] == [1, 1, 1]
 assert answer == 8 * 2 + (5 - 2)
