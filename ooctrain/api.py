@@ -27,7 +27,7 @@ from ooctrain.rewrite import REWRITES, apply_rewrites
 from ooctrain.sched import verify as laws
 from ooctrain.sched.bounds import closed as bounds
 from ooctrain.sched.budget import resolve_budget, resolve_host_budget, trace_minimum_bytes
-from ooctrain.sched.plan_file import PLAN_FILE
+from ooctrain.sched.plan_schema import PLAN_FILE
 from ooctrain.sched.planning.planner import TIME_LIMIT_S, Planner
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, LowerBound, Plan, Schedule

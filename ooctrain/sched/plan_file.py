@@ -1,9 +1,8 @@
-"""A plan as a file: the JSON form of each of its parts, and the check of what is read.
+"""A plan as a file: the JSON form of each of its parts.
 
-Instructions, ranges and a granule are converted to the rows of a file, and back. A row holds a word
-and whole numbers. A file may come from any source, so data that does not read back as an equal list
-is refused with a ConfigError. `Schedule` and `Plan` call this file for their `to_json` and
-`from_json`. Read next: `schedule.py`.
+Instructions, ranges and a granule are converted to the rows of a file; a row holds a word and whole
+numbers. `Schedule` and `Plan` call this file for their `to_json`. Read next: `plan_schema.py`,
+which reads such rows; `schedule.py`.
 """
 
 from __future__ import annotations
@@ -11,15 +10,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from numbers import Integral, Real
-from typing import Any, Literal
+from typing import Any
 
-import msgspec
-
-from ooctrain.errors import ConfigError, PlanMismatch
+from ooctrain.errors import ConfigError
 from ooctrain.sched.instructions import (
     WORDS,
     End,
-    Fence,
     Free,
     Instruction,
     Range,
@@ -27,102 +23,11 @@ from ooctrain.sched.instructions import (
     SwapIn,
     SwapOut,
 )  # fmt: skip
-from ooctrain.step.schema import FileKind
 from ooctrain.units import Granule
 
 FORMAT_VERSION = 1
 #: The four parts of a schedule: instructions, ranges on the device and on the host, granule.
 Parts = tuple[tuple[Instruction, ...], tuple[Range, ...], tuple[Range, ...], Granule]
-
-
-class _RunRow(msgspec.Struct, array_like=True, tag="run", forbid_unknown_fields=True):
-    """["run", call, keep or null]."""
-
-    call: int
-    keep: tuple[int, ...] | None
-
-
-class _EndRow(msgspec.Struct, array_like=True, tag="end", forbid_unknown_fields=True):
-    """["end", call]."""
-
-    call: int
-
-
-class _PartRow(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """[word, variable, lo, hi]."""
-
-    var: int
-    lo: int
-    hi: int
-
-
-class _OutRow(_PartRow, tag="out"):
-    """A copy to the host."""
-
-
-class _InRow(_PartRow, tag="in"):
-    """A copy to the device."""
-
-
-class _FreeRow(_PartRow, tag="free"):
-    """Memory that is given back."""
-
-
-class _FenceRow(msgspec.Struct, array_like=True, tag="fence", forbid_unknown_fields=True):
-    """["fence"]."""
-
-
-_Row = _RunRow | _EndRow | _OutRow | _InRow | _FreeRow | _FenceRow
-
-
-class _GranuleFile(msgspec.Struct):
-    """A granule in a file."""
-
-    size_bytes: int
-    ranges: bool
-    fixed_bytes: int = 0
-
-    def __post_init__(self) -> None:
-        self.granule()
-
-    def granule(self) -> Granule:
-        """The granule. Raises ConfigError: a size that is none."""
-        return Granule(self.size_bytes, self.ranges, self.fixed_bytes)
-
-
-class _ScheduleFile(msgspec.Struct):
-    """A list in a file."""
-
-    granule: _GranuleFile
-    start_device: tuple[Range, ...]
-    start_host: tuple[Range, ...]
-    instructions: tuple[_Row, ...]
-
-
-class _BoundFile(msgspec.Struct, forbid_unknown_fields=True):
-    """A bound in a file."""
-
-    makespan_us: float
-    kind: str
-
-
-class PlanFile(msgspec.Struct):
-    """What stands in a plan file."""
-
-    version: Literal[1]
-    trace_fingerprint: str
-    rewrites: tuple[str, ...]
-    schedule: _ScheduleFile
-    makespan_us: float
-    peak_bytes: int
-    host_peak_bytes: int
-    lower_bound: _BoundFile | None
-    notes: dict[str, Any]
-
-
-_FIX = "`ooctrain plan MODEL --save FILE` writes one"
-_SCHEDULE = FileKind(_ScheduleFile, "is not a schedule", "OOC-104", _FIX)
-PLAN_FILE = FileKind(PlanFile, "is not a plan file", "OOC-104", _FIX)
 
 
 def schedule_to_json(parts: Parts) -> dict[str, Any]:
@@ -138,11 +43,6 @@ def schedule_to_json(parts: Parts) -> dict[str, Any]:
         "start_host": [list(r) for r in start_host],
         "instructions": [_row(instruction) for instruction in instructions],
     }
-
-
-def schedule_from_json(data: Mapping[str, Any]) -> Parts:
-    """Raises ConfigError where the data is not a schedule."""
-    return _parts(_SCHEDULE.made(data))
 
 
 def plan_to_json(trace_fingerprint: str, parts: Mapping[str, Any]) -> dict[str, Any]:
@@ -161,33 +61,6 @@ def plan_to_json(trace_fingerprint: str, parts: Mapping[str, Any]) -> dict[str, 
         ) from error  # fmt: skip
 
 
-def plan_from_json(data: Any, trace_fingerprint: str, name: str) -> tuple[PlanFile, Parts]:
-    """What a plan file says.
-
-    Args:
-        name: of the file, for errors.
-
-    Raises:
-        ConfigError: it is no plan file of this version.
-        PlanMismatch: it was made for another trace.
-    """
-    if not isinstance(data, Mapping) or data.get("version") != FORMAT_VERSION:
-        raise PLAN_FILE.refused(name, f"it is no object of version {FORMAT_VERSION}")
-    if data.get("trace_fingerprint") != trace_fingerprint:
-        raise PlanMismatch(
-            "this plan was made for another trace",
-            numbers=f"plan {data.get('trace_fingerprint')}, trace {trace_fingerprint}",
-            fix="trace with the same model, batch, optimizer and threads, or plan again",
-        )
-    found = PLAN_FILE.made(data, name)
-    return found, _parts(found.schedule)
-
-
-def _parts(file: _ScheduleFile) -> Parts:
-    instructions = tuple(_instruction(row) for row in file.instructions)
-    return instructions, file.start_device, file.start_host, file.granule.granule()
-
-
 def _row(instruction: Instruction) -> list:
     """Its row in a plan file: its name, then its fields."""
     row: list = [WORDS[type(instruction)]]
@@ -199,22 +72,6 @@ def _row(instruction: Instruction) -> list:
         case SwapOut(var, lo, hi) | SwapIn(var, lo, hi) | Free(var, lo, hi):
             return [*row, var, lo, hi]
     return row
-
-
-def _instruction(row: _Row) -> Instruction:
-    """The instruction of a row."""
-    match row:
-        case _RunRow(call, keep):
-            return Run(call, keep)
-        case _EndRow(call):
-            return End(call)
-        case _OutRow(var, lo, hi):
-            return SwapOut(var, lo, hi)
-        case _InRow(var, lo, hi):
-            return SwapIn(var, lo, hi)
-        case _FreeRow(var, lo, hi):
-            return Free(var, lo, hi)
-    return Fence()
 
 
 def _python_number(value: object) -> int | float:
