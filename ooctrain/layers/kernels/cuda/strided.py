@@ -175,14 +175,15 @@ BY_QUADS: Mapping[str, Kernel] = {
 }  # fmt: skip
 
 
-#: {whether the first operand has a number for each channel: {operation: kernel}}
-OF_CHANNELS: Mapping[bool, Mapping[str, Kernel]] = {
-    first: {
-        "add": _with_vector(total_of, first), "subtract": _with_vector(difference_of, first),
-        "multiply": _with_vector(product_of, first), "divide": _with_vector(quotient_of, first),
-    }
-    for first in (False, True)
+_FUNCTIONS = {
+    "add": total_of, "subtract": difference_of, "multiply": product_of, "divide": quotient_of,
 }  # fmt: skip
+#: {(operation, whether the first operand has a number for each channel): kernel}
+OF_CHANNELS: Mapping[tuple[str, bool], Kernel] = {
+    (name, first): _with_vector(function, first)
+    for name, function in _FUNCTIONS.items()
+    for first in (False, True)
+}
 
 
 def by_quads(extents: Sequence[int], steps: Sequence[Sequence[int]]) -> bool:
@@ -204,7 +205,7 @@ def arithmetic(launcher: Launcher, op: Arithmetic, ins: Arrays, outs: Arrays) ->
     for vector, x, first in ((a, b, True), (b, a, False)):
         if x.size == y.size and _is_vector(way, way.steps[0 if first else 1]):
             blocks, apart = same_channels(y.size, vector.size)
-            chosen = OF_CHANNELS[first][op.function]
+            chosen = OF_CHANNELS[op.function, first]
             launcher.launch(chosen, blocks, x, vector, y, vector.size, apart, 0.0)
             return
     quads = by_quads(way.extents, way.steps)
