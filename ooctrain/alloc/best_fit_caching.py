@@ -140,9 +140,8 @@ class CachingBestFit:
         self._free = FreeRuns(chunks)
         self._cache = MappingCache(memory, self._chunk, self._books.counts)
         self._segments: list[DriverSegment] = []  # in the order of their making
-        self._pieces: dict[
-            int, tuple[DriverSegment, int, int]
-        ] = {}  # by block: where, offset, bytes
+        # By block: where it lies, its offset there and its bytes.
+        self._pieces: dict[int, tuple[DriverSegment, int, int]] = {}
 
     def allocate(self, nbytes: int, tag: str = "") -> Block:
         """A block of the smallest piece that takes it, else of a new segment.

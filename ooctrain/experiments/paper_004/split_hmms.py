@@ -106,7 +106,7 @@ class SplitCase:
 
 
 @dataclass(frozen=True, slots=True)
-class LargestFit:
+class LargestOfMethod:
     """The answer: the largest batch, 0 for none; simulated speed and peak of its plan."""
 
     batch: int
@@ -176,19 +176,19 @@ def cases_of(
     return [SplitCase(model, method, where, step, most) for method in methods]
 
 
-def reached(case: SplitCase) -> list[LargestFit]:
+def reached(case: SplitCase) -> list[LargestOfMethod]:
     """The answer to a question, for `spread`."""
     batch, plan = _largest(case)
     if plan is None:
-        return [LargestFit(0, 0.0, 0)]
-    return [LargestFit(batch, batch / plan.makespan_us * 1e6, plan.peak_bytes)]
+        return [LargestOfMethod(0, 0.0, 0)]
+    return [LargestOfMethod(batch, batch / plan.makespan_us * 1e6, plan.peak_bytes)]
 
 
 def largest_batches(
-    cases: Sequence[SplitCase], found: Iterable[Sequence[LargestFit]]
+    cases: Sequence[SplitCase], found: Iterable[Sequence[LargestOfMethod]]
 ) -> Iterator[SplitBatch]:
     """The rows of some networks: each answer beside that of its network's baseline."""
-    base = LargestFit(0, 0.0, 0)
+    base = LargestOfMethod(0, 0.0, 0)
     for case, (answer,) in zip(cases, found, strict=True):
         method = case.method
         if method.name == BASELINE:
