@@ -16,7 +16,7 @@ from unit import test_banded, test_rewrite_plugins, test_sft
 from zoo.planting import plant, plant_everywhere, with_bug
 
 from ooctrain.rewrite import plugged
-from ooctrain.rewrite.tile import choose, dimensions, operators, sft
+from ooctrain.rewrite.tile import choose, dimensions, mixed, operators, sft
 
 #: The package has a function of the same name.
 LAWS = import_module("ooctrain.testing.check_rewrite")
@@ -94,6 +94,16 @@ SEGMENT_BUGS: dict[str, tuple[Plant, Callable[[], None]]] = {
     "limits of memory that go up": (
         _slip(choose, "_limits", "limit = int(limit * STEP)", "limit = int(limit / STEP)"),
         test_banded.test_offers_go_down_in_memory_and_do_not_know_the_budget,
+    ),
+    "a host without end": (
+        _slip(
+            mixed, "mixed_tilings", "int(host * share) if host is not None else 1 << 62", "1 << 62"
+        ),
+        test_banded.test_some_segments_run_again_where_the_host_cannot_hold_all_and_not_more_than_must,
+    ),
+    "memories eight times as large": (
+        _slip(choose, "best_way", "<= all_bytes", "<= all_bytes * 8"),
+        test_banded.test_no_mixed_choice_stores_more_than_both_memories_hold,
     ),
     "a file says nothing of what it keeps": (
         _slip(plugged, "as_named", 'getattr(factory, "keeps", "bits")', '"bits"'),

@@ -6,7 +6,8 @@ segments and the heights of their bands from estimates, for a series of limits o
 few choices around the budget. The choices are of three kinds: tilings that fit without swapping,
 tilings that fit if the values between segments are swapped, both with their forward calls written
 into the backward pass once more, and bands whose forward calls are written once, so that the
-planner decides.
+planner decides. Once one of them has a plan, a fourth kind is tried, made for just these budgets of
+device and host, in which some segments run again and others are moved (`mixed.py`).
 
 Source: ours; docs/tiling.md. Read next: `choose.py`; `execution/planners.py`, where `auto` asks.
 """
@@ -20,7 +21,15 @@ from dataclasses import dataclass, replace
 
 from ooctrain.errors import Infeasible
 from ooctrain.rewrite.tile.choose import tilings_of, without_rule
-from ooctrain.rewrite.tile.offers import MOVES, Offer, OperatorTimes, nothing_fits, tiled_as_offered
+from ooctrain.rewrite.tile.mixed import mixed_tilings
+from ooctrain.rewrite.tile.offers import (
+    MOVES,
+    Moves,
+    Offer,
+    OperatorTimes,
+    nothing_fits,
+    tiled_as_offered,
+)
 from ooctrain.rewrite.tile.operators import operators_of
 from ooctrain.rewrite.tile.rules import obstacle
 from ooctrain.rewrite.tile.sft_planner import check_untiled_too, with_tiling
@@ -71,7 +80,12 @@ class Banded:
         )
         offers = offers_for(trace, machine, untiled=self.untiled)
         attempts = _Attempts(question, get_planner(self.planner) if self.planner else None)
-        for offer in _in_turn(offers, budget_bytes):
+        in_turn = _in_turn(offers, budget_bytes)
+        for offer in in_turn:
+            attempts.make(offer)
+            if attempts.best is not None:
+                break
+        for offer in itertools.chain(_mixed(question) if attempts.best else (), in_turn):
             if attempts.enough():
                 break
             attempts.make(offer)
@@ -103,6 +117,12 @@ def offers_for(trace: Trace, machine: Machine, *, untiled: bool = True) -> list[
     return [*whole, *found] or [Offer((), 1.0, why="nothing can be tiled")]
 
 
+def _mixed(question: Question) -> list[Offer]:
+    """What is made for these budgets: some segments run again, others are moved."""
+    operators = operators_of(question.trace)
+    return mixed_tilings(operators, OperatorTimes.of(operators, question.machine), question)
+
+
 def _in_turn(offers: Sequence[Offer], budget_bytes: int) -> Iterator[Offer]:
     """The offers in the order in which they are tried: of all kinds in turns, first the one that
     is estimated to fit just not, then those that do, which leave a planner more room to move
@@ -126,6 +146,7 @@ class _Attempts:
         self.best: Plan | None = None
         self.refusals: list[Infeasible] = []
         self.made, self.calls, self.least = 0, 0, math.inf
+        self.too_large: set[Moves] = set()
         durations = call_durations_ns(question.trace, question.machine)
         self.untiled_us = sum(durations) / 1000
 
@@ -136,12 +157,16 @@ class _Attempts:
 
     def make(self, offer: Offer) -> None:
         """Plans an offer, unless a better plan is there, or no list of it can have the least budget
-        of all.
+        of all, or one that moves as much has found the host too small, or it would take too long.
         """
         if self.best and offer.work * self.untiled_us >= self.best.makespan_us:
             return
+        if self.best and offer.moves in self.too_large:
+            return
         tiled = tiled_as_offered(self.question.trace, offer)
         if tiled is None:
+            return
+        if self.best and self.calls + len(tiled.calls) > MORE_CALLS:
             return
         needs = trace_minimum_bytes(tiled, self.question.granule)
         if needs > self.question.budget_bytes and needs >= self.least:
@@ -161,6 +186,8 @@ class _Attempts:
             self.refusals.append(refusal)
             if refusal.minimum_bytes != HOST_LACKS:
                 self.least = min(self.least, refusal.minimum_bytes)
+            elif offer.moves == "all":
+                self.too_large.add(offer.moves)
             return False
         if self.best is None or plan.makespan_us < self.best.makespan_us:
             least = trace_minimum_bytes(plan.trace, asked.granule)
