@@ -12,11 +12,11 @@ from importlib import import_module
 from typing import Any
 
 import pytest
-from unit import test_banded, test_rewrite_plugins, test_sft
+from unit import test_banded, test_graph_tiles, test_rewrite_plugins, test_sft
 from zoo.planting import plant, plant_everywhere, with_bug
 
 from ooctrain.rewrite import plugged
-from ooctrain.rewrite.tile import choose, dimensions, mixed, operators, sft
+from ooctrain.rewrite.tile import choose, dimensions, graph_tiles, mixed, operators, sft
 
 #: The package has a function of the same name.
 LAWS = import_module("ooctrain.testing.check_rewrite")
@@ -42,6 +42,10 @@ def _slip_of_nest(name: str, piece: str, wrong: str) -> Plant:
 
 def _slice_of(op: Any, *ins: Any) -> Callable[[], None]:
     return lambda: test_sft.test_a_slice_depends_on_what_its_map_says_and_on_nothing_else(op, ins)
+
+
+def _bits_of_a_graph() -> None:
+    test_graph_tiles.test_tiles_of_a_graph_have_the_untiled_bits((1, 16, 3, ()))
 
 
 SEGMENT_BUGS: dict[str, tuple[Plant, Callable[[], None]]] = {
@@ -94,6 +98,33 @@ SEGMENT_BUGS: dict[str, tuple[Plant, Callable[[], None]]] = {
     "limits of memory that go up": (
         _slip(choose, "_limits", "limit = int(limit * STEP)", "limit = int(limit / STEP)"),
         test_banded.test_offers_go_down_in_memory_and_do_not_know_the_budget,
+    ),
+    "the last reader of a fork alone": (
+        _slip(
+            graph_tiles._Demand,
+            "add",
+            "Span(min(known.lo, rows.lo), max(known.hi, rows.hi))",
+            "rows",
+        ),
+        _bits_of_a_graph,
+    ),
+    "weight gradients over all rows in each tile": (
+        _slip(
+            graph_tiles._GraphWeaver,
+            "demand",
+            "self._share(self.rows_of(call), tile)",
+            "Span(0, self.rows_of(call))",
+        ),
+        _bits_of_a_graph,
+    ),
+    "tiles that leave out a row": (
+        _slip(
+            graph_tiles._GraphWeaver,
+            "_share",
+            "extent * (tile + 1) // self.tiles)",
+            "extent * (tile + 1) // self.tiles - (tile == 1))",
+        ),
+        _bits_of_a_graph,
     ),
     "a host without end": (
         _slip(
