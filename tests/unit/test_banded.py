@@ -96,6 +96,16 @@ def test_no_mixed_choice_stores_more_than_both_memories_hold() -> None:
     assert table
 
 
+def test_where_the_host_is_too_small_it_says_so_and_by_how_much() -> None:
+    original, trace = step(24)
+    inputs = sum(v.nbytes for v in trace.variables if v.kind == "input")
+    budget = trace_minimum_bytes(trace) * 2 // 3
+    with pytest.raises(oc.Infeasible, match="host's memory") as refused:
+        oc.plan(original, budget, planner="banded", machine="v100-pcie", host_budget=inputs)
+    assert "host budget" in str(refused.value)
+    assert "of 0 bytes" not in str(refused.value)
+
+
 @pytest.mark.slow
 def test_what_it_promises_of_its_tilings_is_so() -> None:
     """Offers of bands that run again fit without swapping in about what they are estimated at."""

@@ -85,7 +85,9 @@ class Banded:
             attempts.make(offer)
             if attempts.best is not None:
                 break
-        for offer in itertools.chain(_mixed(question) if attempts.best else (), in_turn):
+        for offer in _mixed(question) if attempts.best else ():
+            attempts.make(offer, of_any_length=True)
+        for offer in in_turn:
             if attempts.enough():
                 break
             attempts.make(offer)
@@ -155,7 +157,7 @@ class _Attempts:
         tried = self.made >= MORE_CHOICES or self.calls >= MORE_CALLS
         return self.best is not None and tried
 
-    def make(self, offer: Offer) -> None:
+    def make(self, offer: Offer, *, of_any_length: bool = False) -> None:
         """Plans an offer, unless a better plan is there, or no list of it can have the least budget
         of all, or one that moves as much has found the host too small, or it would take too long.
         """
@@ -166,7 +168,8 @@ class _Attempts:
         tiled = tiled_as_offered(self.question.trace, offer)
         if tiled is None:
             return
-        if self.best and self.calls + len(tiled.calls) > MORE_CALLS:
+        too_long = self.calls + len(tiled.calls) > MORE_CALLS and not of_any_length
+        if self.best and too_long:
             return
         needs = trace_minimum_bytes(tiled, self.question.granule)
         if needs > self.question.budget_bytes and needs >= self.least:
