@@ -12,9 +12,9 @@ from ooctrain.execution.planners import get_planner, planners
 from ooctrain.experiments.paper_003.sft import convolutional_step
 from ooctrain.report.text import tiling_rows
 from ooctrain.rewrite import apply_rewrites
+from ooctrain.rewrite.mixed_bands import mixed_tilings
 from ooctrain.rewrite.tile.banded import Banded, can_be_banded, offers_for
 from ooctrain.rewrite.tile.choose import cuts_of
-from ooctrain.rewrite.tile.mixed import mixed_tilings
 from ooctrain.rewrite.tile.offers import MOVES, OperatorTimes
 from ooctrain.rewrite.tile.operators import operators_of
 from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes

@@ -3,7 +3,7 @@
 In: a small network with all kinds of joins, U-Net and ResNet-18 with standing statistics. Out:
 verdicts. The one idea: on small whole numbers float sums are exact in any order, so tiled and
 untiled results have equal bits; on any data those of images have. Read next:
-`rewrite/tile/graph_tiles.py`.
+`rewrite/graph_tiles.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ooctrain.engine.incore import run_trace
 from ooctrain.errors import ConfigError
 from ooctrain.models.unet import UNet
 from ooctrain.rewrite import apply_rewrites
-from ooctrain.rewrite.tile.graph_tiles import graph_calls, rows_computed
+from ooctrain.rewrite.graph_tiles import graph_calls, rows_computed
 from ooctrain.rewrite.tile.sft_planner import Sft
 from ooctrain.sched.budget import trace_peak_bytes
 from ooctrain.step.machine import call_durations_ns

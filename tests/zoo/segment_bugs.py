@@ -15,8 +15,8 @@ import pytest
 from unit import test_banded, test_graph_tiles, test_rewrite_plugins, test_sft
 from zoo.planting import plant, plant_everywhere, with_bug
 
-from ooctrain.rewrite import plugged
-from ooctrain.rewrite.tile import choose, dimensions, graph_tiles, mixed, operators, sft
+from ooctrain.rewrite import graph_tiles, mixed_bands, plugged
+from ooctrain.rewrite.tile import choose, dimensions, operators, sft
 
 #: The package has a function of the same name.
 LAWS = import_module("ooctrain.testing.check_rewrite")
@@ -128,7 +128,10 @@ SEGMENT_BUGS: dict[str, tuple[Plant, Callable[[], None]]] = {
     ),
     "a host without end": (
         _slip(
-            mixed, "mixed_tilings", "int(host * share) if host is not None else 1 << 62", "1 << 62"
+            mixed_bands,
+            "mixed_tilings",
+            "int(host * share) if host is not None else 1 << 62",
+            "1 << 62",
         ),
         test_banded.test_some_segments_run_again_where_the_host_cannot_hold_all_and_not_more_than_must,
     ),

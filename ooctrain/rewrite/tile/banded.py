@@ -7,7 +7,7 @@ few choices around the budget. The choices are of three kinds: tilings that fit 
 tilings that fit if the values between segments are swapped, both with their forward calls written
 into the backward pass once more, and bands whose forward calls are written once, so that the
 planner decides. Once one of them has a plan, a fourth kind is tried, made for just these budgets of
-device and host, in which some segments run again and others are moved (`mixed.py`).
+device and host, in which some segments run again and others are moved (`mixed_bands.py`).
 
 Source: ours; docs/tiling.md. Read next: `choose.py`; `execution/planners.py`, where `auto` asks.
 """
@@ -20,11 +20,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ooctrain.errors import Infeasible
+from ooctrain.rewrite.mixed_bands import mixed_tilings
 from ooctrain.rewrite.tile.choose import tilings_of, without_rule
-from ooctrain.rewrite.tile.mixed import mixed_tilings
 from ooctrain.rewrite.tile.offers import (
     MOVES,
-    Moves,
     Offer,
     OperatorTimes,
     nothing_fits,
@@ -148,7 +147,6 @@ class _Attempts:
         self.best: Plan | None = None
         self.refusals: list[Infeasible] = []
         self.made, self.calls, self.least = 0, 0, math.inf
-        self.too_large: set[Moves] = set()
         durations = call_durations_ns(question.trace, question.machine)
         self.untiled_us = sum(durations) / 1000
 
@@ -159,11 +157,9 @@ class _Attempts:
 
     def make(self, offer: Offer, *, of_any_length: bool = False) -> None:
         """Plans an offer, unless a better plan is there, or no list of it can have the least budget
-        of all, or one that moves as much has found the host too small, or it would take too long.
+        of all, or it would take too long.
         """
         if self.best and offer.work * self.untiled_us >= self.best.makespan_us:
-            return
-        if self.best and offer.moves in self.too_large:
             return
         tiled = tiled_as_offered(self.question.trace, offer)
         if tiled is None:
@@ -189,8 +185,6 @@ class _Attempts:
             self.refusals.append(refusal)
             if refusal.minimum_bytes != HOST_LACKS:
                 self.least = min(self.least, refusal.minimum_bytes)
-            elif offer.moves == "all":
-                self.too_large.add(offer.moves)
             return False
         if self.best is None or plan.makespan_us < self.best.makespan_us:
             least = trace_minimum_bytes(plan.trace, asked.granule)

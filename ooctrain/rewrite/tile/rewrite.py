@@ -16,10 +16,10 @@ from numbers import Integral
 from typing import Literal
 
 from ooctrain.errors import ConfigError
+from ooctrain.rewrite.graph_tiles import graph_calls, is_graph, weave_graph
 from ooctrain.rewrite.tile.banded_calls import banded_calls, forward_calls
 from ooctrain.rewrite.tile.bands import weave_bands
 from ooctrain.rewrite.tile.class_losses import losses_apart
-from ooctrain.rewrite.tile.graph_tiles import graph_calls, is_graph, weave_graph
 from ooctrain.rewrite.tile.halo import Span, tile_spans
 from ooctrain.rewrite.tile.segment import Segment, find_segment
 from ooctrain.rewrite.tile.steps import make_tiles
