@@ -12,10 +12,10 @@ from importlib import import_module
 from typing import Any
 
 import pytest
-from unit import test_banded, test_rewrite_plugins, test_sft
+from unit import test_banded, test_graph_tiles, test_rewrite_plugins, test_sft
 from zoo.planting import plant, plant_everywhere, with_bug
 
-from ooctrain.rewrite import plugged
+from ooctrain.rewrite import graph_tiles, mixed_bands, plugged
 from ooctrain.rewrite.tile import choose, dimensions, operators, sft
 
 #: The package has a function of the same name.
@@ -42,6 +42,10 @@ def _slip_of_nest(name: str, piece: str, wrong: str) -> Plant:
 
 def _slice_of(op: Any, *ins: Any) -> Callable[[], None]:
     return lambda: test_sft.test_a_slice_depends_on_what_its_map_says_and_on_nothing_else(op, ins)
+
+
+def _bits_of_a_graph() -> None:
+    test_graph_tiles.test_tiles_of_a_graph_have_the_untiled_bits((1, 16, 3, ()))
 
 
 SEGMENT_BUGS: dict[str, tuple[Plant, Callable[[], None]]] = {
@@ -94,6 +98,46 @@ SEGMENT_BUGS: dict[str, tuple[Plant, Callable[[], None]]] = {
     "limits of memory that go up": (
         _slip(choose, "_limits", "limit = int(limit * STEP)", "limit = int(limit / STEP)"),
         test_banded.test_offers_go_down_in_memory_and_do_not_know_the_budget,
+    ),
+    "the last reader of a fork alone": (
+        _slip(
+            graph_tiles._Demand,
+            "add",
+            "Span(min(known.lo, rows.lo), max(known.hi, rows.hi))",
+            "rows",
+        ),
+        _bits_of_a_graph,
+    ),
+    "weight gradients over all rows in each tile": (
+        _slip(
+            graph_tiles._GraphWeaver,
+            "demand",
+            "self._share(self.rows_of(call), tile)",
+            "Span(0, self.rows_of(call))",
+        ),
+        _bits_of_a_graph,
+    ),
+    "tiles that leave out a row": (
+        _slip(
+            graph_tiles._GraphWeaver,
+            "_share",
+            "extent * (tile + 1) // self.tiles)",
+            "extent * (tile + 1) // self.tiles - (tile == 1))",
+        ),
+        _bits_of_a_graph,
+    ),
+    "a host without end": (
+        _slip(
+            mixed_bands,
+            "mixed_tilings",
+            "int(host * share) if host is not None else 1 << 62",
+            "1 << 62",
+        ),
+        test_banded.test_some_segments_run_again_where_the_host_cannot_hold_all_and_not_more_than_must,
+    ),
+    "memories eight times as large": (
+        _slip(choose, "best_way", "<= all_bytes", "<= all_bytes * 8"),
+        test_banded.test_no_mixed_choice_stores_more_than_both_memories_hold,
     ),
     "a file says nothing of what it keeps": (
         _slip(plugged, "as_named", 'getattr(factory, "keeps", "bits")', '"bits"'),

@@ -71,7 +71,8 @@ def step_table(rows: Sequence[Cell]) -> Table:
         head = row.machine, row.network, str(row.side), row.way
         artifact = "" if row.artifact_s is None else f" (artifact {row.artifact_s})"
         if row.seconds is None:
-            table.add_row(*head, "-", "-", f"> {format_bytes(row.peak_bytes)}", row.tiling)
+            least = f"> {format_bytes(row.peak_bytes)}" if row.peak_bytes else ""
+            table.add_row(*head, "-", "-", least, row.tiling)
             continue
         table.add_row(
             *head, f"{row.seconds:.2f}{artifact}", f"{row.over_untiled:.3f}",

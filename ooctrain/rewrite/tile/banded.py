@@ -6,7 +6,8 @@ segments and the heights of their bands from estimates, for a series of limits o
 few choices around the budget. The choices are of three kinds: tilings that fit without swapping,
 tilings that fit if the values between segments are swapped, both with their forward calls written
 into the backward pass once more, and bands whose forward calls are written once, so that the
-planner decides.
+planner decides. Once one of them has a plan, a fourth kind is tried, made for just these budgets of
+device and host, in which some segments run again and others are moved (`mixed_bands.py`).
 
 Source: ours; docs/tiling.md. Read next: `choose.py`; `execution/planners.py`, where `auto` asks.
 """
@@ -19,8 +20,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ooctrain.errors import Infeasible
+from ooctrain.rewrite.mixed_bands import mixed_tilings
 from ooctrain.rewrite.tile.choose import tilings_of, without_rule
-from ooctrain.rewrite.tile.offers import MOVES, Offer, OperatorTimes, nothing_fits, tiled_as_offered
+from ooctrain.rewrite.tile.offers import (
+    MOVES,
+    Offer,
+    OperatorTimes,
+    nothing_fits,
+    tiled_as_offered,
+)
 from ooctrain.rewrite.tile.operators import operators_of
 from ooctrain.rewrite.tile.rules import obstacle
 from ooctrain.rewrite.tile.sft_planner import check_untiled_too, with_tiling
@@ -71,7 +79,14 @@ class Banded:
         )
         offers = offers_for(trace, machine, untiled=self.untiled)
         attempts = _Attempts(question, get_planner(self.planner) if self.planner else None)
-        for offer in _in_turn(offers, budget_bytes):
+        in_turn = _in_turn(offers, budget_bytes)
+        for offer in in_turn:
+            attempts.make(offer)
+            if attempts.best is not None:
+                break
+        for offer in _mixed(question) if attempts.best else ():
+            attempts.make(offer, of_any_length=True)
+        for offer in in_turn:
             if attempts.enough():
                 break
             attempts.make(offer)
@@ -101,6 +116,12 @@ def offers_for(trace: Trace, machine: Machine, *, untiled: bool = True) -> list[
     whole = [Offer((), 1.0, why="the untiled step is the fastest that fits")] if untiled else []
     found = tilings_of(operators, times, machine)
     return [*whole, *found] or [Offer((), 1.0, why="nothing can be tiled")]
+
+
+def _mixed(question: Question) -> list[Offer]:
+    """What is made for these budgets: some segments run again, others are moved."""
+    operators = operators_of(question.trace)
+    return mixed_tilings(operators, OperatorTimes.of(operators, question.machine), question)
 
 
 def _in_turn(offers: Sequence[Offer], budget_bytes: int) -> Iterator[Offer]:
@@ -134,14 +155,17 @@ class _Attempts:
         tried = self.made >= MORE_CHOICES or self.calls >= MORE_CALLS
         return self.best is not None and tried
 
-    def make(self, offer: Offer) -> None:
+    def make(self, offer: Offer, *, of_any_length: bool = False) -> None:
         """Plans an offer, unless a better plan is there, or no list of it can have the least budget
-        of all.
+        of all, or it would take too long.
         """
         if self.best and offer.work * self.untiled_us >= self.best.makespan_us:
             return
         tiled = tiled_as_offered(self.question.trace, offer)
         if tiled is None:
+            return
+        too_long = self.calls + len(tiled.calls) > MORE_CALLS and not of_any_length
+        if self.best and too_long:
             return
         needs = trace_minimum_bytes(tiled, self.question.granule)
         if needs > self.question.budget_bytes and needs >= self.least:

@@ -51,6 +51,9 @@ class SegmentChoice:
         room_bytes: what it needs besides, while it runs backward.
         kept_bytes: of what is stored, rows that bands keep for each other.
         once_ns: what it computes more if its forward calls run once.
+        once_bytes: what then lies there between the passes.
+        late_ns: by how much that takes longer to move than to compute, in both passes.
+        blocks_bytes: of the room, gradients at borders, which lie in blocks: on either side.
     """
 
     name: str
@@ -59,6 +62,9 @@ class SegmentChoice:
     room_bytes: int
     kept_bytes: int = 0
     once_ns: float = 0.0
+    once_bytes: int = 0
+    late_ns: float = 0.0
+    blocks_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +91,21 @@ class Costs:
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
+class Way:
     """A way through the operators up to a cut."""
 
     extra_ns: float = 0.0
     stored_bytes: int = 0
     choices: tuple[SegmentChoice, ...] = ()
 
-    def and_then(self, choice: SegmentChoice) -> _Way:
-        return _Way(
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of its tilings."""
+        return tuple(choice.name for choice in self.choices if choice.name)
+
+    def and_then(self, choice: SegmentChoice) -> Way:
+        """And one segment more."""
+        return Way(
             self.extra_ns + choice.extra_ns, self.stored_bytes + choice.stored_bytes,
             (*self.choices, choice),
         )  # fmt: skip
@@ -117,15 +129,7 @@ def tilings_of(operators: Operators, times: OperatorTimes, machine: Machine) -> 
     and kept rows, is swapped. One needs no more if all that backward reads is swapped or run again,
     as its planner likes: its bands are written once.
     """
-    costs = Costs.of(machine)
-    cuts = cuts_of(operators)
-    steps = [(cuts[i], cuts[i + 1] - 1) for i in range(len(cuts) - 1)]
-    table = {
-        (i, j): _choices(operators, times, (cuts[i], cuts[j] - 1), costs)
-        for i in range(len(cuts)) for j in range(i + 1, len(cuts))
-    }  # fmt: skip
-    for i, ends in enumerate(steps):
-        table[i, i + 1].append(_as_they_are(operators, ends))
+    table = choices_of(operators, times, machine)
     movable = {
         ends: [moved for choice in choices if (moved := _moved(choice))]
         for ends, choices in table.items()
@@ -139,20 +143,19 @@ def tilings_of(operators: Operators, times: OperatorTimes, machine: Machine) -> 
         ("borders", lean),
         ("all", movable),
     )
-    lasting = sum(v.nbytes for v in operators.trace.variables if v.persistent)
+    lasting = lasting_bytes(operators)
     most = lasting + sum(_stored_bytes(operators, i) for i in range(len(operators.calls)))
     found: dict[tuple[str, ...], Offer] = {}
     for limit in _limits(most):
         for moves, kind in kinds:
             if limit >= most and any(offer.moves == moves for offer in found.values()):
                 continue
-            way = _best_way(len(cuts), kind, limit - lasting)
-            names = tuple(choice.name for choice in way.choices if choice.name) if way else ()
-            if way and names:
+            way = best_way(kind, limit - lasting, limit - lasting)
+            if way and way.names:
                 kept = sum(choice.kept_bytes for choice in way.choices)
                 work = times.work(way.extra_ns)
                 why = f"the least work of all that need {format_bytes(limit)} {MOVED[moves]}"
-                found.setdefault(names, Offer(names, work, kept, limit, moves, why))
+                found.setdefault(way.names, Offer(way.names, work, kept, limit, moves, why))
     return sorted(found.values(), key=lambda offer: -offer.need_bytes)
 
 
@@ -176,16 +179,22 @@ def _moved(choice: SegmentChoice) -> SegmentChoice | None:
     return SegmentChoice(name, choice.once_ns, 0, choice.room_bytes, choice.kept_bytes)
 
 
-def _best_way(cuts: int, table: Table, limit_bytes: int) -> _Way | None:
+def best_way(table: Table, device_bytes: int, all_bytes: int) -> Way | None:
     """The way through all operators with the least extra work; None where none keeps to the
-    limit.
+    limits.
+
+    Args:
+        device_bytes: for the room of each segment, without what lies in blocks.
+        all_bytes: for the room and all that is stored by then.
     """
-    ways: list[list[_Way]] = [[_Way()], *([] for _ in range(cuts - 1))]
+    cuts = 1 + max(end for _, end in table)
+    ways: list[list[Way]] = [[Way()], *([] for _ in range(cuts - 1))]
     for j in range(1, cuts):
         reached = [
             way.and_then(choice)
             for i in range(j) for way in ways[i] for choice in table[i, j]
-            if way.stored_bytes + choice.stored_bytes + choice.room_bytes <= limit_bytes
+            if choice.room_bytes - choice.blocks_bytes <= device_bytes
+            and way.stored_bytes + choice.stored_bytes + choice.room_bytes <= all_bytes
         ]  # fmt: skip
         for way in sorted(reached, key=lambda way: (way.extra_ns, way.stored_bytes)):
             if not ways[j] or way.stored_bytes < ways[j][-1].stored_bytes:
@@ -220,6 +229,23 @@ def cuts_of(operators: Operators) -> list[int]:
 
 
 # What a way to run a segment costs
+
+
+def choices_of(operators: Operators, times: OperatorTimes, machine: Machine) -> Table:
+    """For each two cuts all ways to run what lies between them."""
+    costs, cuts = Costs.of(machine), cuts_of(operators)
+    table = {
+        (i, j): _choices(operators, times, (cuts[i], cuts[j] - 1), costs)
+        for i in range(len(cuts)) for j in range(i + 1, len(cuts))
+    }  # fmt: skip
+    for i in range(len(cuts) - 1):
+        table[i, i + 1].append(_as_they_are(operators, (cuts[i], cuts[i + 1] - 1)))
+    return table
+
+
+def lasting_bytes(operators: Operators) -> int:
+    """Parameters, slots of the optimizer, running statistics."""
+    return sum(v.nbytes for v in operators.trace.variables if v.persistent)
 
 
 def _choices(
@@ -277,9 +303,13 @@ def _bands(
     calls = operators.calls[ends[0] : ends[1] + 1]
     images, _, rows, _ = variables[calls[0].ins[0]].shape
     stored, room = _borders_bytes(operators, ends)
-    kept_bytes = sum(_kept_bytes(operators, place) for place in range(ends[0], ends[1] + 1))
+    kept_bytes = sum(_kept_bytes(operators, p) for p in range(ends[0], ends[1] + 1))
     each = [sum(variables[v].nbytes for v in call.outs if v not in call.reuse) for call in calls]
-    forward = sum(times.forward[ends[0] : ends[1] + 1])
+    places = range(ends[0], ends[1] + 1)
+    made = sum(_stored_bytes(operators, place) for place in places)
+    forward, backward = (
+        sum(ns[place] for place in places) for ns in (times.forward, times.backward)
+    )
     for bands in BANDS:
         parts = bands * images
         if parts == 1 or bands > rows or 3 * parts * len(calls) > MOST_CALLS:
@@ -289,14 +319,16 @@ def _bands(
         gradients = 2 * max(each) // parts + kept_bytes // images
         small = sum(
             max(parts * costs.call_ns - ns, 0)
-            for place in range(ends[0], ends[1] + 1)
+            for place in places
             for ns in (times.forward[place], times.forward[place], times.backward[place])
         )
         kept = (bands - 1) * kept_bytes
+        moved = costs.moved_ns(made + kept)
         name = f"bands_again:{bands}:{calls[0].name}:{calls[-1].name}"
         yield SegmentChoice(
             name, forward + small, stored + kept, room + band + gradients, kept,
-            COPIES * forward + small + costs.moved_ns(stored + room),
+            COPIES * forward + small + costs.moved_ns(stored + room), made + kept,
+            max(moved - forward, 0) + max(moved - backward, 0), room,
         )  # fmt: skip
 
 

@@ -24,6 +24,7 @@ from ooctrain.layers.average_pooling import AdaptiveAvgPool2d, AvgPool2d
 from ooctrain.layers.batch_norm import BatchNormApply, BatchNormStats
 from ooctrain.layers.combine import Concat
 from ooctrain.layers.conv2d import Conv2d
+from ooctrain.layers.conv_transpose import ConvTranspose2d
 from ooctrain.layers.dropout import Dropout
 from ooctrain.layers.instance_norm import InstanceNormApply, InstanceNormStats
 from ooctrain.layers.layout import Pad, Reshape
@@ -31,6 +32,7 @@ from ooctrain.layers.linear import Linear
 from ooctrain.layers.pooling import MaxPool2d
 from ooctrain.layers.relu import Pointwise
 from ooctrain.layers.softmax import SoftmaxAlong
+from ooctrain.layers.upsample import Upsample
 from ooctrain.rewrite.tile.halo import reach
 from ooctrain.step.op import Op, Spec, Window
 
@@ -48,10 +50,12 @@ class TensorLoops:
     Args:
         loops: for each dimension the loop that indexes it, or `WHOLE`.
         windows: {dimension: the window through which it is read}; others are read as they are.
+        gathers: the windows are those of the way back, as of a transposed convolution.
     """
 
     loops: tuple[str, ...]
     windows: Mapping[int, Window] = field(default_factory=lambda: _NO_WINDOWS)
+    gathers: bool = False
 
     def scale(self, dimension: int) -> int:
         """Sigma: how many more elements one more iteration needs."""
@@ -122,6 +126,25 @@ def _conv2d(op: Conv2d, ins: Sequence[Spec], out: Spec) -> LoopNest:
 def _pool(op: MaxPool2d | AvgPool2d, ins: Sequence[Spec], out: Spec) -> LoopNest:
     rows, columns = op.window()
     image = TensorLoops(DIMENSIONS, {2: rows, 3: columns})
+    return LoopNest(DIMENSIONS, (image,), TensorLoops(DIMENSIONS))
+
+
+def _conv_transpose(op: ConvTranspose2d, ins: Sequence[Spec], out: Spec) -> LoopNest:
+    """Which cells it reads is what the gradient of a convolution reads."""
+    rows, columns = op.geometry.windows(*op.kernel)
+    image = TensorLoops(DIMENSIONS, {2: rows, 3: columns}, gathers=True)
+    loops = ("B", "C", "K", "H", "W")
+    return LoopNest(loops, (image, *_weights(ins)), TensorLoops(("B", "K", "H", "W")))
+
+
+def _upsample(op: Upsample, ins: Sequence[Spec], out: Spec) -> LoopNest | None:
+    """By whole factors and the nearest cell."""
+    factors = [b // a for a, b in zip(ins[0].shape[2:], op.size, strict=True)]
+    sizes = [a * f for a, f in zip(ins[0].shape[2:], factors, strict=True)]
+    if op.mode != "nearest" or op.place or sizes != list(op.size):
+        return None
+    windows = {axis: Window(f, f) for axis, f in zip((2, 3), factors, strict=True)}
+    image = TensorLoops(DIMENSIONS, windows, gathers=True)
     return LoopNest(DIMENSIONS, (image,), TensorLoops(DIMENSIONS))
 
 
@@ -205,6 +228,8 @@ def _reshape(op: Reshape, ins: Sequence[Spec], out: Spec) -> LoopNest | None:
 NESTS: Mapping[type[Op], MakeNest] = MappingProxyType(
     {
         Conv2d: _conv2d,
+        ConvTranspose2d: _conv_transpose,
+        Upsample: _upsample,
         MaxPool2d: _pool,
         AvgPool2d: _pool,
         AdaptiveAvgPool2d: _global_pool,

@@ -18,6 +18,7 @@ from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.rewrite.pin_small import pin_again
 from ooctrain.rewrite.tile import tile_by_name
 from ooctrain.rewrite.tile.operators import Operators
+from ooctrain.sched.planning.planner import HOST_LACKS
 from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.trace import Trace
 from ooctrain.units import format_bytes
@@ -119,6 +120,12 @@ def nothing_fits(
         refusals: of whoever planned the tiled steps.
         obstacles: {call that no tile can contain: why}.
     """
+    lacking = [refusal for refusal in refusals if refusal.minimum_bytes == HOST_LACKS]
+    if lacking:  # the device would do
+        return Infeasible(
+            f"planner {planner!r} finds no tiling that the host's memory suffices for",
+            minimum_bytes=HOST_LACKS, numbers=lacking[0].numbers, fix=lacking[0].fix,
+        )  # fmt: skip
     least = min(refusals, key=lambda refusal: refusal.minimum_bytes)
     missing = "; ".join(f"{call!r}: {why}" for call, why in list(obstacles.items())[:2])
     return Infeasible(

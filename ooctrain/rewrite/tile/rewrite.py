@@ -2,9 +2,10 @@
 
 A trace and a `Tiling` give the tiled trace. There are two kinds of tiles. With recomputed halos,
 rows and columns are cut independently, and each pair of spans is a tile that reads all that it
-needs of the image. With kept halos, bands of whole rows follow each other, and rows that two of
-them need are kept. Read next: `halo.py`, `rules.py`, `segment.py`, `weave.py`; then `row_rules.py`,
-`frontier.py`, `banded_calls.py`, `bands.py`.
+needs of the image; where there are forks and joins, rows alone are cut. With kept halos, bands of
+whole rows follow each other, and rows that two of them need are kept. Read next: `halo.py`,
+`rules.py`, `segment.py`, `weave.py`; then `row_rules.py`, `frontier.py`, `banded_calls.py`,
+`graph_tiles.py`, `bands.py`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from numbers import Integral
 from typing import Literal
 
 from ooctrain.errors import ConfigError
+from ooctrain.rewrite.graph_tiles import graph_calls, is_graph, weave_graph
 from ooctrain.rewrite.tile.banded_calls import banded_calls, forward_calls
 from ooctrain.rewrite.tile.bands import weave_bands
 from ooctrain.rewrite.tile.class_losses import losses_apart
@@ -53,9 +55,22 @@ def tile_trace(trace: Trace, tiling: Tiling) -> Trace:
         trace = losses_apart(trace, tiling.last)
         calls = banded_calls(trace, tiling.grid[0], tiling.first, tiling.last)
         return weave_bands(trace, calls, tiling.again)
+    if _forks(trace, tiling):
+        calls = graph_calls(trace, tiling.first or "", tiling.last or "")
+        return weave_graph(trace, calls, int(tiling.grid[0]))
     segment = find_segment(trace, tiling.first, tiling.last)
     rows, columns = _spans(trace, segment, tiling.grid)
     return weave(trace, segment, make_tiles(trace, segment, rows, columns), tiling.again)
+
+
+def _forks(trace: Trace, tiling: Tiling) -> bool:
+    """Whether what is to be cut into tiles of rows has forks and joins between its two ends."""
+    if tiling.grid[1] != 1 or not tiling.again or tiling.first is None or tiling.last is None:
+        return False
+    try:
+        return is_graph(trace, forward_calls(trace, tiling.first, tiling.last))
+    except ConfigError:
+        return False  # `find_segment` says what is wrong
 
 
 def _spans(
@@ -75,12 +90,13 @@ def remark_on(trace: Trace, tiling: Tiling) -> str:
         trace: before it is tiled.
     """
     name, wanted = name_of(tiling), tuple(map(int, tiling.grid))
-    if tiling.halo == "keep":
+    if tiling.halo == "keep" or _forks(trace, tiling):
         first = forward_calls(trace, tiling.first, tiling.last)[0]
         rows = trace.variables[first.ins[0]].shape[2]
         if wanted[0] <= rows:
             return ""
-        return f"{name} makes {rows} bands: the input of {first.name!r} has {rows} rows"
+        what = "bands" if tiling.halo == "keep" else "tiles"
+        return f"{name} makes {rows} {what}: the input of {first.name!r} has {rows} rows"
     segment = find_segment(trace, tiling.first, tiling.last)
     found = tuple(map(len, _spans(trace, segment, tiling.grid)))
     if found == wanted:

@@ -245,7 +245,7 @@ def _fork(trace: Trace, call: Call, last: str) -> ConfigError:
         f"{call.name!r} does not lead straight to {last!r}: its output is read by "
         f"{', '.join(readers) or 'nothing'}",
         code="OOC-113",
-        fix="a segment is a chain; end it at the fork",
+        fix="end it at the fork, or cut rows alone: tile:16x1 or bands:16, with both ends named",
     )
 
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ooctrain.rewrite.tile.dimensions import DIMENSIONS
-from ooctrain.rewrite.tile.halo import Span, read_span
+from ooctrain.rewrite.tile.halo import Span
 from ooctrain.rewrite.tile.operators import Operators, post_dominators
 from ooctrain.rewrite.tile.row_rules import RowsRead
 from ooctrain.step.op import Window
@@ -156,7 +156,8 @@ def tile_spans_of(
             if tensor is None or len(tensor.loops) != len(DIMENSIONS):
                 continue
             window = tensor.windows.get(axis, Window())
-            read = read_span(written, window, variables[v].shape[axis]).inside
+            rows = RowsRead(window, tensor.gathers)
+            read = rows.read(written, variables[v].shape[axis]).inside
             known = needed.get(v, read)
             needed[v] = Span(min(known.lo, read.lo), max(known.hi, read.hi))
     return needed

@@ -2,13 +2,14 @@
 
 The planner takes a step and a budget and returns a plan of the tiled step that lies entirely in
 device memory. It cuts the network into segments by what fits (`sft.py`), cuts each segment's output
-into 2^n x 2^n tiles, runs each tile's forward calls once more in backward, and keeps the values
-between segments. Of all grids that fit it takes the one with the least work.
+into 2^n x 2^n tiles, one with forks and joins into 2^n tiles of rows, runs each tile's forward
+calls once more in backward, and keeps the values between segments. Of all grids that fit it takes
+the one with the least work.
 
 Source: paper 003. Departures: the paper cuts by one capacity, the memory, and stops where a segment
 does not fit then; here capacities are halved until one fits, since an operator that fits alone need
-not fit together with what others keep. Gradients are added up over halos, not gathered. Read next:
-`banded.py`, which computes no halo twice.
+not fit together with what others keep. In a chain gradients are added up over halos, not gathered.
+Read next: `banded.py`, which computes no halo twice.
 """
 
 from __future__ import annotations
@@ -18,9 +19,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ooctrain.errors import ConfigError, Infeasible
+from ooctrain.rewrite.graph_tiles import graph_calls, rows_computed
+from ooctrain.rewrite.tile.banded_calls import BandedCalls
 from ooctrain.rewrite.tile.halo import split_evenly
 from ooctrain.rewrite.tile.offers import Offer, OperatorTimes, nothing_fits, tiled_as_offered
 from ooctrain.rewrite.tile.operators import Operators, operators_of
+from ooctrain.rewrite.tile.rule_of_call import row_rule_of
 from ooctrain.rewrite.tile.rules import obstacle, rule_of
 from ooctrain.rewrite.tile.sft import (
     FtSegment,
@@ -34,7 +38,7 @@ from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planning.planner import HOST_LACKS, check_whole_numbers
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.sched.spans import held_during
-from ooctrain.step.machine import Machine
+from ooctrain.step.machine import Machine, specs_of
 from ooctrain.step.trace import Trace
 
 #: Tiles in H and in W that the paper tries.
@@ -82,6 +86,9 @@ class Sft:
             tiled = tiled_as_offered(trace, offer)
             if tiled is None:
                 continue
+            peak = trace_peak_bytes(tiled, granule)
+            if peak > budget_bytes and peak >= least:
+                continue  # its refusal would say no more
             try:
                 plan = KeepAll().plan(
                     tiled, budget_bytes, machine, granule=granule,
@@ -93,7 +100,7 @@ class Sft:
                 refusals.append(refusal)
                 least = min(least, refusal.minimum_bytes)
                 continue
-            return with_tiling(plan, offer, trace_peak_bytes(tiled, granule))
+            return with_tiling(plan, offer, peak)
         raise nothing_fits(self.name, budget_bytes, refusals, obstacles(operators))
 
     def offers(self, operators: Operators, machine: Machine) -> list[Offer]:
@@ -132,22 +139,47 @@ def partitions(operators: Operators) -> Iterator[tuple[FtSegment, ...]]:
     seen: set[tuple[FtSegment, ...]] = set()
     for halving in range(HALVINGS + 1):
         segments = find_segments(operators, largest >> halving)
-        runs = all({"H", "W"} <= {*s.dimensions} and _can_run(operators, s) for s in segments)
-        if segments and runs and segments not in seen:
-            seen.add(segments)
+        if not segments or segments in seen:
+            continue
+        seen.add(segments)
+        if all(_can_run(operators, segment) for segment in segments):
             yield segments
 
 
 def _can_run(operators: Operators, segment: FtSegment) -> bool:
-    """Whether tiles that compute their halos again can run it: a chain of operators with rules."""
+    """Whether tiles that compute their halos again can run it: a chain of operators with tile
+    rules, or a graph of operators with row rules.
+    """
+    if not operators.nameable(segment.start, segment.end) or "H" not in segment.dimensions:
+        return False
+    if not _is_chain(operators, segment):
+        return _graph(operators, segment) is not None
+    return "W" in segment.dimensions
+
+
+def _is_chain(operators: Operators, segment: FtSegment) -> bool:
     chain = chain_of(operators, segment)
-    named = operators.nameable(segment.start, segment.end)
-    return named and chain is not None and all(rule_of(call.op) is not None for call in chain)
+    return chain is not None and all(rule_of(call.op) is not None for call in chain)
+
+
+def _graph(operators: Operators, segment: FtSegment) -> BandedCalls | None:
+    """All calls of a segment with forks and joins; None where tiles of rows cannot run it."""
+    first, last = (operators.calls[place].name for place in (segment.start, segment.end))
+    try:
+        return graph_calls(operators.trace, first, last)
+    except ConfigError:
+        return None
 
 
 def obstacles(operators: Operators) -> dict[str, str]:
     """{forward call that cannot be tiled in rows: why}."""
-    return {call.name: obstacle(call.op) for call in operators.calls if rule_of(call.op) is None}
+    trace = operators.trace
+    found = {}
+    for call in operators.calls:
+        rows = row_rule_of(call.op, specs_of(trace, call.ins))
+        if rule_of(call.op) is None and (rows is None or rows.reduces):
+            found[call.name] = obstacle(call.op)
+    return found
 
 
 def at_least_bytes(operators: Operators, offer: Offer, granule: Granule) -> int:
@@ -227,12 +259,48 @@ def _offer(
         ends = [operators.calls[place] for place in (segment.start, segment.end)]
         if min(operators.trace.variables[ends[1].outs[0]].shape[2:]) < tiles:
             return None
-        rows, columns = tiled_ratios(operators, segment, (tiles, tiles))
-        for place, r, c in zip(range(segment.start, segment.end + 1), rows, columns, strict=True):
-            forward, backward = times.forward[place], times.backward[place]
-            extra_ns += (2 * forward + backward) * r * c - forward - backward
-        names.append(f"tile:{tiles}x{tiles}:{ends[0].name}:{ends[1].name}")
+        chain = _is_chain(operators, segment)
+        extra_ns += (_extra_of_tiles if chain else _extra_of_rows)(operators, segment, tiles, times)
+        grid = f"{tiles}x{tiles}" if chain else f"{tiles}x1"
+        names.append(f"tile:{grid}:{ends[0].name}:{ends[1].name}")
     work = times.work(extra_ns)
     through = ", ".join(operators.calls[segment.end].name for segment in segments)
     why = f"the least work of all partitions and grids that fit: segments end at {through}"
     return Offer(tuple(names), work, why=why)
+
+
+def _extra_of_tiles(
+    operators: Operators, segment: FtSegment, tiles: int, times: OperatorTimes
+) -> float:
+    """What a chain in tiles x tiles computes more, in nanoseconds."""
+    rows, columns = tiled_ratios(operators, segment, (tiles, tiles))
+    extra_ns = 0.0
+    for place, r, c in zip(range(segment.start, segment.end + 1), rows, columns, strict=True):
+        forward, backward = times.forward[place], times.backward[place]
+        extra_ns += (2 * forward + backward) * r * c - forward - backward
+    return extra_ns
+
+
+def _extra_of_rows(
+    operators: Operators, segment: FtSegment, tiles: int, times: OperatorTimes
+) -> float:
+    """The same of a graph in tiles of rows, whose gradients are gathered."""
+    calls = _graph(operators, segment)
+    assert calls is not None, "such segments are left out"
+    first, second = rows_computed(operators.trace, calls, tiles)
+    gradients: dict[int, float] = {}
+    for call in calls.backward:
+        if call.forward_of is not None:
+            most = max(gradients.get(call.forward_of, 0.0), second.get(call.id, 0.0))
+            gradients[call.forward_of] = most
+    extra_ns = 0.0
+    for place in range(segment.start, segment.end + 1):
+        forward, backward, call = (
+            times.forward[place],
+            times.backward[place],
+            operators.calls[place],
+        )
+        if call.id in first:
+            extra_ns += forward * (first[call.id] + second.get(call.id, 0.0) - 1)
+            extra_ns += backward * (gradients.get(call.id, 1.0) - 1)
+    return extra_ns

@@ -1,0 +1,71 @@
+"""Bands for one budget of the device and one of the host: some run again, the others are moved.
+
+A segment whose forward calls run again stores its border and the rows that bands keep. One whose
+calls run once stores all that backward reads, and takes longer where that travels for longer than
+it is computed. Both memories together hold what all segments store, and the device alone the room
+of the one at work. So one dynamic programme over segments, kinds and heights finds the least time,
+and only its result is written out and planned. What `choose.py` offers knows neither budget, so
+that the least budget of all offers is the same for all; this finds only faster plans.
+
+Source: ours. Read next: `banded.py`, which asks for these once another choice has fitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ooctrain.rewrite.tile.choose import (
+    SegmentChoice,
+    best_way,
+    choices_of,
+    lasting_bytes,
+)
+from ooctrain.rewrite.tile.offers import Offer, OperatorTimes
+from ooctrain.rewrite.tile.operators import Operators
+from ooctrain.sched.planning.question import Question
+from ooctrain.units import format_bytes
+
+#: Shares of both budgets for which it is asked: estimates are no ledger.
+SHARES = (1.0, 0.85)
+
+
+def mixed_tilings(operators: Operators, times: OperatorTimes, question: Question) -> list[Offer]:
+    """The fastest by estimate, and one that needs less; none where nothing keeps to the budgets."""
+    table = {
+        ends: [kind for choice in choices for kind in _kinds(choice)]
+        for ends, choices in choices_of(operators, times, question.machine).items()
+    }
+    device = question.budget_bytes - lasting_bytes(operators)
+    host, found = host_bytes(question), dict[tuple[str, ...], Offer]()
+    for share in SHARES:
+        room = int(device * share)
+        way = best_way(table, room, room + (int(host * share) if host is not None else 1 << 62))
+        if way and way.names:
+            kept = sum(choice.kept_bytes for choice in way.choices)
+            why = (
+                f"the least time of all whose segments need {format_bytes(room)} at work, and "
+                f"store no more than fits there and on the host"
+            )
+            offer = Offer(way.names, times.work(way.extra_ns), kept, question.budget_bytes, why=why)
+            found.setdefault(way.names, offer)
+    return list(found.values())
+
+
+def host_bytes(question: Question) -> int | None:
+    """What may be stored on the host besides the inputs; None: as much as one likes."""
+    budget = question.host_budget_bytes
+    if budget is None:
+        budget = question.machine.host_bytes
+    inputs = (v.nbytes for v in question.trace.variables if v.kind == "input")
+    return None if budget is None else budget - sum(inputs)
+
+
+def _kinds(choice: SegmentChoice) -> Iterator[SegmentChoice]:
+    """A way to run a segment, and, if it computes bands again, the same that keeps all it made."""
+    yield choice
+    if choice.once_bytes:
+        yield replace(
+            choice, name=choice.name.replace("bands_again:", "bands:"),
+            extra_ns=choice.once_ns + choice.late_ns, stored_bytes=choice.once_bytes,
+        )  # fmt: skip
