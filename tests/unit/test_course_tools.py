@@ -122,7 +122,7 @@ def in_wheel(folder, script, *arguments):
         ("window_planner", "plan lenet --budget 60% --planner window", "plan lenet --budget 60%"),
         ("recompute_chain", "plan lenet --budget 60% --planner rotor", "plan lenet --budget 60%"),
         ("best_fit", "plan lenet --budget 60% --allocator best-fit", "plan lenet --budget 60%"),
-        ("tiling", "plan lenet --budget 60% --planner banded", "plan lenet --budget 60%"),
+        ("tiling", "", "plan lenet --budget 60%"),
         ("allocator_law", "", "plan lenet --budget 60%"),
     ],
 )  # fmt: skip
