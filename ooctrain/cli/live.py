@@ -20,7 +20,7 @@ from rich.live import Live
 from rich.text import Text
 
 from ooctrain.cli.options import Extent
-from ooctrain.cli.run_record import WARMUP_STEPS, TrainingRun
+from ooctrain.cli.run.run_record import WARMUP_STEPS, TrainingRun
 from ooctrain.cli.terminal import bar_blocks
 from ooctrain.report.holdings import held_at_peak
 from ooctrain.report.text import flowing, lanes, memory_bar, spark

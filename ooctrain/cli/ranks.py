@@ -20,8 +20,8 @@ import numpy as np
 
 from ooctrain.cli import exit_status
 from ooctrain.cli.options import RankOptions, Workload
-from ooctrain.cli.run_files import config_of
-from ooctrain.cli.run_record import RunOptions
+from ooctrain.cli.run.run_files import config_of
+from ooctrain.cli.run.run_record import RunOptions
 from ooctrain.cli.streams import say
 from ooctrain.cli.training import tilings_of
 from ooctrain.cli.workload import Task

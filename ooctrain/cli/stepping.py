@@ -17,7 +17,7 @@ from typing import Any
 from rich.text import Text
 
 from ooctrain.cli.live import Lines
-from ooctrain.cli.run_record import TrainingRun
+from ooctrain.cli.run.run_record import TrainingRun
 from ooctrain.report.text import memory_bar
 from ooctrain.sched.list_words import ListGuide
 from ooctrain.train import Trainer

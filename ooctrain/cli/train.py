@@ -39,8 +39,8 @@ from ooctrain.cli.ranks import (
     ranks_of_run,
     with_cores,
 )
-from ooctrain.cli.run_files import take_up
-from ooctrain.cli.run_record import (
+from ooctrain.cli.run.run_files import take_up
+from ooctrain.cli.run.run_record import (
     WARMUP_STEPS,
     RunOptions,
     RunRecord,

@@ -22,8 +22,8 @@ import numpy as np
 
 from ooctrain.cli.limits import all_rewrites
 from ooctrain.cli.options import Extent, MemoryOptions, Workload
-from ooctrain.cli.run_files import learning_rate, restore_run, save_run
-from ooctrain.cli.run_record import WARMUP_STEPS, EpochEnd, RunRecord, TrainingRun
+from ooctrain.cli.run.run_files import learning_rate, restore_run, save_run
+from ooctrain.cli.run.run_record import WARMUP_STEPS, EpochEnd, RunRecord, TrainingRun
 from ooctrain.cli.schedules import RunLength, find_schedule
 from ooctrain.cli.workload import Task, link_rate, make_task, threads_of
 from ooctrain.data import DataLoader

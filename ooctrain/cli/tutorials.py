@@ -28,6 +28,7 @@ def tutorials() -> None:
 def list_command() -> None:
     """List all of them, in the order of the course."""
     table = plain_table("kind", "path", "title", "minutes", left=("kind", "path", "title"))
+    table.columns[1].no_wrap = True  # it is typed or copied
     for lesson in lessons():
         minutes = "" if lesson.minutes is None else str(lesson.minutes)
         table.add_row(lesson.kind, Text(lesson.path), Text(lesson.title), minutes)

@@ -88,7 +88,7 @@ class _RecordFile(msgspec.Struct):
     budget_bytes: Count | None = None
     phases: dict[str, str] | None = None
     holdings: list[tuple[str, Group, Count, Finite, Finite]] | None = None
-    list: Any = None
+    listed: Any = msgspec.field(default=None, name="list")
     model: Any = None
     batch: Any = None
     planner: Any = None
@@ -154,7 +154,7 @@ def _record(file: _RecordFile) -> Record:
         if _in_order(f"$.holdings[{place}]", *row[3:])
     )  # fmt: skip
     phases = {str(call): str(phase) for call, phase in (file.phases or {}).items()}
-    listed = list_from_json(file.list) if file.list else None
+    listed = list_from_json(file.listed) if file.listed else None
     if listed and any(event.index >= len(listed.lines) for event in file.timeline.events):
         raise ValueError("an instruction ran that the list does not have")
     return Record(_title(file), _timeline(file.timeline), file.budget_bytes, phases, rows, listed)

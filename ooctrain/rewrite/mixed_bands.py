@@ -4,10 +4,10 @@ A segment whose forward calls run again stores its border and the rows that band
 calls run once stores all that backward reads, and takes longer where that travels for longer than
 it is computed. Both memories together hold what all segments store, and the device alone the room
 of the one at work. So one dynamic programme over segments, kinds and heights finds the least time,
-and only its result is written out and planned. What `choose.py` offers knows neither budget, so
-that the least budget of all offers is the same for all; this finds only faster plans.
+and only its result is written out and planned. What `tile/choose.py` offers knows neither budget,
+so that the least budget of all offers is the same for all; this finds only faster plans.
 
-Source: ours. Read next: `banded.py`, which asks for these once another choice has fitted.
+Source: ours. Read next: `tile/banded.py`, which asks for these once another choice has fitted.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from ooctrain.sched.ledger import Issued, lane_of, walk
@@ -48,10 +49,15 @@ def time_issued(
 def _network(schedule: Schedule, trace: Trace, machine: Machine) -> NetworkLane | None:
     if all(getattr(call.op, "sends", None) is None for call in trace.calls):
         return None
-    # Late: only a step of several ranks needs it, and whoever proves a plan needs little.
-    from ooctrain.sched.network import lane_of_network
+    return _rare()[0].lane_of_network(schedule, trace, machine)
 
-    return lane_of_network(schedule, trace, machine)
+
+def _rare() -> tuple[ModuleType, ModuleType]:
+    # Late: only a step of several ranks, or a measured machine, needs one of them, and whoever
+    # proves a plan needs little.
+    from ooctrain.sched import interference, network
+
+    return network, interference
 
 
 def times_ns(
@@ -63,11 +69,8 @@ def times_ns(
     work, shared_link = durations_ns(schedule, trace, machine), machine.link == "shared"
     if machine.interference == 1.0:
         return start_times(issued, work, shared_link, network)
-    # Late: only a measured machine needs that clock, and whoever proves a plan needs little.
-    from ooctrain.sched.interference import interfered_times
-
     slowdown = Fraction(machine.interference).limit_denominator(1000)
-    return interfered_times(issued, work, shared_link, slowdown, network)
+    return _rare()[1].interfered_times(issued, work, shared_link, slowdown, network)
 
 
 def durations_ns(schedule: Schedule, trace: Trace, machine: Machine) -> list[int]:

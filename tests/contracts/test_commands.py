@@ -135,7 +135,7 @@ BLOCKS = re.findall(r"```python\n(.*?)```", GPU_PAGE.read_text(encoding="utf-8")
 #: Pages whose one block of Python other tests run.
 RUN_BY = {
     "README.md": "test_docs.py", "allocators.md": "test_docs.py", "puzzles.md": "test_puzzles.py",
-    "schedule.md": "test_list_text.py",
+    "schedule.md": "test_list_text.py", "planners.md": "test_reorder.py",
 }  # fmt: skip
 
 

@@ -287,6 +287,6 @@ def test_a_budget_larger_than_the_machine_is_refused(name):
 def test_plan_prints_the_gap_to_the_least(name, told, capsys):
     words = ["plan", "lenet", "--batch", "64", "--planner", "window", "--budget", "40%"]
     assert main([*words, "--machine", "v100-pcie", "--allocator", name]) == 0
-    printed = capsys.readouterr().out
+    printed = " ".join(capsys.readouterr().out.split())
     assert (f"{name} reserves" in printed) == told
     assert ("the least that any allocator needs" in printed) == told

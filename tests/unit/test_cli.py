@@ -115,7 +115,7 @@ WRONG = {
     ),
     "no record": (["report", "none.json"], "no record: No such file or directory\n"),
     "no log": (["replay", "none.jsonl"], "cannot be read: No such file or directory\n"),
-    "no assignment": (["grade", "none"], "rubric of an assignment: No such file or directory\n"),
+    "no assignment": (["grade", "none"], "no assignment is called 'none'\n"),
     "no calibration": (
         ["plan", *SMALL, "--machine", "none.json"],
         "this library: No such file or directory\n",

@@ -18,7 +18,7 @@ from support.strategies import Case, cases
 from ooctrain.cli import main
 from ooctrain.cli.live import Lines, Pace, Redrawn, shown
 from ooctrain.cli.options import Extent
-from ooctrain.cli.run_record import EpochEnd, RunRecord
+from ooctrain.cli.run.run_record import EpochEnd, RunRecord
 from ooctrain.cli.stepping import PROMPT
 from ooctrain.execution.checkpoint import load
 from ooctrain.explain import explain_code
@@ -221,7 +221,7 @@ class FakeTrainer:
 def a_run():
     """A run that never trains: its records are filled by the tests."""
     import ooctrain as oc
-    from ooctrain.cli.run_record import RunOptions, TrainingRun
+    from ooctrain.cli.run.run_record import RunOptions, TrainingRun
     from ooctrain.execution.prepare import Settings, prepare
 
     trace = oc.trace(oc.models.build("lenet"), (8, 3, 32, 32))

@@ -116,7 +116,7 @@ def test_of_a_long_curve_the_peak_is_drawn():
     peak_at = 11_234
     ledger = (*found.ledger[:peak_at], (float(peak_at), 700), *found.ledger[peak_at + 1 :])
     with_peak = replace(found, ledger=ledger, peak_bytes=700)
-    assert "700 B" in with_peak._repr_svg_()
+    assert "700 bytes" in with_peak._repr_svg_()
     line = ElementTree.fromstring(with_peak._repr_svg_()).find(
         "{http://www.w3.org/2000/svg}polyline"
     )

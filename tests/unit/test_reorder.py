@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
+from contracts.test_docs import python_in
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from properties.test_rewrites_of_calls import SCALARS, initial, same
@@ -125,6 +127,13 @@ def test_it_keeps_the_laws_of_rewrites():
 def test_networks_with_branches_hold_less(name, batch, image_size):
     step = step_trace(name, batch, image_size)
     assert trace_peak_bytes(reorder(step)) < trace_peak_bytes(step)
+
+
+def test_the_figure_in_the_docs_is_what_it_prints(capsys):
+    page = Path(__file__).parents[2] / "docs" / "planners.md"
+    block = python_in(page)
+    exec(compile(block, page.name, "exec"), {})
+    assert capsys.readouterr().out.strip() == block.rpartition("# ")[2].strip()
 
 
 def test_reordered_out_of_core_training_has_the_bits_of_in_core():

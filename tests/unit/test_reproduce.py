@@ -132,7 +132,8 @@ def test_claims_count_what_the_cells_say(chains):
     greedy, dynprog, vdnn, _ = chains[:4]
     slow, fast = replace(vdnn, makespan_us=3.0), replace(greedy, makespan_us=2.0)
     other = replace(dynprog, makespan_us=4.0, proposition_3_us=2.0)
-    found = {c.printed: c.here for c in offload_ratios.claims([fast, other, slow])}
+    otherwise = [replace(other, planner=name) for name in offload_ratios.ASKED_PLANNERS[-2:]]
+    found = {c.printed: c.here for c in offload_ratios.claims([fast, other, slow, *otherwise])}
     assert found["GREEDY outperforms VDNN in most cases"] == "faster in 1, slower in 0 of 1"
     assert found["DYNPROG outperforms VDNN in most cases"] == "faster in 0, slower in 1 of 1"
     assert found["DYNPROG is much more stable than VDNN"].startswith("at most 2.00: resnet18")
@@ -170,7 +171,9 @@ def test_offload_ratios_prints_draws_and_writes(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(report_of_ratios, "STEP_PLANNERS", ("greedy",))
     shown, found = reproduced("offload-ratios", tmp_path, capsys)
     assert "GREEDY outperforms VDNN" in shown
-    assert len(found["cells"]) == 2 * len(offload_ratios.QUICK_SHARES) * 4
+    assert len(found["cells"]) == 2 * len(offload_ratios.QUICK_SHARES) * len(
+        offload_ratios.ASKED_PLANNERS
+    )
     assert set(found["cells"][0]) <= documented("offload-ratios")
 
 

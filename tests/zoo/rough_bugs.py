@@ -32,13 +32,12 @@ BUGS: dict[str, tuple[str, Any, str, str, str]] = {
     ),
     "depth is not looked at": ("depth", foreign, "_depth", "1 if", "0 if"),
     "brackets in words count": ("words", foreign, "_depth", '_STRING.sub("", text)', "text"),
-    "counts of updates may be anything": (
-        "updates", checkpoint, "_checked", ", *run.updates.values()", "",
+    "the state of a run is taken as it stands": (
+        "updates", checkpoint, "_parse_state", "fitted(RunState, state)", "RunState(**state)",
     ),
-    "true is a count": (
-        "updates", checkpoint, "_whole", "isinstance(value, bool) or ", "",
+    "a field of another type is left as it stands": (
+        "fields", checkpoint, "_parse_state", "fitted(RunState, state)", "RunState(**state)",
     ),
-    "history may be anything": ("fields", checkpoint, "_checked", "run.history, ", ""),
     "only the newest file's place is looked at": (
         "in the way", checkpoint, "_make_place", ", *previous_files(target)", ",",
     ),

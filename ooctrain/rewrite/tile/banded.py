@@ -7,7 +7,7 @@ few choices around the budget. The choices are of three kinds: tilings that fit 
 tilings that fit if the values between segments are swapped, both with their forward calls written
 into the backward pass once more, and bands whose forward calls are written once, so that the
 planner decides. Once one of them has a plan, a fourth kind is tried, made for just these budgets of
-device and host, in which some segments run again and others are moved (`mixed_bands.py`).
+device and host, in which some segments run again and others are moved (`../mixed_bands.py`).
 
 Source: ours; docs/tiling.md. Read next: `choose.py`; `execution/planners.py`, where `auto` asks.
 """

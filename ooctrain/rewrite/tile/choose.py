@@ -91,7 +91,7 @@ class Costs:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class TilingWay:
     """A way through the operators up to a cut."""
 
     extra_ns: float = 0.0
@@ -103,9 +103,9 @@ class Way:
         """Of its tilings."""
         return tuple(choice.name for choice in self.choices if choice.name)
 
-    def and_then(self, choice: SegmentChoice) -> Way:
+    def and_then(self, choice: SegmentChoice) -> TilingWay:
         """And one segment more."""
-        return Way(
+        return TilingWay(
             self.extra_ns + choice.extra_ns, self.stored_bytes + choice.stored_bytes,
             (*self.choices, choice),
         )  # fmt: skip
@@ -179,7 +179,7 @@ def _moved(choice: SegmentChoice) -> SegmentChoice | None:
     return SegmentChoice(name, choice.once_ns, 0, choice.room_bytes, choice.kept_bytes)
 
 
-def best_way(table: Table, device_bytes: int, all_bytes: int) -> Way | None:
+def best_way(table: Table, device_bytes: int, all_bytes: int) -> TilingWay | None:
     """The way through all operators with the least extra work; None where none keeps to the
     limits.
 
@@ -188,7 +188,7 @@ def best_way(table: Table, device_bytes: int, all_bytes: int) -> Way | None:
         all_bytes: for the room and all that is stored by then.
     """
     cuts = 1 + max(end for _, end in table)
-    ways: list[list[Way]] = [[Way()], *([] for _ in range(cuts - 1))]
+    ways: list[list[TilingWay]] = [[TilingWay()], *([] for _ in range(cuts - 1))]
     for j in range(1, cuts):
         reached = [
             way.and_then(choice)

@@ -12,9 +12,16 @@ from ooctrain.layers.activation import Sigmoid, SigmoidGrad, Tanh, TanhGrad
 from ooctrain.layers.combine import Add, AddMasked, Constant, Scale
 from ooctrain.layers.kernels.cuda import chunks, elementwise
 from ooctrain.layers.kernels.cuda.conv import channel_bias, columns
-from ooctrain.layers.kernels.cuda.quads import channels_of, first_quads, load_channels
+from ooctrain.layers.kernels.cuda.quads import first_quads, load_channels
 from ooctrain.layers.kernels.cuda.runtime import workspace
-from ooctrain.layers.kernels.cuda.runtime.shim import Kernel, cuda, int64, kernel, why_no_ptx
+from ooctrain.layers.kernels.cuda.runtime.shim import (
+    Kernel,
+    cuda,
+    int64,
+    kernel,
+    uint32,
+    why_no_ptx,
+)
 from ooctrain.layers.kernels.cuda.table import CUDA
 from ooctrain.layers.relu import LeakyReLU, LeakyReLUGrad, ReLU, ReLUGrad
 from ooctrain.layers.update import ClipValue, ScaleBy
@@ -133,7 +140,7 @@ def test_places_beyond_32_bits():
     @kernel("void(i8[::1], f4[::1], f4[::1], u4, u4)")
     def places(found, vector, values, number, channels):
         i, j = first_quads(int64(number), cuda.threadIdx.x)
-        quad = load_channels(vector, channels_of(i, j, channels)[1], channels)
+        quad = load_channels(vector, uint32(j % int64(channels)), channels)
         if cuda.threadIdx.x == 255:
             found[0], found[1] = i, j
             values[0], values[1], values[2], values[3] = quad[0], quad[1], quad[2], quad[3]

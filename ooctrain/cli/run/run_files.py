@@ -2,7 +2,7 @@
 
 A run that is stopped and resumed ends with the bits of one that never stopped. So its file holds
 where the data and the learning rates stand, and the settings on which the bits depend; memory is
-not among them. Read next: `training.py`; `../execution/checkpoint.py` for the file itself.
+not among them. Read next: `../training.py`; `../../execution/checkpoint.py` for the file itself.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ooctrain.cli.options import Workload
-from ooctrain.cli.run_record import RunOptions, TrainingRun
+from ooctrain.cli.run.run_record import RunOptions, TrainingRun
 from ooctrain.cli.schedules import depends_on_the_end
 from ooctrain.data import DataLoader
 from ooctrain.errors import CheckpointError

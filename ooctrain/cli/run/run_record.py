@@ -1,7 +1,7 @@
 """What a training run was asked for, what it did, and the two together: data alone.
 
-The loop of `training.py` fills a `RunRecord` step by step; the display, the summary and the file of
-`--json` read it. Read next: `training.py`, `live.py`.
+The loop of `../training.py` fills a `RunRecord` step by step; the display, the summary and the file
+of `--json` read it. Read next: `../training.py`, `../live.py`.
 """
 
 from __future__ import annotations
