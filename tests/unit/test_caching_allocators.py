@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ooctrain.alloc.base import Stats
@@ -157,6 +157,7 @@ class Written:
         return min(size, missing)
 
 
+@settings(max_examples=40)
 @example(_ALL_FOUR)
 @given(SIZES)
 def test_kept_ranges_do_what_the_authors_program_does(requests):

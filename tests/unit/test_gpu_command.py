@@ -171,7 +171,7 @@ def test_a_cache_that_is_full_ends_nothing(tmp_path, monkeypatch):
 
 
 @needs_stub
-@pytest.mark.parametrize("broken", quick([{"cuInit": 999}, {"cuLibraryLoadData": 222}], 0))
+@pytest.mark.parametrize("broken", quick([{"cuInit": 999}, {"cuLibraryLoadData": 222}]))
 def test_a_broken_driver_or_compiler_ends_the_real_run_with_its_reason(tmp_path, broken):
     """Within fifteen seconds, of processor time here: other programs run beside it."""
     before = sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
