@@ -38,6 +38,12 @@ def named(trace, variables):
 # ---------------------------------------------------------------- window
 
 
+def test_the_variable_sequence_is_the_variables_of_each_call_in_turn():
+    """Each of them once for a call: an operation that reads a value twice needs it once."""
+    trace = LISTS.step("f: x -> a", "g: a a -> b", "h: b x -> c")
+    assert "".join(named(trace, trace.variable_sequence())) == "xaabbxc"
+
+
 def test_the_window_ends_with_the_variable_that_fills_one_and_a_half_budgets():
     """At f the window holds x, a, b, c, d, y: 60 bytes, of a budget of 40; z is the eighth."""
     trace = LISTS.step("f: x -> a", "g: a -> b", "h: b -> c", "k: c -> d", "l: d y -> e",
