@@ -1,13 +1,16 @@
 """Tests, run while one function of the library raises: what does not fail, does not test it.
 
-A test that passes on wrong code says nothing about it. The least that a test named beside a function
-must do is to notice that the function is gone. So its code is replaced by an exception, of a class
-the code of what it does, and of a table all entries are removed; then the tests run, each set in a
-process that is forked from one which has loaded the library, since loading takes most of the time.
+A test that passes on wrong code says nothing about it. The least that a test named beside a
+function must do is to notice that the function is gone. So its code is replaced by an exception, of
+a class the code of what it does, and of a table all entries are removed. Then the tests run, each
+set in a process that is forked from one which has loaded the library, since that takes most of the
+time.
 
-    echo '[["ooctrain.units.format_bytes", ["tests/unit/test_units.py"]]]' | python -m support.broken
+    echo '[["ooctrain.units.format_bytes", ["tests/unit/test_units.py"]]]' |
+        python -m support.broken
 
-prints a JSON list: for each pair whether a test failed. Read next: `contracts/test_papers_break.py`.
+prints a JSON list: for each pair whether a test failed. Read next:
+`contracts/test_papers_break.py`.
 """
 
 from __future__ import annotations
@@ -65,13 +68,15 @@ def functions_of(owner: Any, what: Any) -> Iterator[FunctionType]:
 
 def raising(code: CodeType) -> CodeType:
     """Code that raises, in the place of other code with the same free variables."""
-    free = "".join(f"    {name} = None\n" for name in code.co_freevars)
-    text = (
-        f"def around():\n{free}    def broken(*_, **__):\n        {'; '.join(code.co_freevars)}\n"
-    )
-    text = text if code.co_freevars else "def around():\n    def broken(*_, **__):\n"
-    text += "        from support.broken import BrokenError\n        raise BrokenError\n"
-    text += "    return broken\n"
+    names_of = [f"    {name} = None\n" for name in code.co_freevars]
+    reads = [f"        {name}\n" for name in code.co_freevars]
+    text = "".join(
+        (
+            "def around():\n", *names_of, "    def broken(*_, **__):\n", *reads,
+            "        from support.broken import BrokenError\n        raise BrokenError\n",
+            "    return broken\n",
+        )
+    )  # fmt: skip
     names: dict[str, Any] = {}
     exec(text, names)
     return names["around"]().__code__
