@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
@@ -23,6 +24,8 @@ from ooctrain.cli.reproduce import EXPERIMENTS
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAPERS, ERRATA = ROOT / "docs/papers.md", ROOT / "docs/errata.md"
 STATUSES = ("executed", "simulated", "differs because", "not yet", "text", "as Eq.")
+NO_EVIDENCE = "—"
+EVIDENCE = ("proved", "executed on cpu", "executed on GPU", "simulated", NO_EVIDENCE)
 #: how many of each numbered item a paper has
 NUMBERED = {
     "000": {"Eq.": 2, "Fig.": 5, "Table": 1},
@@ -70,9 +73,12 @@ def quoted(cell: str) -> list[str]:
 
 
 @column("row", PAPER_ROWS, ids=str)
-def test_a_row_has_six_columns_and_a_status(row: Row) -> None:
-    assert len(row.cells) == 6, row.cells
-    item, says, function, test, command, status = row.cells
+def test_a_row_has_seven_columns_a_status_and_evidence(row: Row) -> None:
+    assert len(row.cells) == 7, row.cells
+    item, says, function, test, command, status, evidence = row.cells
+    assert evidence in EVIDENCE
+    assert (evidence == NO_EVIDENCE) == status.startswith(("text", "not yet")), status
+    assert evidence == "simulated" or not status.startswith("simulated"), status
     assert item
     assert says
     assert status.startswith(STATUSES), status
@@ -81,6 +87,16 @@ def test_a_row_has_six_columns_and_a_status(row: Row) -> None:
         assert quoted(function) or quoted(test) or quoted(command), "nothing that shows it"
     for cell in (function, test, command):
         assert quoted(cell) or cell == "—"
+
+
+def test_the_page_counts_its_evidence() -> None:
+    rows, found = len(PAPER_ROWS), Counter(row.cells[6] for row in PAPER_ROWS)
+    counts = ", ".join(
+        f"{'none' if kind == NO_EVIDENCE else kind} {found[kind]}" for kind in EVIDENCE
+    )
+    gpu = f"GPU: {found['executed on GPU']} of {rows}."
+    text = PAPERS.read_text(encoding="utf-8")
+    assert f"\nEvidence of {rows} rows: {counts}. {gpu}\n" in text
 
 
 @column("name", sorted({n for row in PAPER_ROWS for n in quoted(row.cells[2])}))

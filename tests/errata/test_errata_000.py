@@ -14,11 +14,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from unit.test_list_planners import step
+from unit.test_swap_planners import listed, readers_at, ways_back
 
-from ooctrain.sched.schedule import Fence, Free, Run, Schedule, SwapOut
+from ooctrain.experiments.paper_000 import table1
+from ooctrain.sched.planners.lms.lms import LevelGraph, Lms
+from ooctrain.sched.planners.window.window import SlidingWindow
+from ooctrain.sched.schedule import Fence, Free, Run, Schedule, SwapIn, SwapOut
 from ooctrain.sched.simulate import simulate
 from ooctrain.step.builder import TraceBuilder
 from ooctrain.step.machine import Machine
+
+UNIT = Machine("unit", 1, 1, link_bytes_per_us=1, link="duplex")
 
 
 def test_000_window_sum() -> None:
@@ -31,6 +38,15 @@ def test_000_window_sum() -> None:
     # 8 + 1 + 1 + 1 bytes are all there is.
     assert _reach(functions, sizes, window=11, unique=True) == 3
     assert sum(sizes.values()) == 11
+    # The planner of this library with a window of the budget: c comes early, or as late as can be.
+    empty = dict.fromkeys("pqr", 0)
+    trace = step("f: a w -> p", "g: b w -> q", "h: c w -> r", sizes={**sizes, **empty})
+    words = {
+        count: listed(SlidingWindow(size=1, count=count).plan(trace, 11, UNIT), Run, SwapIn)
+        for count in ("unique", "occurrence")
+    }
+    assert words["unique"].index("in c") < words["unique"].index("run f")
+    assert words["occurrence"].index("in c") > words["occurrence"].index("run f")
 
 
 def _reach(
@@ -62,6 +78,14 @@ def test_000_window_and_budget() -> None:
     # ... but only the wider window, 1.5 times the budget in the authors' code, sees it.
     assert window_is_budget == 1
     assert window_is_more == 2
+    # With a call before, so that there is time for it: in, a, out and next are 10 bytes.
+    trace = step("f: in -> a", "g: a -> out", "h: next -> end",
+                 sizes={"in": 2, "a": 1, "out": 5, "next": 2, "end": 2})  # fmt: skip
+    early = {}
+    for size in (1.0, 1.5):
+        words = listed(SlidingWindow(size).plan(trace, budget, UNIT), Run, SwapIn)
+        early[size] = words.index("in next") < words.index("run f")
+    assert early == {1.0: False, 1.5: True}
 
 
 def test_000_function_that_does_not_fit() -> None:
@@ -75,6 +99,9 @@ def test_000_function_that_does_not_fit() -> None:
     assert _runs(functions, sizes, budget=7, cancel=True) == 2  # x1's prefetch is taken back
     largest_need = 6
     assert largest_need <= 7
+    trace = step("f: x0 -> y0", "g: x1 -> y1", sizes=sizes)
+    words = listed(SlidingWindow(9.0).plan(trace, 7, UNIT), Run, SwapIn)
+    assert words == ["in x0", "run f", "in x1", "run g"]
 
 
 def _runs(
@@ -112,6 +139,9 @@ def test_000_lms_threshold(rule: str, saved_bytes: int) -> None:
         for name, (_, distance) in edges.items()
         if (distance <= threshold if rule == "printed" else distance >= threshold)
     }
+    # The library swaps the long edge, and it alone.
+    assert ways_back(LevelGraph(readers_at(13)), Lms(threshold, 0)) == [11]
+    assert ways_back(LevelGraph(readers_at(2)), Lms(threshold, 0)) == []
     # Memory is saved only while the next reader is not yet near.
     assert sum(edges[name][0] for name in chosen if edges[name][1] > 2) == saved_bytes
 
@@ -140,7 +170,10 @@ def test_000_wait_blocks_only_claims() -> None:
 
 def test_000_batch_1444_and_ratio() -> None:
     """Section 5.1 prints batch 1,444 and 1.6 x; table 1 and the abstract have 1440 and 1.55 x."""
-    largest_with_addressing, largest_without = 1440, 928
+    printed = {method.name: method.printed for method in table1.METHODS}
+    largest_with_addressing = max(printed[table1.SCHEDULE_VA])
+    largest_without = max(printed[table1.SCHEDULE])
+    assert largest_without == max(printed[table1.LMS]) == 928
     assert round(largest_with_addressing / largest_without, 2) == 1.55
     assert round(1444 / largest_without, 1) == 1.6
     assert largest_with_addressing != 1444

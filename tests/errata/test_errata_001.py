@@ -7,14 +7,19 @@ sections 3.1, 4.4, tables 1 and 2. The table of errata is docs/errata.md.
 
 from __future__ import annotations
 
+from unit.test_swap_planners import step
+
+from ooctrain.experiments.paper_001 import hybrid_printed
+from ooctrain.sched.planners.lms.lms import LevelGraph, Lms
+from ooctrain.sched.planners.lms.lms_auto import search
+
 #: table 1, ResNet50: image size -> (swapout_threshold, swapin_ahead), data swapping, hybrid
 RESNET50 = {
-    4500: ((593, 49), (593, 68)),
-    5000: ((529, 30), (529, 34)),
-    5500: ((501, 28), (477, 25)),
-    6000: ((463, 23), (463, 30)),
-    6500: ((429, 17), (429, 25)),
-    7000: ((399, 9), (399, 9)),
+    size: tuple(
+        (tuned.swapout_threshold, tuned.swapin_ahead)
+        for tuned in (hybrid_printed.RESNET50.swap[size], hybrid_printed.RESNET50.hybrid[size])
+    )
+    for size in range(4500, 7001, 500)
 }
 
 
@@ -37,6 +42,13 @@ def test_001_levels_of_edited_graph() -> None:
     edited["conv.bwd"] = ("relu.bwd", "conv")
     distance = [g["conv.bwd"] - g["conv"] for g in (levels(plain), levels(edited))]
     assert distance == [4, 5]
+    # So LMS levels them: x is conv's input, r relu's output, made once more in the second.
+    steps = (
+        step("f1: x -> c", "f2: c -> r", "f3: r -> l", "b2: l r -> gr", "b1: gr c -> gc"),
+        step("f1: x -> c", "f2: c -> r", "f3: r -> l", "b0: c l -> s", "b2: l s -> gr",
+             "b1: gr c -> gc"),
+    )  # fmt: skip
+    assert [graph.level[-1] - graph.level[0] for graph in map(LevelGraph, steps)] == [4, 5]
     # The same edge is swapped at threshold 5 in one graph and not in the other.
     assert [d >= 5 for d in distance] == [False, True]
 
@@ -60,3 +72,7 @@ def test_001_tuning_has_no_time() -> None:
     ahead = max(a for t, a in times if t == threshold)
     assert times[threshold, ahead] == 9
     assert min(times.values()) == 5
+    feasible = {*times, (1, 1)}
+    fits = lambda lms: (lms.swapout_threshold, lms.swapin_ahead) in feasible  # noqa: E731
+    found = search(Lms(1, 1, 0), 6, fits)
+    assert (found.swapout_threshold, found.swapin_ahead) == (3, 1)

@@ -17,6 +17,11 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from ooctrain.sched.planners.dynprog.dynprog_search import in_slots, solve
+from ooctrain.sched.planning.chain_view import chain_view
+from ooctrain.step.chain import chain as trace_of
+from ooctrain.step.machine import Machine
+
 
 @dataclass(frozen=True)
 class Chain:
@@ -281,6 +286,8 @@ def test_002_bandwidth_unit() -> None:
     )
     truth = Search(in_units_of_b, 7, (0,), ordered=True).makespan()
     assert 2 * sizes_bytes[0] / bandwidth == truth == 12
+    machine = Machine("unit", 1, 1, link_bytes_per_us=bandwidth)
+    assert sum(machine.transfer_ns(sizes_bytes[0], way) for way in ("out", "in")) == 1000 * truth
     assert 2 * bandwidth * sizes_bytes[0] != truth
     # Proposition 3, which divides by B, is a bound for the corrected assumption.
     assert 2 * (peak_bytes(in_units_of_b) - 7) <= truth
@@ -412,6 +419,15 @@ def test_002_slots_rounding() -> None:
     )
     assert down >= truth  # a promise that a schedule can keep
     assert up < truth  # F_1 would start before there is room
+    machine = Machine("unit", 1, 1, link_bytes_per_us=1, link="shared")
+    times, extra = (chain.time_f, chain.time_b), (chain.extra_f, chain.extra_b)
+    view = chain_view(trace_of(chain.x, chain.y, *times, *extra), machine)
+    idle = {}
+    for way in ("down", "up"):
+        found = solve(in_slots(view, memory, machine, slot, way))
+        assert found is not None
+        idle[way] = found.idle_us
+    assert idle["down"] + chain.compute >= truth > idle["up"] + chain.compute
 
 
 def test_002_k_range() -> None:

@@ -16,6 +16,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from unit.test_swap_planners import step
+
+from ooctrain.sched.planners.hmms import Offloadable, ends_of_offload, offloadable_storages
+from ooctrain.split import boundaries
+from ooctrain.step.machine import Machine
+from ooctrain.step.op import Window
+
+UNIT = Machine("unit", 1, 1, link_bytes_per_us=1, link="duplex")
 
 # --------------------------------------------------------------------------------------------------
 # -------
@@ -79,6 +87,17 @@ def part_sizes(split: Split, printed: bool) -> list[int]:
     return sizes
 
 
+def ours(split: Split) -> list[int]:
+    """Outputs of each part with the paddings of the library."""
+    window = Window(split.k, split.s, pad_lo=split.p_b, pad_hi=split.p_e)
+    found = boundaries.paddings(window, split.outputs, split.inputs)
+    ends = (*split.inputs[1:], split.width)
+    return [
+        (end - lo + before + behind - split.k) // split.s + 1
+        for lo, end, (before, behind) in zip(split.inputs, ends, found, strict=True)
+    ]
+
+
 def test_004_padding_begin() -> None:
     """p_{i,b} = I_i + p_b - (O_i - 1) s makes every part but the first one output too wide; O_i s
     is right.
@@ -89,6 +108,7 @@ def test_004_padding_begin() -> None:
             b - a for a, b in zip(split.outputs, (*split.outputs[1:], split.out_width), strict=True)
         ]
         assert part_sizes(split, printed=False) == wanted
+        assert ours(split) == wanted
         right += 1
         printed_right += part_sizes(split, printed=True) == wanted
     assert (right, printed_right) == (1000, 0)
@@ -105,6 +125,7 @@ def test_004_boundary_index() -> None:
     assert lower == window(first_output).start
     # Right after the window of the last output of part i - 1.
     assert upper == window(first_output - 1).stop
+    assert boundaries.allowed(Window(k, s, pad_lo=p_b, pad_hi=p_b), first_output) == (lower, upper)
     next_first_output = 8  # O_{i+1}, as the text says
     assert lower != window(next_first_output).start
 
@@ -123,6 +144,7 @@ def test_004_stochastic_empty_range() -> None:
     low, high = math.ceil((1 - wiggle) * width / parts), math.floor((1 + wiggle) * width / parts)
     assert low > high
     nearest = round(1 * width / parts)
+    assert boundaries.wiggle(1, width, parts, wiggle) == (nearest, nearest)
     assert 0 < nearest < width  # the corrected rule: the nearest boundary where the range is empty
 
 
@@ -223,6 +245,13 @@ def test_004_balance_clamp(clamp: bool, expected: int) -> None:
     operations = [Operation(100, ()), Operation(1, ("a",)), Operation(60, ()), Operation(1, ())]
     plan = offload_plan(operations, {"a": 50}, 1, clamp=clamp, last_reader=True)
     assert stall(operations, {"a": 50}, plan) == expected
+    # The planner of the library frees where the clamped plan does.
+    if clamp:
+        trace = step("f1: x -> q", "f2: q -> a", "f3: a -> b", "f4: b -> c", "f5: c -> d",
+                     "b1: d a -> g", sizes={"a": 15})  # fmt: skip
+        a = Offloadable(trace.variable_by_name["a"].id, 15, True, leaves_with=2, needed_by=5)
+        freed = {call: gone for call, gone in ends_of_offload(trace, [a], UNIT).items() if gone}
+        assert freed == {3: [a.var]}
 
 
 def test_004_no_budget() -> None:
@@ -269,3 +298,7 @@ def test_004_input_with_several_readers(last_reader: bool) -> None:
         "skip" in later.reads for index in freed_after for later in operations[index + 1 :]
     )
     assert too_early is not last_reader
+    trace = step("f1: skip -> a", "f2: a -> b", "f3: b skip -> c", "b3: c b -> gb",
+                 "b1: gb skip -> g")  # fmt: skip
+    found = {storage.var: storage for storage in offloadable_storages(trace)}
+    assert found[trace.variable_by_name["skip"].id].leaves_with == 2

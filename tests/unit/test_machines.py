@@ -8,6 +8,7 @@ import math
 import pytest
 
 from ooctrain.errors import ConfigError
+from ooctrain.step import presets
 from ooctrain.step.machine import Machine
 from ooctrain.step.presets import (
     ALIASES,
@@ -34,6 +35,7 @@ PRINTED = {
 def test_presets_hold_the_papers_numbers(name):
     device_bytes, host_bytes, rate, link = PRINTED[name]
     preset = machine(name)
+    assert preset == getattr(presets, name.replace("-", "_"))()
     assert (preset.device_bytes, preset.host_bytes, preset.link) == (device_bytes, host_bytes, link)
     assert rate is None or preset.out_bytes_per_us == preset.in_bytes_per_us == rate
 

@@ -10,10 +10,11 @@ differ, `rule` chooses: "paper" swaps edges from the threshold on and begins `sw
 before the reader to look for a call that triggers a swap-in; "code" swaps edges longer than the
 threshold and begins one level earlier. Paper 001 does not say which readers share a trip: that is
 the code's. Departures: among the calls that could trigger a swap-in the code picks any element of a
-set, we the last one in trace order; it skips tensors of fewer than two dimensions, we do not; a
-swap-out is waited for when its bytes are needed, oldest first, where TensorFlow frees a tensor as
-soon as it is out. Erratum: paper 000 quotes the rule as distance <= threshold; the code and paper
-001 swap long edges. Read next: `lms_auto.py`, `lms_grid.py`.
+set, we the last one in trace order; it looks up to ten levels further back for one, which no level
+of ours needs; it skips tensors of fewer than two dimensions, we do not; a swap-out is waited for
+when its bytes are needed, oldest first, where TensorFlow frees a tensor as soon as it is out.
+Erratum: paper 000 quotes the rule as distance <= threshold; the code and paper 001 swap long edges.
+Read next: `lms_auto.py`, `lms_grid.py`.
 """
 
 from __future__ import annotations
@@ -39,8 +40,6 @@ from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
 
-#: The authors' code looks so many levels further back for a call that can trigger a swap-in.
-LEVELS_TO_SEARCH = 10
 Rule = Literal["paper", "code"]
 
 
@@ -145,14 +144,12 @@ class LevelGraph:
 
     def trigger(self, reader: int, ahead: int) -> int:
         """The call after which a swap-in for a reader is listed: the last ancestor `ahead` levels
-        before it, or a few levels further back; else the call right before it.
+        before it; else the call right before it.
         """
         wanted = self.level[reader] - ahead
-        if ahead:
-            for level in range(wanted, max(0, wanted - LEVELS_TO_SEARCH - 1), -1):
-                candidates = self._ancestors[reader] & self._at_level[level]
-                if candidates:
-                    return candidates.bit_length() - 1
+        if ahead and wanted > 0:
+            # There is one: whoever is at a level reads a result of the level below.
+            return (self._ancestors[reader] & self._at_level[wanted]).bit_length() - 1
         return reader - 1
 
     def trips(self, lms: Lms) -> Iterator[Trip]:

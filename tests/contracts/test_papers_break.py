@@ -1,0 +1,66 @@
+"""Each row of docs/papers.md names a test that fails when the function it names does not work.
+
+In: rows with a function and a test. Out: whether the function is right, which the tests themselves
+say. The one idea: a test that passes although the function raises says nothing about it
+(`support/broken.py`, where also what a class and a table without their work are).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from contracts.test_papers_map import PAPER_ROWS, quoted
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def named() -> dict[tuple[str, tuple[str, ...]], list[str]]:
+    """{(function, its tests): the rows that name both}."""
+    found: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for row in PAPER_ROWS:
+        tests = tuple(quoted(row.cells[3]))
+        for function in quoted(row.cells[2]) if tests else ():
+            found.setdefault((function, tests), []).append(str(row))
+    return found
+
+
+def broken(pairs: Sequence[tuple[str, Sequence[str]]]) -> list[bool]:
+    """For each pair of a function and tests whether one of them fails without the function."""
+    paths = os.pathsep.join((str(ROOT), str(ROOT / "tests")))
+    done = subprocess.run(
+        [sys.executable, "-m", "support.broken"], input=json.dumps(pairs), cwd=ROOT, text=True,
+        capture_output=True, check=True, env={**os.environ, "PYTHONPATH": paths, "CI": "1"},
+    )  # fmt: skip
+    found: list[bool] = json.loads(done.stdout)
+    return found
+
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+
+
+@needs_fork
+@pytest.mark.slow
+def test_each_row_has_a_test_that_fails_without_its_function() -> None:
+    pairs = named()
+    assert len(pairs) > 90
+    noticed = dict(zip(pairs, broken(list(pairs)), strict=True))
+    silent = [(row, *pair) for pair, rows in pairs.items() for row in rows if not noticed[pair]]
+    assert not silent, "\n".join(map(str, silent))
+
+
+@needs_fork
+@pytest.mark.slow
+def test_a_test_of_something_else_is_found_out() -> None:
+    """LMS's levels need no window; the sum of a list's sizes needs no machine."""
+    levels = ["tests/unit/test_swap_planners.py::test_swapin_ahead_starts_so_many_levels_before_the_reader"]  # noqa: E501  # fmt: skip
+    printed = ["tests/unit/test_printed_tables.py::test_table_1_of_paper_000"]
+    walk = "ooctrain.sched.planners.window.window_walk.walk"
+    trips = "ooctrain.sched.planners.lms.lms.LevelGraph.trips"
+    table = "ooctrain.experiments.paper_004.split_accuracy.PRINTED"
+    assert broken([(walk, levels), (trips, levels), (table, printed)]) == [False, True, False]
