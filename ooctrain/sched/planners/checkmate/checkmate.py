@@ -252,7 +252,7 @@ class _Rematerialising:
 
 
 def _without_search(trace: Trace) -> Iterator[tuple[Run, ...]]:
-    """Each call once, first; all that may be dropped, dropped for a while and whenever it can be."""
+    """Each call once, first; then all that may be dropped, dropped once, and after each reader."""
     yield runs_once(trace)
     values = droppable(trace)
     yield rematerialise(trace, values)

@@ -198,8 +198,9 @@ def _always_resident(trace: Trace) -> tuple[frozenset[int], dict[int, int]]:
         taker = trace.taker.get(old)
         if old == new and taker is None:
             fixed.add(old)
-        elif taker is not None and trace.calls[taker].reuse.get(new) == old:
-            if new not in trace.taker and not trace.calls[taker].pure:
+        elif taker is not None and new not in trace.taker:
+            call = trace.calls[taker]
+            if call.reuse.get(new) == old and not call.pure:
                 fixed |= {old, new}
                 updated[old] = taker
     return frozenset(fixed), updated

@@ -3,13 +3,13 @@
 Stage t ends with the first run of node t (the stages advance a frontier). R[t, k] says that node k
 runs in stage t, S[t, v] that value v is kept into it. A node runs if each value that it reads is
 kept or made in the same stage; a value is kept if it was there. U[t, k] counts the bytes held just
-before node k may run: what was held before, plus the outputs of node k - 1, minus what FREE[t, k - 1,
-v] lets go after it: v is neither kept into the next stage nor read later in this one. The product
-of these conditions is linear, as FREE is at most each of its factors. Sources: Jain et al.,
-Checkmate: breaking the memory wall with optimal tensor rematerialization (MLSys 2020), sections 4.2
-to 4.7 (program), 5.2 (rounding). Departures: values instead of nodes are kept, so a node with
-several outputs may keep some; a storage that an output takes over is let go; only R has to be
-whole, since for whole R the least S and the greatest FREE are. Read next: `checkmate.py`.
+before node k may run: what was held before, plus the outputs of the node before, minus what FREE
+lets go after that: values that are neither kept into the next stage nor read later in this one. The
+product of these conditions is linear, as FREE is at most each of its factors. Source: Jain et al.,
+Checkmate: breaking the memory wall with optimal tensor rematerialization (MLSys 2020): the program
+over R, S, U and FREE, and the two-phase rounding. Departures: values instead of nodes are kept, so
+a node with several outputs may keep some; a storage that an output takes over is let go; only R has
+to be whole, since for whole R the least S and the greatest FREE are. Read next: `checkmate.py`.
 """
 
 from __future__ import annotations
@@ -53,17 +53,24 @@ class StageProgram:
         self.program = LinearProgram()
         left = None if budget_bytes is None else budget_bytes - graph.resident_bytes
         scale = max(graph.size, default=1) if left is None else left
-        self.unit_bytes = max(1.0, scale / 100)
-        self.unit_ns = max(1.0, sum(time_ns) / 100)
+        self.unit_bytes = scale / 100 or 1.0
+        self.unit_ns = sum(time_ns) / 100 or 1.0
         self._most = INFINITE if left is None else left / self.unit_bytes
-        self._peak = self.program.column(cost=1.0) if left is None else None
+        self._peak = None
+        if left is None:
+            self._peak = self.program.column(cost=1.0, lower=self._least_need() / self.unit_bytes)
         costs = [0.0 if left is None else time / self.unit_ns for time in time_ns]
-        self.run = {pair: column for pair, column in self._run_columns(costs)}
-        self.kept = {pair: column for pair, column in self._kept_columns()}
+        self.run = dict(self._run_columns(costs))
+        self.kept = dict(self._kept_columns())
         for stage in range(self.stages):
             self._availability(stage)
             self._keeping(stage)
             self._memory(stage)
+
+    def _least_need(self) -> int:
+        """Bytes that the largest node takes by itself."""
+        size = self.graph.size
+        return max(sum(size[v] for v in n.ins) + n.claim_bytes for n in self.graph.nodes)
 
     def _run_columns(self, costs: Sequence[float]) -> Iterator[tuple[tuple[int, int], int]]:
         """R[t, k]; R[t, t] = 1, and none where a node cannot run."""
@@ -94,7 +101,7 @@ class StageProgram:
             runs = (t for t, k in self.run if k in graph.users[value])
             last = self.stages if ends else max(runs, default=made)
             for stage in range(made + 1, last + 1):
-                there = ends and stage == self.stages or stage == 0
+                there = stage == 0 or (ends and stage == self.stages)
                 yield (stage, value), self.program.column(lower=float(there), upper=1.0)
 
     def _made(self, stage: int, value: int) -> list[Term]:
