@@ -11,7 +11,7 @@ import ooctrain as oc
 from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.bounds.linear import LinearProgram
-from ooctrain.sched.budget import trace_peak_bytes
+from ooctrain.sched.budget import resolve_budget, trace_peak_bytes
 from ooctrain.sched.planners.checkmate.checkmate import Checkmate, CheckmateLp, limited
 from ooctrain.sched.planners.checkmate.checkmate_graph import RunGraph, single_calls
 from ooctrain.sched.planners.checkmate.checkmate_program import Freedom, StageProgram
@@ -126,6 +126,13 @@ def the_program_promises_what_the_runs_need(trace):
 def test_the_program_promises_what_the_runs_need():
     the_program_promises_what_the_runs_need(graph_of_eight(0))
     the_program_promises_what_the_runs_need(chain(4))
+
+
+def test_a_chain_may_take_less_than_rotor_says():
+    """rotor runs a stage as a whole, which takes 560 us at this budget."""
+    trace = chain()
+    budget = resolve_budget(trace, "25%")
+    assert Checkmate().plan(trace, budget, PLAIN).notes["objective_us"] == 550.0
 
 
 def rounded_runs_are_whole():

@@ -50,10 +50,6 @@ BUGS: dict[str, tuple[Plant, Callable[[], None]]] = {
         _slip(StageProgram, "_memory", "for v in node.outs) / unit", "for v in ()) / unit"),
         _promises,
     ),
-    "no value ever goes": (
-        _slip(StageProgram, "_let_go", "yield free, -graph.size", "yield free, 0.0 * graph.size"),
-        _promises,
-    ),
     "the frontier does not advance": (
         _slip(StageProgram, "_run_columns", "lower=float(first)", "lower=0.0"),
         _promises,

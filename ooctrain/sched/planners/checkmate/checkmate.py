@@ -4,13 +4,15 @@ Chains have dynamic programs (`rotor`). On a graph with branches the choice is w
 stage and what is kept into the next, and memory depends on both; `checkmate_program.py` writes that
 as linear rows over whole numbers, and branch and bound (HiGHS) solves it. Nothing is offloaded. The
 search ends after a number of nodes, not of seconds, so the plan is the same on every machine; the
-plan's notes state objective, bound and gap, and what ended it. `checkmate-lp` solves the relaxation and rounds it in
+plan's notes state objective, bound and gap, and what ended it ("time" where the caller's limit did:
+only then the plan depends on the machine). `checkmate-lp` solves the relaxation and rounds it in
 two phases: what is kept, then what has to run for that.
 
 Source: Jain, Jain, Nrusimha, Gholami, Abbeel, Keutzer, Stoica and Gonzalez, Checkmate: breaking the
 memory wall with optimal tensor rematerialization (MLSys 2020). Departures: where the search ends
-before the optimum, the answer is no worse than the relaxation rounded, `rotor`'s or `dtr`'s plan; long steps are grouped
-(`checkmate_graph.py`), and then only forward nodes run again, in the backward pass; the rounding
+before the optimum, the answer is no worse than the relaxation rounded, `rotor`'s or `dtr`'s plan;
+long steps are grouped (`checkmate_graph.py`), which costs optimality, as do their narrower choices:
+only forward nodes run again, and only in the backward pass; the rounding
 tries several thresholds and memory allowances, where the paper has one of each. What it cannot: run
 a call twice in one stage, change the order of calls, offload. Inputs are fetched once. Read next:
 `checkmate_graph.py`, `checkmate_program.py`; `rotor.py` for chains.
@@ -236,7 +238,7 @@ class _Rematerialising:
 
     def plan(self) -> Plan:
         """The fastest way that fits."""
-        trace, budget = self.question.trace, self.question.budget_bytes
+        budget = self.question.budget_bytes
         ways = self._ways(_without_search(self.question))
         if ways[0].need_bytes <= budget:  # nothing is faster than to run each call once
             once_us = ways[0].time_ns / 1000
