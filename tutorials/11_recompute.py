@@ -185,6 +185,9 @@ lesson.picture(
 )
 
 # %% [markdown]
+# `rotor` needs a chain. `checkmate` (Jain et al., 2020) writes the same choice on any graph as a
+# mixed-integer program, and says how far its answer may be from the optimum (`plan.notes["gap"]`).
+#
 # ## Computing again is exact
 #
 # A call that runs twice must write the same bits twice. That is not for free: batch norm updates

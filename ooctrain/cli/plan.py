@@ -259,9 +259,10 @@ def _refusal_rows(
 
 
 def _changes(question: FitQuestion, refusal: Infeasible, memory: MemoryOptions) -> list[Change]:
-    # `auto` has asked the others already.
+    # `auto` has asked the others already; integer programs take longer than an advice may.
     names = () if memory.planner == "auto" else planners()
-    others = {name: get_planner(name) for name in names if name not in ("auto", memory.planner)}
+    left_out = {"auto", "checkmate", "checkmate-lp", memory.planner}
+    others = {name: get_planner(name) for name in names if name not in left_out}
     return changes_that_fit(question, refusal, get_planner(memory.planner), others)
 
 

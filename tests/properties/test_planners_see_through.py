@@ -26,7 +26,7 @@ from ooctrain.tracing import trace
 #: Those that ask what an operation is; all others are slow to try and cannot tell.
 TELL_APART = ("superneurons", "vdnn-conv", "bn-recompute:swap=belady")
 #: They search for seconds.
-LONG = ("auto", "combined", "tflms-hybrid")
+LONG = ("auto", "checkmate", "combined", "tflms-hybrid")
 #: A link that is slow beside the arithmetic, so that who can computes again.
 MACHINE = Machine("m", 1e7, 1e6, link_bytes_per_us=100.0, link="duplex")
 BUDGETS = ("20%", "50%", "90%")

@@ -51,7 +51,7 @@ def test_measured_peak_is_that_of_the_plan_in_the_granule_of_the_plan(allocator)
 
 
 #: Plan the same network many times over.
-LONG = ("auto", "combined", "tflms-hybrid")
+LONG = ("auto", "checkmate", "combined", "tflms-hybrid")
 
 
 @pytest.mark.parametrize(

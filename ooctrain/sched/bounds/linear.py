@@ -1,14 +1,16 @@
 """A linear program, written row by row, and HiGHS to solve it.
 
 A program has columns with bounds and costs, and rows with bounds; the solver returns the optimum
-from both sides. Rows are collected in the sparse form that the solver takes, so the author of a
-program writes only its inequalities. HiGHS (Huangfu and Hall 2018) is loaded when a program is
-solved. Read next: `lp.py`.
+from both sides. Columns may have to be whole numbers: then branch and bound searches for them, up
+to a number of nodes, so that the result does not depend on how busy the machine is. Rows are
+collected in the sparse form that the solver takes, so the author of a program writes only its
+inequalities. HiGHS (Huangfu and Hall 2018) is loaded when a program is solved. Read next: `lp.py`;
+`sched/planners/checkmate/checkmate_program.py`, for one with whole numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +31,30 @@ class LpSolution:
     dual: float
 
 
+@dataclass(frozen=True, slots=True)
+class WholeSolution:
+    """The best that a search for whole numbers found.
+
+    Attributes:
+        values: of the columns; empty where it found none.
+        objective: their cost; infinite where it found none.
+        bound: no solution costs less.
+        ended: "optimal", "infeasible", "nodes" or "time": what ended the search.
+    """
+
+    values: tuple[float, ...]
+    objective: float
+    bound: float
+    ended: str
+
+    @property
+    def gap(self) -> float:
+        """How far the bound is below the objective, as a share of it."""
+        if not self.values:
+            return INFINITE
+        return max(0.0, self.objective - self.bound) / max(abs(self.objective), 1e-12)
+
+
 @dataclass(slots=True)
 class LinearProgram:
     """Minimise costs over columns >= 0, subject to rows."""
@@ -41,9 +67,14 @@ class LinearProgram:
     starts: list[int] = field(default_factory=list)
     indices: list[int] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
+    whole: set[int] = field(default_factory=set)
 
-    def column(self, *, cost: float = 0.0, upper: float = INFINITE, lower: float = 0.0) -> int:
-        """A new column; returns its number."""
+    def column(
+        self, *, cost: float = 0.0, upper: float = INFINITE, lower: float = 0.0, whole: bool = False
+    ) -> int:
+        """A new column; returns its number. A `whole` one takes whole numbers only."""
+        if whole:
+            self.whole.add(len(self.costs))
         self.costs.append(cost)
         self.uppers.append(upper)
         self.lowers.append(lower)
@@ -68,17 +99,52 @@ class LinearProgram:
         self.row_uppers.append(upper)
 
     def solve(self) -> LpSolution | None:
-        """The optimum; None where no columns satisfy all rows."""
+        """The optimum, whole numbers or not; None where no columns satisfy all rows."""
+        highspy, solver = self._run({})
+        if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+            return None
+        return LpSolution(solver.getInfo().objective_function_value, self._dual(solver))
+
+    def search(self, nodes: int, time_limit_s: float | None = None) -> WholeSolution:
+        """The best whole numbers that branch and bound finds.
+
+        Without whole columns this is the optimum itself, with the values of its columns.
+
+        Args:
+            nodes: of the search tree at most.
+            time_limit_s: ends it before; then the result depends on the machine.
+        """
+        limits: dict[str, float] = {"mip_max_nodes": nodes, "mip_rel_gap": 0.0}
+        if time_limit_s is not None:
+            limits["time_limit"] = time_limit_s
+        highspy, solver = self._run(limits)
+        info, status = solver.getInfo(), solver.getModelStatus()
+        names = highspy.HighsModelStatus
+        ended = {names.kOptimal: "optimal", names.kInfeasible: "infeasible"}.get(
+            status, "time" if status == names.kTimeLimit else "nodes"
+        )
+        found = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
+        values = tuple(solver.getSolution().col_value) if found else ()
+        objective = info.objective_function_value if found else INFINITE
+        bound = info.mip_dual_bound if self.whole else objective
+        return WholeSolution(values, objective, bound, ended)
+
+    def _run(self, limits: Mapping[str, float]) -> tuple[Any, Any]:
+        """(highspy, the solver after its work)."""
         import highspy  # late: it takes long to load, and most planning solves no program
 
         solver = highspy.Highs()
         solver.silent()
         solver.setOptionValue("threads", 1)
+        for name, value in limits.items():
+            solver.setOptionValue(name, value)
         solver.passModel(self._as_highs(highspy))
+        if limits and self.whole:
+            kinds = [highspy.HighsVarType.kInteger] * len(self.whole)
+            columns = np.array(sorted(self.whole), np.int32)
+            solver.changeColsIntegrality(len(columns), columns, np.array(kinds))
         solver.run()
-        if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
-            return None
-        return LpSolution(solver.getInfo().objective_function_value, self._dual(solver))
+        return highspy, solver
 
     def _as_highs(self, highspy: Any) -> Any:
         """The program in the solver's form: columns, rows, and the matrix row by row."""

@@ -20,6 +20,7 @@ from ooctrain.sched.planners.auto import Auto
 from ooctrain.sched.planners.belady import Belady
 from ooctrain.sched.planners.bn_recompute import BnRecompute
 from ooctrain.sched.planners.capuchin import Capuchin
+from ooctrain.sched.planners.checkmate.checkmate import Checkmate, CheckmateLp
 from ooctrain.sched.planners.chen import ChenSqrt
 from ooctrain.sched.planners.combined import Combined
 from ooctrain.sched.planners.dtr.dtr import Dtr
@@ -52,6 +53,8 @@ PLANNERS: Factories = MappingProxyType(
         "belady": Belady,
         "bn-recompute": BnRecompute,
         "capuchin": Capuchin,
+        "checkmate": Checkmate,
+        "checkmate-lp": CheckmateLp,
         "chen-sqrt": ChenSqrt,
         "combined": Combined,
         "dtr": Dtr,

@@ -1,0 +1,227 @@
+"""checkmate: exhaustive search, laws, other planners without host memory, limits of its size."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+import ooctrain as oc
+from ooctrain.errors import ConfigError, Infeasible
+from ooctrain.rewrite import apply_rewrites
+from ooctrain.sched.bounds.linear import LinearProgram
+from ooctrain.sched.budget import resolve_budget, trace_peak_bytes
+from ooctrain.sched.planners.checkmate.checkmate import Checkmate, CheckmateLp, limited
+from ooctrain.sched.planners.checkmate.checkmate_graph import RunGraph, single_calls
+from ooctrain.sched.planners.checkmate.checkmate_program import Freedom, StageProgram
+from ooctrain.sched.planners.registry import get_planner
+from ooctrain.sched.planning.residency import Liveness
+from ooctrain.sched.schedule import BYTES, SwapOut
+from ooctrain.sched.verify import verify
+from ooctrain.step.machine import Machine, call_durations_ns
+from ooctrain.step.trace import Call, Trace, Variable
+from ooctrain.testing.check_planner import check_planner
+
+PLAIN = Machine("plain", 1, 1, 1.0, link="duplex", latency_us=0.0, call_overhead_us=0.0)
+
+
+def graph_of_eight(seed):
+    """Four forward calls with a skip, four backward calls that read them; outputs of 1 to 9 B."""
+    rng = random.Random(seed)
+    reads = [(0,), (1,), (2, 1), (3, rng.choice([1, 2])),
+             (4, 3), (5, rng.choice([2, 3])), (6, rng.choice([1, 2])), (7, 1)]  # fmt: skip
+    variables = [Variable(0, "x0", (3,), "uint8", 3, "input")]
+    calls = []
+    for k, ins in enumerate(reads):
+        size = rng.randint(1, 9)
+        variables.append(Variable(k + 1, f"x{k + 1}", (size,), "uint8", size, "activation"))
+        phase = "forward" if k < 4 else "backward"
+        time_ns = 1000 * rng.randint(1, 9)
+        calls.append(
+            Call(k, f"f{k}", None, tuple(sorted(set(ins))), (k + 1,), rng.choice([0, 0, 4]),
+                 phase=phase, duration_ns=time_ns)
+        )  # fmt: skip
+    return Trace(tuple(variables), tuple(calls))
+
+
+def exhaustive(trace, budget_bytes):
+    """The least time in us over all R and all values let go, stage by stage; None: none fits.
+
+    A state is what is on the device; after each run any part of it may go. One output a call.
+    """
+    size = [variable.nbytes for variable in trace.variables]
+    states = {frozenset(): 0}
+    fetched = set()
+    for stage in range(len(trace.calls)):
+        for place in range(stage + 1):
+            call, out = trace.calls[place], trace.calls[place].outs[0]
+            after = dict(states) if place < stage else {}
+            for alive, time_ns in states.items():
+                comes = {v for v in call.ins if v in trace.initial and v not in fetched}
+                there = alive | comes
+                needed = sum(size[v] for v in there) + size[out] + call.workspace_bytes
+                if not there.issuperset(call.ins) or needed > budget_bytes:
+                    continue
+                for left in subsets(there | {out}):
+                    done_ns = time_ns + call.duration_ns
+                    after[left] = min(done_ns, after.get(left, done_ns))
+            states = after
+        fetched.update(v for v in trace.calls[stage].ins if v in trace.initial)
+    return min(states.values()) / 1000 if states else None
+
+
+def subsets(values):
+    return (
+        frozenset(some)
+        for count in range(len(values) + 1)
+        for some in itertools.combinations(sorted(values), count)
+    )
+
+
+def fits_as_exhaustive_search_says(seed, shares=(0.55, 0.7, 0.85)):
+    """Same feasibility and same time at a few budgets; `shares` are of the peak."""
+    trace = graph_of_eight(seed)
+    most = trace_peak_bytes(trace, BYTES)
+    with pytest.raises(Infeasible) as refused:
+        Checkmate().plan(trace, 0, PLAIN)
+    least = refused.value.minimum_bytes
+    assert exhaustive(trace, least - 1) is None
+    for budget in (least, *(max(least, int(most * share)) for share in shares)):
+        plan = Checkmate().plan(trace, budget, PLAIN)
+        verify(plan, trace, budget, PLAIN)
+        assert plan.notes["objective_us"] == exhaustive(trace, budget)
+        assert plan.notes["gap"] == pytest.approx(0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))]
+)
+def test_it_is_as_fast_as_exhaustive_search(seed):
+    fits_as_exhaustive_search_says(seed)
+
+
+def chain(stages=6):
+    """Stages that cost more and more."""
+    times = [20 + 10 * stage for stage in range(stages)]
+    return oc.chain([8] * (stages + 1), [8] * (stages + 1), times, [30] * stages, [0] * stages,
+                    [0] * stages)  # fmt: skip
+
+
+def program_of(trace, budget_bytes, *, whole=True):
+    graph = RunGraph(Liveness(trace, BYTES), single_calls(trace))
+    times = call_durations_ns(trace, PLAIN)
+    return StageProgram(graph, times, budget_bytes, Freedom(whole=whole))
+
+
+def the_program_promises_what_the_runs_need(trace):
+    """The least memory of the program is that of its runs, to the byte."""
+    program = program_of(trace, None)
+    found = program.program.search(500)
+    need, _ = Liveness(trace, BYTES).least_budget(program.graph.runs(program.chosen(found.values)))
+    promised = found.objective * program.unit_bytes + program.graph.resident_bytes
+    assert promised == pytest.approx(need)
+
+
+def test_the_program_promises_what_the_runs_need():
+    the_program_promises_what_the_runs_need(graph_of_eight(0))
+    the_program_promises_what_the_runs_need(chain(4))
+
+
+def test_a_chain_may_take_less_than_rotor_says():
+    """rotor runs a stage as a whole, which takes 560 us at this budget."""
+    trace = chain()
+    budget = resolve_budget(trace, "25%")
+    assert Checkmate().plan(trace, budget, PLAIN).notes["objective_us"] == 550.0
+
+
+def rounded_runs_are_whole():
+    """What rounding keeps was there, and what its runs read is kept or made in the same stage."""
+    trace = chain()
+    program = program_of(trace, trace_peak_bytes(trace, BYTES) * 6 // 10, whole=False)
+    values = program.program.search(1).values
+    assert any(0.01 < values[column] < 0.99 for column in program.kept.values())
+    for threshold in (0.25, 0.5, 0.75, 1.5):
+        kept = {pair for pair, column in program.kept.items() if values[column] > threshold}
+        chosen = program.rounded(values, threshold)
+        assert {(stage, stage) for stage in range(program.stages)} <= chosen
+        asked = {(stage - 1, value) for stage, value in kept if stage}
+        asked |= {(t, value) for t, place in chosen for value in program.graph.nodes[place].ins}
+        for stage, value in asked - kept:
+            made = program.graph.made[value]
+            cannot = value in program.graph.fetched or (stage, made) not in program.run
+            assert (stage, made) in chosen or cannot
+        runs = program.graph.runs(chosen)
+        need, _ = Liveness(trace, BYTES).least_budget(runs)
+        assert need <= trace_peak_bytes(trace, BYTES)
+
+
+def test_rounded_runs_are_whole():
+    rounded_runs_are_whole()
+
+
+def test_rounding_is_never_faster_than_the_program():
+    trace = chain()
+    for share in ("25%", "50%"):
+        whole, rounded = (oc.plan(trace, share, p, PLAIN) for p in ("checkmate", "checkmate-lp"))
+        assert rounded.notes["bound_us"] <= whole.makespan_us <= rounded.makespan_us
+
+
+@pytest.mark.parametrize(
+    ("seed", "others"),
+    [
+        (0, ("rotor", "dtr")),
+        pytest.param(1, ("rotor", "dtr", "prefix", "combined"), marks=pytest.mark.slow),
+    ],
+)
+def test_it_is_never_above_others_without_host_memory(seed, others):
+    """On chains and on a graph with skips; the host has room for the inputs alone."""
+    rng = random.Random(seed)
+    times = [rng.randint(10, 90) for _ in range(5)]
+    like_rotor = oc.chain([8] * 6, [8] * 6, times, [30] * 5, [0] * 5, [0] * 5)
+    compared = 0
+    for trace, share in itertools.product((like_rotor, graph_of_eight(seed)), (0.6, 0.8)):
+        budget = int(trace_peak_bytes(trace, BYTES) * share)
+        inputs = sum(trace.variables[v].nbytes for v in trace.initial)
+        for name in others:
+            try:
+                theirs = get_planner(name).plan(trace, budget, PLAIN, host_budget_bytes=inputs)
+            except (Infeasible, ConfigError):
+                continue
+            ours = Checkmate().plan(trace, budget, PLAIN, host_budget_bytes=inputs)
+            assert ours.makespan_us <= theirs.makespan_us + 1e-6, name
+            assert not any(isinstance(i, SwapOut) for i in ours.schedule.instructions)
+            compared += 1
+    assert compared >= 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("planner", [Checkmate(), CheckmateLp()], ids=["whole", "rounded"])
+def test_it_keeps_the_laws_of_planners(planner):
+    assert check_planner(planner, examples=12, seed=3, time_limit_s=20) >= 2
+
+
+def test_a_long_step_is_grouped_or_refused():
+    trace = oc.trace(oc.models.build("vgg16"), (8, 3, 32, 32))
+    step = apply_rewrites(trace, ("fuse", "share_storage"))
+    graph, by_calls = limited("checkmate", step, BYTES, 30, 150)
+    assert len(graph.nodes) < len(step.calls) / 2
+    assert not by_calls
+    assert [c for node in graph.nodes for c in node.calls] == [c.id for c in step.calls]
+    with pytest.raises(ConfigError, match="too long for a program") as refused:
+        Checkmate(most=20).plan(step, 0, PLAIN)
+    assert "combined" in str(refused.value)
+
+
+def test_whole_columns_are_whole_and_the_end_is_named():
+    """5 a + 4 b >= 7.5 with a, b whole: 2 a is 10, a + b is 9, and 2 b is 8."""
+    program = LinearProgram()
+    a, b = program.column(cost=5.0, whole=True), program.column(cost=4.0, whole=True)
+    program.at_most([(a, -5.0), (b, -4.0)], -7.5)
+    found = program.search(100)
+    assert (found.ended, found.objective, found.gap) == ("optimal", pytest.approx(8.0), 0.0)
+    assert found.values == pytest.approx((0.0, 2.0))
+    assert program.solve().primal == pytest.approx(7.5)
+    program.at_most([(a, 1.0), (b, 1.0)], 1.0)
+    none = program.search(100)
+    assert (none.ended, none.values, none.gap) == ("infeasible", (), float("inf"))
