@@ -114,6 +114,9 @@ class CachingBestFit:
         small: bytes up to which a request is small; None: as the rules say (1 MiB).
         chunk: bytes of what is mapped, a multiple of the memory's granularity; None: one page.
 
+    Attributes:
+        chunk_bytes: the same, as the memory is made of it.
+
     Raises:
         ConfigError: no such rules, or a size that does not go.
     """
@@ -133,12 +136,12 @@ class CachingBestFit:
     ):  # fmt: skip
         self._rules = _chosen(rules, small)
         size = memory.granularity_bytes if chunk is None else chunk
-        self._chunk = checked_chunk_bytes(memory, size, f"{self.name}:chunk=64KiB")
-        chunks = memory.size_bytes // self._chunk
-        self.budget_bytes = chunks * self._chunk
+        self.chunk_bytes = checked_chunk_bytes(memory, size, f"{self.name}:chunk=64KiB")
+        chunks = memory.size_bytes // self.chunk_bytes
+        self.budget_bytes = chunks * self.chunk_bytes
         self._books = Books(self.name, self.budget_bytes)
         self._free = FreeRuns(chunks)
-        self._cache = MappingCache(memory, self._chunk, self._books.counts)
+        self._cache = MappingCache(memory, self.chunk_bytes, self._books.counts)
         self._segments: list[DriverSegment] = []  # in the order of their making
         # By block: where it lies, its offset there and its bytes.
         self._pieces: dict[int, tuple[DriverSegment, int, int]] = {}
@@ -180,7 +183,7 @@ class CachingBestFit:
 
     def stats(self) -> Stats:
         """The books; reserved is all that the driver gave, cached what of it no block holds."""
-        self._books.counts["mapped_bytes"] = self._cache.mapped_chunks * self._chunk
+        self._books.counts["mapped_bytes"] = self._cache.mapped_chunks * self.chunk_bytes
         return self._books.stats(self._largest())
 
     def check(self) -> None:
@@ -194,7 +197,7 @@ class CachingBestFit:
                 assert offset == end, f"gap or overlap at {end} of a segment"
                 assert live or not was_free, f"two free pieces touch at {offset} of a segment"
                 end, was_free = offset + size, not live
-            assert end == segment.size_bytes == segment.mapping.slots * self._chunk
+            assert end == segment.size_bytes == segment.mapping.slots * self.chunk_bytes
         reserved = sum(segment.size_bytes for segment in self._segments)
         assert self._books.reserved == reserved, "V is not the sum of the segments"
         self._books.check(cached_bytes=reserved - self._books.granted)
@@ -247,7 +250,7 @@ class CachingBestFit:
 
     def _new_segment(self, size: int, small: bool) -> tuple[DriverSegment, int, int]:
         """Asks the driver; where its memory is used up, unused segments go back to it."""
-        count = size // self._chunk
+        count = size // self.chunk_bytes
         given_up = [s for s in self._segments if s.unused] if count > self._free.count else []
         free = self._free
         for segment in given_up:
@@ -284,7 +287,7 @@ class CachingBestFit:
         return max(in_small, self._room(), *large, 0) // ROUND_BYTES * ROUND_BYTES
 
     def _whole_chunks(self, size: int) -> int:
-        return -(-size // self._chunk) * self._chunk
+        return -(-size // self.chunk_bytes) * self.chunk_bytes
 
 
 def _chosen(rules: str, small: int | None) -> Rules:

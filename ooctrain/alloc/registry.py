@@ -59,6 +59,7 @@ class AllocatorChoice:
         make: makes it over the device's memory.
         notices: what the user should know: a fallback, bytes of the budget that stay unused.
         maps: whether it needs virtual memory.
+        piece_bytes: of physical memory that it maps; None: it maps nothing.
     """
 
     name: str
@@ -67,6 +68,7 @@ class AllocatorChoice:
     make: Callable[[Memory], Allocator]
     notices: tuple[str, ...] = ()
     maps: bool = False
+    piece_bytes: int | None = None
 
 
 def allocators() -> tuple[str, ...]:
@@ -136,9 +138,11 @@ def _choose(
     notice = f"{format_bytes(unused)} of the budget are less than a granule and stay unused"
     maps = sample.granule.ranges or getattr(sample, "needs_virtual_memory", False)
     chosen = named if isinstance(named, str) else sample.name
+    piece_bytes = getattr(sample, "chunk_bytes", sample.granule.size_bytes) if maps else None
     return AllocatorChoice(
-        chosen, sample.granule, sample.budget_bytes, make, (notice,) if unused else (), maps
-    )
+        chosen, sample.granule, sample.budget_bytes, make, (notice,) if unused else (), maps,
+        piece_bytes,
+    )  # fmt: skip
 
 
 def _located(named: str | Factory) -> tuple[Factory, Mapping[str, Any]]:

@@ -80,9 +80,8 @@ def _open_cpu(prepared: PreparedStep, settings: Settings, host_bytes: int) -> De
 def _open_cuda(prepared: PreparedStep, settings: Settings, host_bytes: int) -> Device:
     chosen = prepared.allocator
     # Each chunk is a piece of physical memory; who maps nothing takes it all in one.
-    piece_bytes = chosen.granule.size_bytes if chosen.maps else None
     return cuda_open.open_device(
-        chosen.budget_bytes, host_bytes, piece_bytes=piece_bytes, link=prepared.machine.link,
+        chosen.budget_bytes, host_bytes, piece_bytes=chosen.piece_bytes, link=prepared.machine.link,
         debug=settings.debug,
     )  # fmt: skip
 

@@ -15,7 +15,7 @@ long steps are grouped (`checkmate_graph.py`), which costs optimality, as do the
 only forward nodes run again, and only in the backward pass; the rounding
 tries several thresholds and memory allowances, where the paper has one of each. What it cannot: run
 a call twice in one stage, change the order of calls, offload. Inputs are fetched once. Read next:
-`checkmate_graph.py`, `checkmate_program.py`; `rotor.py` for chains.
+`checkmate_graph.py`, `checkmate_program.py`; `../rotor.py` for chains.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.sched.planners.checkmate.checkmate_graph import (
@@ -53,7 +53,7 @@ OTHERS: tuple[Planner, ...] = (Rotor(), Dtr())
 USUAL_COLUMNS = 100
 
 
-class Way(NamedTuple):
+class TimedRuns(NamedTuple):
     """Some runs, and what they take."""
 
     time_ns: int
@@ -62,8 +62,42 @@ class Way(NamedTuple):
     runs: tuple[Run, ...]
 
 
+class ByStages:
+    """What both planners are: a program over stages, and what becomes of its answer.
+
+    Attributes:
+        name, exact, most: of the planner.
+    """
+
+    __slots__ = ()
+    name: ClassVar[str]
+    exact: int
+    most: int
+
+    def plan(
+        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
+        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
+    ) -> Plan:  # fmt: skip
+        """See `Planner`. The minimum is the least need among keeping all, dropping all, the
+        least of `rotor` and `dtr`, and what `least` finds.
+        """
+        question = Question(
+            trace, budget_bytes, machine, granule, host_budget_bytes, seed, time_limit_s
+        )
+        step = limited(self.name, trace, granule, self.exact, self.most)
+        return _Rematerialising(self.name, question, step, self).plan()
+
+    def least(self, asked: _Rematerialising) -> Iterator[tuple[Run, ...]]:
+        """Runs for the least memory that is found."""
+        raise NotImplementedError
+
+    def within(self, asked: _Rematerialising) -> tuple[list[tuple[Run, ...]], Mapping[str, Any]]:
+        """Runs for the budget, and what is known of them."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True, slots=True)
-class Checkmate:
+class Checkmate(ByStages):
     """The program over whole numbers.
 
     Args:
@@ -74,7 +108,7 @@ class Checkmate:
     Cost: a search over (groups^2 / 2) whole columns and as many rows for each reader of a value.
     """
 
-    name = "checkmate"
+    name: ClassVar[str] = "checkmate"
 
     nodes: int = 200
     exact: int = 30
@@ -83,19 +117,6 @@ class Checkmate:
     def __post_init__(self) -> None:
         limits = {"nodes": self.nodes, "exact": self.exact, "most": self.most}
         check_whole_numbers(self.name, limits)
-
-    def plan(
-        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
-        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
-    ) -> Plan:  # fmt: skip
-        """See `Planner`. The minimum is the least need among keeping all, dropping all, the
-        least of `rotor` and `dtr`, and what the same program finds for the least memory.
-        """
-        question = Question(
-            trace, budget_bytes, machine, granule, host_budget_bytes, seed, time_limit_s
-        )
-        step = limited(self.name, trace, granule, self.exact, self.most)
-        return _Rematerialising(self.name, question, step, self).plan()
 
     def _tree(self, program: StageProgram) -> int:
         """Nodes of the search tree: fewer where each takes longer."""
@@ -123,7 +144,7 @@ class Checkmate:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckmateLp:
+class CheckmateLp(ByStages):
     """The relaxation of the program, rounded.
 
     Args:
@@ -132,26 +153,13 @@ class CheckmateLp:
     Cost: a linear program for each allowance of memory, no search.
     """
 
-    name = "checkmate-lp"
+    name: ClassVar[str] = "checkmate-lp"
 
     exact: int = 30
     most: int = 150
 
     def __post_init__(self) -> None:
         check_whole_numbers(self.name, {"exact": self.exact, "most": self.most})
-
-    def plan(
-        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
-        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
-    ) -> Plan:  # fmt: skip
-        """See `Planner`. The minimum is the least need among keeping all, dropping all, the
-        least of `rotor` and `dtr`, and the roundings of the relaxation for the least memory.
-        """
-        question = Question(
-            trace, budget_bytes, machine, granule, host_budget_bytes, seed, time_limit_s
-        )
-        step = limited(self.name, trace, granule, self.exact, self.most)
-        return _Rematerialising(self.name, question, step, self).plan()
 
     def least(self, asked: _Rematerialising) -> Iterator[tuple[Run, ...]]:
         """Roundings of the relaxation for the least memory."""
@@ -219,7 +227,7 @@ class _Rematerialising:
 
     def __init__(
         self, name: str, question: Question, step: tuple[RunGraph, bool],
-        planner: Checkmate | CheckmateLp,
+        planner: ByStages,
     ):  # fmt: skip
         self.name, self.question, self.planner = name, question, planner
         self.graph, self.backward = step
@@ -252,7 +260,7 @@ class _Rematerialising:
         fitting = [w for w in ways + self._ways(found) if w.need_bytes <= budget]
         return self._answer(min(fitting, key=lambda way: way.time_ns), notes)
 
-    def _ways(self, choices: Iterable[Sequence[Run]]) -> list[Way]:
+    def _ways(self, choices: Iterable[Sequence[Run]]) -> list[TimedRuns]:
         """What some runs take; those that cannot be are left out."""
         ways = []
         for runs in choices:
@@ -261,10 +269,10 @@ class _Rematerialising:
             except ConfigError:  # they read what has been taken over
                 continue
             time_ns = sum(self.call_ns[run.call] for run in runs)
-            ways.append(Way(time_ns, need, witness, tuple(runs)))
+            ways.append(TimedRuns(time_ns, need, witness, tuple(runs)))
         return ways
 
-    def _answer(self, way: Way, notes: Mapping[str, Any]) -> Plan:
+    def _answer(self, way: TimedRuns, notes: Mapping[str, Any]) -> Plan:
         objective_us = way.time_ns / 1000
         bound_us = min(notes["bound_us"], objective_us)
         numbers = {
