@@ -15,7 +15,7 @@ long steps are grouped (`checkmate_graph.py`), which costs optimality, as do the
 only forward nodes run again, and only in the backward pass; the rounding
 tries several thresholds and memory allowances, where the paper has one of each. What it cannot: run
 a call twice in one stage, change the order of calls, offload. Inputs are fetched once. Read next:
-`checkmate_graph.py`, `checkmate_program.py`; `rotor.py` for chains.
+`checkmate_graph.py`, `checkmate_program.py`; `sched/planners/rotor.py` for chains.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ OTHERS: tuple[Planner, ...] = (Rotor(), Dtr())
 USUAL_COLUMNS = 100
 
 
-class Way(NamedTuple):
+class CostedRuns(NamedTuple):
     """Some runs, and what they take."""
 
     time_ns: int
@@ -252,7 +252,7 @@ class _Rematerialising:
         fitting = [w for w in ways + self._ways(found) if w.need_bytes <= budget]
         return self._answer(min(fitting, key=lambda way: way.time_ns), notes)
 
-    def _ways(self, choices: Iterable[Sequence[Run]]) -> list[Way]:
+    def _ways(self, choices: Iterable[Sequence[Run]]) -> list[CostedRuns]:
         """What some runs take; those that cannot be are left out."""
         ways = []
         for runs in choices:
@@ -261,10 +261,10 @@ class _Rematerialising:
             except ConfigError:  # they read what has been taken over
                 continue
             time_ns = sum(self.call_ns[run.call] for run in runs)
-            ways.append(Way(time_ns, need, witness, tuple(runs)))
+            ways.append(CostedRuns(time_ns, need, witness, tuple(runs)))
         return ways
 
-    def _answer(self, way: Way, notes: Mapping[str, Any]) -> Plan:
+    def _answer(self, way: CostedRuns, notes: Mapping[str, Any]) -> Plan:
         objective_us = way.time_ns / 1000
         bound_us = min(notes["bound_us"], objective_us)
         numbers = {

@@ -25,7 +25,7 @@ SMALL = 1 / 256
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class CallGroup:
     """Calls that run one after the other.
 
     Args:
@@ -97,7 +97,7 @@ class RunGraph:
         """The parameters it reads that are updated in place later."""
         return (v for v in self.trace.calls[call].ins if v in self._updated)
 
-    def _node(self, place: int, row: tuple[int, ...]) -> Node:
+    def _node(self, place: int, row: tuple[int, ...]) -> CallGroup:
         calls = [self.trace.calls[call] for call in row]
         read = dict.fromkeys(v for call in calls for v in call.ins if v in self.made)
         ins = tuple(v for v in read if self.made[v] != place or v in self.fetched)
@@ -106,7 +106,7 @@ class RunGraph:
         again = any(call.pure for call in calls) and not any(
             v in outs for call in calls if not call.pure for v in call.outs
         )
-        return Node(row, ins, outs, self._claim_bytes(calls, outs), again)
+        return CallGroup(row, ins, outs, self._claim_bytes(calls, outs), again)
 
     def _claim_bytes(self, calls: Sequence[Call], outs: tuple[int, ...]) -> int:
         """The most that some calls take beside what they find."""
@@ -159,7 +159,8 @@ def grouped_calls(trace: Trace, size: Sequence[int]) -> list[tuple[int, ...]]:
     read: set[int] = set()  # values of the forward pass that the last row reads
     for call in trace.calls:
         values = _forward_values(trace, call)
-        if rows and _joins(trace, call, rows[-1], values <= read, size, small):
+        is_small = all(size[v] <= small for v in call.outs)
+        if rows and _joins(trace, call, rows[-1], values <= read, is_small):
             rows[-1] += (call.id,)
         else:
             rows.append((call.id,))
@@ -169,9 +170,8 @@ def grouped_calls(trace: Trace, size: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 def _joins(
-    trace: Trace, call: Call, row: tuple[int, ...], reads_no_more: bool, size: Sequence[int],
-    small: float,
-) -> bool:  # fmt: skip
+    trace: Trace, call: Call, row: tuple[int, ...], reads_no_more: bool, is_small: bool
+) -> bool:
     before = trace.calls[row[-1]]
     if (before.phase in FORWARD) != (call.phase in FORWARD):
         return False
@@ -179,7 +179,7 @@ def _joins(
         return True
     if call.phase in FORWARD:
         reads_it = not set(call.ins).isdisjoint(before.outs)
-        return reads_it and all(size[v] <= small for v in call.outs)
+        return reads_it and is_small
     return reads_no_more
 
 
