@@ -21,6 +21,7 @@ a call twice in one stage, change the order of calls, offload. Inputs are fetche
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
@@ -62,7 +63,7 @@ class TimedRuns(NamedTuple):
     runs: tuple[Run, ...]
 
 
-class ByStages:
+class ByStages(ABC):
     """What both planners are: a program over stages, and what becomes of its answer.
 
     Attributes:
@@ -87,13 +88,13 @@ class ByStages:
         step = limited(self.name, trace, granule, self.exact, self.most)
         return _Rematerialising(self.name, question, step, self).plan()
 
+    @abstractmethod
     def least(self, asked: _Rematerialising) -> Iterator[tuple[Run, ...]]:
         """Runs for the least memory that is found."""
-        raise NotImplementedError
 
+    @abstractmethod
     def within(self, asked: _Rematerialising) -> tuple[list[tuple[Run, ...]], Mapping[str, Any]]:
         """Runs for the budget, and what is known of them."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
