@@ -91,7 +91,7 @@ def _keeping(texts: Texts, every: bool) -> Iterator[None]:
     def keep_found(store: Any, kernel: shim.Kernel, capability: shim.Capability) -> cubins.Cubin:
         found = get(store, kernel, capability)
         if every or kernel is count_up:
-            texts.keep_for(found.image, found.entry, compile_ptx(kernel, capability))
+            texts.keep_for(found.image, found.entry, cubins.text_of(kernel, capability))
         return found
 
     with (

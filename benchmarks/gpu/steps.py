@@ -165,9 +165,14 @@ def measure(case: Case) -> dict[str, float]:
 
 
 def by_graphs(case: Case) -> dict[str, Any]:
-    """The same steps, each launched as a whole; `refused` says why they are walked instead."""
-    with mock.patch.dict(os.environ, OOCTRAIN_LAUNCHER="graph"):
-        found, refusal = _run_steps(case, GRAPH_STEPS)
+    """The same steps, each launched as a whole, with the losses of walked ones to the bit;
+    `refused` says why they are walked instead."""
+    losses = {}
+    for launcher in ("driver", "graph"):
+        with mock.patch.dict(os.environ, OOCTRAIN_LAUNCHER=launcher):
+            found, refusal = _run_steps(case, GRAPH_STEPS)
+        losses[launcher] = [[v.tobytes() for v in result.outputs.values()] for result, _ in found]
+    assert losses["graph"] == losses["driver"], "steps by graphs have other losses than walked ones"
     whole = [(result.replayed_us, ms) for result, ms in found if result.replayed_us is not None]
     if not whole:
         walked = min(result.timeline.makespan_us for result, _ in found[1:])

@@ -104,13 +104,19 @@ def fill(folder: Path, kernels: Iterable[Kernel], capabilities: Iterable[Capabil
     return store.made
 
 
-def make_cubin(kernel: Kernel, capability: Capability) -> Cubin:
-    """Compiles and links a kernel; no driver is needed."""
+def text_of(kernel: Kernel, capability: Capability) -> str:
+    """The PTX that is linked, with a moved kernel's numbers in memory."""
     ptx = shim.compile_ptx(kernel, capability)
     if kernel.moved:
         ptx = with_numbers_in_memory(ptx, kernel)
     if kernel.max_registers is not None:  # for whoever links it, the driver included
         ptx = re.sub(r"(\.entry[^{]*)\{", rf"\1.maxnreg {kernel.max_registers}\n{{", ptx, count=1)
+    return ptx
+
+
+def make_cubin(kernel: Kernel, capability: Capability) -> Cubin:
+    """Compiles and links a kernel; no driver is needed."""
+    ptx = text_of(kernel, capability)
     entry = re.search(r"\.entry\s+([\w$]+)", ptx)
     assert entry is not None, "PTX of a kernel has an entry"
     image = _link(ptx.encode("ascii"), target_of(kernel, capability))
