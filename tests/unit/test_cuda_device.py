@@ -52,6 +52,8 @@ ALLOCATORS = (
     "buddy",
     "first-fit",
     "va-paper:chunk=4KiB",
+    "va-nnabla:chunk=4KiB",
+    "best-fit-caching",
     "passthrough",
 )
 LISTS = {
@@ -84,9 +86,8 @@ class Bench:
         reserved = reserved_peak(self.schedule, self.trace, choice)
         extent = host_extent_bytes(self.trace, self.schedule)
         self.driver = FakeDriver(TOTAL, CHUNK, choose)
-        piece = choice.granule.size_bytes if choice.maps else None
         self.device = CudaDevice(
-            self.driver, cpu_kernels, reserved, extent, piece_bytes=piece, **options
+            self.driver, cpu_kernels, reserved, extent, piece_bytes=choice.piece_bytes, **options
         )
         if quick:
             self.device.streams._jitter = self.go_on
