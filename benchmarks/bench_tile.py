@@ -219,19 +219,21 @@ class Size:
 
     Args:
         budget_mib: of the step in bands.
-        bands: through the third pooling.
+        bands: of the first layers.
         wanted: the most that it may take of the untiled step in-core; None: no such step beside it.
+        through: the last layer in bands: the third pooling where memory is short, else the second.
     """
 
     side: int
     budget_mib: int
     bands: int
     wanted: float | None = None
+    through: str = "features.16"
 
 
 #: A quarter and a half of the in-core memory; then one budget for all sides.
 SIZES = (
-    Size(1024, 351, 16, 1.25), Size(1024, 701, 16, 1.1),
+    Size(1024, 351, 16, 1.25), Size(1024, 701, 8, 1.1, "features.9"),
     Size(1024, 1400, 8), Size(2048, 1400, 16), Size(4096, 1400, 32),
 )  # fmt: skip
 QUICK_SIZES = (Size(64, 190, 4, 1.25), Size(64, 200, 2), Size(128, 200, 4))
@@ -275,7 +277,7 @@ def trainer_of(size: Size | None, threads: int) -> oc.Trainer:
     optimizer = oc.optim.SGD(model.parameters(), lr=1e-6)
     if size is None:
         return oc.Trainer(model, optimizer=optimizer, threads=threads, machine="cpu-generic")
-    rewrites = f"bands:{size.bands}::features.16", "share_storage"
+    rewrites = f"bands:{size.bands}::{size.through}", "share_storage"
     return oc.Trainer(
         model, optimizer=optimizer, threads=threads, machine="cpu-generic", planner="prefix",
         budget=f"{size.budget_mib}MiB", rewrites=rewrites,
@@ -366,7 +368,7 @@ def main(arguments: Sequence[str] = (), *, quick: bool = False) -> dict:
     """Runs; returns what goes into the JSON file."""
     parser = argparse.ArgumentParser(prog="bench_tile", description=__doc__.splitlines()[0])
     parser.add_argument("--part", choices=("predicted", "executed"))
-    parser.add_argument("--cases", default="", help="only predictions whose names contain this")
+    parser.add_argument("--cases", default="", help="only what has this in its name, such as 1024")
     parser.add_argument("--threads", type=int, default=threads_here())
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--quick", action="store_true")
@@ -378,6 +380,7 @@ def main(arguments: Sequence[str] = (), *, quick: bool = False) -> dict:
         result["missed"] += missed
     if options.part in (None, "executed"):
         sizes, rounds = (QUICK_SIZES, QUICK_ROUNDS) if quick else (SIZES, ROUNDS)
+        sizes = [size for size in sizes if options.cases in f"{size.side} px"]
         result["executed"], missed = show_executed(sizes, rounds, options.threads)
         result["missed"] += missed
     if options.json:

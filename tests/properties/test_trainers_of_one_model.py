@@ -324,6 +324,7 @@ def check_orders():
             play(trainers, events)
 
 
+@pytest.mark.slow
 def test_the_values_are_so_in_orders_that_were_thought_of():
     with quickly():
         check_orders()

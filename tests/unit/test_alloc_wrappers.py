@@ -251,6 +251,7 @@ def test_a_free_from_a_finalizer_is_put_off_and_not_lost():
     assert allocator.close() == []
 
 
+@pytest.mark.slow
 def test_a_wrong_free_from_a_finalizer_is_told_by_the_next_call():
     allocator = ThreadSafe(CollectingInside(best_fit()))
     gc.disable()

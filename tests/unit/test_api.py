@@ -116,6 +116,7 @@ def test_a_trace_for_one_thread_runs_on_one_with_the_same_bits():
     assert all(np.array_equal(one.gradients[k], two.gradients[k]) for k in one.gradients)
 
 
+@pytest.mark.slow
 def test_a_host_budget_of_nothing_is_refused_for_the_inputs_and_they_alone_are_enough():
     trace = small_trace()
     inputs_bytes = sum(v.nbytes for v in trace.variables if v.kind == "input")

@@ -65,6 +65,7 @@ def question_of(trace: Trace, device_bytes: int, host_bytes: int) -> Question:
     return Question(trace, device_bytes, rtx2080ti(), BYTES, host_bytes, 0, None)
 
 
+@pytest.mark.slow
 def test_some_segments_run_again_where_the_host_cannot_hold_all_and_not_more_than_must() -> None:
     """Paper 003's largest image: 490 GiB of activations, 11 GiB beside a host of 128 GiB."""
     trace = oc.trace(oc.models.build("vgg16", 10, "cifar"), (1, 3, 20480, 20480))

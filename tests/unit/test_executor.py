@@ -399,6 +399,7 @@ def test_an_arena_reaches_as_far_as_the_blocks_of_an_allocator_that_counts_no_ho
     assert reserved_peak(plan.schedule, plan.trace, tight) == reserved
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("allocator", quick(["best-fit", "first-fit"], 0))
 def test_auto_tiles_nothing_where_an_exact_plan_can_be_placed(allocator):
     """The fastest plans of LeNet do not fit best-fit's holes; others with in-core's bits do."""

@@ -127,6 +127,7 @@ def test_where_chunks_are_large_it_is_refused_by_name(residual, tight):
         oc.plan(residual[1], tight, "auto", MACHINE, allocator="va", time_limit_s=0.1)
 
 
+@pytest.mark.slow
 def test_the_least_budget_of_auto_is_that_of_the_narrow_step(residual):
     with pytest.raises(Infeasible) as refused:
         oc.plan(residual[1], 1000, "auto", MACHINE)

@@ -199,6 +199,7 @@ def test_to_read_what_was_updated_in_place_breaks_a_rule():
     assert broken_rule(uncounted, trace) == "R108"
 
 
+@pytest.mark.slow
 def test_training_keeps_the_bits_and_values_can_be_read_and_set():
     def run(budget, allocator):
         oc.manual_seed(3)

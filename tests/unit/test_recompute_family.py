@@ -90,6 +90,7 @@ def test_the_minimum_is_exact_on_a_network(spec, resnet):
     assert refused.value.witness_call in {call.name for call in resnet.calls}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", ["dtr", "superneurons", "tflms-hybrid"])
 def test_with_all_memory_nothing_runs_again(spec, resnet):
     plan = get_planner(spec).plan(resnet, trace_peak_bytes(resnet, BYTES), PCIE)

@@ -58,6 +58,7 @@ def check_statistics(x, found):
     np.testing.assert_allclose(inv_std, 1 / np.sqrt(var.astype(np.float64) + BN_EPS), rtol=2 * EPS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", quick(SHAPES, 2))
 def test_statistics(shape):
     x = problem(shape)[0]
@@ -94,6 +95,7 @@ def statistics(x):
     return rows.mean(0).astype(np.float32), inv_std.astype(np.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", quick([(5, 1), (3, 5, 2, 3), (2, 40, 9, 13)], 2))
 def test_apply_fused_and_apart(shape):
     x, _, residual, gamma, beta = problem(shape)

@@ -23,7 +23,7 @@ from ooctrain.testing.emulator.emulator import EmulatedLauncher
 QUICK = {
     "implicit_gemm": (),
     "tf32": (),
-    "tiled": ("several splits",),
+    "tiled": (),
 }  # fmt: skip
 ORDERS = pytest.mark.parametrize("order", [1, -1])
 ALGORITHMS = pytest.mark.parametrize("algorithm", CUDA_ALGORITHMS)

@@ -98,6 +98,7 @@ def test_scale_by_a_variable():
     check_cuda(ScaleBy(), normal(2, 3, 5, 7), np.float32(0.7), tolerance=EPS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", quick([(1, 1), (7, 3), (600, 4), (5, 33), (130, 40)], 4))
 def test_channel_sum(shape):
     """The stated bound; both orders of threads."""

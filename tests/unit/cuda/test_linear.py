@@ -35,6 +35,7 @@ def check_product(op, a, b, inputs, bias=0.0):
     assert (np.abs(found - (a @ b + bias)) <= bound).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", quick(SIZES, 0, 1, 4))
 def test_forward(size):
     rows, inputs, outputs = size

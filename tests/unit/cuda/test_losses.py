@@ -94,6 +94,7 @@ def test_infinite_logits_are_impossible_classes():
     assert np.isfinite(loss)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("smoothing", [0.0, 0.3])
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 def test_weights_and_smoothing(reduction, smoothing):
@@ -125,6 +126,7 @@ def test_class_weights_travel_with_the_launches(count):
 
 
 # One tile, part of a second, and more than a block takes at once.
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", quick([(1, 1), (2, 3, 7, 5), (3, 683), (1, 3, 64, 65)], 1))
 @pytest.mark.parametrize("absolute", quick([False, True], 1))
 def test_squared_and_absolute_errors(shape, absolute):

@@ -63,6 +63,7 @@ def test_sums_of_the_gradient(shape, mask):
         assert [dz_xhat[n].tobytes(), dz_sum[n].tobytes()] == [a.tobytes() for a in found]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", quick(SHAPES, 2))
 @pytest.mark.parametrize("affine", [False, True])
 def test_apply_and_gradient_of_the_input(shape, affine):

@@ -79,6 +79,7 @@ def test_rmsprop(op, size):
         np.testing.assert_allclose(mine, other, rtol=4 * EPS, atol=EPS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 7, 2048, 5001])
 def test_sum_of_squares(size):
     """Within the stated bound."""

@@ -83,7 +83,7 @@ def test_max_pool_grad_gathers_what_the_windows_chose(shape, geometry):
     check_cuda(MaxPool2dGrad(geometry, shape[2:]), dy, index, tolerance=covering * EPS)
 
 
-@pytest.mark.parametrize("counted", [True, False])
+@pytest.mark.parametrize("counted", [pytest.param(True, marks=pytest.mark.slow), False])
 @pytest.mark.parametrize(("shape", "geometry"), quick(CASES, 4, names=2))
 def test_average_pool(shape, geometry, counted):
     x = normal(*shape)

@@ -39,6 +39,7 @@ def test_nearest(shape, size):
     check_cuda(UpsampleGrad(shape[2:]), normal(*shape[:2], *size), tolerance=copies * EPS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("corners", quick([False, True], 1))
 @pytest.mark.parametrize(("shape", "size"), quick(SIZES, 1, 4, names=2))
 def test_bilinear(shape, size, corners):
