@@ -26,12 +26,17 @@ from ooctrain.report.numbers_file import write_numbers
 from ooctrain.report.record import Record, read_record
 from ooctrain.report.tables import plain_table
 from ooctrain.report.text import facts, timeline_rows
+from ooctrain.sched.instructions import WORDS
 from ooctrain.sched.list_text import first_difference
 from ooctrain.sched.schedule import Schedule
 from ooctrain.step.foreign import parse_json
 
 JSON_VERSION = 1
 Kind = Literal["record", "plan file", "text"]
+
+
+#: Words with which a line of a list in text begins.
+VERBS = ("device", "host", "granule", *WORDS.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +101,16 @@ def _read(path: str) -> ListToCompare:
     if data is None:
         stripped = (line.strip() for line in text.splitlines())
         lines = tuple(line for line in stripped if line and not line.startswith("#"))
+        strange = [
+            line for line in lines if line.strip("; ").split(" ")[0].rstrip(";") not in VERBS
+        ]
+        if strange or not lines:
+            why = f"{strange[0]!r} is no instruction" if strange else "it is empty"
+            raise ConfigError(
+                f"{path} is no list: {why}",
+                code="OOC-118", numbers=f"lines begin with {', '.join(VERBS)}",
+                fix="a file of `ooctrain simulate MODEL --json FILE`, or of `ooctrain plan --save`",
+            )  # fmt: skip
         return ListToCompare(path, "text", lines)
     if "schedule" in data:
         listed = Schedule.from_json(data["schedule"])

@@ -93,3 +93,12 @@ def test_a_report_against_another_says_where_they_part_and_writes_both(files, ca
     assert 'id="list-b"' in page.read_text()
     assert main(["report", a, "--html", str(page)]) == 0
     assert 'id="list-b"' not in page.read_text()
+
+
+@pytest.mark.parametrize("text", ["rubbish", "", "run f1\nrubbish f1\n"])
+def test_a_text_that_is_no_list_is_refused(tmp_path, capsys, text):
+    """Two files of anything else are not equal lists."""
+    path = tmp_path / "x.txt"
+    path.write_text(text)
+    assert main(["diff", str(path), str(path)]) == 2
+    assert "[OOC-118]" in capsys.readouterr().err
