@@ -36,7 +36,7 @@ class Greedy:
         view.check_budget(self.name, budget_bytes)
         chosen = shortest_prefix(view, budget_bytes)
         question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
-        notes = {"offloaded": len(chosen), "stages": len(view)}
+        notes = {"offloaded": len(chosen), **view.notes()}
         return swap_plan(self.name, question, view.gaps(chosen), notes)
 
 

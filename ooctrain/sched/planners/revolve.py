@@ -22,11 +22,14 @@ from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
 
+#: The table of splits grows with the cube of the stages, so a longer chain's are joined.
+MOST_STAGES = 150
+
 
 class Revolve:
     """Binomial checkpointing.
 
-    Cost: O(stages^3) for the table of splits, and the runs of each number of checkpoints; the best
+    Cost: O(stages^3) for the table of splits, for at most `MOST_STAGES` stages, and the runs of each number of checkpoints; the best
     that fits is lowered.
     """
 
@@ -37,7 +40,7 @@ class Revolve:
         host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
     ) -> Plan:  # fmt: skip
         """See `Planner`. The minimum is the least over the numbers of checkpoints."""
-        view = chain_view(trace, machine, granule)
+        view = chain_view(trace, machine, granule, MOST_STAGES)
         splits = Splits(len(view))
         choices = (list(splits.steps(slots)) for slots in range(len(view)))
         question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)

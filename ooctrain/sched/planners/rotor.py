@@ -27,6 +27,9 @@ from ooctrain.step.trace import Trace
 
 #: How many sweeps of different cost are tried.
 MOST_CHOICES = 24
+#: The table of a longer chain is too large (its bytes grow with the square of the stages, its time
+#: with their cube), so stages are joined until there are this many.
+MOST_STAGES = 150
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,7 @@ class Rotor:
     Args:
         slots: how finely memory is counted.
 
-    Cost: O(stages^3 slots), in NumPy.
+    Cost: O(stages^3 slots), in NumPy, for at most `MOST_STAGES` stages.
     """
 
     name = "rotor"
@@ -51,7 +54,7 @@ class Rotor:
         host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
     ) -> Plan:  # fmt: skip
         """See `Planner`. The minimum is the least over all sweeps that the table holds."""
-        view = chain_view(trace, machine, granule)
+        view = chain_view(trace, machine, granule, MOST_STAGES)
         question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
         return self.plan_chain(question, view)
 

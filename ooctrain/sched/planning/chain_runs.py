@@ -136,7 +136,7 @@ def fastest_that_fits(
         except ConfigError:  # they read a parameter that has been updated
             continue
         if least <= question.budget_bytes:
-            notes = {"stages": len(view), "runs_again": len(runs) - len(view.trace.calls)}
+            notes = {**view.notes(), "runs_again": len(runs) - len(view.trace.calls)}
             return plan_of(name, question, Decisions(runs), notes)
         refusals.append(infeasible(name, question.budget_bytes, least, witness))
     raise min(refusals, key=lambda refusal: refusal.minimum_bytes)

@@ -18,6 +18,7 @@ its ReLU are one stage; the loss belongs to B_L. Read next: `sched/planners/gree
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -64,6 +65,8 @@ class ChainView:
         extra_forward, extra_backward: ex^F, ex^B.
         pinned_bytes: what persists, beside the chain.
         start_bytes: on the device before the step.
+        stages_of_step: stages at the finest; more than `len(stages)` where the view was made
+            coarser.
     """
 
     trace: Trace
@@ -77,9 +80,17 @@ class ChainView:
     extra_backward: tuple[int, ...]
     pinned_bytes: int
     start_bytes: int
+    stages_of_step: int
 
     def __len__(self) -> int:
         return len(self.stages)
+
+    def notes(self) -> dict[str, int]:
+        """What a plan says of its chain: how many stages it has, and whether it was made coarser."""
+        stages = len(self)
+        if stages == self.stages_of_step:
+            return {"stages": stages}
+        return {"stages": stages, "stages_of_step": self.stages_of_step}
 
     def minimum(self) -> tuple[int, str]:
         """(bytes, call): the chain's own minimum: everything is away but what a stage itself
@@ -133,27 +144,34 @@ class ChainView:
 
 
 def chain_view(
-    trace: Trace, machine: str | Machine | None = None, granule: Granule = BYTES
-) -> ChainView:
+    trace: Trace, machine: str | Machine | None = None, granule: Granule = BYTES,
+    most_stages: int | None = None,
+) -> ChainView:  # fmt: skip
     """A trace as a chain.
 
     Args:
         trace: any step; one without a single cut is a chain of one stage.
         machine: gives the times; a name, or None for this machine as calibrated.
         granule: how sizes are rounded.
+        most_stages: a planner whose table grows with the cube of the stages asks for no more than
+            these. Cuts are then left out, evenly, so that a stage spans several layers; whatever is
+            planned for it is a plan of the step all the same.
 
-    Cost: O(stages x uses).
+    Cost: O(calls + uses).
     """
     where = find_machine(machine)
     turn = turning_point(trace)
     movable = _movable(trace, turn)
-    cuts = [0, *_cuts(trace, movable, turn), turn]
-    forward = [range(lo, hi) for lo, hi in pairwise(cuts)]
+    cuts = list(_cuts(trace, movable, turn))
+    stages_of_step = len(cuts) + 1
+    cuts = evenly(cuts, (most_stages or stages_of_step) - 1)
+    forward = [range(lo, hi) for lo, hi in pairwise([0, *(cut for cut, _ in cuts), turn])]
     groups = _groups(trace, movable, forward)
     backward = _backward_stages(trace, groups, forward)
+    outputs = [*(value for _, value in cuts), None]
     stages = tuple(
-        ChainStage(f, b, _crossing(trace, movable, f.stop, turn), saved)
-        for f, b, saved in zip(forward, backward, groups[1:], strict=True)
+        ChainStage(f, b, output, saved)
+        for f, b, output, saved in zip(forward, backward, outputs, groups[1:], strict=True)
     )
     durations = call_durations_ns(trace, where)
     liveness = Liveness(trace, granule)
@@ -180,7 +198,15 @@ def chain_view(
         ),
         pinned_bytes=pinned,
         start_bytes=liveness.start_bytes,
+        stages_of_step=stages_of_step,
     )
+
+
+def evenly(cuts: Sequence[tuple[int, int]], most: int) -> list[tuple[int, int]]:
+    """At most so many of some cuts, with as many left out before each of them."""
+    if len(cuts) <= most:
+        return list(cuts)
+    return [cuts[(place + 1) * (len(cuts) + 1) // (most + 1) - 1] for place in range(most)]
 
 
 def _granted_bytes(trace: Trace, variables: Iterable[int], granule: Granule) -> int:
@@ -209,11 +235,13 @@ def _rests(trace: Trace, variable: int) -> bool:
     return variable not in trace.carries and variable not in trace.carried_from
 
 
-def _cuts(trace: Trace, movable: frozenset[int], turn: int) -> Iterator[int]:
-    """Forward calls before which the chain may be cut, ascending."""
+def _cuts(trace: Trace, movable: frozenset[int], turn: int) -> Iterator[tuple[int, int]]:
+    """(call, value): forward calls before which the chain may be cut, ascending, and the value that
+    crosses there.
+    """
     start = 0
     crossing: set[int] = set()
-    last_forward = {v: max(k for k in trace.uses[v] if k < turn) for v in movable}
+    last_forward = {v: trace.uses[v][bisect_left(trace.uses[v], turn) - 1] for v in movable}
     for call in trace.calls[: max(0, turn - 1)]:
         crossing.update(v for v in call.touched() if v in movable)
         crossing = {v for v in crossing if last_forward[v] > call.id}
@@ -221,13 +249,7 @@ def _cuts(trace: Trace, movable: frozenset[int], turn: int) -> Iterator[int]:
             (value,) = crossing
             if trace.uses[value][0] >= start and trace.uses[value][-1] >= turn:
                 start = call.id + 1
-                yield start
-
-
-def _crossing(trace: Trace, movable: frozenset[int], cut: int, turn: int) -> int | None:
-    """The value that crosses a cut."""
-    values = (v for v in movable if trace.uses[v][0] < cut)
-    return next((v for v in values if any(cut <= k < turn for k in trace.uses[v])), None)
+                yield start, value
 
 
 def _groups(
@@ -253,10 +275,13 @@ def _backward_stages(
     anything in x_0 .. x_i.
     """
     turn, end = forward[-1].stop, len(trace.calls)
+    differentiated: dict[int | None, int] = {}  # forward call -> the first call of its backward
+    for call in trace.calls[turn:]:
+        differentiated.setdefault(call.forward_of, call.id)
     begins: list[int] = []
     for calls, group in zip(forward, groups, strict=False):
-        reads = (k for v in group for k in trace.uses[v] if k >= turn)
-        differentiates = (c.id for c in trace.calls[turn:] if c.forward_of in calls)
+        reads = (trace.uses[v][bisect_left(trace.uses[v], turn)] for v in group)
+        differentiates = (differentiated.get(k, end) for k in calls)
         begins.append(min([end, *begins[-1:], *reads, *differentiates]))
     begins[-1] = turn
     return [range(lo, hi) for lo, hi in zip(begins, [end, *begins[:-1]], strict=True)]

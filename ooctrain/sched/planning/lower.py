@@ -20,6 +20,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from ooctrain.sched.planning.decisions import BEFORE_THE_STEP, Decisions
 from ooctrain.sched.planning.pieces import GapPiece, Table, tabulate
 from ooctrain.sched.planning.planner import check_host, infeasible, make_plan
@@ -40,6 +42,8 @@ from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
 
 NEVER = 1 << 62
+#: A budget beyond it limits nothing; numbers up to it can be counted in 64 bits.
+AMPLE_BYTES = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +154,7 @@ class _Engine:
         self.table, self.budget_bytes, self.shared_link = table, budget_bytes, shared_link
         self.now_ns = self.last_end_ns = self.position = 0
         self.held_bytes = table.start_bytes
-        self.room_bytes = [budget_bytes - resident for resident in table.resident_bytes]
+        self.room_bytes = min(budget_bytes, AMPLE_BYTES) - np.array(table.resident_bytes, np.int64)
         self.ended = BEFORE_THE_STEP
         self.awaited = [0] * (len(table.runs) + 1)
         self.returning: dict[Range, int] = defaultdict(int)
@@ -253,9 +257,9 @@ class _Engine:
         """Whether the bytes fit in every call up to their use; if so, takes them from its room."""
         first = self.position + (self.run_ends_ns != NEVER)
         room = self.room_bytes[first : piece.before]
-        if min(room, default=piece.size_bytes) < piece.size_bytes:
+        if room.size and room.min() < piece.size_bytes:
             return False
-        self.room_bytes[first : piece.before] = [left - piece.size_bytes for left in room]
+        room -= piece.size_bytes
         return True
 
     def _clock_moves(self) -> bool:

@@ -65,8 +65,8 @@ def rematerialise(
         Every call of the trace once, in order, and before each call the runs that bring back what
         it lacks.
 
-    Cost: O(calls + runs that are added + values that are back at each call), once more for each
-    value that has to be kept instead.
+    Cost: O(calls + runs that are added + values of `unread` that are back at each call), once more
+    for each value that has to be kept instead.
     """
     dropped, held = set(dropped), frozenset(held)
     again, unread = frozenset(again), frozenset(unread)
@@ -84,6 +84,8 @@ class _Walk:
     Attributes:
         alive: values that a call can read now.
         revived: those of them that were computed again.
+        watched: those of them that may die after the next call although it does not touch them: they
+            have just come back, or die once they are unread.
         runs: what has been decided so far.
     """
 
@@ -93,7 +95,7 @@ class _Walk:
     ):  # fmt: skip
         self.trace, self.dropped, self.held = trace, dropped, held
         self.again, self.unread = again, unread
-        self.alive, self.revived = set(trace.initial), set[int]()
+        self.alive, self.revived, self.watched = set(trace.initial), set[int](), set[int]()
         self.runs: list[Run] = []
         self.last_use = [uses[-1] if uses else BEFORE_THE_STEP for uses in trace.uses]
         self.ends = frozenset(trace.end_variables.values())
@@ -133,6 +135,7 @@ class _Walk:
             keep = tuple(v for v in outs if v not in self.alive)
             self._run(producer, keep if len(keep) < len(outs) else None)
             self.revived.update(keep)
+            self.watched.update(keep)
             stack.pop()
         return None
 
@@ -144,13 +147,16 @@ class _Walk:
 
     def _bury(self, call_id: int) -> None:
         """What dies after a call of the trace: by its last use, or because it is dropped."""
-        for value in self.trace.calls[call_id].touched():
+        touched = self.trace.calls[call_id].touched()
+        for value in touched:
             if self._dies(value, call_id):
                 self.alive.discard(value)
                 self.revived.discard(value)
-        spent = {value for value in self.revived if self._is_spent(value, call_id)}
+        candidates = self.revived.intersection(self.watched.union(touched))
+        spent = {value for value in candidates if self._is_spent(value, call_id)}
         self.revived -= spent
         self.alive -= spent
+        self.watched = candidates.difference(spent).intersection(self.unread)
 
     def _is_spent(self, value: int, call_id: int) -> bool:
         """Whether a value that came back dies after a call of the trace."""

@@ -11,12 +11,17 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ooctrain.sched.planning.planner import last_uses
 from ooctrain.sched.schedule import Granule, Run
 from ooctrain.step.trace import Call, Trace
 
 #: A run-time that runs this many times the calls of a step has begun to thrash, and is given up.
 THRASHING = 4
+#: Stands for no time at all where one divides by it.
+TOUCHED_NOW_NS = 1e-300
 
 
 class GivenUp(Exception):
@@ -42,8 +47,9 @@ class Runtime:
     Attributes:
         runs: what has run so far.
         alive: what is on the device; held_bytes: what it takes.
-        evictable: those of them that may be evicted.
-        locks: how many calls that are about to run need a value.
+        evictable: for each value, whether it is there and may be evicted.
+        locks: for each value, how many calls that are about to run need it.
+        touched_ns: for each value, when it was last touched.
     """
 
     def __init__(
@@ -60,9 +66,10 @@ class Runtime:
         self.alive = {v for v in trace.initial if trace.variables[v].persistent}
         self.held_bytes = sum(self.size[v] for v in self.alive)
         self.runs: list[Run] = []
-        self.evictable: set[int] = set()
-        self.locks = [0] * len(trace.variables)
-        self.now_ns, self.touched_ns = 0, [0] * len(trace.variables)
+        self.evictable = np.zeros(len(trace.variables), np.bool_)
+        self.locks = np.zeros(len(trace.variables), np.int64)
+        self.now_ns, self.touched_ns = 0, np.zeros(len(trace.variables), np.int64)
+        self.size_bytes = np.maximum(np.array(self.size, float), 1.0)
 
     def play(self) -> None:
         """Runs the step.
@@ -135,14 +142,13 @@ class Runtime:
 
     def _add(self, var: int) -> None:
         self.alive.add(var)
-        if self.may_go[var]:
-            self.evictable.add(var)
+        self.evictable[var] = self.may_go[var]
         self.held_bytes += self.size[var]
         self.around.is_back(var)
 
     def _remove(self, var: int) -> None:
         self.alive.remove(var)
-        self.evictable.discard(var)
+        self.evictable[var] = False
         self.held_bytes -= self.size[var]
         self.around.is_gone(var)
 
@@ -160,23 +166,26 @@ class Runtime:
             self._remove(self._least())
 
     def _least(self) -> int:
-        """The value with the least h, the first of equals; its own time says how small h may be."""
-        least, found = math.inf, len(self.size)
-        for var in self.evictable:
-            if self.locks[var]:
-                continue
-            space_time = self.size[var] * (self.now_ns - self.touched_ns[var])
-            if not space_time:
-                h = math.inf
-            elif self.around.own_ns[var] / space_time > least:
-                continue
-            else:
-                h = self.around.cost_ns(var) / space_time
-            if h < least or (h == least and var < found):
-                least, found = h, var
-        if found == len(self.size):
+        """The value with the least h, the first of equals.
+
+        What is known of costs says how small each h may be, so that few of them are computed.
+        """
+        candidates = np.flatnonzero(self.evictable & (self.locks == 0))
+        stale_ns = np.maximum(self.now_ns - self.touched_ns[candidates], TOUCHED_NOW_NS)
+        at_least = self.around.least_ns(candidates) / self.size_bytes[candidates] / stale_ns
+        least = (math.inf, len(self.size))
+        for place in np.argsort(at_least):
+            if at_least[place] > least[0]:
+                break
+            least = min(least, self._h(int(candidates[place])))
+        if not candidates.size:
             raise GivenUp
-        return found
+        return least[1]
+
+    def _h(self, var: int) -> tuple[float, int]:
+        """(h, value); infinite for what was touched just now."""
+        space_time = self.size[var] * (self.now_ns - int(self.touched_ns[var]))
+        return (self.around.cost_ns(var) / space_time if space_time else math.inf), var
 
 
 class Neighbours:
@@ -184,6 +193,9 @@ class Neighbours:
 
     Attributes:
         brought_back: values that came back since this was cleared.
+        seen_ns: for each value, the cost found last, plus `returned_ns` then; 0 where a value
+            beside it has come back since.
+        returned_ns: the times of all values that came back.
     """
 
     def __init__(self, trace: Trace, duration_ns: list[int]):
@@ -198,13 +210,24 @@ class Neighbours:
         self.parent: dict[int, int] = {}  # of evicted values, up to the name of their set
         self.set_of: dict[int, int] = {}
         self.total_ns: dict[int, int] = {}
+        self.alone_ns = np.array(self.own_ns, float)
+        self.seen_ns, self.returned_ns = np.zeros(len(self.own_ns)), 0
 
     def cost_ns(self, var: int) -> int:
         """Of a value and the evicted sets that it touches."""
-        evicted = [self.set_of[v] for v in self.beside[var] if v in self.set_of]
-        if len(evicted) == 1:
-            return self.own_ns[var] + self.total_ns[self._find(evicted[0])]
-        return self.own_ns[var] + sum(self.total_ns[name] for name in set(map(self._find, evicted)))
+        names = {self._find(self.set_of[v]) for v in self.beside[var] if v in self.set_of}
+        cost_ns = self.own_ns[var] + sum(self.total_ns[name] for name in names)
+        self.seen_ns[var] = cost_ns + self.returned_ns
+        return cost_ns
+
+    def least_ns(self, values: NDArray[np.intp]) -> NDArray[np.float64]:
+        """What the cost of each value is at least, in no time.
+
+        A cost falls only where a value comes back: by the time of this value, or by a whole set if
+        it is beside. The last digits are left to rounding.
+        """
+        known_ns = self.seen_ns[values] - self.returned_ns - 1
+        return (1 - 1e-9) * np.maximum(self.alone_ns[values], known_ns)
 
     def is_gone(self, var: int) -> None:
         """A value was evicted: it joins the sets around it."""
@@ -219,6 +242,8 @@ class Neighbours:
         """A value is there (again): it takes its own time out of its set, which stays one."""
         if var in self.set_of:
             self.total_ns[self._find(self.set_of.pop(var))] -= self.own_ns[var]
+            self.returned_ns += self.own_ns[var]
+            self.seen_ns[list(self.beside[var])] = 0
             self.brought_back.add(var)
 
     def _find(self, name: int) -> int:

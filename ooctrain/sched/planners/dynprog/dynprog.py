@@ -76,7 +76,7 @@ class DynProg:
         slot_bytes = 1.0 if len(view) <= self.exact_stages else memory_bytes / self.slots
         slotted = in_slots(view, memory_bytes, question.machine, slot_bytes, self.transfers)
         solution = solve(slotted, self.most_states)
-        notes = {"offloaded": len(view), "stages": len(view), "slot_bytes": slot_bytes}
+        notes = {"offloaded": len(view), **view.notes(), "slot_bytes": slot_bytes}
         chosen: Sequence[int] = range(len(view))
         if solution is not None:
             chosen = solution.offloaded

@@ -40,6 +40,8 @@ from ooctrain.sched.schedule import BYTES, Granule, Plan, Run
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
 
+#: The tables grow with the cube of the stages, so a longer chain's are joined.
+MOST_STAGES = 120
 #: How often the search is asked: the chain counts what a stage needs for the whole of the stage, so
 #: that the list of its blocks often leaves room, which the next one may use.
 ROUNDS = 3
@@ -56,7 +58,7 @@ class Pofo:
         most_states: so many states are followed from each stage.
         most_amounts: so many amounts of memory are tried for each run of stages.
 
-    Cost: O(stages^3 slots + stages^2 amounts states), in NumPy.
+    Cost: O(stages^3 slots + stages^2 amounts states), in NumPy, for at most `MOST_STAGES` stages.
     """
 
     name = "pofo"
@@ -79,7 +81,7 @@ class Pofo:
         input of every stage and running every stage again.
         """
         question = Question(trace, budget_bytes, machine, granule)
-        chain = _Chain.of(question, chain_view(trace, machine, granule))
+        chain = _Chain.of(question, chain_view(trace, machine, granule, MOST_STAGES))
         plans, refusals = self._halves(chain)
         table = CostTable(chain.view, self.slots)
         found: list[Decisions] = []
@@ -238,7 +240,7 @@ class _Chain:
         in_parts = Decisions(decisions.runs, tuple(pieces))
         lowered = lower_timed(in_parts, trace, self.question.budget_bytes, machine, granule)
         notes = {
-            "stages": len(self.view),
+            **self.view.notes(),
             "runs_again": len(decisions.runs) - len(trace.calls),
             "offloaded": len({gap.var for gap in decisions.gaps}),
         }

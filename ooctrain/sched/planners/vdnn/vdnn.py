@@ -42,7 +42,7 @@ class Vdnn:
             candidates(view), key=lambda chosen: chain_makespan(view, chosen, budget_bytes, machine)
         )
         question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
-        notes = {"offloaded": len(best), "stages": len(view)}
+        notes = {"offloaded": len(best), **view.notes()}
         return swap_plan(self.name, question, view.gaps(best), notes)
 
 

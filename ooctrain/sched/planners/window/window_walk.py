@@ -24,7 +24,10 @@ from ooctrain.step.trace import Call
 Count = Literal["unique", "occurrence"]
 Rank = Callable[["Walk", int], tuple[int, ...]]
 SMALLEST_SIZE = 2**-20
-SAVE_EVERY = 32  # calls; a restart repeats half as many for nothing, a copy costs as much as a few
+#: Calls; a restart repeats half as many for nothing, a copy costs as much as a few.
+SAVE_EVERY = 32
+#: Copies of a walk, each of which takes bytes in proportion to the variables.
+MOST_SAVED = 64
 
 
 def walk(
@@ -50,14 +53,15 @@ def walk(
         manner = Manner(size, count == "occurrence", rank)
         return Walk(sequence, budget_bytes, manner, not_before, entered_at)
 
-    saved = [start()]  # walks that stand before calls 0, SAVE_EVERY, 2 SAVE_EVERY, ..
+    save_every = max(SAVE_EVERY, len(sequence.trace.calls) // MOST_SAVED)
+    saved = [start()]  # walks that stand before calls 0, save_every, 2 save_every, ..
     while True:
         attempt = saved[-1].fork()
-        if attempt.reaches_the_end(saved):
+        if attempt.reaches_the_end(saved, save_every):
             return attempt.writer, size
         if count == "unique":
             changed = attempt.forbid_prefetches()
-            del saved[changed // SAVE_EVERY + 1 :]
+            del saved[changed // save_every + 1 :]
         else:
             size = size / 2 if size > SMALLEST_SIZE else 0.0
             saved = [start()]
@@ -122,15 +126,15 @@ class Walk:
         other.present, other.reserved = set(self.present), set(self.reserved)
         return other
 
-    def reaches_the_end(self, saved: list[Walk]) -> bool:
+    def reaches_the_end(self, saved: list[Walk], save_every: int) -> bool:
         """Walks all calls from here; False where one does not fit beside what was prefetched.
 
         Args:
-            saved: gets a copy of the walk on the way, before each `SAVE_EVERY`-th call.
+            saved: gets a copy of the walk on the way, before each `save_every`-th call.
         """
         calls = self.sequence.trace.calls
         while self.next_call < len(calls):
-            if self.next_call == len(saved) * SAVE_EVERY:
+            if self.next_call == len(saved) * save_every:
                 saved.append(self.fork())
             if not self._step(calls[self.next_call]):
                 return False
