@@ -139,7 +139,7 @@ class Optimizer:
 
     def updates(self, parameter: Tensor) -> bool:
         """Whether a parameter is among those that it updates."""
-        return any(parameter is p for group in self.param_groups for p in group["params"])
+        return any(parameter in group["params"] for group in self.param_groups)
 
     def group_of(self, parameter: Tensor) -> int:
         """Index of the group that a parameter is in.
@@ -148,7 +148,7 @@ class Optimizer:
             ConfigError: it is in none.
         """
         for index, group in enumerate(self.param_groups):
-            if any(parameter is other for other in group["params"]):
+            if parameter in group["params"]:
                 return index
         raise ConfigError(
             f"{parameter.name or 'a parameter'!r} is not in the optimizer",

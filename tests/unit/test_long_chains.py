@@ -45,7 +45,9 @@ def test_a_coarser_view_has_every_call_in_one_stage(most):
     assert forward + backward == list(range(len(trace.calls)))
     crossings = {stage.forward.stop: stage.output for stage in finest.stages}
     assert all(crossings[stage.forward.stop] == stage.output for stage in view.stages)
-    joined = [len(stage.forward) for stage in chain_view(equal_stages(60), MACHINE, BYTES, 8).stages]
+    joined = [
+        len(stage.forward) for stage in chain_view(equal_stages(60), MACHINE, BYTES, 8).stages
+    ]
     assert max(joined) - min(joined) <= 1
 
 
