@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import tracemalloc
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -92,10 +93,8 @@ def test_dtr_finds_the_least_without_asking_all(name, share):
     least, most = trace_minimum_bytes(trace, BYTES), trace_peak_bytes(trace, BYTES)
     limit = int(least + share * (most - least))
     runtime = AskingAll(trace, limit, call_durations_ns(trace, MACHINE), BYTES, frozenset())
-    try:
+    with suppress(GivenUp, GoneForGood):
         runtime.play()
-    except (GivenUp, GoneForGood):
-        pass
     assert runtime.compared > 10
 
 

@@ -29,8 +29,8 @@ MOST_STAGES = 150
 class Revolve:
     """Binomial checkpointing.
 
-    Cost: O(stages^3) for the table of splits, for at most `MOST_STAGES` stages, and the runs of each number of checkpoints; the best
-    that fits is lowered.
+    Cost: O(stages^3) for the table of splits, for at most `MOST_STAGES` stages, and the runs of
+    each number of checkpoints; the best that fits is lowered.
     """
 
     name = "revolve"

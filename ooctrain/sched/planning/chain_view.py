@@ -86,7 +86,7 @@ class ChainView:
         return len(self.stages)
 
     def notes(self) -> dict[str, int]:
-        """What a plan says of its chain: how many stages it has, and whether it was made coarser."""
+        """What a plan says of its chain: its stages, and how many there were if some are joined."""
         stages = len(self)
         if stages == self.stages_of_step:
             return {"stages": stages}

@@ -84,8 +84,8 @@ class _Walk:
     Attributes:
         alive: values that a call can read now.
         revived: those of them that were computed again.
-        watched: those of them that may die after the next call although it does not touch them: they
-            have just come back, or die once they are unread.
+        watched: those of them that may die after a call that does not touch them: they have just
+            come back, or die once they are unread.
         runs: what has been decided so far.
     """
 
