@@ -8,12 +8,14 @@ instruction runs. Read next: `executor.py`, which runs the step.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 
 from ooctrain.devices.base import Device
 from ooctrain.devices.cuda import open as cuda_open
+from ooctrain.devices.host_file import HostFile
 from ooctrain.errors import ConfigError, PlanMismatch, ShapeError
 from ooctrain.execution.executor import Session, host_extent_bytes
 from ooctrain.execution.prepare import PreparedStep, Settings
@@ -47,9 +49,8 @@ def open_session(
         OutOfDeviceMemory: a GPU has less free than the budget.
     """
     plan = prepared.plan
-    host_bytes = host_extent_bytes(plan.trace, plan.schedule)
     open_device = _open_cpu if settings.device == "cpu" else _open_cuda
-    device = open_device(prepared, settings, host_bytes)
+    device = open_device(prepared, settings)
     try:
         allocator = prepared.allocator.make(device.memory)
         return device, Session(plan.trace, plan.schedule, device, allocator, values, wanted)
@@ -58,7 +59,7 @@ def open_session(
         raise
 
 
-def _open_cpu(prepared: PreparedStep, settings: Settings, host_bytes: int) -> Device:
+def _open_cpu(prepared: PreparedStep, settings: Settings) -> Device:
     # Not at the top, since it loads Numba, which planning does without.
     from ooctrain.devices.cpu import copy_engine, device
 
@@ -70,15 +71,24 @@ def _open_cpu(prepared: PreparedStep, settings: Settings, host_bytes: int) -> De
             fix="trace with threads= as many as the step runs on"
             + (f"; it was traced with {plan.trace.threads}" if plan.trace.threads else ""),
         )
-    rate = settings.link_bytes_per_us
-    return device.CpuDevice(
-        prepared.allocator.budget_bytes, host_bytes, settings.thread_count,
-        copy_engine.CopyLink(prepared.machine.link, rate, rate), settings.debug,
-    )  # fmt: skip
+    rate = settings.link_bytes_per_us if settings.spill is None else settings.spill.bytes_per_us
+    with ExitStack() as undone:
+        slab: int | HostFile = host_extent_bytes(plan.trace, plan.schedule)
+        if settings.spill is not None:
+            aligned = host_extent_bytes(plan.trace, plan.schedule, HostFile.block_bytes)
+            slab = HostFile(settings.spill, aligned)
+            undone.callback(slab.close)
+        opened = device.CpuDevice(
+            prepared.allocator.budget_bytes, slab, settings.thread_count,
+            copy_engine.CopyLink(prepared.machine.link, rate, rate), settings.debug,
+        )  # fmt: skip
+        undone.pop_all()
+        return opened
 
 
-def _open_cuda(prepared: PreparedStep, settings: Settings, host_bytes: int) -> Device:
-    chosen = prepared.allocator
+def _open_cuda(prepared: PreparedStep, settings: Settings) -> Device:
+    chosen, plan = prepared.allocator, prepared.plan
+    host_bytes = host_extent_bytes(plan.trace, plan.schedule)
     # Each chunk is a piece of physical memory; who maps nothing takes it all in one.
     return cuda_open.open_device(
         chosen.budget_bytes, host_bytes, piece_bytes=chosen.piece_bytes, link=prepared.machine.link,

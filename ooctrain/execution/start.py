@@ -7,6 +7,8 @@ program this file collects these ranges by variable, with their places in the ho
 
 from __future__ import annotations
 
+import numpy as np
+
 from ooctrain.devices.base import Device
 from ooctrain.errors import PlanMismatch
 from ooctrain.execution.program import Program
@@ -15,15 +17,14 @@ from ooctrain.execution.program import Program
 def check_slab(program: Program, device: Device) -> None:
     """Raises PlanMismatch: the host slab is too small. Poisons it, if that is wanted."""
     needed = program.slots.extent_bytes
-    slab = device.host(0, needed)
-    if slab.size < needed:
+    if device.host_bytes < needed:
         raise PlanMismatch(
             "the host slab is smaller than the schedule's host slots",
-            numbers=f"slab {slab.size} B, slots {needed} B",
+            numbers=f"slab {device.host_bytes} B, slots {needed} B",
             fix="make the device with host_bytes=host_extent_bytes(trace, schedule)",
         )
     if device.debug.poison is not None:
-        slab[:] = device.debug.poison
+        device.write_host(0, np.full(needed, device.debug.poison, np.uint8))
 
 
 def start_ranges(

@@ -70,6 +70,7 @@ class CudaDevice:
     """
 
     name = "cuda"
+    host_align_bytes = 1
 
     def __init__(
         self, driver: GpuDriver, make_kernels: MakeKernels, budget_bytes: int, host_bytes: int = 0,
@@ -168,6 +169,10 @@ class CudaDevice:
         if size_bytes <= 0:
             return np.empty(0, np.uint8)
         return bytes_at(self._slab_address + offset, size_bytes)
+
+    def write_host(self, offset: int, data: np.ndarray) -> None:
+        """Writes uint8 data to the host slab."""
+        self.host(offset, data.size)[:] = data
 
     def discard(self, address: int, size_bytes: int) -> None:
         """Nothing: a GPU's memory is not the host's, which values are brought to."""
