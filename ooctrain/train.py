@@ -77,7 +77,7 @@ class Trainer:
         accumulate: parts that a batch goes through in; loss and gradients are those of the batch.
         threads, machine, link_bandwidth, host_budget, seed, debug, time_limit_s, rewrites: see
             `prepare.Settings`; link_bandwidth in bytes per microsecond.
-        spill: a folder on a disk, where the host slab lies; or a `Spill` with a rate (docs/spill.md).
+        spill: a folder on a disk, where the host slab lies; or a `Spill` (docs/spill.md).
         conv_algorithm: "auto", or see `oc.trace`.
         allow_tf32: see `oc.trace`.
         ranks: `oc.distributed.world()`: each process trains with a part of every batch, and `step`

@@ -369,9 +369,7 @@ class Session:
         self.device.attach()
 
 
-def host_extent_bytes(
-    trace: Trace, schedule: Schedule, align_bytes: int = SLOT_ALIGN_BYTES
-) -> int:
+def host_extent_bytes(trace: Trace, schedule: Schedule, align_bytes: int = SLOT_ALIGN_BYTES) -> int:
     """Size of the host slab that a schedule needs: exactly the extent of its host slots, which
     start at multiples of `align_bytes`."""
     return host_slots(trace, schedule, align_bytes=align_bytes).extent_bytes

@@ -213,7 +213,11 @@ def prepare(trace: Trace, settings: Settings) -> PreparedStep:
 
 
 def spill_notices(spill: Spill | None, machine: Machine) -> tuple[str, ...]:
-    """What to know of the disk that is the host. Raises ConfigError: nothing can be spilled there."""
+    """What to know of the disk that is the host.
+
+    Raises:
+        ConfigError: nothing can be spilled to the folder.
+    """
     if spill is None:
         return ()
     place, disk = look_at(spill.folder), machine.disk
@@ -221,11 +225,13 @@ def spill_notices(spill: Spill | None, machine: Machine) -> tuple[str, ...]:
     if not place.direct:
         found.append(
             f"{place.file_system} does not pass the page cache by (O_DIRECT): each copy waits for "
-            f"the disk and empties its part of the cache"
+            "the disk and empties its part of the cache"
         )
     if disk is None or os.path.realpath(disk.folder) != os.path.realpath(spill.folder):
         other = f"was measured in {disk.folder}" if disk else "is taken for one of 1 GB/s"
-        found.append(f"the disk {other}; `ooctrain calibrate --spill {spill.folder}` measures it")
+        found.append(
+            f"the disk {other}; `ooctrain calibrate MODEL --spill {spill.folder}` measures it"
+        )
     return tuple(found)
 
 
