@@ -158,9 +158,10 @@ def spill_rows(spill: Spill | None, prepared: PreparedStep, steps: int) -> list[
     if spill is None:
         return []
     each = prepared.host_written_bytes
-    rate = "" if spill.bytes_per_us is None else f", at {format_bytes(spill.bytes_per_us * 1e6)}/s"
-    whole = f"{format_bytes(each)} a step, {format_bytes(each * steps)} in {steps} steps"
-    return [("spill", look_at(spill.folder).text), ("disk writes", f"{whole}{rate} at most")]
+    writes = f"{format_bytes(each)} a step, {format_bytes(each * steps)} in {steps} steps"
+    if spill.bytes_per_us is not None:
+        writes += f"; at most {format_bytes(round(spill.bytes_per_us * 1e6))} a second"
+    return [("spill", look_at(spill.folder).text), ("disk writes", writes)]
 
 
 def is_cpu(chosen: Machine) -> bool:

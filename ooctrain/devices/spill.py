@@ -239,6 +239,9 @@ def open_file(folder: str, size_bytes: int, calls: FileCalls) -> tuple[int, bool
                 fix="a folder on a disk; `df -T` lists them, and /var/tmp is usually on one",
             )  # fmt: skip
         file = calls.make(folder)
+    except FileNotFoundError as error:  # the folder is there, as in /proc, and takes no files
+        there = os.path.isdir(folder)
+        raise refusal(folder, PermissionError(errno.EPERM, "") if there else error) from error
     except OSError as error:
         raise refusal(folder, error) from error
     try:

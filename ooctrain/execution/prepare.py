@@ -228,10 +228,9 @@ def spill_notices(spill: Spill | None, machine: Machine) -> tuple[str, ...]:
             "the disk and empties its part of the cache"
         )
     if disk is None or os.path.realpath(disk.folder) != os.path.realpath(spill.folder):
-        other = f"was measured in {disk.folder}" if disk else "is taken for one of 1 GB/s"
-        found.append(
-            f"the disk {other}; `ooctrain calibrate MODEL --spill {spill.folder}` measures it"
-        )
+        known = f"was measured in {disk.folder}" if disk else "is taken for one of 1 GB/s"
+        command = f"ooctrain calibrate MODEL --spill {spill.folder}"
+        found.append(f"the disk {known}; `{command}` measures it")
     return tuple(found)
 
 
