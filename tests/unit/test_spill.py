@@ -86,7 +86,7 @@ copies = st.tuples(
 
 def copy_and_compare(slab, moves):
     """The slab beside a plain array."""
-    expected = np.zeros(SIZE, np.uint8)
+    expected = np.random.default_rng(99).integers(0, 256, SIZE).astype(np.uint8)
     slab.put(0, expected)
     memory = rooms.aligned_bytes(SIZE + 3 * BLOCK_BYTES)
     fresh = np.random.default_rng(len(moves)).integers(0, 256, memory.size).astype(np.uint8)
@@ -172,6 +172,24 @@ def neighbours_at_once(folder, rounds=20):
 
 def test_writes_of_neighbours_keep_each_others_bytes(tmp_path):
     neighbours_at_once(tmp_path, 5)
+
+
+def test_the_space_is_taken_at_the_start(tmp_path):
+    calls = Anywhere()
+    slab = opened(tmp_path, calls)
+    assert os.fstat(calls.files[0]).st_blocks * 512 >= slab.reserved_bytes
+    slab.close()
+
+
+def test_a_file_without_a_name_leaves_none(tmp_path):
+    """Where the system has no O_TMPFILE, too."""
+    for lacks in (False, True):
+        with pytest.MonkeyPatch.context() as patch:
+            if lacks:
+                patch.delattr(os, "O_TMPFILE", raising=False)
+            slab = opened(tmp_path)
+            assert os.listdir(tmp_path) == []
+            slab.close()
 
 
 @pytest.mark.parametrize("kind", [Anywhere, Buffered])
