@@ -53,6 +53,7 @@ class HostFile:
         piece_bytes: what is read or written in one call, whole blocks.
 
     Attributes:
+        bytes_per_us: that whoever copies keeps to.
         written_bytes, read_bytes: to and from the disk so far.
         direct: whether the page cache is passed by.
 
@@ -68,6 +69,7 @@ class HostFile:
         piece_bytes: int = PIECE_BYTES,
     ):  # fmt: skip
         self.size_bytes, self._folder = size_bytes, spill.folder
+        self.bytes_per_us = spill.bytes_per_us
         self._calls, self._piece_bytes = calls or FileCalls(), piece_bytes
         self.reserved_bytes = max(1, -(-size_bytes // BLOCK_BYTES)) * BLOCK_BYTES
         self._file, self.direct = open_file(spill.folder, self.reserved_bytes, self._calls)

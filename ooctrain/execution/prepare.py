@@ -103,14 +103,7 @@ class Settings:
         self._check_spill()
 
     def _check_spill(self) -> None:
-        if self.spill is None:
-            return
-        if self.device != "cpu":
-            raise ConfigError(
-                f"device {self.device!r} does not spill to a disk", code="OOC-143",
-                fix="--device cpu, or without --spill: the slab is then pinned memory",
-            )  # fmt: skip
-        if self.link_bytes_per_us is not None:
+        if self.spill is not None and self.link_bytes_per_us is not None:
             raise ConfigError(
                 "a link bandwidth is that of memory, and the host is a disk", code="OOC-106",
                 fix="--spill-rate in the place of --link-bandwidth",

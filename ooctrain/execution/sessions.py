@@ -8,7 +8,6 @@ instruction runs. Read next: `executor.py`, which runs the step.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -49,8 +48,14 @@ def open_session(
         OutOfDeviceMemory: a GPU has less free than the budget.
     """
     plan = prepared.plan
+    slab = _slab_of(prepared, settings)
     open_device = _open_cpu if settings.device == "cpu" else _open_cuda
-    device = open_device(prepared, settings)
+    try:
+        device = open_device(prepared, settings, slab)
+    except BaseException:
+        if isinstance(slab, HostFile):
+            slab.close()
+        raise
     try:
         allocator = prepared.allocator.make(device.memory)
         return device, Session(plan.trace, plan.schedule, device, allocator, values, wanted)
@@ -59,7 +64,15 @@ def open_session(
         raise
 
 
-def _open_cpu(prepared: PreparedStep, settings: Settings) -> Device:
+def _slab_of(prepared: PreparedStep, settings: Settings) -> int | HostFile:
+    """The size of a host slab in memory, or one on a disk, whose space is taken."""
+    plan, spill = prepared.plan, settings.spill
+    if spill is None:
+        return host_extent_bytes(plan.trace, plan.schedule)
+    return HostFile(spill, host_extent_bytes(plan.trace, plan.schedule, HostFile.block_bytes))
+
+
+def _open_cpu(prepared: PreparedStep, settings: Settings, slab: int | HostFile) -> Device:
     # Not at the top, since it loads Numba, which planning does without.
     from ooctrain.devices.cpu import copy_engine, device
 
@@ -72,26 +85,17 @@ def _open_cpu(prepared: PreparedStep, settings: Settings) -> Device:
             + (f"; it was traced with {plan.trace.threads}" if plan.trace.threads else ""),
         )
     rate = settings.link_bytes_per_us if settings.spill is None else settings.spill.bytes_per_us
-    with ExitStack() as undone:
-        slab: int | HostFile = host_extent_bytes(plan.trace, plan.schedule)
-        if settings.spill is not None:
-            aligned = host_extent_bytes(plan.trace, plan.schedule, HostFile.block_bytes)
-            slab = HostFile(settings.spill, aligned)
-            undone.callback(slab.close)
-        opened = device.CpuDevice(
-            prepared.allocator.budget_bytes, slab, settings.thread_count,
-            copy_engine.CopyLink(prepared.machine.link, rate, rate), settings.debug,
-        )  # fmt: skip
-        undone.pop_all()
-        return opened
+    return device.CpuDevice(
+        prepared.allocator.budget_bytes, slab, settings.thread_count,
+        copy_engine.CopyLink(prepared.machine.link, rate, rate), settings.debug,
+    )  # fmt: skip
 
 
-def _open_cuda(prepared: PreparedStep, settings: Settings) -> Device:
-    chosen, plan = prepared.allocator, prepared.plan
-    host_bytes = host_extent_bytes(plan.trace, plan.schedule)
+def _open_cuda(prepared: PreparedStep, settings: Settings, slab: int | HostFile) -> Device:
+    chosen = prepared.allocator
     # Each chunk is a piece of physical memory; who maps nothing takes it all in one.
     return cuda_open.open_device(
-        chosen.budget_bytes, host_bytes, piece_bytes=chosen.piece_bytes, link=prepared.machine.link,
+        chosen.budget_bytes, slab, piece_bytes=chosen.piece_bytes, link=prepared.machine.link,
         debug=settings.debug,
     )  # fmt: skip
 

@@ -71,13 +71,6 @@ MEMORY: Mapping[str, Explanation] = {
         "ooctrain train resnet18 --budget 40% --spill /dev/shm",
         "a folder on a disk with enough space; `df -hT` lists them",
     ),
-    "OOC-143": Explanation(
-        "this device does not spill to a disk",
-        "Only the cpu device keeps its host slab in a file. A GPU's copies are queued and carried "
-        "out by the GPU itself, which reads and writes pinned memory alone.",
-        "ooctrain train resnet18 --device cuda --budget 40% --spill FOLDER",
-        "--device cpu, or leave out --spill",
-    ),
     "OOC-150": Explanation(
         "a memory call failed",
         "The system or the driver refused a call. The message has its name and number.",

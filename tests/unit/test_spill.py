@@ -27,7 +27,6 @@ from support.spilling import (
 )
 
 from ooctrain.devices import spill as rooms
-from ooctrain.devices.base import Debug
 from ooctrain.devices.cpu.copy_engine import CopyLink
 from ooctrain.devices.cpu.device import CpuDevice
 from ooctrain.devices.host_file import HostFile
@@ -390,8 +389,7 @@ def test_a_disk_is_measured_and_nothing_is_left(disk):
     assert os.listdir(disk) == []
 
 
-def test_a_gpu_and_a_link_of_memory_do_not_go_with_it():
-    for wrong, code in (({"device": "cuda"}, "OOC-143"), ({"link_bytes_per_us": 5.0}, "OOC-106")):
-        with pytest.raises(ConfigError) as found:
-            Settings(spill=Spill("/tmp"), debug=Debug(), **wrong)
-        assert found.value.code == code
+def test_a_link_of_memory_does_not_go_with_it():
+    with pytest.raises(ConfigError) as found:
+        Settings(spill=Spill("/tmp"), link_bytes_per_us=5.0)
+    assert found.value.code == "OOC-106"
