@@ -139,7 +139,11 @@ class HostFile:
             moves[0]()
             return
         asked = [self._workers.submit(move) for move in moves]
-        wait(asked)
+        # Ctrl-C ends the waiting, and not what still uses the memory.
+        try:
+            wait(asked)
+        finally:
+            wait(asked)
         for piece in asked:
             piece.result()
 

@@ -13,6 +13,8 @@ from ooctrain.devices.base import Device
 from ooctrain.errors import PlanMismatch
 from ooctrain.execution.program import Program
 
+_POISONED_BYTES = 16 << 20
+
 
 def check_slab(program: Program, device: Device) -> None:
     """Raises PlanMismatch: the host slab is too small. Poisons it, if that is wanted."""
@@ -24,7 +26,9 @@ def check_slab(program: Program, device: Device) -> None:
             fix="make the device with host_bytes=host_extent_bytes(trace, schedule)",
         )
     if device.debug.poison is not None:
-        device.write_host(0, np.full(needed, device.debug.poison, np.uint8))
+        for lo in range(0, needed, _POISONED_BYTES):  # the slab may be larger than memory
+            size_bytes = min(needed - lo, _POISONED_BYTES)
+            device.write_host(lo, np.full(size_bytes, device.debug.poison, np.uint8))
 
 
 def start_ranges(

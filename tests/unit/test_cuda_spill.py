@@ -5,8 +5,10 @@ from __future__ import annotations
 import random
 
 import pytest
+from support.same_bits import out_of_core
 from support.spilling import Anywhere, Failing
 from unit import test_cuda_device as GPU
+from unit import test_cuda_training as TRAINING
 from zoo import planting
 
 from ooctrain.devices.base import Debug
@@ -14,8 +16,9 @@ from ooctrain.devices.cuda import device, spilled
 from ooctrain.devices.cuda.spilled import SpilledSlab
 from ooctrain.devices.host_file import HostFile
 from ooctrain.devices.raw_bytes import bytes_at
-from ooctrain.devices.spill import BLOCK_BYTES, Spill
+from ooctrain.devices.spill import BLOCK_BYTES, FileCalls, Spill
 from ooctrain.errors import OoctrainError, TransferError
+from ooctrain.execution.prepare import Settings, prepare
 
 np = GPU.np
 
@@ -193,3 +196,21 @@ def test_each_bug_is_found(tmp_path, monkeypatch, name):
     planting.plant(monkeypatch, SpilledSlab, *BUGS[name])
     with pytest.raises((AssertionError, OoctrainError)):
         test_copies_are_those_of_the_list_in_its_order(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("order", TRAINING.orders())
+def test_a_network_trains_to_the_bit(tmp_path, monkeypatch, order):
+    fakes, workload = TRAINING.Fakes(monkeypatch), TRAINING.Workload("resnet")
+    monkeypatch.setattr(FileCalls, "file_system", lambda self, folder: 0xEF53)
+    expected = workload.in_core()
+    fakes.choose = TRAINING.orders()[order]
+    how = Settings(
+        budget="25%", planner="window", allocator="va:chunk=4KiB", device="cuda",
+        time_limit_s=None, machine="cpu-generic", spill=Spill(str(tmp_path), 5000.0),
+    )  # fmt: skip
+    prepared = prepare(workload.trace, how)
+    assert prepared.host_written_bytes > 0
+    found = out_of_core(prepared, how, workload.start, workload.batches, TRAINING.SCALARS)
+    assert TRAINING.same(found, expected)
+    fakes.check_nothing_is_held()

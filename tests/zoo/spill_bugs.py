@@ -28,7 +28,9 @@ BUGS: dict[str, tuple[Any, str, str, str, str]] = {
         "if not 0 <= offset <= self.size_bytes:", "outside",
     ),
     "a copy is taken for done when its last piece is": (
-        HostFile, "_all", "wait(asked)\n    for piece in asked:", "for piece in asked[-1:]:",
+        HostFile, "_all",
+        "try:\n        wait(asked)\n    finally:\n        wait(asked)\n    for piece in asked:",
+        "for piece in asked[-1:]:",
         "done",
     ),
     "pieces come back from where the first one lies": (
