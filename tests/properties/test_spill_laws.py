@@ -30,6 +30,7 @@ from support.spilling import Anywhere, Buffered, Short
 import ooctrain as oc
 from ooctrain import nn
 from ooctrain.alloc.registry import choose_allocator
+from ooctrain.cli import main
 from ooctrain.devices.base import Debug
 from ooctrain.devices.host_file import HostFile
 from ooctrain.devices.spill import BLOCK_BYTES, FileCalls, Spill
@@ -177,6 +178,44 @@ def test_training_goes_on_from_the_checkpoint_before_the_disk_failed(disk, tmp_p
         found_values = trainer.state_arrays()
     assert losses == expected
     assert all(found_values[name].tobytes() == values[name].tobytes() for name in values)
+
+
+def losses_of(path):
+    return json.loads(path.read_text())["losses"]
+
+
+@pytest.mark.slow
+def test_the_command_says_what_failed_and_resumes_from_its_checkpoint(
+    disk, tmp_path, monkeypatch, capsys
+):
+    words = [
+        *("train", "lenet", "--batch", "16", "--budget", "30%", "--planner", "naive"),
+        *("--threads", "1", "--steps", "6", "--spill", disk, "--spill-rate", "300MB"),
+    ]
+    whole, stopped, resumed = (tmp_path / f"{name}.json" for name in ("a", "b", "c"))
+    saved = tmp_path / "run.safetensors"
+    assert main([*words, "--json", str(whole)]) == 0
+    said = capsys.readouterr().out
+    assert "disk writes" in said
+    assert "286 MiB a second" in said
+    write, later = FileCalls.write, []
+
+    def fails_later(self, file, data, offset):
+        later.extend([1] * saved.exists())
+        if len(later) > 5:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return write(self, file, data, offset)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FileCalls, "write", fails_later)
+        often = ["--checkpoint", str(saved), "--checkpoint-steps", "2"]
+        assert main([*words, *often, "--json", str(stopped)]) != 0
+        assert "OOC-141" in capsys.readouterr().err
+    done = losses_of(stopped)
+    assert 2 <= len(done) < 6
+    assert main([*words, "--resume", str(saved), "--json", str(resumed)]) == 0
+    assert losses_of(resumed) == losses_of(whole)
+    assert done == losses_of(whole)[: len(done)]
 
 
 def test_a_full_disk_is_found_before_the_first_step(disk, monkeypatch):

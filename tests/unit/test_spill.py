@@ -26,6 +26,8 @@ from support.spilling import (
     cached_pages,
 )
 
+from ooctrain.cli.options import MemoryOptions
+from ooctrain.cli.workload import spill_of
 from ooctrain.devices import spill as rooms
 from ooctrain.devices.cpu.copy_engine import CopyLink
 from ooctrain.devices.cpu.device import CpuDevice
@@ -393,3 +395,23 @@ def test_a_link_of_memory_does_not_go_with_it():
     with pytest.raises(ConfigError) as found:
         Settings(spill=Spill("/tmp"), link_bytes_per_us=5.0)
     assert found.value.code == "OOC-106"
+
+
+MEMORY = MemoryOptions(
+    budget="50%", host_budget=None, planner="auto", allocator="va", machine=None,
+    link_bandwidth=None, time_limit=None, rewrites=[],
+)  # fmt: skip
+
+
+def test_the_words_of_the_command_are_a_folder_and_a_rate():
+    assert spill_of(MEMORY) is None
+    with_folder = replace(MEMORY, spill="/x")
+    assert spill_of(with_folder) == Spill("/x")
+    assert spill_of(replace(with_folder, spill_rate="2GB/s")) == Spill("/x", 2000.0)
+    for wrong in (
+        replace(MEMORY, spill_rate="2GB"), replace(with_folder, spill_rate="0"),
+        replace(with_folder, spill_rate="-1"), replace(with_folder, link_bandwidth="2GB"),
+        replace(MEMORY, spill=""),
+    ):  # fmt: skip
+        with pytest.raises(ConfigError):
+            spill_of(wrong)
