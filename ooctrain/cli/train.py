@@ -49,7 +49,14 @@ from ooctrain.cli.run.run_record import (
 )  # fmt: skip
 from ooctrain.cli.stepping import Stepping
 from ooctrain.cli.terminal import make_console
-from ooctrain.cli.workload import Task, make_task, spill_rows, split_rows, usual_data
+from ooctrain.cli.workload import (
+    Task,
+    host_rows,
+    make_task,
+    split_rows,
+    usual_data,
+    written_rows,
+)
 from ooctrain.data import Shape
 from ooctrain.devices.base import Debug
 from ooctrain.distributed.mpi import launched_ranks
@@ -185,7 +192,9 @@ def _run(console: Console, run: TrainingRun, looking: Looking) -> None:
     part = workload.batch // (1 if ranks is None else ranks.count)
     prepared = trainer.prepare(run.task.input_shape(part))
     rows = _plan_rows(prepared, workload, run.task)
-    rows += spill_rows(trainer.settings.spill, prepared, _steps_of(extent, steps_per_epoch))
+    memory, steps = run.options.memory, _steps_of(extent, steps_per_epoch)
+    rows += host_rows(memory, prepared.machine)
+    rows += written_rows(memory, prepared.host_written_bytes, steps)
     console.print(facts([*rows, *rank_rows(ranks, workload.batch)]))
     for notice in prepared.notices:
         console.print(f"note: {notice}")

@@ -17,7 +17,6 @@ from ooctrain.devices.spill import Spill, look_at
 from ooctrain.engine.autograd import manual_seed
 from ooctrain.engine.module import Module
 from ooctrain.errors import ConfigError
-from ooctrain.execution.prepare import PreparedStep
 from ooctrain.models import MODELS, build, recipe_of, stem_for
 from ooctrain.split.model import SplitModel
 from ooctrain.step.machine import Machine
@@ -153,15 +152,23 @@ def spill_of(memory: MemoryOptions) -> Spill | None:
     return Spill(memory.spill, rate)
 
 
-def spill_rows(spill: Spill | None, prepared: PreparedStep, steps: int) -> list[tuple[str, str]]:
-    """What a run writes to the disk; nothing where it has none. Disks wear by it."""
+def host_rows(memory: MemoryOptions, machine: Machine) -> list[tuple[str, str]]:
+    """The disk that is the host, and what is planned with; nothing where the host is memory."""
+    spill = spill_of(memory)
     if spill is None:
         return []
-    each = prepared.host_written_bytes
-    writes = f"{format_bytes(each)} a step, {format_bytes(each * steps)} in {steps} steps"
-    if spill.bytes_per_us is not None:
-        writes += f"; at most {format_bytes(round(spill.bytes_per_us * 1e6))} a second"
-    return [("spill", look_at(spill.folder).text), ("disk writes", writes)]
+    out, into = machine.out_bytes_per_us / 1e3, machine.in_bytes_per_us / 1e3
+    how = "at the same time" if machine.link == "duplex" else "one at a time"
+    rates = f"planned with {out:.2f} GB/s out and {into:.2f} GB/s in, {how}"
+    return [("host", look_at(spill.folder).text), ("", rates)]
+
+
+def written_rows(memory: MemoryOptions, step_bytes: int, steps: int) -> list[tuple[str, str]]:
+    """What a run writes to its disk, if it has one: disks wear by it."""
+    if memory.spill is None:
+        return []
+    whole = format_bytes(step_bytes * steps)
+    return [("disk writes", f"{format_bytes(step_bytes)} a step, {whole} in {steps} steps")]
 
 
 def is_cpu(chosen: Machine) -> bool:
