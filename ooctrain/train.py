@@ -14,12 +14,14 @@ import warnings
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
+from os import PathLike
 from typing import Any
 from weakref import WeakSet
 
 import numpy as np
 
 from ooctrain.devices.base import Debug
+from ooctrain.devices.spill import Spill, as_spill
 from ooctrain.distributed.agreement import agree_on_step
 from ooctrain.distributed.ranks import Ranks
 from ooctrain.engine.clip import Clip
@@ -75,6 +77,7 @@ class Trainer:
         accumulate: parts that a batch goes through in; loss and gradients are those of the batch.
         threads, machine, link_bandwidth, host_budget, seed, debug, time_limit_s, rewrites: see
             `prepare.Settings`; link_bandwidth in bytes per microsecond.
+        spill: a folder on a disk, where the host slab lies; or a `Spill` (docs/spill.md).
         conv_algorithm: "auto", or see `oc.trace`.
         allow_tf32: see `oc.trace`.
         ranks: `oc.distributed.world()`: each process trains with a part of every batch, and `step`
@@ -99,7 +102,7 @@ class Trainer:
         host_budget: int | str | None = None, conv_algorithm: str = "auto", seed: int = 0,
         clip: Clip | float | None = None, debug: Debug | None = None, allow_tf32: bool = False,
         time_limit_s: float | None = TIME_LIMIT_S, rewrites: Sequence[str] = DEFAULT_REWRITES,
-        ranks: Ranks | None = None,
+        ranks: Ranks | None = None, spill: Spill | str | PathLike[str] | None = None,
     ):  # fmt: skip
         self.model, self.loss = model, loss
         self.optimizer = named_optimizer(optimizer or "sgd", model)
@@ -107,6 +110,7 @@ class Trainer:
             budget=budget, planner=planner, allocator=allocator, device=device, threads=threads,
             machine=machine, link_bytes_per_us=link_bandwidth, host_budget=host_budget, seed=seed,
             debug=debug or Debug(), time_limit_s=time_limit_s, rewrites=tuple(rewrites),
+            spill=as_spill(spill),
         )  # fmt: skip
         self.accumulate, self.conv_algorithm, self.clip = accumulate, conv_algorithm, clip
         self.allow_tf32, self.ranks = allow_tf32, ranks

@@ -15,7 +15,14 @@ import click
 import numpy as np
 
 from ooctrain.cli import DONE
-from ooctrain.cli.options import MemoryOptions, Workload, file_option, json_option, workload_options
+from ooctrain.cli.options import (
+    MemoryOptions,
+    Workload,
+    file_option,
+    json_option,
+    spill_option,
+    workload_options,
+)
 from ooctrain.cli.terminal import make_console
 from ooctrain.cli.training import make_trainer
 from ooctrain.cli.workload import Task, make_task, threads_of
@@ -25,9 +32,10 @@ from ooctrain.data.synthetic_maps import SyntheticImages, SyntheticPixels
 from ooctrain.devices.cuda import open as cuda_open
 from ooctrain.errors import ConfigError
 from ooctrain.machine.calibrate import calibrate as measure
+from ooctrain.machine.disk_speed import measure_disk
 from ooctrain.report.numbers_file import write_numbers
 from ooctrain.report.text import facts
-from ooctrain.step.machine import Machine
+from ooctrain.step.machine import Disk, Machine
 from ooctrain.step.presets import calibration_path, load_calibration, save_calibration
 from ooctrain.units import MIB, format_us
 
@@ -41,10 +49,14 @@ IN_CORE = MemoryOptions(
 @click.command()
 @workload_options
 @file_option("--output", text="Where to; default: the cache folder.")
+@spill_option
 @json_option
-def calibrate(workload: Workload, output: str | None, json_path: str | None) -> int:
+def calibrate(
+    workload: Workload, output: str | None, spill: str | None, json_path: str | None
+) -> int:
     """Measure this machine with steps of MODEL, and save the result."""
     path = Path(output) if output else calibration_path(workload.device)
+    disk = None if spill is None else measure_disk(spill)  # first: a folder may be none
     task = make_task(workload)
     images, labels = _first_batch(task)
     name = f"{platform.node() or 'this machine'}, {_processor(workload)}"
@@ -53,7 +65,9 @@ def calibrate(workload: Workload, output: str | None, json_path: str | None) -> 
     with make_trainer(task, steady, IN_CORE, in_core=True) as trainer:
         measured = measure(trainer, images, labels, name)
     known = _known(path, name)
-    merged = replace(measured, profile={**known, **measured.profile})
+    if known is not None:
+        measured = replace(measured, profile={**known.profile, **measured.profile}, disk=known.disk)
+    merged = replace(measured, disk=disk or measured.disk)
     save_calibration(merged, path)
     console = make_console()
     console.print(facts(_rows(merged)))
@@ -78,13 +92,13 @@ def _processor(workload: Workload) -> str:
     return cuda_open.look_at_gpu().name
 
 
-def _known(path: Path, name: str) -> dict[str, float]:
+def _known(path: Path, name: str) -> Machine | None:
     """What was measured before on the same machine with as many threads."""
     try:
         before = load_calibration(path)
     except ConfigError:
-        return {}
-    return dict(before.profile) if before.name == name else {}
+        return None
+    return before if before.name == name else None
 
 
 def _rows(machine: Machine) -> list[tuple[str, str]]:
@@ -100,4 +114,14 @@ def _rows(machine: Machine) -> list[tuple[str, str]]:
         ("copies' issue", f"{format_us(machine.copy_issue_us)} more for each copy"),
         ("mapping", f"{format_us(machine.map_us_per_byte * MIB)} for each MiB mapped anew"),
         ("calls known", str(len(machine.profile))),
+        *_disk_rows(machine.disk),
     ]
+
+
+def _disk_rows(disk: Disk | None) -> list[tuple[str, str]]:
+    if disk is None:
+        return []
+    out, into = disk.out_bytes_per_us / 1e3, disk.in_bytes_per_us / 1e3
+    how = "at the same time" if disk.link == "duplex" else "one at a time"
+    rates = f"out {out:.2f}, in {into:.2f} GB/s, {how}, {format_us(disk.latency_us)} for each copy"
+    return [("disk", f"{disk.folder}: {rates}")]

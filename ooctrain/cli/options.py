@@ -83,6 +83,8 @@ class MemoryOptions:
         link_bandwidth: a second, in each direction; None: the machine's own.
         time_limit: seconds, for planners that search; None: the command's own.
         rewrites: names of rewrites, after those that every step gets.
+        spill: a folder; None: the host is memory.
+        spill_rate: a second, in each direction; None: as fast as the disk.
     """
 
     budget: str | None
@@ -93,6 +95,8 @@ class MemoryOptions:
     link_bandwidth: str | None
     time_limit: float | None
     rewrites: list[str]
+    spill: str | None = None
+    spill_rate: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +195,9 @@ host_budget_option = click.option(
 link_bandwidth_option = click.option(
     "--link-bandwidth", metavar="SIZE", help='Per second and direction: "2GB".'
 )
+spill_option = click.option(
+    "--spill", metavar="FOLDER", help="What is swapped out lies on this folder's disk, not in RAM."
+)
 rewrite_option = list_option(
     "--rewrite", "rewrites",
     text='Rewrites of the step, in order: "bands:16:features.0:features.16", or file.py:name.',
@@ -274,6 +281,10 @@ MEMORY_OPTIONS = (
     link_bandwidth_option,
     time_limit_option("2, for `plan` 0.7"),
     rewrite_option,
+    spill_option,
+    click.option(
+        "--spill-rate", metavar="SIZE", help='At most, per second and direction: "500MB".'
+    ),
 )
 EXTENT_OPTIONS = (
     click.option("--epochs", type=POSITIVE, default=1, show_default=True),

@@ -37,7 +37,14 @@ from ooctrain.cli.options import (
     workload_options,
 )
 from ooctrain.cli.terminal import make_console
-from ooctrain.cli.workload import as_on, find_machine, make_task, make_trace, split_rows
+from ooctrain.cli.workload import (
+    as_on,
+    find_machine,
+    host_rows,
+    make_task,
+    make_trace,
+    split_rows,
+)
 from ooctrain.errors import Infeasible
 from ooctrain.execution.allocation_log import allocation_log
 from ooctrain.execution.placement import reserved_peak
@@ -196,6 +203,7 @@ def _rows(workload: Workload, memory: MemoryOptions, answer: Answer) -> Rows:
         ("step", f"{workload.model}, images {shape}, {workload.optimizer}"),
         *answer.split,
         ("machine", f"{machine.name}, {format_bytes(machine.device_bytes)}"),
+        *host_rows(memory, machine),
         ("in-core peak", f"{format_bytes(need.in_core_bytes)} at {need.peak_call}"),
         ("budgets", scale),
         ("budget", _budget_text(question, need)),

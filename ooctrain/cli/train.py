@@ -49,7 +49,14 @@ from ooctrain.cli.run.run_record import (
 )  # fmt: skip
 from ooctrain.cli.stepping import Stepping
 from ooctrain.cli.terminal import make_console
-from ooctrain.cli.workload import Task, make_task, split_rows, usual_data
+from ooctrain.cli.workload import (
+    Task,
+    host_rows,
+    make_task,
+    split_rows,
+    usual_data,
+    written_rows,
+)
 from ooctrain.data import Shape
 from ooctrain.devices.base import Debug
 from ooctrain.distributed.mpi import launched_ranks
@@ -185,6 +192,9 @@ def _run(console: Console, run: TrainingRun, looking: Looking) -> None:
     part = workload.batch // (1 if ranks is None else ranks.count)
     prepared = trainer.prepare(run.task.input_shape(part))
     rows = _plan_rows(prepared, workload, run.task)
+    memory, steps = run.options.memory, _steps_of(extent, steps_per_epoch)
+    rows += host_rows(memory, prepared.machine)
+    rows += written_rows(memory, prepared.host_written_bytes, steps)
     console.print(facts([*rows, *rank_rows(ranks, workload.batch)]))
     for notice in prepared.notices:
         console.print(f"note: {notice}")
@@ -206,6 +216,12 @@ def _run(console: Console, run: TrainingRun, looking: Looking) -> None:
         with shown(Lines(console, "in-core again", steps_per_epoch, extent)) as again:
             training.compare_with_in_core(run, again, on_all)
     console.print(facts(_summary_rows(prepared, run, display)))
+
+
+def _steps_of(extent: Extent, steps_per_epoch: int) -> int:
+    """Of the whole run, those before a resume included."""
+    steps = extent.epochs * steps_per_epoch
+    return steps if extent.steps is None else min(steps, extent.steps)
 
 
 def write_log(prepared: PreparedStep, workload: Workload, path: str) -> None:

@@ -25,7 +25,7 @@ from ooctrain.cli.options import Extent, MemoryOptions, Workload
 from ooctrain.cli.run.run_files import learning_rate, restore_run, save_run
 from ooctrain.cli.run.run_record import WARMUP_STEPS, EpochEnd, RunRecord, TrainingRun
 from ooctrain.cli.schedules import RunLength, find_schedule
-from ooctrain.cli.workload import Task, link_rate, make_task, threads_of
+from ooctrain.cli.workload import Task, link_rate, make_task, spill_of, threads_of
 from ooctrain.data import DataLoader
 from ooctrain.distributed.ranks import Ranks
 from ooctrain.errors import TrainingStopped
@@ -81,6 +81,7 @@ def make_trainer(
         time_limit_s=memory.time_limit or TIME_LIMIT_S,
         rewrites=all_rewrites(memory),
         ranks=ranks,
+        spill=None if in_core else spill_of(memory),
     )
 
 

@@ -13,16 +13,24 @@ from ooctrain import data
 from ooctrain.api import split_by_words
 from ooctrain.cli.options import MemoryOptions, Workload
 from ooctrain.data import Augmentation, Dataset, Shape
+from ooctrain.devices.spill import Spill, look_at
 from ooctrain.engine.autograd import manual_seed
 from ooctrain.engine.module import Module
 from ooctrain.errors import ConfigError
 from ooctrain.models import MODELS, build, recipe_of, stem_for
 from ooctrain.split.model import SplitModel
 from ooctrain.step.machine import Machine
-from ooctrain.step.presets import PRESETS, machine, threads_for, usable_cores, with_link
+from ooctrain.step.presets import (
+    PRESETS,
+    machine,
+    on_disk,
+    threads_for,
+    usable_cores,
+    with_link,
+)
 from ooctrain.step.trace import Trace
 from ooctrain.tracing import trace
-from ooctrain.units import parse_bytes
+from ooctrain.units import format_bytes, parse_bytes
 
 USUAL_DATA = {"class": "digits", "pixels": "synthetic-pixels", "image": "synthetic-images"}
 #: Of small images where no data says otherwise, as of the digits and of CIFAR-10.
@@ -105,7 +113,10 @@ def as_on(workload: Workload, memory: MemoryOptions) -> Workload:
 def find_machine(workload: Workload, memory: MemoryOptions) -> Machine:
     """The machine as named, else the device's, with the link as asked for."""
     named = machine(memory.machine, workload.device)
-    rate = link_rate(memory)
+    rate, spill = link_rate(memory), spill_of(memory)
+    if spill is not None:
+        look_at(spill.folder)
+        return on_disk(named, spill.bytes_per_us)
     return named if rate is None else with_link(named, rate)
 
 
@@ -114,9 +125,50 @@ def link_rate(memory: MemoryOptions) -> float | None:
     return None if memory.link_bandwidth is None else parse_rate(memory.link_bandwidth)
 
 
-def parse_rate(text: str) -> float:
+def parse_rate(text: str, what: str = "link bandwidth") -> float:
     """Bytes per microsecond of "2GB" or "2GB/s". Raises ConfigError: no size."""
-    return parse_bytes(text.removesuffix("/s"), what="link bandwidth") / 1e6
+    return parse_bytes(text.removesuffix("/s"), what=what) / 1e6
+
+
+def spill_of(memory: MemoryOptions) -> Spill | None:
+    """The disk of --spill, at most as fast as --spill-rate; None: the host is memory.
+
+    Raises:
+        ConfigError: a rate that is none, or is no disk's.
+    """
+    if memory.spill is None:
+        if memory.spill_rate is not None:
+            raise ConfigError(
+                "--spill-rate limits a disk, and none is named", code="OOC-106",
+                fix="--spill FOLDER; --link-bandwidth is the rate of copies in memory",
+            )  # fmt: skip
+        return None
+    if memory.link_bandwidth is not None:
+        raise ConfigError(
+            "--link-bandwidth is that of memory, and with --spill the host is a disk",
+            code="OOC-106", fix="--spill-rate in the place of --link-bandwidth",
+        )  # fmt: skip
+    rate = None if memory.spill_rate is None else parse_rate(memory.spill_rate, "spill rate")
+    return Spill(memory.spill, rate)
+
+
+def host_rows(memory: MemoryOptions, machine: Machine) -> list[tuple[str, str]]:
+    """The disk that is the host, and what is planned with; nothing where the host is memory."""
+    spill = spill_of(memory)
+    if spill is None:
+        return []
+    out, into = machine.out_bytes_per_us / 1e3, machine.in_bytes_per_us / 1e3
+    how = "at the same time" if machine.link == "duplex" else "one at a time"
+    rates = f"planned with {out:.2f} GB/s out and {into:.2f} GB/s in, {how}"
+    return [("host", look_at(spill.folder).text), ("", rates)]
+
+
+def written_rows(memory: MemoryOptions, step_bytes: int, steps: int) -> list[tuple[str, str]]:
+    """What a run writes to its disk, if it has one: disks wear by it."""
+    if memory.spill is None:
+        return []
+    whole = format_bytes(step_bytes * steps)
+    return [("disk writes", f"{format_bytes(step_bytes)} a step, {whole} in {steps} steps")]
 
 
 def is_cpu(chosen: Machine) -> bool:

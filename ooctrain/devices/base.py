@@ -180,6 +180,11 @@ class Device(Protocol):
     name: str
     link: Link
     debug: Debug
+    host_bytes: int
+
+    @property
+    def host_align_bytes(self) -> int:
+        """What slots of the host slab had better begin at multiples of."""
 
     @property
     def memory(self) -> DeviceMemory:
@@ -242,7 +247,10 @@ class Device(Protocol):
         closed. Called between steps."""
 
     def host(self, offset: int, size_bytes: int) -> np.ndarray:
-        """Bytes of the host slab, as a view; looked at and changed between steps."""
+        """Bytes of the host slab, to look at between steps."""
+
+    def write_host(self, offset: int, data: np.ndarray) -> None:
+        """Writes uint8 data to the host slab; called between steps."""
 
     def fill_host(self, offset: int, size_bytes: int, byte: int) -> None:
         """Fills host slab bytes that a copy before in this piece of work has read."""

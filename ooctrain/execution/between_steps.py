@@ -79,6 +79,6 @@ class BetweenSteps:
         if self.trace.variables[variable].pinned:
             write(address, data)
         for lo, hi, offset in self._start_host.get(variable, ()):
-            self.device.host(offset, hi - lo)[:] = data[lo:hi]
+            self.device.write_host(offset, data[lo:hi])
         for lo, hi in self._start_device.get(variable, ()):
             write(address + lo, data[lo:hi])

@@ -39,7 +39,7 @@ from ooctrain.execution.program import (
 from ooctrain.execution.replay import Around, Replays, addresses
 from ooctrain.execution.result import StepResult, from_bytes, to_bytes, value_given
 from ooctrain.execution.start import check_slab
-from ooctrain.sched.host import host_slots
+from ooctrain.sched.host import SLOT_ALIGN_BYTES, host_slots
 from ooctrain.sched.ledger import start_bytes
 from ooctrain.sched.schedule import Schedule
 from ooctrain.step.op import Scalars, physical_shape
@@ -80,6 +80,7 @@ class Session:
         self.program = make_program(
             trace, schedule, allocator, streams=device.streams.count, wanted=wanted,
             fills=device.debug.poison is not None,
+            align_bytes=max(SLOT_ALIGN_BYTES, device.host_align_bytes),
         )  # fmt: skip
         check_slab(self.program, device)
         self.device, self.allocator = device, allocator
@@ -368,6 +369,7 @@ class Session:
         self.device.attach()
 
 
-def host_extent_bytes(trace: Trace, schedule: Schedule) -> int:
-    """Size of the host slab that a schedule needs: exactly the extent of its host slots."""
-    return host_slots(trace, schedule).extent_bytes
+def host_extent_bytes(trace: Trace, schedule: Schedule, align_bytes: int = SLOT_ALIGN_BYTES) -> int:
+    """Size of the host slab that a schedule needs: exactly the extent of its host slots, which
+    start at multiples of `align_bytes`."""
+    return host_slots(trace, schedule, align_bytes=align_bytes).extent_bytes

@@ -9,6 +9,7 @@ runs it; `train.py`.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 
@@ -16,6 +17,7 @@ from ooctrain.alloc.registry import AllocatorChoice, choose_allocator
 from ooctrain.devices.base import Debug
 from ooctrain.devices.cpu.host_vm import PAGE_BYTES, why_no_virtual_memory
 from ooctrain.devices.cuda import open as cuda_open
+from ooctrain.devices.spill import Spill, look_at
 from ooctrain.errors import ConfigError, DoesNotFit, Infeasible, OutOfDeviceMemory, PlanMismatch
 from ooctrain.execution.compose import RewrittenStep, plan_step, rewritten
 from ooctrain.execution.mapping import with_mapping
@@ -27,11 +29,11 @@ from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planning.beside_region import plan_beside
 from ooctrain.sched.planning.planner import TIME_LIMIT_S, Planner, WeighingPlanner
 from ooctrain.sched.planning.question import Question
-from ooctrain.sched.schedule import BYTES, Plan
+from ooctrain.sched.schedule import BYTES, Plan, SwapOut
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.timeline import Timeline
 from ooctrain.step.machine import Machine
-from ooctrain.step.presets import DEVICES, usable_cores, with_link
+from ooctrain.step.presets import DEVICES, on_disk, usable_cores, with_link
 from ooctrain.step.presets import machine as find_machine
 from ooctrain.step.trace import Trace
 from ooctrain.units import MAX_BYTES, format_bytes
@@ -58,6 +60,7 @@ class Settings:
         link_bytes_per_us: of each copy direction, planned with, and imposed on the cpu device;
             None: as fast as the cores copy.
         host_budget: of inputs and swapped variables on the host; None: the machine's.
+        spill: the disk on which the host slab lies; None: it lies in memory.
         seed: of planners, dropout and data.
         time_limit_s: seconds for a planner that searches; None: as long as it likes.
         debug: poison, delays, synchronous mode.
@@ -76,6 +79,7 @@ class Settings:
     time_limit_s: float | None = TIME_LIMIT_S
     debug: Debug = field(default_factory=Debug)
     rewrites: tuple[str, ...] = DEFAULT_REWRITES
+    spill: Spill | None = None
 
     def __post_init__(self) -> None:
         if self.device not in DEVICES:
@@ -96,6 +100,14 @@ class Settings:
                 f"a time limit of {limit!r} s is none", code="OOC-106",
                 fix="seconds above 0, or None for no limit",
             )  # fmt: skip
+        self._check_spill()
+
+    def _check_spill(self) -> None:
+        if self.spill is not None and self.link_bytes_per_us is not None:
+            raise ConfigError(
+                "a link bandwidth is that of memory, and the host is a disk", code="OOC-106",
+                fix="--spill-rate in the place of --link-bandwidth",
+            )  # fmt: skip
 
     @property
     def thread_count(self) -> int:
@@ -103,8 +115,10 @@ class Settings:
         return self.threads or usable_cores()
 
     def find_machine(self) -> Machine:
-        """The machine as named, with the link as imposed."""
+        """The machine as named, with the link as imposed, or the disk in its place."""
         named = find_machine(self.machine, self.device)
+        if self.spill is not None:
+            return on_disk(named, self.spill.bytes_per_us)
         return named if self.link_bytes_per_us is None else with_link(named, self.link_bytes_per_us)
 
 
@@ -132,6 +146,13 @@ class PreparedStep:
     in_core_peak_bytes: int
     notices: tuple[str, ...] = ()
 
+    @property
+    def host_written_bytes(self) -> int:
+        """What a step writes to the host: swapped out, and inputs that wait there."""
+        schedule, variables = self.plan.schedule, self.plan.trace.variables
+        fed = [hi - lo for v, lo, hi in schedule.start_host if not variables[v].persistent]
+        return sum(fed) + sum(i.hi - i.lo for i in schedule.instructions if isinstance(i, SwapOut))
+
     def predict(self, machine: Machine | None = None) -> Timeline:
         """The step as it will run, with what the allocator maps anew; the plan knows no allocator.
 
@@ -154,6 +175,7 @@ def prepare(trace: Trace, settings: Settings) -> PreparedStep:
         DeviceUnavailable: the device is not there, or nothing can be compiled for it.
     """
     machine, pages = settings.find_machine(), _pages(trace, settings)
+    notices = spill_notices(settings.spill, machine)  # first: no plan for a folder that is none
     step = rewritten(trace, settings.rewrites)
     # An allocator may round coarser in a larger arena, so it is asked for one of about this size.
     roomy_bytes = 2 * trace_peak_bytes(step.trace)
@@ -179,8 +201,30 @@ def prepare(trace: Trace, settings: Settings) -> PreparedStep:
     plan, reserved = search.plan_that_fits()
     return PreparedStep(
         trace, plan, machine, budget_bytes, allocator, reserved, in_core.peak_bytes,
-        allocator.notices,
+        (*allocator.notices, *notices),
     )  # fmt: skip
+
+
+def spill_notices(spill: Spill | None, machine: Machine) -> tuple[str, ...]:
+    """What to know of the disk that is the host.
+
+    Raises:
+        ConfigError: nothing can be spilled to the folder.
+    """
+    if spill is None:
+        return ()
+    place, disk = look_at(spill.folder), machine.disk
+    found = []
+    if not place.direct:
+        found.append(
+            f"{place.file_system} does not pass the page cache by (O_DIRECT): each copy waits for "
+            "the disk and empties its part of the cache"
+        )
+    if disk is None or os.path.realpath(disk.folder) != os.path.realpath(spill.folder):
+        known = f"was measured in {disk.folder}" if disk else "is taken for one of 1 GB/s"
+        command = f"ooctrain calibrate MODEL --spill {spill.folder}"
+        found.append(f"the disk {known}; `{command}` measures it")
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from ooctrain.errors import ConfigError, PlanMismatch
 from ooctrain.sched.budget import with_region
-from ooctrain.sched.host import HostSlots, host_slots
+from ooctrain.sched.host import SLOT_ALIGN_BYTES, HostSlots, host_slots
 from ooctrain.sched.ledger import Issued, peaks, walk
 from ooctrain.sched.schedule import End, Free, Run, Schedule, SwapIn, SwapOut
 from ooctrain.step.trace import Call, Trace
@@ -143,7 +143,7 @@ class Rounding(Protocol):
 
 def make_program(
     trace: Trace, schedule: Schedule, allocator: Rounding, *, streams: int = 3,
-    wanted: Sequence[int] = (), fills: bool = False,
+    wanted: Sequence[int] = (), fills: bool = False, align_bytes: int = SLOT_ALIGN_BYTES,
 ) -> Program:  # fmt: skip
     """Prepares a legal schedule (`verify`) for an allocator.
 
@@ -152,6 +152,7 @@ def make_program(
         streams: 3, or 2 where both copy directions share one.
         wanted: variables whose value is to be handed out.
         fills: freed memory is filled with poison, as a piece of work of the compute stream.
+        align_bytes: every host slot starts at a multiple of it.
 
     Raises:
         PlanMismatch: ranges that the allocator cannot hold.
@@ -160,7 +161,7 @@ def make_program(
     schedule = fit_granule(trace, schedule, allocator)
     parted = _parted(trace, schedule)
     issued = tuple(walk(trace, schedule))
-    slots = host_slots(trace, schedule)
+    slots = host_slots(trace, schedule, align_bytes=align_bytes)
     capture = _captures(trace, issued, wanted)
     numbering = _Numbering(streams, fills)
     steps: list[Step] = []

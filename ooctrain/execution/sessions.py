@@ -14,6 +14,7 @@ import numpy as np
 
 from ooctrain.devices.base import Device
 from ooctrain.devices.cuda import open as cuda_open
+from ooctrain.devices.host_file import HostFile
 from ooctrain.errors import ConfigError, PlanMismatch, ShapeError
 from ooctrain.execution.executor import Session, host_extent_bytes
 from ooctrain.execution.prepare import PreparedStep, Settings
@@ -47,9 +48,14 @@ def open_session(
         OutOfDeviceMemory: a GPU has less free than the budget.
     """
     plan = prepared.plan
-    host_bytes = host_extent_bytes(plan.trace, plan.schedule)
+    slab = _slab_of(prepared, settings)
     open_device = _open_cpu if settings.device == "cpu" else _open_cuda
-    device = open_device(prepared, settings, host_bytes)
+    try:
+        device = open_device(prepared, settings, slab)
+    except BaseException:
+        if isinstance(slab, HostFile):
+            slab.close()
+        raise
     try:
         allocator = prepared.allocator.make(device.memory)
         return device, Session(plan.trace, plan.schedule, device, allocator, values, wanted)
@@ -58,7 +64,15 @@ def open_session(
         raise
 
 
-def _open_cpu(prepared: PreparedStep, settings: Settings, host_bytes: int) -> Device:
+def _slab_of(prepared: PreparedStep, settings: Settings) -> int | HostFile:
+    """The size of a host slab in memory, or one on a disk, whose space is taken."""
+    plan, spill = prepared.plan, settings.spill
+    if spill is None:
+        return host_extent_bytes(plan.trace, plan.schedule)
+    return HostFile(spill, host_extent_bytes(plan.trace, plan.schedule, HostFile.block_bytes))
+
+
+def _open_cpu(prepared: PreparedStep, settings: Settings, slab: int | HostFile) -> Device:
     # Not at the top, since it loads Numba, which planning does without.
     from ooctrain.devices.cpu import copy_engine, device
 
@@ -70,18 +84,18 @@ def _open_cpu(prepared: PreparedStep, settings: Settings, host_bytes: int) -> De
             fix="trace with threads= as many as the step runs on"
             + (f"; it was traced with {plan.trace.threads}" if plan.trace.threads else ""),
         )
-    rate = settings.link_bytes_per_us
+    rate = settings.link_bytes_per_us if settings.spill is None else settings.spill.bytes_per_us
     return device.CpuDevice(
-        prepared.allocator.budget_bytes, host_bytes, settings.thread_count,
+        prepared.allocator.budget_bytes, slab, settings.thread_count,
         copy_engine.CopyLink(prepared.machine.link, rate, rate), settings.debug,
     )  # fmt: skip
 
 
-def _open_cuda(prepared: PreparedStep, settings: Settings, host_bytes: int) -> Device:
+def _open_cuda(prepared: PreparedStep, settings: Settings, slab: int | HostFile) -> Device:
     chosen = prepared.allocator
     # Each chunk is a piece of physical memory; who maps nothing takes it all in one.
     return cuda_open.open_device(
-        chosen.budget_bytes, host_bytes, piece_bytes=chosen.piece_bytes, link=prepared.machine.link,
+        chosen.budget_bytes, slab, piece_bytes=chosen.piece_bytes, link=prepared.machine.link,
         debug=settings.debug,
     )  # fmt: skip
 

@@ -7,23 +7,28 @@ program this file collects these ranges by variable, with their places in the ho
 
 from __future__ import annotations
 
+import numpy as np
+
 from ooctrain.devices.base import Device
 from ooctrain.errors import PlanMismatch
 from ooctrain.execution.program import Program
+
+_POISONED_BYTES = 16 << 20
 
 
 def check_slab(program: Program, device: Device) -> None:
     """Raises PlanMismatch: the host slab is too small. Poisons it, if that is wanted."""
     needed = program.slots.extent_bytes
-    slab = device.host(0, needed)
-    if slab.size < needed:
+    if device.host_bytes < needed:
         raise PlanMismatch(
             "the host slab is smaller than the schedule's host slots",
-            numbers=f"slab {slab.size} B, slots {needed} B",
+            numbers=f"slab {device.host_bytes} B, slots {needed} B",
             fix="make the device with host_bytes=host_extent_bytes(trace, schedule)",
         )
     if device.debug.poison is not None:
-        slab[:] = device.debug.poison
+        for lo in range(0, needed, _POISONED_BYTES):  # the slab may be larger than memory
+            size_bytes = min(needed - lo, _POISONED_BYTES)
+            device.write_host(lo, np.full(size_bytes, device.debug.poison, np.uint8))
 
 
 def start_ranges(

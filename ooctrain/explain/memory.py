@@ -55,6 +55,22 @@ MEMORY: Mapping[str, Explanation] = {
         "a device closed while a copy runs",
         "`ooctrain doctor`; the cause is in the message",
     ),
+    "OOC-141": Explanation(
+        "the disk that is the host has failed",
+        "With --spill the host slab lies in a file. During a step the disk was full, beyond a "
+        "quota, or failed to read or write. The step is lost with the values that lay there; a "
+        "checkpoint is not.",
+        "ooctrain train resnet18 --budget 40% --spill FOLDER, on a disk that another program fills",
+        "free space or another folder, and --resume with the last checkpoint",
+    ),
+    "OOC-142": Explanation(
+        "nothing can be spilled to this folder",
+        "The folder is not there, may not be written to, has too little space for the whole host "
+        "slab, or is memory under the name of a file system (tmpfs), which would save none. The "
+        "space is taken before the first step, so nothing is lost.",
+        "ooctrain train resnet18 --budget 40% --spill /dev/shm",
+        "a folder on a disk with enough space; `df -hT` lists them",
+    ),
     "OOC-150": Explanation(
         "a memory call failed",
         "The system or the driver refused a call. The message has its name and number.",

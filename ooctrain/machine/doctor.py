@@ -20,7 +20,7 @@ from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Literal
 
 from ooctrain.devices.cuda.driver_abi import version_name
-from ooctrain.errors import DeviceUnavailable
+from ooctrain.errors import ConfigError, DeviceUnavailable
 from ooctrain.step.presets import cache_base, calibration_path, load_calibration, usable_cores
 from ooctrain.units import GIB, format_bytes
 
@@ -138,6 +138,18 @@ def check_memory() -> Finding:
     return Finding("memory", "ok", f"{format_bytes(available)} free")
 
 
+def check_spill() -> Finding:
+    """What the folder for temporary files can do as the host of `--spill`."""
+    spill, folder = importlib.import_module("ooctrain.devices.spill"), tempfile.gettempdir()
+    try:
+        place = spill.look_at(folder)
+    except ConfigError as error:
+        return Finding("spilling", "warn", error.what, f"--spill {error.fix}")
+    if not place.direct:
+        return Finding("spilling", "warn", place.text, "a folder on ext4 or xfs is faster")
+    return Finding("spilling", "ok", place.text)
+
+
 def check_calibration() -> Finding:
     """Whether this machine has been measured."""
     path = calibration_path()
@@ -235,6 +247,7 @@ CHECKS: Mapping[str, Callable[[], Finding]] = MappingProxyType(
         "virtual memory": check_virtual_memory,
         "cores": check_cores,
         "memory": check_memory,
+        "spilling": check_spill,
         "calibration": check_calibration,
         "CUDA driver": check_gpu,
         "CUDA compiler": check_gpu_compiler,

@@ -24,6 +24,25 @@ MINIMUM_CALL_NS = 1
 
 
 @dataclass(frozen=True, slots=True)
+class Disk:
+    """A disk that serves as the host (`--spill`), as measured.
+
+    Args:
+        out_bytes_per_us, in_bytes_per_us: to the disk, and from it.
+        link: "duplex" where reading beside writing is faster than one after the other; the rates
+            are then those of both at once.
+        latency_us: of every copy, besides that of handing it over.
+        folder: in which it was measured.
+    """
+
+    out_bytes_per_us: float
+    in_bytes_per_us: float
+    link: Link = "shared"
+    latency_us: float = 0.0
+    folder: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Machine:
     """A device, its memory and its link to the host.
 
@@ -54,6 +73,7 @@ class Machine:
             that of a link of 10 Gbit/s.
         network_latency_us: of each way that a message goes around.
         profile: measured durations by `profile_key`, in us; where given it replaces the roofline.
+        disk: that serves as the host where it is asked to (`presets.on_disk`); None: not measured.
     """
 
     name: str
@@ -75,6 +95,7 @@ class Machine:
     network_bytes_per_us: float = 1250.0
     network_latency_us: float = 0.0
     profile: Mapping[str, float] = field(default_factory=dict)
+    disk: Disk | None = None
 
     def __post_init__(self) -> None:
         if self.link not in ("shared", "duplex"):
@@ -89,6 +110,7 @@ class Machine:
             self.out_bytes_per_us,
             self.in_bytes_per_us,
             self.network_bytes_per_us,
+            *((self.disk.out_bytes_per_us, self.disk.in_bytes_per_us) if self.disk else ()),
         )
         times = (self.latency_us, self.pacing_us, self.call_overhead_us, self.issue_us,
                  self.copy_issue_us, self.map_us_per_byte, self.network_latency_us,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,9 +21,11 @@ from ooctrain.devices.base import Debug, Link
 from ooctrain.devices.cpu.copy_engine import CopyLink
 from ooctrain.devices.cpu.device import CpuDevice
 from ooctrain.devices.cpu.host_vm import PAGE_BYTES
+from ooctrain.devices.host_file import HostFile
 from ooctrain.execution.executor import Session, host_extent_bytes
 from ooctrain.execution.placement import reserved_peak
 from ooctrain.execution.result import StepResult
+from ooctrain.sched.host import SLOT_ALIGN_BYTES
 from ooctrain.sched.schedule import Schedule
 from ooctrain.step.op import Op
 from ooctrain.step.trace import Trace
@@ -65,6 +67,7 @@ class Way:
         link_bytes_per_us: of each direction; None: as fast as it goes.
         debug: poison, delays, synchronous mode, ledger check.
         room: how many times the reserved peak the arena has.
+        slab: makes the host slab of a size; `int`: in memory.
     """
 
     choice: AllocatorChoice
@@ -72,6 +75,7 @@ class Way:
     link_bytes_per_us: float | None = None
     debug: Debug = field(default_factory=Debug)
     room: int = 1
+    slab: Callable[[int], int | HostFile] = int
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +115,10 @@ def run_list(
     """
     runnable = executable(trace)
     reserved = reserved_peak(schedule, runnable, way.choice)
+    align_bytes = SLOT_ALIGN_BYTES if way.slab is int else HostFile.block_bytes
     device = CpuDevice(
         max(PAGE_BYTES, reserved * way.room),
-        host_extent_bytes(runnable, schedule),
+        way.slab(host_extent_bytes(runnable, schedule, align_bytes)),
         link=CopyLink(way.link, way.link_bytes_per_us, way.link_bytes_per_us,
                       copy_bytes=ctypes.memmove),
         debug=way.debug,

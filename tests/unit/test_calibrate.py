@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ooctrain.cli import main
+from ooctrain.devices.spill import FileCalls
 from ooctrain.execution.prepare import DEFAULT_REWRITES
 from ooctrain.machine.measured import (
     MeasuredRun,
@@ -28,7 +29,7 @@ from ooctrain.sched.schedule import BYTES, Plan, Run, SwapIn, SwapOut
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.timeline import Event, Timeline
 from ooctrain.step.machine import Machine, call_durations_ns, profile_key
-from ooctrain.step.presets import load_calibration, machine, with_link
+from ooctrain.step.presets import load_calibration, machine, on_disk, with_link
 from ooctrain.step.trace import Trace
 from ooctrain.tracing import trace
 from ooctrain.units import MAX_BYTES
@@ -80,9 +81,13 @@ def test_the_command_saves_a_machine_that_later_commands_use(tmp_path, monkeypat
     path = tmp_path / "calibration.json"
     monkeypatch.setenv("OOCTRAIN_CALIBRATION", str(path))
     common = ["lenet", "--threads", "1"]
-    assert main(["calibrate", *common, "--batch", "4"]) == 0
+    monkeypatch.setattr(FileCalls, "file_system", lambda self, folder: 0xEF53)
+    assert main(["calibrate", *common, "--batch", "4", "--spill", str(tmp_path)]) == 0
     first = load_calibration(path)
     assert machine(None) == first
+    assert first.disk is not None
+    assert first.disk.folder == str(tmp_path)
+    assert on_disk(first).out_bytes_per_us == first.disk.out_bytes_per_us
     assert first.interference >= 1
     of = step()
     assert {profile_key(call, of) for call in of.calls} <= set(first.profile)
@@ -91,6 +96,7 @@ def test_the_command_saves_a_machine_that_later_commands_use(tmp_path, monkeypat
     # A second calibration adds the calls of its step.
     assert main(["calibrate", *common, "--batch", "8"]) == 0
     assert set(load_calibration(path).profile) > set(first.profile)
+    assert load_calibration(path).disk == first.disk
     out = tmp_path / "plan.json"
     assert main(["plan", *common, "--batch", "4", "--budget", "1GiB", "--json", str(out)]) == 0
     assert json.loads(out.read_text())["machine"] == first.name

@@ -77,14 +77,14 @@ class Bench:
 
     def __init__(
         self, instructions, allocator="va:chunk=4KiB", *, wanted=(G,), choose=min, quick=False,
-        **options,
+        slab=int, **options,
     ):  # fmt: skip
         self.trace = small_step()
         start = AWAY_START if instructions is AWAY else None
         self.schedule = make_list(self.trace, instructions, start)
         choice = choose_allocator(allocator, 32 * S, probe=lambda: "")
         reserved = reserved_peak(self.schedule, self.trace, choice)
-        extent = host_extent_bytes(self.trace, self.schedule)
+        extent = slab(host_extent_bytes(self.trace, self.schedule, 64 if slab is int else 4096))
         self.driver = FakeDriver(TOTAL, CHUNK, choose)
         self.device = CudaDevice(
             self.driver, cpu_kernels, reserved, extent, piece_bytes=choice.piece_bytes, **options

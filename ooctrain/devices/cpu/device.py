@@ -13,7 +13,7 @@ import math
 import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from ooctrain.devices.cpu.host_vm import (
     open_arena,
     why_no_virtual_memory,
 )
+from ooctrain.devices.host_file import HostFile
 from ooctrain.devices.raw_bytes import bytes_at
 from ooctrain.devices.room import Room
 from ooctrain.devices.streams import Streams
@@ -39,7 +40,8 @@ class CpuDevice:
 
     Args:
         budget_bytes: size of the arena; whole pages of the machine are taken for it.
-        host_bytes: size of the host slab: exactly the extent that the schedule's host slots need.
+        host: the host slab: its size, exactly the extent that the schedule's host slots need, or
+            the slab itself, in a file; the device closes it, unless it cannot be opened.
         threads: workers of the compute stream, the walker counted among them.
         link: between arena and host slab.
         debug: poison, synchronous mode, delays.
@@ -55,7 +57,7 @@ class CpuDevice:
     graphs = None
 
     def __init__(
-        self, budget_bytes: int, host_bytes: int = 0, threads: int = 1,
+        self, budget_bytes: int, host: int | HostFile = 0, threads: int = 1,
         link: CopyLink | None = None, debug: Debug | None = None, *,
         probe: Callable[[], str] = why_no_virtual_memory, shuffle_seed: int | None = None,
     ):  # fmt: skip
@@ -64,15 +66,15 @@ class CpuDevice:
                 f"{threads} threads cannot work", code="OOC-100", fix="--threads 1 or more"
             )
         link = link or CopyLink()
-        check_memory(budget_bytes + host_bytes, "the arena and the host slab")
+        in_memory = host if isinstance(host, int) else 0
+        check_memory(budget_bytes + in_memory, "the arena and the host slab")
         self.link: Link = link.kind
         self.debug = debug or Debug()
         self._out_rate, self._in_rate = link.out_bytes_per_us, link.in_bytes_per_us
-        self.host_bytes = host_bytes
         self.memory: Arena | VirtualArena = open_arena(budget_bytes, probe)
-        self._slab = np.empty(host_bytes, np.uint8)
-        self._slab_address = self._slab.ctypes.data
-        move = link.copy_bytes or _copy_kernel()
+        self._slab = _MemorySlab(host, link.copy_bytes) if isinstance(host, int) else host
+        self.host_bytes, self.host_align_bytes = self._slab.size_bytes, self._slab.block_bytes
+        self._slab_address, move = self._slab.address, self._slab.copy
         self.streams = streams = Streams(2 if self.link == "duplex" else 1, jitter_of(self.debug))
 
         def engine() -> CopyEngine:
@@ -82,9 +84,9 @@ class CpuDevice:
         self._in_engine = engine() if self.link == "duplex" else self._out_engine
         self._rooms: list[Room] = []
         self._pool = ThreadPool(threads, shuffle_seed=shuffle_seed)
-        # Also where nobody closes the device: none of these three knows it.
+        # Also where nobody closes the device: none of these four knows it.
         self._give_back = weakref.finalize(
-            self, _give_back, os.getpid(), self.streams, self._pool, self.memory
+            self, _give_back, os.getpid(), self.streams, self._pool, self.memory, self._slab
         )
         self._give_back.atexit = False
 
@@ -150,22 +152,51 @@ class CpuDevice:
         self.memory.discard(address, size_bytes)
 
     def host(self, offset: int, size_bytes: int) -> np.ndarray:
-        """Bytes of the host slab, as a view."""
-        return self._slab[offset : offset + size_bytes]
+        """Bytes of the host slab: a view of memory, a copy of a file's."""
+        return self._slab.get(offset, size_bytes)
+
+    def write_host(self, offset: int, data: np.ndarray) -> None:
+        """Writes uint8 data to the host slab."""
+        self._slab.put(offset, data)
 
     def fill_host(self, offset: int, size_bytes: int, byte: int) -> None:
         """Fills bytes of the host slab."""
-        self.host(offset, size_bytes)[:] = byte
+        self._slab.put(offset, np.full(size_bytes, byte, np.uint8))
 
     def close(self) -> None:
         """Ends the threads and gives the memory back."""
         for room in self._rooms:
             room.close()
         self._give_back()
-        self._slab = np.empty(0, np.uint8)
 
 
-def _give_back(process: int, *held: Streams | ThreadPool | Arena | VirtualArena) -> None:
+class _MemorySlab:
+    """The host slab in memory."""
+
+    block_bytes = 1
+
+    def __init__(self, size_bytes: int, copy_bytes: CopyBytes | None):
+        self.size_bytes, self.copy = size_bytes, copy_bytes or _copy_kernel()
+        self._bytes = np.empty(size_bytes, np.uint8)
+        self.address = self._bytes.ctypes.data
+
+    def get(self, offset: int, size_bytes: int) -> np.ndarray:
+        return self._bytes[offset : offset + size_bytes]
+
+    def put(self, offset: int, data: np.ndarray) -> None:
+        self._bytes[offset : offset + data.size] = data
+
+    def close(self) -> None:
+        self._bytes = np.empty(0, np.uint8)
+
+
+class _Held(Protocol):
+    """What is given back when the device closes."""
+
+    def close(self) -> None: ...
+
+
+def _give_back(process: int, *held: _Held) -> None:
     """Closes all of these, but not in a fork: threads are not there, and addresses another's."""
     if os.getpid() == process:
         for what in held:

@@ -22,10 +22,12 @@ from ooctrain.devices.base import Debug, Link, jitter_of
 from ooctrain.devices.cuda import driver_abi as abi
 from ooctrain.devices.cuda.driver_memory import DriverMemory, PlainMemory
 from ooctrain.devices.cuda.feed import Feed
+from ooctrain.devices.cuda.spilled import PIECES, PINNED_BYTES, SpilledSlab
 from ooctrain.devices.cuda.staging import Staging
 from ooctrain.devices.cuda.step_graph import GraphMaker
 from ooctrain.devices.cuda.streams import CudaStreams
 from ooctrain.devices.driver_calls import GpuDriver, give_back
+from ooctrain.devices.host_file import HostFile
 from ooctrain.devices.raw_bytes import bytes_at
 from ooctrain.devices.room import Room
 from ooctrain.devices.streams import COMPUTE, OUT
@@ -58,7 +60,8 @@ class CudaDevice:
         driver: opened, and current in this thread; closed with the device.
         make_kernels: (driver, stream) to what runs operations on that stream.
         budget_bytes: size of the arena.
-        host_bytes: size of the host slab: exactly the extent that the schedule's host slots need.
+        host: the host slab: its size, exactly the extent that the schedule's host slots need, or a
+            file, which is closed with the device.
         piece_bytes: of the memory that an allocator maps, its chunk; None: in one piece.
         link: "duplex": the directions have a stream each; "shared": one for both.
         debug: poison, synchronous mode, delays.
@@ -72,12 +75,15 @@ class CudaDevice:
     name = "cuda"
 
     def __init__(
-        self, driver: GpuDriver, make_kernels: MakeKernels, budget_bytes: int, host_bytes: int = 0,
+        self, driver: GpuDriver, make_kernels: MakeKernels, budget_bytes: int,
+        host: int | HostFile = 0,
         *, piece_bytes: int | None = None, link: Link = "duplex", debug: Debug | None = None,
     ):  # fmt: skip
         self.link: Link = link
         self.debug = debug or Debug()
-        self.host_bytes = host_bytes
+        self.host_bytes = host if isinstance(host, int) else host.size_bytes
+        self.host_align_bytes = 1 if isinstance(host, int) else host.block_bytes
+        self._spilled: SpilledSlab | None = None
         self._driver = driver
         self._arrays: dict[tuple[int, tuple[int, ...], str], Any] = {}
         self._held = ExitStack()
@@ -88,15 +94,21 @@ class CudaDevice:
             self._to_give_back(self.streams.close)
             self.memory = _device_memory(driver, budget_bytes, piece_bytes)
             self._to_give_back(self.memory.close)
-            self._slab_address = _pinned_slab(driver, host_bytes) if host_bytes else 0
-            if host_bytes:
+            pinned_bytes = host if isinstance(host, int) else PIECES * PINNED_BYTES
+            self._slab_address = _pinned_slab(driver, pinned_bytes) if pinned_bytes else 0
+            if pinned_bytes:
                 self._to_give_back(lambda: driver.host_free(self._slab_address))
+            if not isinstance(host, int):
+                self._spilled = SpilledSlab(driver, host, self._slab_address, PINNED_BYTES)
+                self._to_give_back(self._spilled.close)
             self._staging = Staging(driver)
             self._to_give_back(self._staging.close)
             self._feed = Feed(driver, self.streams)
             self._to_give_back(lambda: self._feed.close())
             self._kernels = make_kernels(driver, self.streams.handles[COMPUTE])
-            self.graphs = _graph_maker(driver, self.streams, self._staging, self._kernels)
+            # A file is no part of a graph.
+            recorded = None if self._spilled else self._kernels
+            self.graphs = _graph_maker(driver, self.streams, self._staging, recorded)
         except BaseException:
             self._held.close()
             raise
@@ -125,11 +137,17 @@ class CudaDevice:
     def copy_out(self, address: int, host_offset: int, size_bytes: int) -> None:
         """Queues a copy of device bytes to the host slab."""
         stream = self.streams.handles[OUT]
+        if self._spilled is not None:
+            self._spilled.copy_out(address, host_offset, size_bytes, stream)
+            return
         self._driver.copy_out(self._slab_address + host_offset, address, size_bytes, stream)
 
     def copy_in(self, address: int, host_offset: int, size_bytes: int) -> None:
         """Queues a copy of host slab bytes to the device."""
         stream = self.streams.handles[-1]
+        if self._spilled is not None:
+            self._spilled.copy_in(address, host_offset, size_bytes, stream)
+            return
         self._driver.copy_in(address, self._slab_address + host_offset, size_bytes, stream)
 
     def fill(self, address: int, size_bytes: int, byte: int) -> None:
@@ -164,18 +182,28 @@ class CudaDevice:
         return self._feed.room(size_bytes)
 
     def host(self, offset: int, size_bytes: int) -> np.ndarray:
+        if self._spilled is not None:
+            return self._spilled.get(offset, size_bytes)
         size_bytes = min(size_bytes, self.host_bytes - offset)
         if size_bytes <= 0:
             return np.empty(0, np.uint8)
         return bytes_at(self._slab_address + offset, size_bytes)
+
+    def write_host(self, offset: int, data: np.ndarray) -> None:
+        """Writes uint8 data to the host slab."""
+        if self._spilled is not None:
+            self._spilled.put(offset, data)
+        else:
+            self.host(offset, data.size)[:] = data
 
     def discard(self, address: int, size_bytes: int) -> None:
         """Nothing: a GPU's memory is not the host's, which values are brought to."""
 
     def fill_host(self, offset: int, size_bytes: int, byte: int) -> None:
         """Fills bytes of the host slab, once the copies of this piece of work have read them."""
-        self._driver.synchronize_stream(self.streams.current)
-        self.host(offset, size_bytes)[:] = byte
+        if self._spilled is None:  # a file has been read when the copy was queued
+            self._driver.synchronize_stream(self.streams.current)
+        self.write_host(offset, np.full(size_bytes, byte, np.uint8))
 
     def close(self) -> None:
         """Gives everything back. All work must be done, or the device have failed."""

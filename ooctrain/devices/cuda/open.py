@@ -21,6 +21,7 @@ from ooctrain.devices.cuda.driver import open_cuda_driver
 from ooctrain.devices.cuda.driver_abi import version_name
 from ooctrain.devices.cuda.trial import try_kernel, why_it_failed
 from ooctrain.devices.driver_calls import GpuDriver
+from ooctrain.devices.host_file import HostFile
 from ooctrain.devices.probe import probe
 from ooctrain.errors import ConfigError, DeviceUnavailable, OoctrainError, VmmUnavailable
 from ooctrain.layers.kernels.cuda.table import CUDA
@@ -137,12 +138,12 @@ def require_kernels(trace: Trace, gpu: Gpu) -> None:
 
 
 def open_device(
-    budget_bytes: int, host_bytes: int, *, piece_bytes: int | None, link: Link, debug: Debug
+    budget_bytes: int, host: int | HostFile, *, piece_bytes: int | None, link: Link, debug: Debug
 ) -> CudaDevice:
     """The GPU with an arena of the budget; see `CudaDevice` for what it takes and raises."""
     driver = open_cuda_driver()
     return CudaDevice(
-        driver, make_kernels, budget_bytes, host_bytes, piece_bytes=piece_bytes, link=link,
+        driver, make_kernels, budget_bytes, host, piece_bytes=piece_bytes, link=link,
         debug=debug,
     )  # fmt: skip
 
