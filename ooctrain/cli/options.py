@@ -83,6 +83,7 @@ class MemoryOptions:
         link_bandwidth: a second, in each direction; None: the machine's own.
         time_limit: seconds, for planners that search; None: the command's own.
         rewrites: names of rewrites, after those that every step gets.
+        memory: of the whole process, in place of both budgets; None: these count.
     """
 
     budget: str | None
@@ -93,6 +94,7 @@ class MemoryOptions:
     link_bandwidth: str | None
     time_limit: float | None
     rewrites: list[str]
+    memory: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +188,9 @@ accumulate_option = click.option(
     "--accumulate", type=POSITIVE, default=1, show_default=True, help="Micro-batches in a step."
 )
 host_budget_option = click.option(
-    "--host-budget", metavar="SIZE", help="Host memory for the inputs and what is swapped out."
-)
+    "--host-budget", metavar="SIZE",
+    help="Host memory for the inputs and what is swapped out; 0: for the inputs alone.",
+)  # fmt: skip
 link_bandwidth_option = click.option(
     "--link-bandwidth", metavar="SIZE", help='Per second and direction: "2GB".'
 )
@@ -274,7 +277,11 @@ MEMORY_OPTIONS = (
     link_bandwidth_option,
     time_limit_option("2, for `plan` 0.7"),
     rewrite_option,
-)
+    click.option(
+        "--memory", metavar="SIZE",
+        help="Of the whole process, in place of both budgets; cpu device.",
+    ),
+)  # fmt: skip
 EXTENT_OPTIONS = (
     click.option("--epochs", type=POSITIVE, default=1, show_default=True),
     click.option(
