@@ -80,11 +80,16 @@ class _Division:
             raise self._too_small(min(leasts, default=in_core.budget_bytes + _slab_bytes(in_core)))
         return self._promised(min(found, key=_time))
 
-    def _within(self, left: int) -> tuple[list[PreparedStep], list[int]]:
-        """Plans that keep to so many bytes of arena and slab, and how many those that do not say
-        they would need."""
-        found, leasts = [], []
+    def _within(
+        self, left: int, most: int = len(HOST_SHARES)
+    ) -> tuple[list[PreparedStep], list[int]]:
+        """At most so many plans that keep to so many bytes of arena and slab, and how many bytes
+        the planners say they would need that find none."""
+        found: list[PreparedStep] = []
+        leasts: list[int] = []
         for share in HOST_SHARES:
+            if len(found) == most:
+                break
             host = max(int(left * share), input_bytes(self.trace))
             try:
                 if (prepared := self._beside(host, left)) is not None:
@@ -121,7 +126,7 @@ class _Division:
     def _too_small(self, least: int) -> Infeasible:
         """The refusal, with a memory in which a plan has been found."""
         for _ in range(LEAST_TRIES):
-            found, leasts = self._within(least)
+            found, leasts = self._within(least, most=1)
             if found:
                 break
             least = max(int(least * LEAST_STEP), min(leasts, default=0))
