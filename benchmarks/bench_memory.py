@@ -30,12 +30,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import ooctrain as oc
 from benchmarks.bench_steps import NETWORKS, Network
 from benchmarks.common import machine_facts, table, threads_here, verdict
 from benchmarks.memory_sides import MICRO_BATCHES, segment_counts
-
-import ooctrain as oc
-from ooctrain.devices.cpu.process_memory import Watch, held
+from ooctrain.devices.cpu.process_memory import MemoryWatch, held
 from ooctrain.units import MIB
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
@@ -94,7 +93,9 @@ def run_side(network: Network, side: Side, threads: int, limit_s: float) -> dict
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     out, err = child.stdout, child.stderr
-    assert child.stdin is not None and out is not None and err is not None
+    assert child.stdin is not None
+    assert out is not None
+    assert err is not None
     said: list[str] = []
     reader = threading.Thread(target=lambda: said.extend(err), daemon=True)
     reader.start()
@@ -108,7 +109,7 @@ def run_side(network: Network, side: Side, threads: int, limit_s: float) -> dict
         with suppress(OSError):
             Path(f"/proc/{child.pid}/clear_refs").write_text("5")
         resident = _status(child.pid, "VmRSS")
-        with Watch(child.pid) as watch:
+        with MemoryWatch(child.pid) as watch:
             child.stdin.write("go\n")
             child.stdin.flush()
             line = out.readline()

@@ -17,7 +17,7 @@ import numpy as np
 from lesson import Lesson
 
 import ooctrain as oc
-from ooctrain.devices.cpu.process_memory import Watch, held
+from ooctrain.devices.cpu.process_memory import MemoryWatch, held
 
 nn, pictures, units = oc.nn, oc.pictures, oc.units
 lesson = Lesson("23 less ram")
@@ -90,7 +90,7 @@ trained = []
 def train(memory):
     """Three steps within so much memory: promise, what was counted, seconds a step, loss."""
     model = network()
-    with oc.Trainer(model, memory=memory, planner="dtr") as trainer, Watch() as watch:
+    with oc.Trainer(model, memory=memory, planner="dtr") as trainer, MemoryWatch() as watch:
         losses, began = [trainer.step(x, y)], time.process_time()
         losses += [trainer.step(x, y) for _ in range(2)]
         used_s = (time.process_time() - began) / 2
@@ -110,10 +110,9 @@ print(f"      {units.format_bytes(own):>8} held before the first step")
 roomy = train("4GiB")
 
 # %% [markdown]
-# 4 GiB may be taken; what is not needed is not promised, and not taken. Now the limit falls, until arena and
-# slab have 60 % of what they took. **How many times the processor time of the first run does the
-# step take then?** (Computing everything that forward keeps once more would be one forward pass,
-# a third of a step.)
+# 4 GiB may be taken; what is not needed is not promised, and not taken. Now the limit falls, until
+# arena and slab have 60 % of what they took. **How much slower is the step then?** (Computing
+# everything that forward keeps once more would be one forward pass, a third of a step.)
 
 # %%
 lesson.cell("a falling limit")
@@ -174,7 +173,7 @@ except oc.Infeasible as refused:
 # "too little" means.
 #
 # 1. A step's in-core peak is 800 MiB, its arena 300 MiB, and each call runs once. How many MiB has
-#    its slab at least? (`ooctrain plan ... --budget 300MiB --planner window` prints it as "host peak".)
+#    its slab at least? (`ooctrain plan ... --budget 300MiB --planner window` prints "host peak".)
 # 2. A memory of 1000 MiB; the process itself takes 200, batches, values, list and threads 50, the
 #    inputs in the slab 10. How large can the arena be? (`ooctrain train ... --memory 1000MiB`)
 # 3. Four micro-batches (`--accumulate 4`) of a network *with* batch norm: are they the same step,

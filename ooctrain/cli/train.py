@@ -39,7 +39,7 @@ from ooctrain.cli.ranks import (
     ranks_of_run,
     with_cores,
 )
-from ooctrain.cli.run.kept_promise import counted_rows, is_kept, promise_rows
+from ooctrain.cli.run.kept_promise import counted_rows, expect_kept, promise_rows
 from ooctrain.cli.run.run_files import take_up
 from ooctrain.cli.run.run_record import (
     WARMUP_STEPS,
@@ -53,7 +53,7 @@ from ooctrain.cli.terminal import make_console
 from ooctrain.cli.workload import Task, make_task, split_rows, usual_data
 from ooctrain.data import Shape
 from ooctrain.devices.base import Debug
-from ooctrain.devices.cpu.process_memory import Watch
+from ooctrain.devices.cpu.process_memory import MemoryWatch
 from ooctrain.distributed.mpi import launched_ranks
 from ooctrain.distributed.ranks import Ranks
 from ooctrain.errors import ConfigError
@@ -150,13 +150,14 @@ def _train(
             agree_on_run(ranks, options, task, verify=looking.verify)
         trainer = training.make_trainer(task, workload, memory)
         trainer.ranks = ranks
-        record.watch = None if memory.memory is None else Watch()
+        record.watch = None if memory.memory is None else MemoryWatch()
         writes = ranks is None or ranks.is_first
         with only_writer(_to_hold(extent) if writes else None):
             _run(console, TrainingRun(options, task, trainer, record), looking)
         if log_path and trainer.prepared:
             write_log(trainer.prepared, workload, log_path)
             console.print(f"wrote {log_path}")
+        expect_kept(trainer.prepared.promise if trainer.prepared else None, record)
     except BaseException as caught:
         error = caught
         raise
@@ -168,9 +169,7 @@ def _train(
             write_numbers(json_path, _as_json(options, record, prepared, error))
         if trainer:
             trainer.close()
-    promise = prepared.promise if prepared else None
-    kept = record.identical_to_incore is not False and is_kept(promise, record)
-    return DONE if kept else FAILED
+    return FAILED if record.identical_to_incore is False else DONE
 
 
 def _to_hold(extent: Extent) -> str | None:

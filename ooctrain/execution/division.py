@@ -108,7 +108,9 @@ class _Division:
         for _ in range(2):
             arena -= arena % PAGE_BYTES
             if arena <= 0:
-                raise Infeasible("nothing is left for the arena", minimum_bytes=HOST_LACKS)
+                raise Infeasible(
+                    "nothing is left for the arena", minimum_bytes=HOST_LACKS, fix="a larger memory"
+                )
             how = replace(self.settings, budget=arena, host_budget=host_bytes)
             prepared = prepare(self.trace, how)
             over = prepared.budget_bytes + _slab_bytes(prepared) - left

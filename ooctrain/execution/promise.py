@@ -1,11 +1,12 @@
 """What a memory budget of the whole process is made of, part by part.
 
-`--memory` promises that the process, as the operating system counts it (`process_memory.py`), never
-holds more: the interpreter with everything that it has loaded, the arena, the host slab, batches on
-their way, and the rest. What the process holds by itself is measured once, when the first step is
-prepared and before an arena is opened, with the kernels loaded and unused memory given back. Arena
-and slab are exact; the other parts are bounds that follow from the step. Kernels have no scratch
-outside the arena but their stacks. Read next: `division.py`, which divides what is left between
+`--memory` promises that the process, as the operating system counts it
+(`../devices/cpu/process_memory.py`), never holds more: the interpreter with everything that it has
+loaded, the arena, the host slab, batches on their way, and the rest. What the process holds by
+itself is measured once, when the first step is prepared and before an arena is opened, with the
+kernels loaded and unused memory given back. Arena and slab are exact; the other parts are bounds
+that follow from the step. Kernels have no scratch outside the arena but their stacks.
+Read next: `division.py`, which divides what is left between
 arena and slab.
 """
 

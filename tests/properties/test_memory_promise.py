@@ -64,6 +64,7 @@ def test_a_broken_promise_is_said_by_name_and_fails(monkeypatch, capsys):
     """Here the process is taken for smaller than it is."""
     monkeypatch.setattr(seen, "own_share", lambda trace, rewrites: 0)
     status = main(["train", "lenet", "--batch", "8", "--steps", "1", "--memory", "60MiB"])
-    out = capsys.readouterr().out
+    printed = capsys.readouterr()
     assert status == 1
-    assert "PROMISE BROKEN  [OOC-125]" in out
+    assert "PROMISE BROKEN" in printed.out
+    assert "[OOC-125]" in printed.err

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ooctrain.devices.cpu.process_memory import Watch
+from ooctrain.devices.cpu.process_memory import MemoryWatch
 
 #: For version 2 and version 1: the folder, the limits in the order in which they may be set.
 VERSIONS = (
@@ -87,7 +87,7 @@ def run_limited(command: Sequence[str], limit_bytes: int, timeout_s: float, cwd:
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
         try:
-            with Watch(child.pid) as watch:
+            with MemoryWatch(child.pid) as watch:
                 out, _ = child.communicate(timeout=timeout_s)
         finally:
             child.kill()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ooctrain.devices.cpu.host_vm import VirtualArena, why_no_virtual_memory
-from ooctrain.devices.cpu.process_memory import Watch, group_bytes, held
+from ooctrain.devices.cpu.process_memory import MemoryWatch, group_bytes, held
 from ooctrain.units import MIB
 
 pytestmark = pytest.mark.skipif(held() is None, reason="no smaps_rollup here")
@@ -58,7 +58,7 @@ def mapped_file_is_counted(folder) -> None:
 def most_is_remembered() -> None:
     """What was held and is gone counts."""
     before = counted()
-    with Watch() as watch:
+    with MemoryWatch() as watch:
         array = np.ones(SIZE, np.uint8)
         watch.look()
         del array

@@ -10,7 +10,7 @@ from unit import test_process_memory as count_laws
 from zoo.planting import plant, with_bug
 
 from ooctrain.devices.cpu.host_vm import why_no_virtual_memory
-from ooctrain.devices.cpu.process_memory import Held, Watch, held
+from ooctrain.devices.cpu.process_memory import MemoryWatch, ProcessMemory, held
 from ooctrain.execution import division
 from ooctrain.execution.promise import Promise
 
@@ -59,7 +59,7 @@ def test_a_part_that_is_forgotten_is_seen(monkeypatch, bug):
 
 @pytest.mark.skipif(held() is None, reason="no smaps_rollup here")
 def test_pages_of_files_taken_for_free_memory_are_seen(monkeypatch, tmp_path):
-    plant_property(monkeypatch, Held, "counted_bytes", " + self.files", "")
+    plant_property(monkeypatch, ProcessMemory, "counted_bytes", " + self.files", "")
     with pytest.raises(AssertionError):
         count_laws.mapped_file_is_counted(tmp_path)
 
@@ -67,7 +67,7 @@ def test_pages_of_files_taken_for_free_memory_are_seen(monkeypatch, tmp_path):
 @pytest.mark.skipif(bool(why_no_virtual_memory()) or held() is None, reason="no memfd here")
 def test_an_arena_that_is_counted_only_where_it_is_mapped_is_seen(monkeypatch):
     plant_property(
-        monkeypatch, Held, "counted_bytes", "max(self.shared, self.memfd)", "self.shared"
+        monkeypatch, ProcessMemory, "counted_bytes", "max(self.shared, self.memfd)", "self.shared"
     )
     with pytest.raises(AssertionError):
         count_laws.arena_is_counted_once()
@@ -76,7 +76,7 @@ def test_an_arena_that_is_counted_only_where_it_is_mapped_is_seen(monkeypatch):
 @pytest.mark.skipif(held() is None, reason="no smaps_rollup here")
 def test_a_watch_that_forgets_is_seen(monkeypatch):
     plant(
-        monkeypatch, Watch, "look", "max(self.most_bytes, found.counted_bytes)",
+        monkeypatch, MemoryWatch, "look", "max(self.most_bytes, found.counted_bytes)",
         "found.counted_bytes",
     )  # fmt: skip
     with pytest.raises(AssertionError):

@@ -9,6 +9,7 @@ needs. A promise that was not kept is said by its code, and the command fails. R
 from __future__ import annotations
 
 from ooctrain.cli.run.run_record import RunRecord
+from ooctrain.errors import OoctrainError
 from ooctrain.execution.promise import Promise
 from ooctrain.report.text import share
 from ooctrain.units import format_bytes
@@ -37,16 +38,21 @@ def counted_rows(promise: Promise | None, record: RunRecord) -> Rows:
     part = share(most, promised)
     text = f"promised {format_bytes(promised)}, counted {format_bytes(most)} at most ({part}, Pss)"
     rows = [("memory", text + by_group)]
-    if not is_kept(promise, record):
-        over = format_bytes(most - promised)
-        rows.append(
-            ("PROMISE BROKEN", f"[OOC-125] {over} more than --memory; `ooctrain explain OOC-125`")
-        )
+    if most > promised:
+        rows.append(("PROMISE BROKEN", f"{format_bytes(most - promised)} more than --memory"))
     return rows
 
 
-def is_kept(promise: Promise | None, record: RunRecord) -> bool:
-    """Whether the process held at most what was promised."""
+def expect_kept(promise: Promise | None, record: RunRecord) -> None:
+    """Raises OoctrainError: the process held more than was promised. What was learned is kept."""
     if promise is None or record.watch is None:
-        return True
-    return record.watch.most_bytes <= promise.memory_bytes
+        return
+    most, promised = record.watch.most_bytes, promise.memory_bytes
+    if most > promised:
+        raise OoctrainError(
+            "the process held more than --memory promised", code="OOC-125",
+            numbers=f"promised {format_bytes(promised)}, counted {format_bytes(most)}; "
+            f"{promise.divided()}, {promise.besides()}",
+            fix="a smaller --memory leaves room for what the library does not know of; what was "
+            "learned is in the checkpoint as ever",
+        )  # fmt: skip

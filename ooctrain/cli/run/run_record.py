@@ -12,7 +12,7 @@ from statistics import median
 
 from ooctrain.cli.options import Extent, MemoryOptions, Workload
 from ooctrain.cli.workload import Task
-from ooctrain.devices.cpu.process_memory import Watch
+from ooctrain.devices.cpu.process_memory import MemoryWatch
 from ooctrain.sched.timeline import Timeline
 from ooctrain.train import Trainer
 
@@ -78,7 +78,7 @@ class RunRecord:
     identical_to_incore: bool | None = None
     incore_step_us: list[float] = field(default_factory=list)
     incore_timelines: deque[Timeline] = field(default_factory=deque)
-    watch: Watch | None = None
+    watch: MemoryWatch | None = None
 
 
 @dataclass(frozen=True, slots=True)

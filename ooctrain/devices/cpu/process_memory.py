@@ -29,7 +29,7 @@ WATCH_SHARE, WATCH_S = 0.03, 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ProcessMemory:
     """Memory of a process in bytes, by what it is.
 
     Args:
@@ -57,7 +57,7 @@ class Held:
         return self.anonymous + self.files_alone + max(self.shared, self.memfd)
 
 
-def held(process: int | str = "self", root: Path = Path("/")) -> Held | None:
+def held(process: int | str = "self", root: Path = Path("/")) -> ProcessMemory | None:
     """What a process holds now; None where no system says (no Linux), or it has ended."""
     try:
         text = (root / "proc" / str(process) / "smaps_rollup").read_text(encoding="ascii")
@@ -65,10 +65,10 @@ def held(process: int | str = "self", root: Path = Path("/")) -> Held | None:
         return None
     found = {k: int(v) * _KIB for k, v in re.findall(r"^(\w+):\s+(\d+) kB", text, re.MULTILINE)}
     if "Pss_Anon" not in found:  # Linux before 5.9 tells no kinds apart
-        return None if "Pss" not in found else Held(found["Pss"], 0, 0, 0, 0)
+        return None if "Pss" not in found else ProcessMemory(found["Pss"], 0, 0, 0, 0)
     memfd = _memfd_bytes(root / "proc" / str(process) / "fd")
     alone = max(found["Pss_File"], _files_alone(root / "proc" / str(process) / "status"))
-    return Held(found["Pss_Anon"], found["Pss_File"], alone, found["Pss_Shmem"], memfd)
+    return ProcessMemory(found["Pss_Anon"], found["Pss_File"], alone, found["Pss_Shmem"], memfd)
 
 
 def group_bytes(root: Path = Path("/")) -> int | None:
@@ -96,7 +96,7 @@ def give_back_unused() -> None:
         trim(0)
 
 
-class Watch:
+class MemoryWatch:
     """Looks at a process until it is closed: the most that it held.
 
     Args:
@@ -129,7 +129,7 @@ class Watch:
             self._thread.join()
             self.look()
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> MemoryWatch:
         return self
 
     def __exit__(self, *error: object) -> None:
