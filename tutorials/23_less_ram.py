@@ -131,8 +131,9 @@ lesson.reveal("time of a step in half / in-core", slower)
 # %% [markdown]
 # ## What was promised, and what was held
 #
-# Memory to the right, what the system counted above it: no run holds more than its limit (the
-# dashed line). The first one has far less than it may.
+# The promise to the right, what the system counted above it: no run holds more than was promised
+# (the dashed line). What lies between is the same for each: bounds of batches, stacks and Python's
+# objects, and pages of libraries, which count less while other processes use them too.
 
 # %%
 lesson.cell("promised and held")

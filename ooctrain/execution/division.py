@@ -11,6 +11,7 @@ Read next: `promise.py` for the other parts; `prepare.py`.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from ooctrain.devices.cpu.host_vm import PAGE_BYTES
@@ -27,6 +28,8 @@ from ooctrain.units import format_bytes, parse_bytes
 
 #: Of what is left, the part that the slab gets beyond the inputs.
 HOST_SHARES = (0.0, 0.125, 0.25)
+#: No division is quicker than in-core; one that takes at most this many times as long is taken.
+NEAR = 1.1
 CPU_PRESET = "cpu-generic"
 #: Plans that are tried in search of the least memory; each time with so much more.
 LEAST_TRIES, LEAST_STEP = 5, 1.05
@@ -75,20 +78,18 @@ class _Division:
         in_core = prepare(self.trace, self.settings)
         if in_core.budget_bytes + _slab_bytes(in_core) <= left:
             return self._promised(in_core)
-        found, leasts = self._within(left)
+        found, leasts = self._within(left, NEAR * _time(in_core)[0])
         if not found:
             raise self._too_small(min(leasts, default=in_core.budget_bytes + _slab_bytes(in_core)))
         return self._promised(min(found, key=_time))
 
-    def _within(
-        self, left: int, most: int = len(HOST_SHARES)
-    ) -> tuple[list[PreparedStep], list[int]]:
-        """At most so many plans that keep to so many bytes of arena and slab, and how many bytes
-        the planners say they would need that find none."""
+    def _within(self, left: int, enough_us: float) -> tuple[list[PreparedStep], list[int]]:
+        """Plans that keep to so many bytes of arena and slab, up to the first that is quick enough,
+        and how many bytes the planners say they would need that find none."""
         found: list[PreparedStep] = []
         leasts: list[int] = []
         for share in HOST_SHARES:
-            if len(found) == most:
+            if found and _time(found[-1])[0] <= enough_us:
                 break
             host = max(int(left * share), input_bytes(self.trace))
             try:
@@ -128,7 +129,7 @@ class _Division:
     def _too_small(self, least: int) -> Infeasible:
         """The refusal, with a memory in which a plan has been found."""
         for _ in range(LEAST_TRIES):
-            found, leasts = self._within(least, most=1)
+            found, leasts = self._within(least, math.inf)
             if found:
                 break
             least = max(int(least * LEAST_STEP), min(leasts, default=0))
