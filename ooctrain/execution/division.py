@@ -107,11 +107,8 @@ class _Division:
         slab can be larger than what the plan holds in it: then the arena gets less."""
         arena = left - host_bytes
         for _ in range(2):
-            arena -= arena % PAGE_BYTES
-            if arena <= 0:
-                raise Infeasible(
-                    "nothing is left for the arena", minimum_bytes=HOST_LACKS, fix="a larger memory"
-                )
+            # A page, where nothing is left: then the planner says how much it needs.
+            arena = max(arena - arena % PAGE_BYTES, PAGE_BYTES)
             how = replace(self.settings, budget=arena, host_budget=host_bytes)
             prepared = prepare(self.trace, how)
             over = prepared.budget_bytes + _slab_bytes(prepared) - left

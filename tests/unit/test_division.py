@@ -70,12 +70,15 @@ def test_much_memory_is_not_taken_where_little_is_needed():
 
 
 def test_too_little_is_refused_with_a_memory_that_does():
-    trace = small_trace()
-    with pytest.raises(Infeasible) as refused:
-        divided(trace, 64 << 10)
-    assert refused.value.code == "OOC-124"
-    least = refused.value.minimum_bytes
-    assert f"--memory {least}" in refused.value.fix
+    trace, leasts = small_trace(), []
+    for memory in (1, parts_of(trace, 0, 0, 1).fixed_bytes + (64 << 10)):
+        with pytest.raises(Infeasible) as refused:
+            prepare_within(trace, replace(HOW, memory=memory), 0)
+        assert refused.value.code == "OOC-124"
+        leasts.append(refused.value.minimum_bytes)
+        assert f"--memory {leasts[-1]}" in refused.value.fix
+    least, in_core = leasts[0], parts_of(trace, 0, 0, 1).fixed_bytes + sum(in_core_bytes(trace))
+    assert least == leasts[1] < in_core + division.OWN_STEP_BYTES
     assert prepare_within(trace, replace(HOW, memory=least), 0).promise.memory_bytes == least
 
 
