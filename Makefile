@@ -31,6 +31,7 @@ help:
 
 demo: .venv/$(STAMP).stamp
 	$(BIN)/ooctrain train resnet18 --data digits --batch 256 --budget 25% --epochs 4 --verify
+	$(BIN)/ooctrain train resnet18 --data digits --batch 256 --memory 1GiB --steps 3
 
 test: .venv/$(STAMP).stamp
 	$(PYTEST) -m "not slow" tests

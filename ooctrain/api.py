@@ -18,8 +18,9 @@ import numpy as np
 from ooctrain.engine.incore import initial_values
 from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.execution.compose import plan_step, rewritten
+from ooctrain.execution.division import prepare_within
 from ooctrain.execution.planners import as_planner
-from ooctrain.execution.prepare import DEFAULT_REWRITES, Settings, placed, prepare
+from ooctrain.execution.prepare import DEFAULT_REWRITES, Settings, placed
 from ooctrain.execution.sessions import Images, input_values, open_session, threads_served
 from ooctrain.models import build, recipe_of, stem_for
 from ooctrain.optim.named import DEFAULT_LR
@@ -90,11 +91,12 @@ def step_trace(
 
 
 def plan(
-    trace: Trace, budget: int | str, planner: str | Planner = "auto",
+    trace: Trace, budget: int | str | None = None, planner: str | Planner = "auto",
     machine: str | Machine | None = None, granule: Granule = BYTES,
     time_limit_s: float | None = TIME_LIMIT_S, *,
     host_budget: int | str | None = None, seed: int = 0,
     rewrites: Sequence[str] = DEFAULT_REWRITES, allocator: str | None = None,
+    memory: int | str | None = None,
 ) -> Plan:  # fmt: skip
     """Rewrites the trace, plans it within a budget, and verifies what the planner returned.
 
@@ -106,12 +108,14 @@ def plan(
         granule: how the allocator rounds; `BYTES` is the pure model: whatever runs such a plan
             rounds on top of it.
         time_limit_s: cuts searching planners short.
-        host_budget: host memory for inputs, which wait there, and what is swapped out; 0: none at
-            all; None: the machine's.
+        host_budget: host memory for inputs, which wait there, and what is swapped out; 0, or less
+            than the inputs: none for what is swapped out; None: the machine's.
         seed: of planners that draw random numbers.
         rewrites: names of rewrites, applied in order.
         allocator: name with parameters, of the one that will run the plan: it rounds as that one
             does, and the arena that it needs there, holes included, keeps to the budget. None: any.
+        memory: in place of budget and host_budget, for a process on the cpu device: all that it
+            holds, divided between arena and host slab (docs/memory.md). None: these two count.
 
     Returns:
         A verified `Plan` whose `.trace` is the rewritten trace.
@@ -126,25 +130,33 @@ def plan(
         raise ConfigError(
             f"{granule!r} is no granule", code="OOC-105", fix="oc.Granule(65536, True)"
         )
-    if allocator is not None:
+    if allocator is not None or memory is not None:
         if granule != BYTES:
             raise ConfigError(
-                f"allocator {allocator!r} has a granule of its own", code="OOC-105",
+                f"allocator {allocator or 'va'!r} has a granule of its own", code="OOC-105",
                 fix="give granule or allocator",
             )  # fmt: skip
-        parse_budget(budget)  # None, which `Settings` takes for in-core, is no budget here
+        if memory is None:
+            _expect_budget(budget)  # None, which `Settings` takes for in-core, is none here
         settings = Settings(
-            budget, planner, allocator, trace.device, machine=machine, host_budget=host_budget,
-            seed=seed, time_limit_s=time_limit_s, rewrites=tuple(rewrites),
+            budget, planner, allocator or "va", trace.device, machine=machine,
+            host_budget=host_budget, seed=seed, time_limit_s=time_limit_s,
+            rewrites=tuple(rewrites), memory=memory,
         )  # fmt: skip
-        return prepare(trace, settings).plan
+        return prepare_within(trace, settings).plan
     where = find_machine(machine)
     step = rewritten(trace, rewrites).pinned_for(granule)
     question = Question(
-        step.trace, step.bytes_of(budget), where, step.granule,
+        step.trace, step.bytes_of(_expect_budget(budget)), where, step.granule,
         resolve_host_budget(step.trace, host_budget, where), seed, time_limit_s,
     )  # fmt: skip
     return plan_step(step, as_planner(planner), question)
+
+
+def _expect_budget(budget: int | str | None) -> int | str:
+    """The budget. Raises ConfigError: it is none."""
+    parse_budget(budget)  # type: ignore[arg-type]  # which says so of None
+    return budget  # type: ignore[return-value]
 
 
 def verify(

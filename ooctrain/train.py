@@ -80,6 +80,8 @@ class Trainer:
         spill: a folder on a disk, where the host slab lies; or a `Spill` (docs/spill.md).
         conv_algorithm: "auto", or see `oc.trace`.
         allow_tf32: see `oc.trace`.
+        memory: in place of budget and host_budget: "4GiB" for all that the process holds, as the
+            system counts it; `prepared.promise` has its parts.
         ranks: `oc.distributed.world()`: each process trains with a part of every batch, and `step`
             takes that part; None: this process is alone.
         clip: `engine.clip.ClipNorm`, `ClipEach` or a number for the norm; of the gradients of all
@@ -102,7 +104,8 @@ class Trainer:
         host_budget: int | str | None = None, conv_algorithm: str = "auto", seed: int = 0,
         clip: Clip | float | None = None, debug: Debug | None = None, allow_tf32: bool = False,
         time_limit_s: float | None = TIME_LIMIT_S, rewrites: Sequence[str] = DEFAULT_REWRITES,
-        ranks: Ranks | None = None, spill: Spill | str | PathLike[str] | None = None,
+        ranks: Ranks | None = None, memory: int | str | None = None,
+        spill: Spill | str | PathLike[str] | None = None,
     ):  # fmt: skip
         self.model, self.loss = model, loss
         self.optimizer = named_optimizer(optimizer or "sgd", model)
@@ -110,7 +113,7 @@ class Trainer:
             budget=budget, planner=planner, allocator=allocator, device=device, threads=threads,
             machine=machine, link_bytes_per_us=link_bandwidth, host_budget=host_budget, seed=seed,
             debug=debug or Debug(), time_limit_s=time_limit_s, rewrites=tuple(rewrites),
-            spill=as_spill(spill),
+            memory=memory, spill=as_spill(spill),
         )  # fmt: skip
         self.accumulate, self.conv_algorithm, self.clip = accumulate, conv_algorithm, clip
         self.allow_tf32, self.ranks = allow_tf32, ranks

@@ -7,14 +7,17 @@ words the same meaning. The result is `Limits`. Read next: `plan.py`, `simulate.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.api import DEFAULT_REWRITES
 from ooctrain.cli.options import MemoryOptions
 from ooctrain.cli.workload import is_cpu
 from ooctrain.execution.compose import RewrittenStep, rewritten
+from ooctrain.execution.division import prepare_within
+from ooctrain.execution.prepare import Settings
 from ooctrain.sched.budget import resolve_host_budget, trace_peak_bytes
+from ooctrain.sched.planning.planner import TIME_LIMIT_S
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
 from ooctrain.units import Granule
@@ -35,7 +38,10 @@ class Limits:
 
 
 def limits(memory: MemoryOptions, machine: Machine, original: Trace) -> Limits:
-    """The limits of a step as traced; without a budget, the memory of the machine."""
+    """The limits of a step as traced; without a budget, the memory of the machine; of a memory
+    budget, arena and slab as it is divided (`plan` and `simulate` hold nothing themselves)."""
+    if memory.memory is not None:
+        memory = _divided(memory, machine, original)
     plain = rewritten(original, DEFAULT_REWRITES)
     rounding = _rounding(memory, machine, plain.trace)
     # Percentages are of the step before it is tiled, so that they mean the same for every tiling.
@@ -44,6 +50,19 @@ def limits(memory: MemoryOptions, machine: Machine, original: Trace) -> Limits:
     host_bytes = resolve_host_budget(before.trace, memory.host_budget, machine)
     step = rewritten(original, all_rewrites(memory)).pinned_for(rounding)
     return Limits(step, before.bytes_of(budget), host_bytes)
+
+
+def _divided(memory: MemoryOptions, machine: Machine, original: Trace) -> MemoryOptions:
+    """The options with a budget of each in place of one for both."""
+    settings = Settings(
+        memory.budget, memory.planner, memory.allocator, original.device, machine=machine,
+        host_budget=memory.host_budget, time_limit_s=memory.time_limit or TIME_LIMIT_S,
+        threads=original.threads, rewrites=all_rewrites(memory), memory=memory.memory,
+    )  # fmt: skip
+    found = prepare_within(original, settings).promise
+    assert found is not None, "a memory budget was given"
+    sizes = str(found.arena_bytes), str(found.slab_bytes)
+    return replace(memory, memory=None, budget=sizes[0], host_budget=sizes[1])
 
 
 def all_rewrites(memory: MemoryOptions) -> tuple[str, ...]:

@@ -85,6 +85,7 @@ class MemoryOptions:
         rewrites: names of rewrites, after those that every step gets.
         spill: a folder; None: the host is memory.
         spill_rate: a second, in each direction; None: as fast as the disk.
+        memory: of the whole process, in place of both budgets; None: these count.
     """
 
     budget: str | None
@@ -97,6 +98,7 @@ class MemoryOptions:
     rewrites: list[str]
     spill: str | None = None
     spill_rate: str | None = None
+    memory: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +192,9 @@ accumulate_option = click.option(
     "--accumulate", type=POSITIVE, default=1, show_default=True, help="Micro-batches in a step."
 )
 host_budget_option = click.option(
-    "--host-budget", metavar="SIZE", help="Host memory for the inputs and what is swapped out."
-)
+    "--host-budget", metavar="SIZE",
+    help="Host memory for the inputs and what is swapped out; 0: for the inputs alone.",
+)  # fmt: skip
 link_bandwidth_option = click.option(
     "--link-bandwidth", metavar="SIZE", help='Per second and direction: "2GB".'
 )
@@ -285,7 +288,11 @@ MEMORY_OPTIONS = (
     click.option(
         "--spill-rate", metavar="SIZE", help='At most, per second and direction: "500MB".'
     ),
-)
+    click.option(
+        "--memory", metavar="SIZE",
+        help="Of the whole process, in place of both budgets; cpu device.",
+    ),
+)  # fmt: skip
 EXTENT_OPTIONS = (
     click.option("--epochs", type=POSITIVE, default=1, show_default=True),
     click.option(

@@ -39,6 +39,7 @@ from ooctrain.cli.ranks import (
     ranks_of_run,
     with_cores,
 )
+from ooctrain.cli.run.kept_promise import counted_rows, expect_kept, promise_rows
 from ooctrain.cli.run.run_files import take_up
 from ooctrain.cli.run.run_record import (
     WARMUP_STEPS,
@@ -59,6 +60,7 @@ from ooctrain.cli.workload import (
 )
 from ooctrain.data import Shape
 from ooctrain.devices.base import Debug
+from ooctrain.devices.cpu.process_memory import MemoryWatch
 from ooctrain.distributed.mpi import launched_ranks
 from ooctrain.distributed.ranks import Ranks
 from ooctrain.errors import ConfigError
@@ -155,17 +157,21 @@ def _train(
             agree_on_run(ranks, options, task, verify=looking.verify)
         trainer = training.make_trainer(task, workload, memory)
         trainer.ranks = ranks
+        record.watch = None if memory.memory is None else MemoryWatch()
         writes = ranks is None or ranks.is_first
         with only_writer(_to_hold(extent) if writes else None):
             _run(console, TrainingRun(options, task, trainer, record), looking)
         if log_path and trainer.prepared:
             write_log(trainer.prepared, workload, log_path)
             console.print(f"wrote {log_path}")
+        expect_kept(trainer.prepared.promise if trainer.prepared else None, record)
     except BaseException as caught:
         error = caught
         raise
     finally:
         prepared = trainer.prepared if trainer else None
+        if record.watch:
+            record.watch.close()
         if json_path:
             write_numbers(json_path, _as_json(options, record, prepared, error))
         if trainer:
@@ -212,6 +218,8 @@ def _run(console: Console, run: TrainingRun, looking: Looking) -> None:
         return
     if not display.ends:
         training.run_test(run)
+    if run.record.watch:
+        run.record.watch.close()
     if verifies:
         with shown(Lines(console, "in-core again", steps_per_epoch, extent)) as again:
             training.compare_with_in_core(run, again, on_all)
@@ -251,6 +259,7 @@ def _plan_rows(prepared: PreparedStep, workload: Workload, task: Task) -> list[t
         *split_rows(task),
         ("in-core peak", format_bytes(peak)),
         ("budget", f"{format_bytes(budget)}, {share(budget, peak)} of the in-core peak"),
+        *promise_rows(prepared.promise),
         ("plan", f"{name}, {len(plan.schedule)} instructions"),
         *tiling_rows(plan),
         *search_rows(plan),
@@ -291,6 +300,7 @@ def _summary_rows(
         )
         moved = f"{format_bytes(timeline.bytes_out)} out, {format_bytes(timeline.bytes_in)} in"
         rows.append(("moved", f"{moved} a step"))
+    rows += counted_rows(prepared.promise, record)
     rows += _time_rows(prepared, record)
     if record.saved:
         rows.append(("checkpoint", str(extent.checkpoint_path)))
@@ -352,6 +362,7 @@ def _as_json(
     timeline, plan = record.timeline, prepared.plan if prepared else None
     predicted = prepared.predict() if prepared else None
     drawn = drawing(plan, timeline, predicted) if plan and timeline else NOT_DRAWN
+    promise = prepared.promise if prepared else None
     return {
         "version": JSON_VERSION,
         "model": workload.title,
@@ -376,6 +387,9 @@ def _as_json(
         "warmup_steps": WARMUP_STEPS,
         "predicted_step_us": predicted.makespan_us if predicted else None,
         "incore_peak_bytes": prepared.in_core_peak_bytes if prepared else None,
+        "memory_bytes": promise.memory_bytes if promise else None,
+        "promised_bytes": promise.promised_bytes if promise else None,
+        "counted_peak_bytes": record.watch.most_bytes if record.watch else None,
         "incore_step_us": record.incore_step_us,
         "bytes_out": timeline.bytes_out if timeline else None,
         "bytes_in": timeline.bytes_in if timeline else None,

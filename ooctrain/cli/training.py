@@ -61,8 +61,8 @@ def make_trainer(
     task: Task, workload: Workload, memory: MemoryOptions, *, in_core: bool = False,
     ranks: Ranks | None = None,
 ) -> Trainer:  # fmt: skip
-    """The trainer that the options describe; in-core: without its budget, so that everything stays
-    in memory, whatever the planner."""
+    """The trainer that the options describe; in-core: without its budget or memory, so that
+    everything stays in memory, whatever the planner."""
     return Trainer(
         task.model,
         optimizer=make_optimizer(task, workload),
@@ -82,6 +82,7 @@ def make_trainer(
         rewrites=all_rewrites(memory),
         ranks=ranks,
         spill=None if in_core else spill_of(memory),
+        memory=None if in_core else memory.memory,
     )
 
 

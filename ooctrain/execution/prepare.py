@@ -23,6 +23,7 @@ from ooctrain.execution.compose import RewrittenStep, plan_step, rewritten
 from ooctrain.execution.mapping import with_mapping
 from ooctrain.execution.placement import reserved_peak
 from ooctrain.execution.planners import as_planner
+from ooctrain.execution.promise import Promise, check_memory_setting
 from ooctrain.rewrite import keeps_bits
 from ooctrain.sched.budget import resolve_host_budget, trace_peak_bytes, with_region
 from ooctrain.sched.planners.keep_all import KeepAll
@@ -65,6 +66,8 @@ class Settings:
         time_limit_s: seconds for a planner that searches; None: as long as it likes.
         debug: poison, delays, synchronous mode.
         rewrites: applied before planning, in order.
+        memory: one budget for all that the process holds, in place of `budget` and `host_budget`
+            (`division.py` divides it); None: these two count.
     """
 
     budget: int | str | None = None
@@ -80,6 +83,7 @@ class Settings:
     debug: Debug = field(default_factory=Debug)
     rewrites: tuple[str, ...] = DEFAULT_REWRITES
     spill: Spill | None = None
+    memory: int | str | None = None
 
     def __post_init__(self) -> None:
         if self.device not in DEVICES:
@@ -100,6 +104,10 @@ class Settings:
                 f"a time limit of {limit!r} s is none", code="OOC-106",
                 fix="seconds above 0, or None for no limit",
             )  # fmt: skip
+        if self.memory is not None:
+            given = {"--budget": self.budget, "--host-budget": self.host_budget}
+            beside = [name for name, value in given.items() if value is not None]
+            check_memory_setting(self.memory, beside, self.device)
         self._check_spill()
 
     def _check_spill(self) -> None:
@@ -135,6 +143,7 @@ class PreparedStep:
         reserved_bytes: the allocator's reserved peak, fragmentation included.
         in_core_peak_bytes: what the same step needs without any eviction, in granted bytes.
         notices: what the user should know.
+        promise: how `Settings.memory` was divided; None where it was not given.
     """
 
     original: Trace
@@ -145,6 +154,7 @@ class PreparedStep:
     reserved_bytes: int
     in_core_peak_bytes: int
     notices: tuple[str, ...] = ()
+    promise: Promise | None = None
 
     @property
     def host_written_bytes(self) -> int:

@@ -20,7 +20,9 @@ from ooctrain.engine.fingerprint import Watch, described
 from ooctrain.engine.module import Module
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ConfigError
-from ooctrain.execution.prepare import PreparedStep, Settings, prepare
+from ooctrain.execution.division import prepare_within
+from ooctrain.execution.prepare import PreparedStep, Settings
+from ooctrain.execution.promise import own_share
 from ooctrain.optim import Optimizer
 from ooctrain.step.op import Scalars
 from ooctrain.step.trace import Trace
@@ -123,6 +125,7 @@ class StepCache:
     def __init__(self) -> None:
         self._steps: dict[tuple[Hashable, ...], PreparedStep] = {}
         self._budgets: dict[Hashable, int] = {}  # by settings, of the first training step
+        self._own_bytes: int | None = None  # of the process, before the first arena was opened
 
     def find(self, key: tuple[Hashable, ...]) -> PreparedStep | None:
         """The step of this key, if it is still there."""
@@ -140,7 +143,11 @@ class StepCache:
             for other, step in self._steps.items()
             if other[0] == key[0] and step.original == trace
         )
-        found = next(alike, None) or prepare(trace, self._fitted(key[0], settings))
+        found = next(alike, None)
+        if found is None:
+            if settings.memory is not None and self._own_bytes is None:
+                self._own_bytes = own_share(trace, settings.rewrites)
+            found = prepare_within(trace, self._fitted(key[0], settings), self._own_bytes)
         self._steps[key] = found
         if training:
             self._budgets.setdefault(key[0], found.budget_bytes)

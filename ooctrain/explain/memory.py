@@ -28,6 +28,39 @@ MEMORY: Mapping[str, Explanation] = {
         "ooctrain train resnet18 --budget 10% --allocator best-fit",
         "--allocator va, or the larger budget printed",
     ),
+    "OOC-122": Explanation(
+        "one memory budget, and another beside it",
+        "--memory is one budget for all that the process holds; it is divided between device and "
+        "host by the library. A --budget or --host-budget beside it would say the same again, and "
+        "perhaps something else.",
+        "ooctrain train resnet18 --memory 1GiB --budget 512MiB",
+        "--memory alone, or both others without it",
+    ),
+    "OOC-123": Explanation(
+        "no memory budget here",
+        "--memory promises what the operating system will count of the process. A GPU's memory is "
+        "not part of that, a preset of another machine is no process, and a system without "
+        "/proc/self/smaps_rollup does not count so.",
+        "ooctrain train resnet18 --memory 1GiB --device cuda",
+        "--budget for the device, --host-budget for the host",
+    ),
+    "OOC-124": Explanation(
+        "the memory is too little",
+        "No division of this memory between arena and host slab lets any list run, once the "
+        "process itself, the batches on their way and the values that move between sessions are "
+        "counted. `minimum_bytes` is a memory in which a plan has been found.",
+        "ooctrain train resnet18 --data digits --batch 256 --memory 100MiB",
+        "the memory printed, or a smaller batch",
+    ),
+    "OOC-125": Explanation(
+        "a promise was broken",
+        "The system counted more of this process than --memory promised. Training is right all the "
+        "same. Either something beside the training took memory (data that is decoded as it is "
+        "read, operations of one's own), or this is a bug: please report it with the two lines "
+        "that begin with `memory`.",
+        "ooctrain train my_model.py:make --memory 1GiB, where make() keeps every batch",
+        "a smaller --memory leaves room; `docs/memory.md` lists what is counted",
+    ),
     "OOC-130": Explanation(
         "out of device memory",
         "An allocation found no room in the arena. With a verified plan this is a bug: "

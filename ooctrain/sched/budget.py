@@ -37,8 +37,11 @@ def resolve_budget(trace: Trace, budget: int | str | Percent, granule: Granule =
 def resolve_host_budget(trace: Trace, budget: int | str | None, machine: Machine) -> int | None:
     """A host budget in bytes; a percentage is of the same scale as a budget's.
 
+    The inputs wait on the host before every step, so a budget below their bytes leaves nothing for
+    what is swapped out, and means their bytes.
+
     Args:
-        budget: 0 is one too: no host memory at all; None: the machine's host memory.
+        budget: 0 is one too: no host memory for swapped values; None: the machine's host memory.
 
     Returns:
         None where host memory is not limited.
@@ -50,7 +53,14 @@ def resolve_host_budget(trace: Trace, budget: int | str | None, machine: Machine
         return machine.host_bytes
     parsed = parse_budget(budget, "host budget", least_bytes=0)
     # The host's ledger rounds nothing.
-    return parsed if isinstance(parsed, int) else _share_bytes(trace, parsed, BYTES)
+    found = parsed if isinstance(parsed, int) else _share_bytes(trace, parsed, BYTES)
+    return max(found, input_bytes(trace))
+
+
+def input_bytes(trace: Trace) -> int:
+    """Host bytes of the inputs, which come anew before each step."""
+    variables = (trace.variables[v] for v in trace.initial)
+    return sum(variable.nbytes for variable in variables if not variable.persistent)
 
 
 def _share_bytes(trace: Trace, share: Percent, granule: Granule) -> int:

@@ -12,6 +12,7 @@ from statistics import median
 
 from ooctrain.cli.options import Extent, MemoryOptions, Workload
 from ooctrain.cli.workload import Task
+from ooctrain.devices.cpu.process_memory import MemoryWatch
 from ooctrain.sched.timeline import Timeline
 from ooctrain.train import Trainer
 
@@ -61,6 +62,7 @@ class RunRecord:
         identical_to_incore: None where it was not asked for.
         incore_step_us: wall-clock times of the in-core run's steps.
         incore_timelines: of its last steps.
+        watch: of what the process holds; None where no memory was promised.
     """
 
     losses: list[float] = field(default_factory=list)
@@ -76,6 +78,7 @@ class RunRecord:
     identical_to_incore: bool | None = None
     incore_step_us: list[float] = field(default_factory=list)
     incore_timelines: deque[Timeline] = field(default_factory=deque)
+    watch: MemoryWatch | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ platform. Read next: `cpu/table.py`, `cuda/table.py`; `arguments.py`.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
@@ -108,6 +108,13 @@ class DriverTable:
     def runs(self, op: Op) -> bool:
         """Whether the device can compute the operation."""
         return hasattr(op, self.device) or self._row(op) is not None
+
+    def load(self, ops: Iterable[Op]) -> None:
+        """Imports the kernels of operations, which compiles them or reads them from the disk. Those
+        that bring their own kernels are left to their first run."""
+        rows = [self._row(op) for op in ops if getattr(op, self.device, None) is None]
+        for module in sorted({row.function.rpartition(".")[0] for row in rows if row}):
+            _module(self.device, module)
 
     def _row(self, op: Op) -> Driver | None:
         return next((self.rows[kind] for kind in type(op).__mro__ if kind in self.rows), None)

@@ -1,0 +1,163 @@
+"""One memory budget divided between the device's arena and the host's slab.
+
+On the cpu device both are the same RAM, so a step is planned for several divisions and the quickest
+is taken. A theorem says where to look: **a list that runs each call once needs at least the in-core
+peak, arena and slab together**, since every value that is still read is in one of the two. Swapping
+to RAM therefore saves nothing of the sum; what saves is computing again, and bands, which need no
+slab. So the first division gives the slab nothing but the inputs, and others are tried because
+planners are not perfect. A slab on a disk (`--spill`) counts for its buffers alone. The least that would do is named only after a plan has been made with it.
+Read next: `promise.py` for the other parts; `prepare.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from ooctrain.devices.cpu.host_vm import PAGE_BYTES
+from ooctrain.errors import ConfigError, DoesNotFit, Infeasible
+from ooctrain.execution.executor import host_extent_bytes
+from ooctrain.execution.prepare import INEXACT_US, PreparedStep, Settings, prepare
+from ooctrain.execution.promise import OWN_STEP_BYTES, Promise, parts_of
+from ooctrain.rewrite import keeps_bits
+from ooctrain.sched.budget import input_bytes
+from ooctrain.sched.planning.planner import HOST_LACKS
+from ooctrain.step.presets import PRESETS
+from ooctrain.step.trace import Trace
+from ooctrain.units import MIB, format_bytes, parse_bytes
+
+#: Of what is left, the part that the slab gets beyond the inputs.
+HOST_SHARES = (0.0, 0.125, 0.25)
+#: No division is quicker than in-core; one that takes at most this many times as long is taken.
+NEAR = 1.1
+CPU_PRESET = "cpu-generic"
+#: Of a slab on a disk only the pieces on their way lie in memory, each with its thread.
+BUFFERS_BYTES = 16 * MIB
+#: Plans that are tried in search of the least memory; each time with so much more.
+LEAST_TRIES, LEAST_STEP = 5, 1.05
+
+
+def prepare_within(trace: Trace, settings: Settings, own_bytes: int | None = None) -> PreparedStep:
+    """A step as `prepare` makes it, its memory divided first where one budget is for all of it.
+
+    Args:
+        own_bytes: what the process holds by itself (`promise.own_share`); None: the usual.
+
+    Raises:
+        Infeasible: the memory is too little, with the least that would do.
+        As `prepare` does.
+    """
+    if settings.memory is None:
+        return prepare(trace, settings)
+    machine = settings.find_machine()
+    if machine.name in PRESETS and machine.name != CPU_PRESET:
+        raise ConfigError(
+            f"--memory is of a process on the cpu device, and {machine.name} is another machine",
+            code="OOC-123", fix="--budget for its device, --host-budget for its host",
+        )  # fmt: skip
+    memory_bytes = parse_bytes(settings.memory, what="memory")
+    parts = parts_of(trace, memory_bytes, own_bytes, settings.thread_count)
+    return _Division(trace, replace(settings, memory=None), parts).quickest()
+
+
+@dataclass(frozen=True, slots=True)
+class _Division:
+    """The search for a division.
+
+    Args:
+        settings: without a memory budget.
+        parts: all that is not divided.
+    """
+
+    trace: Trace
+    settings: Settings
+    parts: Promise
+
+    def quickest(self) -> PreparedStep:
+        """In-core where that fits; else the division whose step is the quickest, exact ones
+        first."""
+        left = self.parts.left_bytes
+        in_core = prepare(self.trace, self.settings)
+        if self._sum_bytes(in_core) <= left:
+            return self._promised(in_core)
+        found, leasts = self._within(left, NEAR * self._time(in_core)[0])
+        if not found:
+            raise self._too_small(min(leasts, default=self._sum_bytes(in_core)))
+        return self._promised(min(found, key=self._time))
+
+    def _within(self, left: int, enough_us: float) -> tuple[list[PreparedStep], list[int]]:
+        """Plans that keep to so many bytes of arena and slab, up to the first that is quick enough,
+        and how many bytes the planners say they would need that find none."""
+        found: list[PreparedStep] = []
+        leasts: list[int] = []
+        for share in HOST_SHARES if self.settings.spill is None else (0.0,):
+            if found and self._time(found[-1])[0] <= enough_us:
+                break
+            host = max(int(left * share), self._least_slab_bytes())
+            try:
+                if (prepared := self._beside(host, left)) is not None:
+                    found.append(prepared)
+            except Infeasible as refusal:
+                if refusal.minimum_bytes != HOST_LACKS:
+                    leasts.append(refusal.minimum_bytes + host)
+            except DoesNotFit as refusal:
+                leasts.append(refusal.reserved_bytes + host)
+        return found, leasts
+
+    def _beside(self, host_bytes: int, left: int) -> PreparedStep | None:
+        """A plan whose arena has what such a slab leaves. Slots of the slab may leave gaps, so a
+        slab can be larger than what the plan holds in it: then the arena gets less. A slab on a
+        disk has no limit."""
+        arena = left - host_bytes
+        for _ in range(2):
+            # A page, where nothing is left: then the planner says how much it needs.
+            arena = max(arena - arena % PAGE_BYTES, PAGE_BYTES)
+            slab = host_bytes if self.settings.spill is None else None
+            prepared = prepare(self.trace, replace(self.settings, budget=arena, host_budget=slab))
+            over = self._sum_bytes(prepared) - left
+            if over <= 0:
+                return prepared
+            arena -= over
+        return None
+
+    def _promised(self, prepared: PreparedStep) -> PreparedStep:
+        arena, slab = prepared.budget_bytes, self._slab_bytes(prepared)
+        return replace(
+            prepared, promise=replace(self.parts, arena_bytes=arena, slab_bytes=slab)
+        )  # fmt: skip
+
+    def _too_small(self, least: int) -> Infeasible:
+        """The refusal, with a memory in which a plan has been found."""
+        for _ in range(LEAST_TRIES):
+            found, leasts = self._within(least, math.inf)
+            if found:
+                break
+            least = max(int(least * LEAST_STEP), min(leasts, default=0))
+        # The next process may hold a page more by itself.
+        needed = self.parts.fixed_bytes + least + OWN_STEP_BYTES
+        memory = self.parts.memory_bytes
+        return Infeasible(
+            f"a memory of {format_bytes(memory)} is too little for this step", code="OOC-124",
+            minimum_bytes=needed,
+            numbers=f"arena and slab need {format_bytes(least)}; {self.parts.besides()}",
+            fix=f"--memory {needed} ({format_bytes(needed)}), or a smaller --batch",
+        )  # fmt: skip
+
+    def _sum_bytes(self, prepared: PreparedStep) -> int:
+        return prepared.budget_bytes + self._slab_bytes(prepared)
+
+    def _slab_bytes(self, prepared: PreparedStep) -> int:
+        """What the slab takes of memory; on a disk only its buffers do."""
+        if self.settings.spill is not None:
+            return BUFFERS_BYTES
+        return host_extent_bytes(prepared.plan.trace, prepared.plan.schedule)
+
+    def _least_slab_bytes(self) -> int:
+        return input_bytes(self.trace) if self.settings.spill is None else BUFFERS_BYTES
+
+    def _time(self, prepared: PreparedStep) -> tuple[float, int]:
+        """What a step takes, far longer where it has not the bits of in-core; the smaller slab
+        among equals."""
+        exact = keeps_bits(prepared.plan.rewrites)
+        step_us = prepared.predict().makespan_us + (0 if exact else INEXACT_US)
+        return step_us, self._slab_bytes(prepared)

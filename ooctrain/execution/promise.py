@@ -1,0 +1,149 @@
+"""What a memory budget of the whole process is made of, part by part.
+
+`--memory` promises that the process, as the operating system counts it
+(`../devices/cpu/process_memory.py`), never holds more: the interpreter with everything that it has
+loaded, the arena, the host slab, batches on their way, and the rest. What the process holds by
+itself is measured once, when the first step is prepared and before an arena is opened, with the
+kernels loaded and unused memory given back. Arena and slab are exact; the other parts are bounds
+that follow from the step. Kernels have no scratch outside the arena but their stacks.
+Read next: `division.py`, which divides what is left between
+arena and slab.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ooctrain.devices.cpu.process_memory import give_back_unused, held
+from ooctrain.errors import ConfigError
+from ooctrain.layers.kernels.tables import TABLES
+from ooctrain.rewrite import apply_rewrites
+from ooctrain.step.trace import Trace
+from ooctrain.units import MIB, format_bytes, parse_bytes
+
+#: What a process holds by itself is rounded up to this, so that a plan does not depend on a page.
+OWN_STEP_BYTES = 16 * MIB
+#: What the interpreter, the libraries and the kernels hold (2 cores, ResNet-18: 156 MiB), for plans
+#: that no process runs.
+USUAL_OWN_BYTES = 208 * MIB
+#: Python's objects of a list and of measured steps: at first, and for each call of the step.
+WORKING_BYTES, WORKING_BYTES_A_CALL = 24 * MIB, 48 << 10
+#: Touched by a thread that computes or copies: its stack, and its share of the C library's heap.
+THREAD_BYTES = MIB
+#: Three streams, the thread that reads ahead, the one that watches.
+THREADS_BESIDES = 5
+#: Batches that exist at a time: two laid out for the device, the one in work, the next one, and
+#: what the next one is made from.
+BATCHES_HELD = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """A memory budget and its parts, in bytes.
+
+    Args:
+        memory_bytes: the budget: what the process holds at most.
+        own_bytes: what it holds by itself: interpreter, libraries, compiled kernels, data.
+        working_bytes: objects of the list and its measurements, stacks of threads.
+        batch_bytes: batches outside the host slab.
+        values_bytes: parameters, buffers and optimizer slots, which lie on the host besides while
+            a session opens, closes, or is saved.
+        arena_bytes: the device's memory.
+        slab_bytes: the host's: inputs, and what is swapped out.
+    """
+
+    memory_bytes: int
+    own_bytes: int
+    working_bytes: int
+    batch_bytes: int
+    values_bytes: int
+    arena_bytes: int = 0
+    slab_bytes: int = 0
+
+    @property
+    def fixed_bytes(self) -> int:
+        """All parts that are not to be divided."""
+        return self.own_bytes + self.working_bytes + self.batch_bytes + self.values_bytes
+
+    @property
+    def left_bytes(self) -> int:
+        """What arena and slab may take together; below 0 where the other parts are too much."""
+        return self.memory_bytes - self.fixed_bytes
+
+    @property
+    def promised_bytes(self) -> int:
+        """All parts together: never more than the budget."""
+        return self.fixed_bytes + self.arena_bytes + self.slab_bytes
+
+    def divided(self) -> str:
+        """Arena and slab in words."""
+        return f"arena {format_bytes(self.arena_bytes)}, host slab {format_bytes(self.slab_bytes)}"
+
+    def besides(self) -> str:
+        """The other parts in words."""
+        named = {
+            "the process itself": self.own_bytes, "batches": self.batch_bytes,
+            "values between sessions": self.values_bytes, "list and threads": self.working_bytes,
+        }  # fmt: skip
+        return ", ".join(f"{name} {format_bytes(size)}" for name, size in named.items())
+
+
+def check_memory_setting(memory: int | str, beside: Sequence[str], device: str) -> None:
+    """Whether a memory budget is one.
+
+    Args:
+        beside: options given besides that say the same.
+
+    Raises:
+        ConfigError: no size, not alone, or not for this device.
+    """
+    parse_bytes(memory, what="memory")
+    if beside:
+        raise ConfigError(
+            f"--memory is given beside {' and '.join(beside)}", code="OOC-122",
+            fix="--memory alone: it divides itself between device and host",
+        )  # fmt: skip
+    if device != "cpu":
+        raise ConfigError(
+            f"--memory counts what the process holds, and the memory of device {device!r} is not "
+            "part of it", code="OOC-123", fix="--budget for the device, --host-budget for the host",
+        )  # fmt: skip
+
+
+def own_share(trace: Trace, rewrites: Sequence[str]) -> int:
+    """What this process holds by itself, now: rounded up, the step's kernels loaded.
+
+    Args:
+        rewrites: names of those that the step gets.
+
+    Raises:
+        ConfigError: this system does not say what a process holds.
+    """
+    TABLES["cpu"].load(call.op for call in apply_rewrites(trace, rewrites).calls)
+    give_back_unused()
+    found = held()
+    if found is None:
+        raise ConfigError(
+            "this system does not say what a process holds (/proc/self/smaps_rollup)",
+            code="OOC-123", fix="--budget and --host-budget, which are counted by the library",
+        )  # fmt: skip
+    return -(-found.most_bytes // OWN_STEP_BYTES) * OWN_STEP_BYTES
+
+
+def parts_of(trace: Trace, memory_bytes: int, own_bytes: int | None, threads: int) -> Promise:
+    """All parts but arena and slab.
+
+    Args:
+        own_bytes: as measured; None: nothing will run, and the usual is taken.
+    """
+    variables = [trace.variables[v] for v in trace.initial]
+    batch = sum(v.value_bytes for v in variables if not v.persistent)
+    return Promise(
+        memory_bytes,
+        USUAL_OWN_BYTES if own_bytes is None else own_bytes,
+        WORKING_BYTES + WORKING_BYTES_A_CALL * len(trace.calls)
+        + THREAD_BYTES * (threads + THREADS_BESIDES),
+        BATCHES_HELD * batch,
+        sum(v.value_bytes for v in variables if v.persistent),
+    )  # fmt: skip

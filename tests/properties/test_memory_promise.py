@@ -1,0 +1,70 @@
+"""`train --memory` keeps its promise under a hard limit, and says so where it cannot.
+
+A child trains under a control group whose memory and swap end at what was promised, where such a
+group may be made: what is over it is killed. In any case the parent looks at the child from outside
+all the time. The limit is never RLIMIT_DATA, which does not see the arena.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from support.memory_group import run_limited
+
+from ooctrain.cli import main
+from ooctrain.devices.cpu.process_memory import held
+from ooctrain.execution import seen
+from ooctrain.units import MIB
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(held() is None, reason="no smaps_rollup here"),
+]
+
+
+def trained(arguments: list[str], limit_bytes: int):
+    command = [sys.executable, "-m", "ooctrain", "train", *arguments]
+    return run_limited(command, limit_bytes, 900, ROOT)
+
+
+def test_a_resnet_trains_in_the_memory_that_was_promised(tmp_path):
+    """In-core it needs 395 MiB of arena alone."""
+    path, limit = tmp_path / "numbers.json", 600 * MIB
+    asked = ["resnet18", "--data", "digits", "--batch", "64", "--steps", "3"]
+    asked += ["--checkpoint", str(tmp_path / "kept.safetensors"), "--json", str(path)]
+    # The first run may compile the kernels; that of the limit loads them.
+    done = trained([*asked, "--memory", str(limit)], limit)
+    assert done.status == 0, done.out
+    numbers = json.loads(path.read_text())
+    assert numbers["budget_bytes"] < numbers["incore_peak_bytes"]
+    assert numbers["promised_bytes"] <= numbers["memory_bytes"] == limit
+    assert 0 < done.most_bytes <= limit
+    assert numbers["counted_peak_bytes"] <= limit
+    assert re.search(r"promised 600 MiB, counted \d+ MiB at most", done.out)
+    assert "PROMISE BROKEN" not in done.out
+
+
+def test_too_little_is_refused_and_the_least_that_is_named_does(tmp_path):
+    asked = ["lenet", "--data", "digits", "--batch", "32", "--steps", "2", "--threads", "1"]
+    refused = trained([*asked, "--memory", "20MiB"], 1 << 32)
+    assert refused.status == 3, refused.out
+    assert "[OOC-124]" in refused.out
+    least = int(re.search(r"--memory (\d+)", refused.out)[1])
+    done = trained([*asked, "--memory", str(least)], least)
+    assert done.status == 0, done.out
+    assert done.most_bytes <= least
+
+
+def test_a_broken_promise_is_said_by_name_and_fails(monkeypatch, capsys):
+    """Here the process is taken for smaller than it is."""
+    monkeypatch.setattr(seen, "own_share", lambda trace, rewrites: 0)
+    status = main(["train", "lenet", "--batch", "8", "--steps", "1", "--memory", "60MiB"])
+    printed = capsys.readouterr()
+    assert status == 1
+    assert "PROMISE BROKEN" in printed.out
+    assert "[OOC-125]" in printed.err

@@ -1,0 +1,141 @@
+"""One memory budget: its parts, its division between arena and slab, and what refuses it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields, replace
+
+import pytest
+
+import ooctrain as oc
+from ooctrain.errors import ConfigError, Infeasible
+from ooctrain.execution import division
+from ooctrain.execution.division import prepare_within
+from ooctrain.execution.executor import host_extent_bytes
+from ooctrain.execution.prepare import PreparedStep, Settings, prepare
+from ooctrain.execution.promise import Promise, parts_of
+from ooctrain.sched.budget import input_bytes, trace_peak_bytes
+from ooctrain.sched.schedule import Run
+from ooctrain.step.trace import Trace
+from ooctrain.units import MIB
+
+HOW = Settings(machine="cpu-generic", threads=1, planner="chen-sqrt", time_limit_s=None)
+
+
+def small_trace() -> Trace:
+    layers = [oc.nn.Conv2d(3, 8, 3, padding=1), oc.nn.ReLU()]
+    for _ in range(9):
+        layers += [oc.nn.Conv2d(8, 8, 3, padding=1), oc.nn.ReLU()]
+    model = oc.nn.Sequential(*layers, oc.nn.AdaptiveAvgPool2d(1), oc.nn.Flatten())
+    return oc.trace(model, (4, 3, 64, 64), threads=1)
+
+
+def divided(trace: Trace, left: int, how: Settings = HOW) -> PreparedStep:
+    """The step within so many bytes of arena and slab."""
+    fixed = parts_of(trace, 0, 0, how.thread_count).fixed_bytes
+    return prepare_within(trace, replace(how, memory=fixed + left), 0)
+
+
+def promise_is_kept_by_the_sum(trace: Trace, left: int) -> Promise:
+    """The law of the division: the parts, each as large as what it stands for, fill the budget at
+    most."""
+    found = divided(trace, left)
+    promise, plan = found.promise, found.plan
+    assert promise is not None
+    sizes = [getattr(promise, field.name) for field in fields(promise)]
+    assert promise.promised_bytes == sum(sizes) - promise.memory_bytes <= promise.memory_bytes
+    assert promise.arena_bytes == found.budget_bytes >= found.reserved_bytes
+    assert promise.slab_bytes == host_extent_bytes(plan.trace, plan.schedule)
+    return promise
+
+
+def in_core_bytes(trace: Trace) -> tuple[int, int]:
+    """Arena and slab in-core."""
+    found = prepare(trace, HOW)
+    return found.budget_bytes, host_extent_bytes(found.plan.trace, found.plan.schedule)
+
+
+def test_the_parts_of_a_promise_fill_the_memory_at_most():
+    trace = small_trace()
+    arena, slab = in_core_bytes(trace)
+    whole = promise_is_kept_by_the_sum(trace, arena + slab)
+    assert (whole.arena_bytes, whole.slab_bytes) == (arena, slab)
+    for left in (arena, arena * 7 // 8, arena * 3 // 4):
+        promise = promise_is_kept_by_the_sum(trace, left)
+        assert promise.arena_bytes < arena
+
+
+def test_much_memory_is_not_taken_where_little_is_needed():
+    trace = small_trace()
+    assert divided(trace, 1 << 40).budget_bytes == in_core_bytes(trace)[0]
+
+
+def test_too_little_is_refused_with_a_memory_that_does():
+    trace, leasts = small_trace(), []
+    for memory in (1, parts_of(trace, 0, 0, 1).fixed_bytes + (64 << 10)):
+        with pytest.raises(Infeasible) as refused:
+            prepare_within(trace, replace(HOW, memory=memory), 0)
+        assert refused.value.code == "OOC-124"
+        leasts.append(refused.value.minimum_bytes)
+        assert f"--memory {leasts[-1]}" in refused.value.fix
+    least, in_core = leasts[0], parts_of(trace, 0, 0, 1).fixed_bytes + sum(in_core_bytes(trace))
+    assert least == leasts[1] < in_core + division.OWN_STEP_BYTES
+    assert prepare_within(trace, replace(HOW, memory=least), 0).promise.memory_bytes == least
+
+
+@pytest.mark.slow
+def test_the_same_division_each_time():
+    trace, arena = small_trace(), in_core_bytes(small_trace())[0]
+    one, other = (divided(trace, arena * 7 // 8) for _ in range(2))
+    assert (one.plan.schedule, one.promise) == (other.plan.schedule, other.promise)
+
+
+@pytest.mark.parametrize("planner", ["window", "belady", "lru", "naive"])
+def test_who_runs_each_call_once_needs_the_in_core_peak_in_both_memories(planner):
+    """Swapping from RAM to RAM saves nothing of the sum."""
+    trace = small_trace()
+    plan = oc.plan(trace, "30%", planner, "cpu-generic")
+    runs = [i.call for i in plan.schedule.instructions if isinstance(i, Run)]
+    assert len(runs) == len(set(runs))
+    assert plan.peak_bytes + plan.host_peak_bytes >= trace_peak_bytes(plan.trace)
+    assert plan.peak_bytes < trace_peak_bytes(plan.trace)
+
+
+@pytest.mark.parametrize("budget", ["0"])
+def test_a_host_budget_below_the_inputs_leaves_nothing_for_swapped_values(budget):
+    trace = small_trace()
+    plan = oc.plan(trace, "60%", "chen-sqrt", "cpu-generic", host_budget=budget)
+    assert plan.host_peak_bytes == input_bytes(plan.trace)
+    assert oc.simulate(plan, plan.trace, "cpu-generic").bytes_out == 0
+    with pytest.raises(Infeasible):
+        oc.plan(trace, "30%", "window", "cpu-generic", host_budget=budget)
+
+
+@pytest.mark.parametrize("beside", [{"budget": "1MiB"}, {"host_budget": 0}])
+def test_memory_beside_a_budget_is_refused_by_name(beside):
+    with pytest.raises(ConfigError) as refused:
+        Settings(memory="1GiB", **beside)
+    assert refused.value.code == "OOC-122"
+    assert f"--{next(iter(beside)).replace('_', '-')}" in str(refused.value)
+    with pytest.raises(ConfigError, match="OOC-122"):
+        oc.plan(small_trace(), memory="1GiB", **beside)
+
+
+def test_memory_is_of_the_cpu_device():
+    for how in ({"device": "cuda"},):
+        with pytest.raises(ConfigError, match="OOC-123"):
+            Settings(memory="1GiB", **how)
+    with pytest.raises(ConfigError, match="OOC-123"):
+        oc.plan(small_trace(), memory="1GiB", machine="v100-pcie")
+    for wrong in ("25%", 0, "much"):
+        with pytest.raises(ConfigError):
+            Settings(memory=wrong)
+
+
+def test_planning_alone_takes_the_usual_share_of_a_process():
+    trace = small_trace()
+    plan = oc.plan(trace, memory="1GiB", machine="cpu-generic")
+    assert plan.notes["planner"] == "keep-all"
+    assert (
+        division.parts_of(trace, MIB, None, 1).own_bytes
+        > asdict(division.parts_of(trace, MIB, 0, 1))["own_bytes"]
+    )

@@ -1,0 +1,90 @@
+"""What the system counts of a process: each page once, those of the arena that are mapped nowhere
+too."""
+
+from __future__ import annotations
+
+import mmap
+
+import numpy as np
+import pytest
+
+from ooctrain.devices.cpu.host_vm import VirtualArena, why_no_virtual_memory
+from ooctrain.devices.cpu.process_memory import MemoryWatch, group_bytes, held
+from ooctrain.units import MIB
+
+pytestmark = pytest.mark.skipif(held() is None, reason="no smaps_rollup here")
+SIZE = 24 * MIB
+#: What Python does meanwhile.
+NOISE = 4 * MIB
+SMAPS = """00400000-7fff0000 ---p 00000000 00:00 0 [rollup]
+Rss:               90000 kB
+Pss:               60000 kB
+Pss_Anon:          20000 kB
+Pss_File:          10000 kB
+Pss_Shmem:         30000 kB
+"""
+
+
+def counted() -> int:
+    found = held()
+    assert found is not None
+    return found.counted_bytes
+
+
+def arena_is_counted_once() -> None:
+    """Mapped nowhere, at one address, and at two: the same."""
+    before = counted()
+    arena = VirtualArena(SIZE)
+    try:
+        assert abs(counted() - before - SIZE) < NOISE
+        for _ in range(2):
+            arena.map(arena.reserve(SIZE), 0, SIZE)
+            assert abs(counted() - before - SIZE) < NOISE
+    finally:
+        arena.close()
+    assert abs(counted() - before) < NOISE
+
+
+def mapped_file_is_counted(folder) -> None:
+    """Pages of a file that the process has read through a mapping are held."""
+    path = folder / "file"
+    path.write_bytes(bytes(SIZE))
+    before = counted()
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as seen:
+        assert not np.frombuffer(seen[:: mmap.PAGESIZE], np.uint8).any()
+        assert counted() - before > SIZE - NOISE
+
+
+def most_is_remembered() -> None:
+    """What was held and is gone counts."""
+    before = counted()
+    with MemoryWatch() as watch:
+        array = np.ones(2 * SIZE, np.uint8)  # more than malloc ever keeps for itself
+        watch.look()
+        del array
+        watch.look()
+    assert watch.most_bytes - before > 2 * SIZE - NOISE
+
+
+@pytest.mark.skipif(bool(why_no_virtual_memory()), reason="no memfd here")
+def test_pages_of_the_arena_count_once_wherever_they_are_mapped():
+    arena_is_counted_once()
+
+
+def test_pages_of_a_mapped_file_count(tmp_path):
+    mapped_file_is_counted(tmp_path)
+
+
+def test_the_most_that_was_held_is_remembered():
+    most_is_remembered()
+
+
+def test_counts_of_another_process_and_of_a_group_are_read(tmp_path):
+    (tmp_path / "proc/7/fd").mkdir(parents=True)
+    (tmp_path / "proc/7/smaps_rollup").write_text(SMAPS)
+    (tmp_path / "proc/7/status").write_text("VmRSS: 9 kB\nRssFile:\t  50000 kB\n")
+    found = held(7, tmp_path)
+    assert found is not None
+    assert (found.counted_bytes, found.most_bytes) == (60000 << 10, 100000 << 10)
+    assert held(8, tmp_path) is None
+    assert group_bytes(tmp_path) is None

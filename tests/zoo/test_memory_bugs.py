@@ -1,0 +1,83 @@
+"""Planted bugs of the memory budget: the laws of its division and of the count kill each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from unit import test_division as division_laws
+from unit import test_process_memory as count_laws
+from zoo.planting import plant, with_bug
+
+from ooctrain.devices.cpu.host_vm import why_no_virtual_memory
+from ooctrain.devices.cpu.process_memory import MemoryWatch, ProcessMemory, held
+from ooctrain.execution import division
+from ooctrain.execution.promise import Promise
+
+fills_at_most = division_laws.test_the_parts_of_a_promise_fill_the_memory_at_most
+DIVISION_BUGS = {
+    "the slab is not counted where all fits": (
+        "quickest", "in_core.budget_bytes + _slab_bytes(in_core) <= left",
+        "in_core.budget_bytes <= left",
+    ),
+    "an arena as if there were no slab": ("_beside", "if over <= 0:", "if over <= host_bytes:"),
+}  # fmt: skip
+PARTS_FORGOTTEN = {
+    "batches are not counted": ("fixed_bytes", "self.batch_bytes + ", ""),
+    "scratch and stacks are not counted": ("fixed_bytes", "self.working_bytes + ", ""),
+    "the slab is no part of the promise": ("promised_bytes", " + self.slab_bytes", ""),
+}
+
+
+def plant_property(
+    patch: pytest.MonkeyPatch, owner: type, name: str, piece: str, wrong: str
+) -> None:
+    """As `plant`, of a function that is read as an attribute."""
+    getter: Any = vars(owner)[name].fget
+    bare = with_bug(getter, piece, wrong)
+    patch.setattr(owner, name, bare if isinstance(bare, property) else property(bare))
+
+
+@pytest.mark.parametrize("bug", DIVISION_BUGS)
+def test_a_division_that_exceeds_the_promise_is_seen(monkeypatch, bug):
+    plant(monkeypatch, division._Division, *DIVISION_BUGS[bug])
+    if "_beside" in DIVISION_BUGS[bug]:
+        plant(
+            monkeypatch, division._Division, "_beside", "arena = left - host_bytes\n",
+            "arena = left\n",
+        )  # fmt: skip
+    with pytest.raises(AssertionError):
+        fills_at_most()
+
+
+@pytest.mark.parametrize("bug", PARTS_FORGOTTEN)
+def test_a_part_that_is_forgotten_is_seen(monkeypatch, bug):
+    plant_property(monkeypatch, Promise, *PARTS_FORGOTTEN[bug])
+    with pytest.raises(AssertionError):
+        fills_at_most()
+
+
+@pytest.mark.skipif(held() is None, reason="no smaps_rollup here")
+def test_pages_of_files_taken_for_free_memory_are_seen(monkeypatch, tmp_path):
+    plant_property(monkeypatch, ProcessMemory, "counted_bytes", " + self.files", "")
+    with pytest.raises(AssertionError):
+        count_laws.mapped_file_is_counted(tmp_path)
+
+
+@pytest.mark.skipif(bool(why_no_virtual_memory()) or held() is None, reason="no memfd here")
+def test_an_arena_that_is_counted_only_where_it_is_mapped_is_seen(monkeypatch):
+    plant_property(
+        monkeypatch, ProcessMemory, "counted_bytes", "max(self.shared, self.memfd)", "self.shared"
+    )
+    with pytest.raises(AssertionError):
+        count_laws.arena_is_counted_once()
+
+
+@pytest.mark.skipif(held() is None, reason="no smaps_rollup here")
+def test_a_watch_that_forgets_is_seen(monkeypatch):
+    plant(
+        monkeypatch, MemoryWatch, "look", "max(self.most_bytes, found.counted_bytes)",
+        "found.counted_bytes",
+    )  # fmt: skip
+    with pytest.raises(AssertionError):
+        count_laws.most_is_remembered()
