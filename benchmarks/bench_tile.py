@@ -89,8 +89,8 @@ CASES = (
     Case("vgg16", 1024, "v100-pcie", 1.05, share=0.25),
     Case("vgg16", 1024, "v100-pcie", 1.12, share=0.25, host="64MiB",
          coarse="bands:8:features.0:features.16",
-         cause="of both memories' 415 MiB parameters and momenta take 118; 1.12 came from a "
-         "prototype that counted neither, in 431 MiB, and finds 1.183 in the 297 that are left"),
+         cause="of both memories' 415 MiB parameters and momenta take 114; 1.12 came from a "
+         "prototype that counted neither, in 431 MiB, and finds 1.183 in the 301 that are left"),
     Case("vgg16", 4096, "v100-pcie", 1.05, gib=1.3),
     Case("vgg16", 10240, "rtx2080ti", 1.30, gib=11),
     Case("vgg16", 20480, "rtx2080ti", 1.35, gib=11),

@@ -79,7 +79,7 @@ def sparing(operators: Operators, times: OperatorTimes, offer: Offer) -> Offer |
         return None
     why = "what the last layers of its segments make is stored, so these layers run once"
     work = offer.work - saved_ns / times.total
-    return replace(offer, rewrites=tuple(names), work=work, moves="all", why=why)
+    return replace(offer, rewrites=tuple(names), work=work, moves="borders", why=why)
 
 
 def _has_weights(operators: Operators, place: int) -> bool:
