@@ -1,8 +1,8 @@
 """Rows of a TIFF file: only the stripes or tiles in which they lie are read and unpacked.
 
 A TIFF file lists where each of its stripes or tiles lies, so any rows of its first page can be read
-without the others; they come channels-last. When the file is opened it is checked that all stripes or
-tiles are there, and that the first can be unpacked: so no step fails in the middle for want of a
+without the others; they come channels-last. When the file is opened it is checked that all stripes
+or tiles are there, and that the first can be unpacked: so no step fails in the middle for want of a
 codec. Data that is not packed is mapped into memory. Parsing and unpacking are tifffile's, an extra
 dependency ("data").
 Read next: `row_image.py`.
