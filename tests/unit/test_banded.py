@@ -7,6 +7,7 @@ import time
 import pytest
 
 import ooctrain as oc
+from benchmarks.tiling_bounds import any_tiling_us
 from ooctrain import nn
 from ooctrain.execution.planners import get_planner, planners
 from ooctrain.experiments.paper_003.sft import convolutional_step
@@ -114,6 +115,21 @@ def test_the_last_layer_of_a_segment_runs_once_where_its_result_is_stored() -> N
     assert again(offer.rewrites) - again(found.rewrites) >= {"2.fwd"}
     assert "0.fwd" in again(found.rewrites)
     assert sparing(operators, times, Offer(("bands:4:0.fwd:4.fwd",), 1.5)) is None
+
+
+def test_no_plan_of_any_tiling_comes_below_the_bound_of_all() -> None:
+    original, trace = step(64)
+    where = v100_pcie()
+    alone = sum(call_durations_ns(trace, where)) / 1e3
+    lasting = sum(trace.variables[v].nbytes for v in trace.initial)
+    bounds = []
+    for names in (("bands_again:4:0:7",), ("bands_again:2:0:4", "bands:4:5:7"), ("tile:2x2:0:7",)):
+        tiled = apply_rewrites(trace, names)
+        device = trace_peak_bytes(tiled)
+        plan = oc.plan(tiled, device, "belady", where, host_budget=lasting)
+        bounds.append(any_tiling_us(trace, device + lasting, where))
+        assert bounds[-1] <= plan.makespan_us
+    assert max(bounds) > alone  # it says something
 
 
 @pytest.mark.slow
