@@ -118,7 +118,7 @@ def test_the_last_layer_of_a_segment_runs_once_where_its_result_is_stored() -> N
 
 
 def test_no_plan_of_any_tiling_comes_below_the_bound_of_all() -> None:
-    original, trace = step(64)
+    _, trace = step(64)
     where = v100_pcie()
     alone = sum(call_durations_ns(trace, where)) / 1e3
     lasting = sum(trace.variables[v].nbytes for v in trace.initial)
