@@ -66,6 +66,12 @@ class RowImage:
     def __init__(self, *paths: str | Path) -> None:
         if not paths:
             raise ConfigError("a RowImage needs a file", code="OOC-106", fix="RowImage('a.npy')")
+        for path in paths:
+            if not isinstance(path, str | Path):
+                raise ConfigError(
+                    f"a RowImage takes paths, not {type(path).__name__}", code="OOC-106",
+                    fix="RowImage('a.npy', 'b.npy'), or RowImage(*paths)",
+                )  # fmt: skip
         self._files = [_opened(Path(path)) for path in paths]
         kinds = {(file.shape, file.dtype.name) for file in self._files}
         if len(kinds) > 1:
@@ -122,6 +128,17 @@ class NpyRows:
                 f"{path} is no image: it has shape {shape}",
                 path=str(path),
                 fix="(H, W, C) or (H, W): one image, channels last",
+            )
+        if not found.size:
+            raise DataFormatError(
+                f"{path} is an image without pixels: it has shape {found.shape}",
+                path=str(path), fix="an image of at least one row and one column",
+            )  # fmt: skip
+        if not found.dtype.isnative:
+            raise DataFormatError(
+                f"{path} holds {found.dtype.str}, in the byte order of other machines",
+                path=str(path),
+                fix=f"numpy.save(path, image.astype('{found.dtype.name}'))",
             )
         self._array = found if found.ndim == 3 else found[..., None]
         self.shape, self.dtype = self._array.shape, found.dtype

@@ -2,8 +2,9 @@
 
 A TIFF file lists where each of its stripes or tiles lies, so any rows of its first page can be read
 without the others; they come channels-last. When the file is opened it is checked that all stripes
-or tiles are there and can be unpacked, so that no step fails in the middle. Data that is not packed
-is mapped into memory. Parsing and unpacking are tifffile's, an extra dependency ("data").
+or tiles are there, and that the first can be unpacked: so no step fails in the middle for want of a
+codec. Data that is not packed is mapped into memory. Parsing and unpacking are tifffile's, an extra
+dependency ("data").
 Read next: `row_image.py`.
 """
 
@@ -16,6 +17,9 @@ import numpy as np
 
 from ooctrain.data.extras import extra
 from ooctrain.errors import DataFormatError
+
+#: PhotometricInterpretation of an image whose pixels are places in a table of colours.
+_PALETTE = 3
 
 
 class TiffRows:
@@ -43,6 +47,11 @@ class TiffRows:
             raise self._broken(f"is no TIFF that can be read: {error}") from error
         if self._page.imagedepth != 1:
             raise self._broken("is a volume, not an image")
+        if self._page.photometric == _PALETTE:
+            raise DataFormatError(
+                f"{path} holds numbers of colours in a palette, not colours", path=str(path),
+                fix="save it as grey or RGB",
+            )  # fmt: skip
         self._expect_all_there()
         self._mapped: np.ndarray | None = None
         order = self._page.parent.byteorder

@@ -111,7 +111,7 @@ def _require_countable(shape: ConvShape) -> None:
         if count > MOST_COUNTED:
             raise ShapeError(
                 f"a convolution with {count} {what} is too large for the cuda device",
-                numbers=f"at most {MOST_COUNTED}", fix="split the batch, or tile the image",
+                numbers=f"at most {MOST_COUNTED}", fix="split the batch, or the image",
             )  # fmt: skip
 
 

@@ -58,6 +58,11 @@ class Sequential(Module):
                 f"{bands!r} is neither a number of bands nor two numbers of tiles", code="OOC-113",
                 fix="tiled(16) or tiled((4, 4))",
             )  # fmt: skip
+        if not isinstance(again, bool):
+            raise ConfigError(
+                f"again={again!r} is neither True nor False", code="OOC-113",
+                fix="tiled(16, again=False)",
+            )  # fmt: skip
         kind = "bands_again" if again else "bands"
         self.tiling = f"tile:{grid[0]}x{grid[1]}" if in_tiles else f"{kind}:{bands}"
         return self

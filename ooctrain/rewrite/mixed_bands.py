@@ -5,7 +5,8 @@ calls run once stores all that backward reads, and takes longer where that trave
 it is computed. Both memories together hold what all segments store, and the device alone the room
 of the one at work. So one dynamic programme over segments, kinds and heights finds the least time,
 and only its result is written out and planned. What `tile/choose.py` offers knows neither budget,
-so that the least budget of all offers is the same for all; this finds only faster plans.
+so that the least budget of all offers is the same for all; this finds only faster plans. So does
+`sparing`: where room is left, the last layer of a segment need not run again either.
 
 Source: ours. Read next: `tile/banded.py`, which asks for these once another choice has fitted.
 """
@@ -50,6 +51,39 @@ def mixed_tilings(operators: Operators, times: OperatorTimes, question: Question
             offer = Offer(way.names, times.work(way.extra_ns), kept, question.budget_bytes, why=why)
             found.setdefault(way.names, offer)
     return list(found.values())
+
+
+def sparing(operators: Operators, times: OperatorTimes, offer: Offer) -> Offer | None:
+    """The same offer, but the last layer with weights of each segment that runs again does not.
+
+    Its result is stored instead, which is more than what the segment would store behind a pooling;
+    what follows it in the segment runs once, in as many bands. None where there is no such layer.
+    """
+    places = {call.name: place for place, call in enumerate(operators.calls)}
+    names, saved_ns = list[str](), 0
+    for name in offer.rewrites:
+        kind, bands, *ends = name.split(":")
+        if kind != "bands_again" or any(end not in places for end in ends):
+            names.append(name)
+            continue
+        first, last = (places[end] for end in ends)
+        layers = [place for place in range(first, last) if _has_weights(operators, place)]
+        if not layers:
+            names.append(name)
+            continue
+        layer = layers[-1]
+        begin, end = operators.calls[layer].name, operators.calls[layer + 1].name
+        names += [f"bands_again:{bands}:{ends[0]}:{begin}", f"bands:{bands}:{end}:{ends[1]}"]
+        saved_ns += times.forward[layer]
+    if not saved_ns:
+        return None
+    why = "what the last layers of its segments make is stored, so these layers run once"
+    work = offer.work - saved_ns / times.total
+    return replace(offer, rewrites=tuple(names), work=work, moves="borders", why=why)
+
+
+def _has_weights(operators: Operators, place: int) -> bool:
+    return any(not operators.flows(v) for v in operators.calls[place].ins)
 
 
 def host_bytes(question: Question) -> int | None:

@@ -92,6 +92,10 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "no bands": (lambda: planned("bands:0"), "'bands:0' asks for 0 bands"),
     "no tiles across": (lambda: planned("tile:2x0"), "'tile:2x0' asks for 0 tiles"),
     "fewer than no bands": (lambda: planned("bands:-1"), "'bands:-1' names no tiling"),
+    "more digits than a number has": (
+        lambda: planned("bands:" + "9" * 5000), "is none of 1, 2, 3 and so on"
+    ),
+    "perhaps again": (lambda: nn.Sequential(conv()).tiled(4, again="yes"), "again='yes'"),
     "bands by halves": (lambda: banded(step(), (2.5, 1)), r"not \(2.5, 1\)"),
     "bands that are true": (lambda: banded(step(), (True, 1)), r"not \(True, 1\)"),
     "an unknown layer": (

@@ -70,6 +70,13 @@ def test_arrays_that_are_no_image_are_refused(tmp_path: Path) -> None:
         RowImage(saved(tmp_path, PIXELS.astype(np.int64)))
     with pytest.raises(DataFormatError, match="there is no file"):
         RowImage(tmp_path / "none.npy")
+    with pytest.raises(DataFormatError, match="without pixels"):
+        RowImage(saved(tmp_path, PIXELS[:0]))
+    with pytest.raises(DataFormatError, match="byte order") as refusal:
+        RowImage(saved(tmp_path, PIXELS.astype(">f4")))
+    assert "astype('float32')" in str(refusal.value)
+    with pytest.raises(ConfigError, match="takes paths, not list"):
+        RowImage([tmp_path / "none.npy"])  # type: ignore[arg-type]
     whole = saved(tmp_path, PIXELS).read_bytes()
     (tmp_path / "half.npy").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DataFormatError, match="cannot be read"):
@@ -111,6 +118,16 @@ def test_broken_tiffs_are_refused_when_they_are_opened(tmp_path: Path) -> None:
     with pytest.raises(DataFormatError, match="truncated") as refusal:
         RowImage(path)
     assert "of 12 stripes or tiles" in str(refusal.value)
+
+
+def test_a_palette_is_no_image(tmp_path: Path) -> None:
+    tifffile = pytest.importorskip("tifffile")
+    colours = np.zeros((3, 256), np.uint16)
+    tifffile.imwrite(
+        tmp_path / "a.tif", PIXELS[..., 0].copy(), photometric="palette", colormap=colours
+    )
+    with pytest.raises(DataFormatError, match="palette"):
+        RowImage(tmp_path / "a.tif")
 
 
 def test_a_tiff_that_cannot_be_unpacked_says_what_to_do(

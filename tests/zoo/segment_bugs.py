@@ -135,6 +135,10 @@ SEGMENT_BUGS: dict[str, tuple[Plant, Callable[[], None]]] = {
         ),
         test_banded.test_some_segments_run_again_where_the_host_cannot_hold_all_and_not_more_than_must,
     ),
+    "the first layer of a segment is spared": (
+        _slip(mixed_bands, "sparing", "layer = layers[-1]", "layer = layers[0]"),
+        test_banded.test_the_last_layer_of_a_segment_runs_once_where_its_result_is_stored,
+    ),
     "memories eight times as large": (
         _slip(choose, "best_way", "<= all_bytes", "<= all_bytes * 8"),
         test_banded.test_no_mixed_choice_stores_more_than_both_memories_hold,

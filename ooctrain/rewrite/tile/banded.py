@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ooctrain.errors import Infeasible
-from ooctrain.rewrite.mixed_bands import mixed_tilings
+from ooctrain.rewrite.mixed_bands import mixed_tilings, sparing
 from ooctrain.rewrite.tile.choose import tilings_of, without_rule
 from ooctrain.rewrite.tile.offers import (
     MOVES,
@@ -90,6 +90,8 @@ class Banded:
             if attempts.enough():
                 break
             attempts.make(offer)
+        if attempts.offer is not None and (faster := _sparing(question, attempts.offer)):
+            attempts.make(faster)
         if attempts.best is None:
             raise nothing_fits(self.name, budget_bytes, attempts.refusals, missing_rules(trace))
         return attempts.best
@@ -124,6 +126,12 @@ def _mixed(question: Question) -> list[Offer]:
     return mixed_tilings(operators, OperatorTimes.of(operators, question.machine), question)
 
 
+def _sparing(question: Question, offer: Offer) -> Offer | None:
+    """The best offer, if more is stored; see `mixed_bands.sparing`."""
+    operators = operators_of(question.trace)
+    return sparing(operators, OperatorTimes.of(operators, question.machine), offer)
+
+
 def _in_turn(offers: Sequence[Offer], budget_bytes: int) -> Iterator[Offer]:
     """The offers in the order in which they are tried: of all kinds in turns, first the one that
     is estimated to fit just not, then those that do, which leave a planner more room to move
@@ -140,11 +148,12 @@ def _in_turn(offers: Sequence[Offer], budget_bytes: int) -> Iterator[Offer]:
 
 
 class _Attempts:
-    """Plans of tiled steps, the best of them, and why others have none."""
+    """Plans of tiled steps, the best of them and its offer, and why others have none."""
 
     def __init__(self, question: Question, planner: Planner | None) -> None:
         self.question, self.planner = question, planner
         self.best: Plan | None = None
+        self.offer: Offer | None = None
         self.refusals: list[Infeasible] = []
         self.made, self.calls, self.least = 0, 0, math.inf
         durations = call_durations_ns(question.trace, question.machine)
@@ -190,6 +199,7 @@ class _Attempts:
             least = trace_minimum_bytes(plan.trace, asked.granule)
             tiled = with_tiling(plan, replace(offer, kept_bytes=_kept_bytes(plan.trace)), least)
             self.best = replace(tiled, notes={**tiled.notes, "lists_by": planner.name})
+            self.offer = offer
         return True
 
 

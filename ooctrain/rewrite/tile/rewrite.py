@@ -48,6 +48,10 @@ NAMED: dict[str, tuple[Halo, bool]] = {
 }
 
 
+#: Of a number of bands or tiles; an image has fewer rows.
+MOST_DIGITS = 20
+
+
 def tile_trace(trace: Trace, tiling: Tiling) -> Trace:
     """See `ooctrain.rewrite.tile.tile`."""
     _check(tiling)
@@ -154,10 +158,13 @@ def parse_name(name: str) -> Tiling:
     kind, _, rest = name.partition(":")
     size, *ends = rest.split(":")
     h, _, w = size.partition("x") if kind == "tile" else (size, "", "1")
-    if kind not in NAMED or not (h.isdecimal() and w.isdecimal()) or len(ends) > 2:
+    whole = all(number.isdecimal() and len(number) <= MOST_DIGITS for number in (h, w))
+    if kind not in NAMED or not whole or len(ends) > 2:
+        what = "" if whole else f"{size!r} is none of 1, 2, 3 and so on"
         raise ConfigError(
             f"{name!r} names no tiling",
             code="OOC-113",
+            numbers=what if kind.startswith("bands") else "",
             fix="tile:4x4, tile:4x4:conv1:pool2, bands:16:conv1:pool2 or bands_again:16",
         )
     if min(int(h), int(w)) < 1:
