@@ -106,7 +106,20 @@ def parse_splitting(text: str, seed: int = 0) -> tuple[Splitting, str]:
             given[name] = _read(name, value)
         else:
             raise ConfigError(f"split: {word!r} means nothing", code="OOC-170", fix=FIX)
-    return Splitting(**given), fit
+    how = Splitting(**given)
+    if fit:
+        expect_free(how)
+    return how, fit
+
+
+def expect_free(how: Splitting) -> None:
+    """Raises ConfigError where a depth or a grid is given beside a budget that chooses both."""
+    usual = Splitting()
+    if (how.depth, how.grid) != (usual.depth, usual.grid):
+        raise ConfigError(
+            f"split: {how} beside a budget to fit, which chooses depth and grid", code="OOC-170",
+            fix="fit=4GiB without depth and grid, or depth and grid without fit",
+        )  # fmt: skip
 
 
 def _read(name: str, value: str) -> Any:
