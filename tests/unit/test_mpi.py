@@ -145,6 +145,28 @@ def test_ranks_that_were_given_another_seed_are_named():
     assert "rank 1: seed 1, rank 0: 0" in done.stderr
 
 
+#: The library as another version, on the rank that runs this.
+OTHER_VERSION = """
+import sys
+import ooctrain
+ooctrain.__version__ = "0.0.9"
+from ooctrain.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@with_mpi
+@pytest.mark.slow
+def test_ranks_of_another_version_are_named_before_anything_is_planned():
+    own = ["-n", "1", sys.executable, "-m", "ooctrain", *TRAIN]
+    other = ["-n", "1", sys.executable, "-c", OTHER_VERSION, *TRAIN]
+    done = run([launcher(), *own, ":", *other])
+    assert done.returncode == 1
+    assert done.stderr.count("OOC-330") == 1
+    assert "rank 1: version 0.0.9, rank 0: " in done.stderr
+    assert "training " not in done.stdout
+
+
 @with_mpi
 @pytest.mark.slow
 def test_a_batch_that_cannot_be_cut_is_wrong_usage():
