@@ -26,7 +26,13 @@ __version__ = "0.1.0"
 _NAMES = {
     "alloc.registry": ("allocators",),
     "api": (
-        "execute", "load_plan", "lower_bound", "plan", "simulate", "split", "split_to_fit",
+        "execute",
+        "load_plan",
+        "lower_bound",
+        "plan",
+        "simulate",
+        "split",
+        "split_to_fit",
         "verify",
     ),
     "engine.autograd": ("Tensor", "manual_seed", "no_grad", "tensor"),

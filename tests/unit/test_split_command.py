@@ -170,3 +170,51 @@ def test_training_is_resumed_with_the_same_boundaries_and_no_others(tmp_path, ca
     assert np.array_equal(whole, resumed)
     other = [*common[:-1], "depth=1,grid=2x1", "--steps", "7", "--resume", file]
     assert main(["train", *other]) != 0
+
+
+#: A network whose values are large beside its parameters.
+WIDE = """
+from ooctrain import nn
+
+class Wide(nn.Sequential):
+    def __init__(self, num_classes=10, stem="cifar", in_channels=3):
+        super().__init__(
+            nn.Conv2d(in_channels, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(),
+            nn.Conv2d(16, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(16, 4, 3, padding=1), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+            nn.Linear(4, num_classes),
+        )
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--split", "depth=1,grid=4x4", "--planner", "belady"),
+        ("--split", "depth=1,grid=4x4", "--planner", "auto"),
+        ("--accumulate", "4", "--planner", "belady"),
+        ("--budget", "2MiB", "--planner", "banded"),
+    ],
+)  # fmt: skip
+def test_what_trains_within_a_budget_is_tested_within_it(words, tmp_path):
+    """Tested whole, a batch needs more than in patches, parts or bands: it goes in smaller ones."""
+    (tmp_path / "own.py").write_text(WIDE)
+    path = tmp_path / "run.json"
+    run = [
+        "train",
+        f"{tmp_path}/own.py:Wide",
+        "--image-size",
+        "48",
+        "--batch",
+        "16",
+        "--steps",
+        "1",
+    ]
+    run += ["--threads", "1", "--allocator", "va:chunk=4KiB", "--json", str(path)]
+    assert main([*run, "--budget", "0%", "--time-limit", "0.2", *words]) == 0
+    numbers, whole = json.loads(path.read_text()), tmp_path / "whole.json"
+    assert main([*run[:-1], str(whole), *words[:2], "--planner", "belady", "--budget", "100%"]) == 0
+    expected = json.loads(whole.read_text())
+    assert numbers["test_accuracy"] == expected["test_accuracy"]
+    assert numbers["test_loss"] == pytest.approx(expected["test_loss"], rel=1e-4)
