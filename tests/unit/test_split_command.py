@@ -54,6 +54,15 @@ def test_words_are_read():
     assert parse_splitting("fit=4GiB")[1] == "4GiB"
 
 
+def test_numbers_of_numpy_and_a_list_as_grid_are_numbers():
+    given = oc.split(
+        wide(), np.float32(0.25), [3, np.int64(2)], True, omega=np.float64(0), seed=np.int64(3)
+    ).how  # type: ignore[arg-type]
+    assert given == Splitting(0.25, (3, 2), True, 0.0, 3)
+    assert [type(n) for n in (given.depth, *given.grid, given.seed)] == [float, int, int, int]
+    assert str(Splitting(depth=-0.0)) == "depth=0,grid=2x2"
+
+
 def test_what_cannot_be_split_has_a_code():
     conv = oc.nn.Sequential(oc.nn.Conv2d(1, 1, 3))
     linear = oc.nn.Sequential(oc.nn.Flatten(), oc.nn.Linear(16, 4))
