@@ -230,7 +230,8 @@ def split(
         Infeasible: when it is traced: no split fits the budget.
     """
     fit = more.pop("fit", None)
-    how = Splitting(depth, grid, stochastic, **more)
+    chance: Chance = more
+    how = Splitting(depth, grid, stochastic, **chance)
     return SplitModel(model, how) if fit is None else _to_fit(model, how, fit)
 
 

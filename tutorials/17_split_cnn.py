@@ -192,7 +192,7 @@ lesson.reveal("least whole / least split", least["whole"] / least["split"])
 
 # %% [markdown]
 # The factor is less than 4, since parameters, gradients, momentum and the linear layers are as
-# large as before. If you know the budget and not the depth, `oc.split(model, fit="8GiB")` looks for
+# large as before. If you know the budget and not the depth, `oc.split(model, fit="2GiB")` looks for
 # the least depth and the fewest patches that fit.
 #
 # ## What it learns

@@ -39,7 +39,7 @@ from ooctrain.cli.ranks import (
     ranks_of_run,
     with_cores,
 )
-from ooctrain.cli.run.run_files import take_up
+from ooctrain.cli.run.run_files import expect_comparable, take_up
 from ooctrain.cli.run.run_record import (
     WARMUP_STEPS,
     RunOptions,
@@ -175,6 +175,8 @@ def _to_hold(extent: Extent) -> str | None:
 def _run(console: Console, run: TrainingRun, looking: Looking) -> None:
     trainer, workload, extent = run.trainer, run.options.workload, run.options.extent
     before = take_up(run)  # first: a broken file needs no plan
+    if looking.verify:
+        expect_comparable(run, before)
     ranks = trainer.ranks
     steps_per_epoch = len(training.make_loader(run.task, workload))
     lines = Lines(console, "", steps_per_epoch, extent)

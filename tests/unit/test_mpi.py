@@ -49,7 +49,7 @@ def run(command: list[str]) -> subprocess.CompletedProcess[str]:
 
 @with_mpi
 @pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_train_verifies_on_ranks_and_goes_on_on_one(count, tmp_path):
+def test_train_verifies_on_ranks_and_goes_on_on_one(count, tmp_path, capsys):
     path = str(tmp_path / "run.safetensors")
     words = [*TRAIN, "--budget", "60%", "--planner", "belady", "--checkpoint", path]
     done = on_processes(count, "-m", "mpi4py", "-m", "ooctrain", *words, "--verify")
@@ -57,7 +57,10 @@ def test_train_verifies_on_ranks_and_goes_on_on_one(count, tmp_path):
     assert "the same bits as in-core" in done.stdout
     assert f"{count}, each with {16 // count} of 16 images" in done.stdout
     assert done.stdout.count("training ") == 1, "one rank prints"
-    assert main([*TRAIN[:5], "3", *TRAIN[6:], "--resume", path]) == 0
+    resumed = [*TRAIN[:5], "3", *TRAIN[6:], "--resume", path]
+    assert main([*resumed, "--verify"]) == 2  # one rank cannot do the first steps' sums again
+    assert f"steps that were done by {count} ranks" in capsys.readouterr().err
+    assert main(resumed) == 0
 
 
 TILED = """
