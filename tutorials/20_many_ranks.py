@@ -175,7 +175,8 @@ print(f"    {len(expected)} arrays on each rank; losses {two[0][0]}")
 #
 # The simulator knows the network between the ranks (`Machine.network_bytes_per_us`). While a
 # message travels, the step goes on computing; the time of a message that costs no waiting is
-# **hidden**. Here is the same step over 10 Gbit/s and over 0.5 Gbit/s.
+# **hidden**. Here is the same step over 10 Gbit/s and over 0.5 Gbit/s. In the picture, the long bar
+# in the second `compute` lane is a call `bucket0.finish` that waits for its message.
 
 # %%
 lesson.cell("two networks")
@@ -186,7 +187,7 @@ for name, bytes_per_us in (("10 Gbit/s", 1250.0), ("0.5 Gbit/s", 62.5)):
     timelines[name] = line = oc.simulate(plan, plan.trace, machine)
     share = hidden_us(line) / line.busy_us("N")
     print(f"    {name}: step {line.makespan_us:.0f} us, messages {line.busy_us('N'):.0f} us, "
-          f"{share:.0%} of it hidden")  # fmt: skip
+          f"{share:.0%} of that time hidden")  # fmt: skip
 phases = {call.name: call.phase for call in plan.trace.calls}
 lesson.picture(
     "20_ranks.svg",
