@@ -240,8 +240,8 @@ lesson.reveal("first step with another loss", first)
 
 # %% [markdown]
 # The last training losses of "whole" and "split" are nearly the same. Tested whole, the split
-# network makes more mistakes: it has got used to the zeros at its borders. With random boundaries it
-# makes fewer. This is one short run with one seed, and other seeds give other numbers: `ooctrain
+# network makes more mistakes: it has got used to the zeros at its borders. With random boundaries
+# it makes fewer. This is one short run with one seed, and other seeds give other numbers: `ooctrain
 # reproduce split-accuracy` trains several seeds, tests whole and in patches, and prints the spread.
 #
 # ## Exercises
