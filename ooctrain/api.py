@@ -40,7 +40,7 @@ from ooctrain.step.machine import Machine
 from ooctrain.step.presets import machine as find_machine
 from ooctrain.step.trace import Trace
 from ooctrain.tracing import trace as traced
-from ooctrain.units import MAX_BYTES, format_bytes, parse_budget
+from ooctrain.units import format_bytes, parse_budget
 
 if TYPE_CHECKING:
     from ooctrain.engine.module import Module
@@ -279,18 +279,22 @@ def least_split(
 ) -> Splitting:
     """The least of the splits that are tried whose training step fits; see `split_to_fit`."""
     whole = apply_rewrites(traced(model, tuple(input_shape)), DEFAULT_REWRITES)
-    budget_bytes, least = resolve_budget(whole, budget, BYTES), MAX_BYTES
+    budget_bytes = resolve_budget(whole, budget, BYTES)
+    needs: list[int] = []
+    refusals: list[ConfigError] = []
     for tried in coarser(how):
         try:
-            needed = _needed_bytes(SplitModel(model, tried), input_shape, budget_bytes)
-        except ConfigError:
-            continue  # more patches than the image has rows, or no joint so deep
-        if needed <= budget_bytes:
+            needs.append(_needed_bytes(SplitModel(model, tried), input_shape, budget_bytes))
+        except ConfigError as error:  # more patches than the image has rows, or no joint so deep
+            refusals.append(error)
+            continue
+        if needs[-1] <= budget_bytes:
             return tried
-        least = min(least, needed)
+    if len(needs) == 1:  # the whole model alone: it cannot be split
+        raise refusals[0]
     raise Infeasible(
-        "no split of the model fits", minimum_bytes=least,
-        numbers=f"the least of those tried needs {format_bytes(least)}",
+        "no split of the model fits", minimum_bytes=min(needs),
+        numbers=f"the least of those tried needs {format_bytes(min(needs))}",
         fix="a larger budget, or a smaller batch",
     )  # fmt: skip
 

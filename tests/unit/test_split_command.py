@@ -110,6 +110,9 @@ def test_fit_chooses_depth_and_grid_for_the_first_batch_and_stays_with_them():
     assert (drawn.how.stochastic, drawn.how.omega, drawn.how.seed) == (True, 0.1, 3)
     with pytest.raises(Infeasible, match="no split"):
         oc.trace(oc.split(model, fit="64KiB"), SHAPE)
+    linear = oc.nn.Sequential(oc.nn.Flatten(), oc.nn.Linear(16, 4))
+    with pytest.raises(ConfigError, match="no convolution"):
+        oc.trace(oc.split(linear, fit=1), (2, 1, 4, 4))
 
 
 @pytest.mark.parametrize(
