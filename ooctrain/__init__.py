@@ -25,7 +25,16 @@ __version__ = "0.1.0"
 #: {module: its public names}
 _NAMES = {
     "alloc.registry": ("allocators",),
-    "api": ("execute", "load_plan", "lower_bound", "plan", "simulate", "split_to_fit", "verify"),
+    "api": (
+        "execute",
+        "load_plan",
+        "lower_bound",
+        "plan",
+        "simulate",
+        "split",
+        "split_to_fit",
+        "verify",
+    ),
     "engine.autograd": ("Tensor", "manual_seed", "no_grad", "tensor"),
     "engine.own_op": ("Op",),
     "errors": ("Infeasible", "OoctrainError", "ScheduleError"),
@@ -38,7 +47,6 @@ _NAMES = {
     "sched.planning.chain_view": ("chain_view",),
     "sched.schedule": ("Granule", "LowerBound", "Plan", "Schedule"),
     "sched.timeline": ("Timeline",),
-    "split.model": ("split",),
     "step.chain": ("chain",),
     "step.example": ("equal_stages", "toy_machine"),
     "step.machine": ("Machine",),
@@ -76,6 +84,7 @@ if TYPE_CHECKING:  # "x as x" is how a type checker knows that a name is public
     from ooctrain.api import lower_bound as lower_bound
     from ooctrain.api import plan as plan
     from ooctrain.api import simulate as simulate
+    from ooctrain.api import split as split
     from ooctrain.api import split_to_fit as split_to_fit
     from ooctrain.api import verify as verify
     from ooctrain.course import puzzles as puzzles
@@ -105,7 +114,6 @@ if TYPE_CHECKING:  # "x as x" is how a type checker knows that a name is public
     from ooctrain.sched.schedule import Plan as Plan
     from ooctrain.sched.schedule import Schedule as Schedule
     from ooctrain.sched.timeline import Timeline as Timeline
-    from ooctrain.split.model import split as split
     from ooctrain.step.chain import chain as chain
     from ooctrain.step.example import equal_stages as equal_stages
     from ooctrain.step.example import toy_machine as toy_machine

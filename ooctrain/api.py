@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import TYPE_CHECKING
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
@@ -34,17 +34,20 @@ from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, LowerBound, Plan, Schedule
 from ooctrain.sched.simulate import simulate as simulated
 from ooctrain.sched.timeline import Timeline
-from ooctrain.split.model import SplitModel
-from ooctrain.split.settings import Splitting, coarser, parse_splitting
+from ooctrain.split.model import Chance, SplitModel
+from ooctrain.split.settings import Splitting, coarser, expect_free, parse_splitting
 from ooctrain.step.blocks import put_together
 from ooctrain.step.machine import Machine
 from ooctrain.step.presets import machine as find_machine
 from ooctrain.step.trace import Trace
 from ooctrain.tracing import trace as traced
-from ooctrain.units import MAX_BYTES, format_bytes, parse_budget
+from ooctrain.units import format_bytes, parse_budget
 
 if TYPE_CHECKING:
     from ooctrain.engine.module import Module
+
+#: Steps with drawn boundaries that a split must fit; others may need a little more.
+STEPS_FITTED = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,7 @@ def step_trace(
     width = height * recipe.width // recipe.height
     network = build(model, recipe.classes, stem_for(height, width), recipe.channels)
     shape = (batch, recipe.channels, height, width)
-    network = split_by_words(network, split, shape)
+    network = split_by_words(network, split)
     step = traced(network, shape, optimizer=optimizer, threads=threads, accumulate=accumulate)
     return apply_rewrites(step, DEFAULT_REWRITES)
 
@@ -206,19 +209,63 @@ def lower_bound(
     )
 
 
-def split_by_words(
-    model: Module, words: str, input_shape: tuple[int, ...], seed: int = 0
-) -> Module:  # fmt: skip
+class FitOrChance(Chance, total=False):
+    """What may be said of a split besides depth and grid."""
+
+    fit: int | str | None
+
+
+def split(
+    model: Module, depth: float = 0.5, grid: tuple[int, int] = (2, 2), stochastic: bool = False,
+    **more: Unpack[FitOrChance],
+) -> SplitModel:  # fmt: skip
+    """A model whose first layers see an image only in patches; it is another network.
+
+    In training the first `depth` of the convolutions work on `grid` patches of the image, each for
+    itself; in evaluation the model is whole. With one patch, or depth 0, it is the model, to the
+    bit. Source: paper 004, section 3; section 4.1 for `fit`.
+
+    Args:
+        model: with convolutions; its parameters are shared, not copied.
+        depth: share of the convolutions, 0 to 1; patches are joined at the nearest place where a
+            single image is alive (in a residual network the end of a block).
+        grid: patches in a column and in a row.
+        stochastic: draws the boundaries anew for each training step of a `Trainer`.
+        omega: how far they may be from even ones, as a share of a part, in [0, 0.5); default 0.2.
+        seed: of the boundaries, default 0; they are a function of it and of the step's number.
+        fit: a budget, as for `plan`; it chooses depth and grid as `split_to_fit` does, for the
+            shape of the first batch that is trained on, and later batches have the same.
+
+    Raises:
+        ConfigError: a number out of its range, a model that is split, or `fit` with depth or grid;
+            when it is traced: no convolution, or more patches than rows.
+        Infeasible: when it is traced: no split fits the budget.
+    """
+    fit = more.pop("fit", None)
+    chance: Chance = more
+    how = Splitting(depth, grid, stochastic, **chance)
+    return SplitModel(model, how) if fit is None else _to_fit(model, how, fit)
+
+
+split.keeps = SplitModel.keeps  # type: ignore[attr-defined]
+
+
+def split_by_words(model: Module, words: str, seed: int = 0) -> Module:
     """A model split as --split says: "depth=0.5,grid=2x2,stochastic" or "fit=4GiB"; "": itself.
 
     Raises:
         ConfigError: a word that means nothing, or a model that cannot be split so.
-        Infeasible: no split fits the budget.
     """
     if not words:
         return model
     how, budget = parse_splitting(words, seed)
-    return split_to_fit(model, input_shape, budget, how) if budget else SplitModel(model, how)
+    return _to_fit(model, how, budget) if budget else SplitModel(model, how)
+
+
+def _to_fit(model: Module, how: Splitting, budget: int | str) -> SplitModel:
+    expect_free(how)
+    parse_budget(budget, "split: fit")
+    return SplitModel(model, how, partial(least_split, budget=budget))
 
 
 def split_to_fit(
@@ -235,25 +282,46 @@ def split_to_fit(
     Raises:
         Infeasible: none of those that are tried fits.
     """
-    budget_bytes, least, shape = 0, MAX_BYTES, tuple(input_shape)
-    for tried in coarser(how or Splitting()):
-        made = SplitModel(model, tried) if tried.splits else model
+    chosen = least_split(model, how or Splitting(), input_shape, budget)
+    return SplitModel(model, chosen) if chosen.splits else model
+
+
+def least_split(
+    model: Module, how: Splitting, input_shape: tuple[int, ...], budget: int | str
+) -> Splitting:
+    """The least of the splits that are tried whose training step fits; see `split_to_fit`."""
+    whole = apply_rewrites(traced(model, tuple(input_shape)), DEFAULT_REWRITES)
+    budget_bytes = resolve_budget(whole, budget, BYTES)
+    needs: list[int] = []
+    refusals: list[ConfigError] = []
+    for tried in coarser(how):
         try:
-            step = apply_rewrites(traced(made, shape), DEFAULT_REWRITES)
-        except ConfigError:
-            if made is model:
-                raise
-            continue  # more patches than the image has rows, or no joint so deep
-        budget_bytes = budget_bytes or resolve_budget(step, budget, BYTES)
-        needed = trace_minimum_bytes(step)
-        if needed <= budget_bytes:
-            return made
-        least = min(least, needed)
+            needs.append(_needed_bytes(SplitModel(model, tried), input_shape, budget_bytes))
+        except ConfigError as error:  # more patches than the image has rows, or no joint so deep
+            refusals.append(error)
+            continue
+        if needs[-1] <= budget_bytes:
+            return tried
+    if len(needs) == 1:  # the whole model alone: it cannot be split
+        raise refusals[0]
     raise Infeasible(
-        "no split of the model fits", minimum_bytes=least,
-        numbers=f"the least of those tried needs {format_bytes(least)}",
+        "no split of the model fits", minimum_bytes=min(needs),
+        numbers=f"the least of those tried needs {format_bytes(min(needs))}",
         fix="a larger budget, or a smaller batch",
     )  # fmt: skip
+
+
+def _needed_bytes(model: SplitModel, input_shape: tuple[int, ...], enough_bytes: int) -> int:
+    """The most that a step of a split model needs; where boundaries are drawn, of the first ones,
+    as far as these need no more than `enough_bytes`."""
+    needed, model.tested_in_patches = 0, True  # whichever mode the whole model is in
+    for number in range(STEPS_FITTED if model.how.stochastic and model.how.splits else 1):
+        model.begin_step(number)
+        step = apply_rewrites(traced(model, tuple(input_shape)), DEFAULT_REWRITES)
+        needed = max(needed, trace_minimum_bytes(step))
+        if needed > enough_bytes:
+            break
+    return needed
 
 
 def load_plan(path: str, trace: Trace, rewrites: Sequence[str] = ()) -> Plan:

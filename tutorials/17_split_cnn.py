@@ -1,15 +1,16 @@
 # %% [markdown]
 # # 17 Split-CNN
 #
-# **Goal:** cut a network into patches that know nothing of each other, see what the zeros at their
-# borders do, on real digits, and what it saves.
+# **Goal:** cut images into patches that a network processes independently; see on real digits what
+# the zeros at the borders of the patches change, and how much memory the cut saves.
 # **Prerequisites:** 05, 14. **Minutes:** 25.
 # **Paper:** 004, sections 3 and 6.3.
 #
-# The bands of tutorial 14 compute what the whole network computes: a band fetches the rows that its
-# windows want from its neighbours. Split-CNN fetches nothing. Each patch of the image goes through
-# the first layers by itself, and where a window looks over the edge of its patch, it sees zeros.
-# Nothing has to be kept for a neighbour, and nothing is computed twice. But it is another network.
+# The bands of tutorial 14 compute what the whole network computes: a band fetches from its
+# neighbours the rows that its windows need. Split-CNN fetches nothing. Each patch of the image goes
+# through the first layers by itself, and where a window reaches over the edge of its patch, it sees
+# zeros. So no row is kept for a neighbour, and none is computed twice. The price: the split network
+# is another network, with other results.
 
 # %%
 import numpy as np
@@ -27,9 +28,10 @@ SIDE = 16
 # %% [markdown]
 # ## Zeros at a border
 #
-# A digit of 16 x 16 pixels, one 3 x 3 convolution with padding 1, four patches of 8 x 8. A pixel of
-# the output differs if its window crosses the cut. That is one row above the cut and one below it,
-# and as many columns. **How many of the 256 pixels differ from the unsplit convolution?**
+# Take a digit of 16 x 16 pixels and one 3 x 3 convolution with padding 1, and cut the digit into
+# four patches of 8 x 8 pixels. A pixel of the output changes if its window crosses a cut. These are
+# the rows just above and just below the horizontal cut, and the columns on both sides of the
+# vertical one. **How many of the 256 pixels differ from the unsplit convolution?**
 
 # %%
 lesson.cell("one layer on one digit")
@@ -80,9 +82,9 @@ lesson.reveal("pixels that differ", one_layer)
 # %% [markdown]
 # ## It spreads
 #
-# The next layer reads the wrong rows, and makes one more of them wrong on each side. Pooling halves
-# the image, not the number of wrong rows per layer. **What share of the pixels differs after four
-# layers, in percent?**
+# The next layer reads these changed rows, so one more row changes on each side of the cut. (Pooling
+# does not help: it halves the image, and each later layer still changes one more row on each side.)
+# **What share of the pixels differs after four layers, in percent?**
 
 # %%
 lesson.cell("several layers")
@@ -107,16 +109,17 @@ lesson.picture(
 lesson.reveal("percent that differ after 4 layers", counts[4])
 
 # %% [markdown]
-# The rule is 1 - ((16 - 2 n) / 16)^2. On photographs of 224 x 224 the same layers touch a few
-# percent, which is why the paper may split three quarters of a network. It is also why small images
-# show the price best.
+# After n layers the share is 1 - ((16 - 2 n) / 16)^2. In a photograph of 224 x 224 pixels the same
+# four layers change 7 % of the pixels. The smaller the image, the larger the effect, so we look at
+# small ones.
 #
 # ## Where to cut
 #
-# Let O be the first output row of a part. The window of output O begins at row O s - p of the input
-# (equation 1, `lower_bound`); that of output O - 1 ends before row (O - 1) s + k - p (equation 2,
-# `upper_bound`). Between the two the input may be cut, and no row is lost. **A 3 x 3 convolution
-# of stride 2 and padding 1: how many cuts are allowed before output 4?**
+# A layer has kernel size k, stride s and padding p. Let O be the first output row of a part. The
+# window of output O begins at row O s - p of the input (equation 1, `lower_bound`); the window of
+# output O - 1 ends just before row (O - 1) s + k - p (equation 2, `upper_bound`). If the input is
+# cut between these two rows, no row is lost. **A 3 x 3 convolution of stride 2 and padding 1: how
+# many cuts are allowed before output 4?**
 
 # %%
 lesson.cell("bounds")
@@ -133,16 +136,17 @@ for name, window in (("3 x 3 / 2", strided), ("2 x 2 / 2", pooling), ("1 x 1 / 2
 lesson.reveal("allowed cuts", high - low + 1)
 
 # %% [markdown]
-# Pooling 2 x 2 with stride 2 has one cut, and needs no padding there: it is split for nothing. The
-# 1 x 1 shortcut of a residual block skips every second row: its bounds are the wrong way round,
-# and the part begins at its first window. The 3 x 3 branch beside it allows that very cut, so both
-# branches share it.
+# 2 x 2 pooling with stride 2 allows one cut, and needs no padding there: its results do not change.
+# The 1 x 1 shortcut of a residual block, with stride 2, skips every second row. Its lower bound is
+# greater than its upper bound, so no cut lies between them; the part then begins at its first
+# window. The 3 x 3 branch beside the shortcut allows the same cut, so both branches share it.
 #
 # ## The equation in print
 #
-# A cut at I leaves the next part with too few rows above its first window; padding makes up for
-# them: p = I + p_b - O s. The paper prints (O - 1) s. **With the printed formula, how many output
-# rows does the lower half of 16 rows have?**
+# The image has padding p_b at its upper edge, and the input is cut before row I. The first window
+# of the next part may begin above the cut; rows of zeros replace what it misses there. Their number
+# is p = I + p_b - O s. The paper prints (O - 1) s instead of O s. **With the printed formula, how
+# many output rows does the lower half of 16 rows have?**
 
 # %%
 lesson.cell("the paddings")
@@ -162,10 +166,10 @@ lesson.reveal("rows of the lower half, as printed", rows + as_printed + right[1]
 # %% [markdown]
 # ## What it saves
 #
-# `oc.split` does it for a whole network: boundaries are chosen where the patches are joined, and
-# each layer hands them on. VGG-16, batch 64, three quarters of the convolutions in 2 x 2 patches.
-# No schedule can do with less memory than its largest call needs. **By what factor does the split
-# lower that least memory?**
+# `oc.split` does this for a whole network. It chooses the boundaries where the patches are joined
+# again, and works backwards from there, layer by layer. We split three quarters of the convolutions
+# of VGG-16 into 2 x 2 patches, with batch 64. No schedule needs less memory than the largest call
+# of the step. **By what factor does the split reduce this least memory?**
 
 # %%
 lesson.cell("the least memory")
@@ -187,14 +191,16 @@ for name, model in (("whole", vgg), ("split", split_vgg)):
 lesson.reveal("least whole / least split", least["whole"] / least["split"])
 
 # %% [markdown]
-# Parameters, gradients and momentum do not shrink with the patches, and nor do the linear layers.
+# The factor is less than 4, since parameters, gradients, momentum and the linear layers are as
+# large as before. If you know the budget and not the depth, `oc.split(model, fit="2GiB")` looks for
+# the least depth and the fewest patches that fit.
 #
 # ## What it learns
 #
-# Another network learns something else. We train a small one on real digits from the same weights:
-# whole, in patches, and in patches whose boundaries are drawn anew for each step, so that the
-# network cannot get used to a border (section 3.3). All three are tested whole. **At which step do
-# the losses of whole and split first differ?** (Steps count from 0.)
+# Another network learns something else. We train a small network on real digits three times from
+# the same weights: whole, in patches, and in patches whose boundaries are drawn at random for each
+# step, so that the network cannot get used to a border (section 3.3). All three are tested whole.
+# **At which step do the losses of whole and split first differ?** (Steps count from 0.)
 
 # %%
 lesson.cell("training")
@@ -233,17 +239,17 @@ first = next(i for i in range(STEPS) if losses["whole"][i] != losses["split"][i]
 lesson.reveal("first step with another loss", first)
 
 # %% [markdown]
-# In training the split network does as well as the whole one; tested whole it fails more often: it
-# has learned to use its borders. One short run says nothing more than that; the seed matters too.
-# `ooctrain reproduce split-accuracy` trains several seeds, tests whole and in patches, and prints
-# the spread.
+# The last training losses of "whole" and "split" are nearly the same. Tested whole, the split
+# network makes more mistakes: it has got used to the zeros at its borders. With random boundaries
+# it makes fewer. This is one short run with one seed, and other seeds give other numbers: `ooctrain
+# reproduce split-accuracy` trains several seeds, tests whole and in patches, and prints the spread.
 #
 # ## Exercises
 #
 # 1. A 5 x 5 convolution with padding 2, cut once between two rows: how many rows of its output
 #    differ?
-# 2. 16 rows are pooled 2 x 2 with stride 2. After how many of the 15 inner rows can one cut without
-#    any padding?
+# 2. 16 rows are pooled 2 x 2 with stride 2. There are 15 places between two rows. At how many of
+#    them can one cut without any padding?
 # 3. A 1 x 1 shortcut of stride 2: at which input row does the part begin whose first output row
 #    is 5?
 

@@ -1,14 +1,16 @@
 # %% [markdown]
 # # 20 Many ranks, the same bits
 #
-# **Goal:** see how several processes train one network, and why they get the bits of one.
+# **Goal:** see how several processes train one network together, and why the result has the same
+# bits as that of a single process.
 # **Prerequisites:** 02, 04, 10. **Minutes:** 25.
 # **Paper:** 004, section 6.5, figure 11.
 #
-# A **rank** is a process that trains with others. Each has the whole network and takes an equal
-# part of every batch; before the update they add their gradients. The sum is where it gets
-# interesting: it costs time on the network, and its bits may depend on chance. Here the ranks are
-# threads of one process, so this tutorial runs everywhere; the last cell starts real ones.
+# A **rank** is a process that trains together with others. Each rank has the whole neural network
+# and takes an equal part of every batch; before the update the ranks add up their gradients. This
+# sum is the hard part: it has to travel between machines, and its last bits can depend on chance.
+# In this tutorial the ranks are threads of one process, so it runs everywhere; the last experiment
+# starts real processes.
 
 # %%
 import subprocess
@@ -29,9 +31,10 @@ lesson = Lesson("20 many ranks")
 # %% [markdown]
 # ## A sum that depends on who is first
 #
-# Floating-point addition rounds, so its order matters. MPI may add in whatever order the messages
-# come. **Of 10,000 sums of four random numbers, how many percent change in their last bits if rank
-# 3 is added first?**
+# Floating-point addition rounds, so the order of a sum matters. MPI, the library that connects the
+# ranks, may add in the order in which messages arrive. We add four random numbers, one of each
+# rank, 10,000 times. **What percentage of the sums changes in its last bits if the number of rank 3
+# is added first?**
 
 # %%
 lesson.cell("the order of a sum")
@@ -54,15 +57,16 @@ changed = 100 * np.mean(in_rank_order != third_first)
 lesson.reveal("sums that change, percent", changed)
 
 # %% [markdown]
-# A run that gives other bits each time cannot be tested by its bits, and no run on one rank could
-# check it. So we always add in rank order: rank 0, then 1, then 2, ... That is also the order in
-# which one rank adds the parts of a batch that it takes one after the other (`accumulate=4`).
+# If every run gave other bits, no test could compare them with those of one rank. So we always add
+# in rank order: rank 0, then 1, then 2, ... A single rank with `accumulate=4`, which takes the four
+# parts of a batch one after the other, adds them in this order, too.
 #
 # ## In rank order, without sending more
 #
-# Sending everything to everybody would be simple: each rank receives 3 times its gradients. A ring
-# moves less: rank r receives everybody's *part* r, adds the four, and sends the sum to all.
-# **How many bytes does each of 4 ranks receive for each byte of its gradients?**
+# It would be simple to send everything to everybody: each of 4 ranks would then receive 3 times as
+# many bytes as its gradients have. There is a way that moves less. The gradients are cut into 4
+# parts. Rank r receives part r of everybody, adds the four, and sends the sum to all. **How many
+# bytes does each of 4 ranks receive for each byte of its gradients?**
 
 # %%
 lesson.cell("parts to whom they belong, sums to everybody")
@@ -85,17 +89,18 @@ lesson.reveal("bytes received for each byte of gradients", received)
 print("    the same bits as in rank order:", bool((whole == in_rank_order).all()))
 
 # %% [markdown]
-# 2 (k - 1) / k for k ranks. Both halves are *non-blocking*: a rank begins them and computes on.
+# For k ranks it is 2 (k - 1) / k. Both exchanges are *non-blocking*: a rank starts them and goes on
+# computing.
 #
 # ## Two calls of the trace
 #
-# A gradient is complete long before the backward pass is over. So gradients go in **buckets**: as
-# soon as enough bytes are there, the call `bucket0.start` sends them, and a later call
-# `bucket0.finish` waits for the sum; the updates of its parameters follow. To the planner both are
-# calls like others. Between them the bucket lies in a buffer of the host, so the gradients' device
-# memory is free meanwhile. **How many messages does a step of this small network send, with
-# buckets of 16 KiB? (Besides buckets there are the labels, the loss, and the statistics of batch
-# norm.)**
+# The gradients of the last layers are complete long before the backward pass ends. So gradients are
+# sent in **buckets**: as soon as enough bytes are complete, the call `bucket0.start` sends them. A
+# later call, `bucket0.finish`, waits for the sum, and the updates of these parameters follow. For
+# the planner both are ordinary calls. Between them the bucket lies in a buffer of the host, so the
+# gradients need no device memory during that time. **How many messages does a step of this small
+# network send, with buckets of 16 KiB?** (Besides the buckets there are messages for the labels,
+# the loss, and the statistics of batch norm.)
 
 # %%
 lesson.cell("what is sent when")
@@ -141,15 +146,15 @@ print("   ", ", ".join(sent))
 lesson.reveal("messages of a step", len(sent))
 
 # %% [markdown]
-# The statistics of batch norm are each rank's own, but the running ones are moved by everybody's,
-# in rank order. The mask of dropout is drawn for the number of an image in the whole batch. So
-# nothing depends on who takes which part.
+# Each rank normalises with the statistics of its own part of the batch, as `accumulate` does; the
+# running statistics are then updated with those of all ranks, in rank order. The dropout mask of an
+# image depends on its number in the whole batch, so it does not matter which rank takes the image.
 #
 # ## The same bits
 #
-# **Of all arrays that persist (weights, momentum, statistics), how many differ from those of one
-# rank with `accumulate=2`?** The two ranks here also train within 40 % of the memory; the
-# one rank has all of it.
+# **How many of the arrays that last from step to step (weights, momentum, statistics) differ from
+# those of one rank with `accumulate=2`?** To make it harder, the two ranks train with a budget of
+# 40 %; the single rank may use all of its memory.
 
 # %%
 lesson.cell("the bits of one")
@@ -168,8 +173,10 @@ print(f"    {len(expected)} arrays on each rank; losses {two[0][0]}")
 # %% [markdown]
 # ## What the network costs
 #
-# The simulator knows the network (`Machine.network_bytes_per_us`). Messages that are on their way
-# while the step goes on are **hidden**. Here is the same step over 10 Gbit/s and over 0.5 Gbit/s.
+# The simulator knows the network between the ranks (`Machine.network_bytes_per_us`). While a
+# message travels, the step goes on computing; the time of a message that costs no waiting is
+# **hidden**. Here is the same step over 10 Gbit/s and over 0.5 Gbit/s. In the picture, the long bar
+# in the second `compute` lane is a call `bucket0.finish` that waits for its message.
 
 # %%
 lesson.cell("two networks")
@@ -180,7 +187,7 @@ for name, bytes_per_us in (("10 Gbit/s", 1250.0), ("0.5 Gbit/s", 62.5)):
     timelines[name] = line = oc.simulate(plan, plan.trace, machine)
     share = hidden_us(line) / line.busy_us("N")
     print(f"    {name}: step {line.makespan_us:.0f} us, messages {line.busy_us('N'):.0f} us, "
-          f"{share:.0%} of it hidden")  # fmt: skip
+          f"{share:.0%} of that time hidden")  # fmt: skip
 phases = {call.name: call.phase for call in plan.trace.calls}
 lesson.picture(
     "20_ranks.svg",
@@ -190,8 +197,9 @@ lesson.picture(
 # %% [markdown]
 # ## Real ranks
 #
-# `ooctrain train lenet --ranks 2` starts them itself; on several machines it is
-# `mpiexec -n 64 python -m mpi4py -m ooctrain train ...`. In a program of your own:
+# `ooctrain train lenet --ranks 2` starts two ranks on this machine. On several machines the
+# launcher of MPI starts them: `mpiexec -n 64 python -m mpi4py -m ooctrain train ...`. In a program
+# of your own:
 #
 # ```python
 # ranks = oc.distributed.world()
@@ -199,7 +207,7 @@ lesson.picture(
 # trainer = oc.Trainer(model, ranks=ranks)
 # ```
 #
-# `--verify` compares every bit with one rank.
+# `--verify` trains once more on one rank, and compares every bit.
 
 # %%
 lesson.cell("real ranks")
@@ -220,14 +228,14 @@ except oc.OoctrainError as error:
 # ## Exercises
 #
 # 1. How many MiB does each of 4 ranks receive for a bucket of 1 MiB?
-# 2. A batch has 96 images. Which is the smallest number of ranks above 4 that can share it?
-# 3. How many times does a step on 8 ranks move the running statistics of one batch norm?
+# 2. A batch has 96 images. What is the smallest number of ranks above 4 that can share it equally?
+# 3. How many times does a step on 8 ranks update the running statistics of one batch norm?
 
 # %%
 lesson.cell("exercises")
 lesson.exercise("1. MiB received for a bucket of 1 MiB", lambda a: a == 2 * 3 / 4, None)
 lesson.exercise("2. the smallest number of ranks above 4", lambda a: a == 6, None)
-lesson.exercise("3. how often statistics are moved", lambda a: a == 8, None)
+lesson.exercise("3. how often statistics are updated", lambda a: a == 8, None)
 
 # %%
 assert 0 < changed < 100

@@ -40,7 +40,7 @@ from ooctrain.cli.ranks import (
     with_cores,
 )
 from ooctrain.cli.run.kept_promise import counted_rows, expect_kept, promise_rows
-from ooctrain.cli.run.run_files import take_up
+from ooctrain.cli.run.run_files import expect_comparable, take_up
 from ooctrain.cli.run.run_record import (
     WARMUP_STEPS,
     RunOptions,
@@ -188,6 +188,8 @@ def _to_hold(extent: Extent) -> str | None:
 def _run(console: Console, run: TrainingRun, looking: Looking) -> None:
     trainer, workload, extent = run.trainer, run.options.workload, run.options.extent
     before = take_up(run)  # first: a broken file needs no plan
+    if looking.verify:
+        expect_comparable(run, before)
     ranks = trainer.ranks
     steps_per_epoch = len(training.make_loader(run.task, workload))
     lines = Lines(console, "", steps_per_epoch, extent)

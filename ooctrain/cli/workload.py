@@ -225,13 +225,15 @@ def _make_model(workload: Workload, shape: Shape) -> Module:
     manual_seed(workload.seed)
     stem = stem_for(shape.height, shape.width)
     model = build(workload.model, shape.classes, stem, shape.channels)
-    images = (workload.batch, shape.channels, shape.height, shape.width)
-    return split_by_words(model, workload.split, images, workload.seed)
+    return split_by_words(model, workload.split, workload.seed)
 
 
 def split_rows(task: Task) -> list[tuple[str, str]]:
     """What is split, and that it is another network; nothing of one that is whole."""
-    if not isinstance(task.model, SplitModel) or not task.model.how.splits:
+    if not isinstance(task.model, SplitModel):
+        return []
+    task.model.choose(task.input_shape())  # where a budget is to be fitted
+    if not task.model.how.splits:
         return []
     drawn = ", drawn anew for each step" if task.model.how.stochastic else ""
     return [

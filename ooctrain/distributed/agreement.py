@@ -13,7 +13,6 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-import ooctrain
 from ooctrain.distributed.ranks import Ranks
 from ooctrain.engine.tensor import Tensor
 from ooctrain.optim import Optimizer
@@ -50,7 +49,6 @@ def agree_on_step(ranks: Ranks, given: Given, step: Trace, values: Mapping[str, 
     optimizer, settings = given.optimizer, given.settings
     planner = settings.planner
     facts = {
-        "version": ooctrain.__version__,
         "model": _structure(step),
         "batch": [v.shape for v in step.variables if v.kind == "input"],
         "seed": settings.seed,

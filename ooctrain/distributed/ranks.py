@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+import ooctrain
 from ooctrain.distributed.communicator import Communicator
 from ooctrain.distributed.exchange import Exchange
 from ooctrain.errors import ConfigError, OoctrainError, RanksDiffer
@@ -110,7 +111,8 @@ class Ranks:
         return slice(self.rank * part, (self.rank + 1) * part)
 
     def agree(self, facts: Mapping[str, Any]) -> None:
-        """Makes sure that all ranks have the same facts; they meet here.
+        """Makes sure that all ranks have the same facts and the same version of this library; they
+        meet here.
 
         Facts that were found to be the same cost one exchange of 32 bytes.
 
@@ -119,7 +121,8 @@ class Ranks:
         """
         if self.count == 1:
             return
-        told = {name: repr(value) for name, value in facts.items()}
+        told = {"version": ooctrain.__version__}
+        told |= {name: repr(value) for name, value in facts.items()}
         digest = hashlib.sha256(repr(sorted(told.items())).encode()).hexdigest()
         if len(set(self._communicator.everybodys(digest))) == 1:
             return

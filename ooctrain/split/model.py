@@ -11,6 +11,7 @@ Source: paper 004, sections 3 and 4.1. Departures: docs/split.md. Read next: `pa
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypedDict, Unpack
 
@@ -58,6 +59,10 @@ class SplitShape:
         return self.convolutions / self.of
 
 
+#: Chooses depth and grid for a shape of images: (the whole model, how it is split besides, shape).
+Chooser = Callable[[Module, Splitting, tuple[int, ...]], Splitting]
+
+
 class SplitModel(Module):
     """A model whose first convolutions work on patches of the images in training.
 
@@ -66,8 +71,10 @@ class SplitModel(Module):
     Args:
         whole: the model.
         how: depth, grid, and whether chance chooses boundaries.
+        chooser: of depth and grid, for the first batch that is split; None: they are given.
 
     Attributes:
+        pending: whether depth and grid are not chosen yet.
         tested_in_patches: whether evaluation is in patches too, as the paper tests splits whose
             boundaries are not drawn (figures 4 and 5); False unless it is set.
 
@@ -77,13 +84,14 @@ class SplitModel(Module):
 
     keeps: Keeps = "meaning changed"
 
-    def __init__(self, whole: Module, how: Splitting):
+    def __init__(self, whole: Module, how: Splitting, chooser: Chooser | None = None):
         super().__init__()
         _require_splittable(whole)
         for registry in ("_parameters", "_buffers", "_modules", "_not_saved"):
             object.__setattr__(self, registry, getattr(whole, registry))
         self.__dict__["whole"] = whole  # no part: it would give all names a prefix
         self.how, self.step_number, self.tested_in_patches = how, 0, False
+        self._chooser, self.pending = chooser, chooser is not None
         object.__setattr__(self, "training", whole.training)
 
     def begin_step(self, number: int) -> None:
@@ -94,7 +102,9 @@ class SplitModel(Module):
 
     def forward(self, *inputs: Any) -> Any:
         object.__setattr__(self.whole, "training", self.training)
-        if not ((self.training and self.how.splits) or self.tested_in_patches):
+        if self.pending and (self.training or self.tested_in_patches):
+            self.choose(inputs[0].shape)
+        if not (self.how.splits and (self.training or self.tested_in_patches)):
             return self.whole(*inputs)
         if len(inputs) != 1:
             raise ConfigError(
@@ -102,6 +112,12 @@ class SplitModel(Module):
                 code="OOC-172", fix="split the part of it that reads the images",
             )  # fmt: skip
         return record(self.layout(inputs[0].spec), inputs[0])
+
+    def choose(self, input_shape: tuple[int, ...]) -> None:
+        """Depth and grid are chosen for a batch of this shape, and stay; nothing where they are."""
+        if self.pending and self._chooser is not None:
+            self.how = self._chooser(self.whole, self.how, tuple(input_shape))
+            self.pending = False
 
     def layout(self, images: Spec) -> Layout:
         """Where everything is cut for a batch of this shape, in the present step.
@@ -122,7 +138,12 @@ class SplitModel(Module):
         Raises:
             ConfigError: see `layout`.
         """
-        found = self.layout(Spec(tuple(input_shape), dtype))
+        self.choose(input_shape)
+        images = Spec(tuple(input_shape), dtype)
+        if not self.how.splits:
+            total = convolutions(sketch_of(self.whole, images, current_tape()).calls)
+            return SplitShape(0, total, "input", (images.shape[2], images.shape[3]), (0,), (0,))
+        found = self.layout(images)
         joint, source = found.joint.value, found.sketch.input.variable
         return SplitShape(
             found.joint.convolutions, convolutions(found.sketch.calls),
@@ -168,7 +189,7 @@ class SplitModel(Module):
         return wide[-1]
 
     def extra_repr(self) -> str:
-        return str(self.how)
+        return "fit, chosen for the first batch" if self.pending else str(self.how)
 
 
 class Chance(TypedDict, total=False):
@@ -182,30 +203,7 @@ def split(
     model: Module, depth: float = 0.5, grid: tuple[int, int] = (2, 2), stochastic: bool = False,
     **chance: Unpack[Chance],
 ) -> SplitModel:  # fmt: skip
-    """A model whose first layers see an image only in patches; it is another network.
-
-    In training the first `depth` of the convolutions work on `grid` patches of the image, each for
-    itself; in evaluation the model is whole. With one patch, or depth 0, it is the model, to the
-    bit. Source: paper 004, section 3.
-
-    Args:
-        model: with convolutions; its parameters are shared, not copied.
-        depth: share of the convolutions, 0 to 1; patches are joined at the nearest place where a
-            single image is alive (in a residual network the end of a block).
-        grid: patches in a column and in a row.
-        stochastic: draws the boundaries anew for each training step of a `Trainer`.
-        omega: how far they may be from even ones, as a share of a part, in [0, 0.5); default 0.2.
-        seed: of the boundaries, default 0; they are a function of it and of the step's number.
-
-    Raises:
-        ConfigError: a number out of its range, a model that is split; when it is traced: no
-            convolution, or more patches than rows.
-    """
-    if "fit" in chance:
-        raise ConfigError(
-            "split: what fits a budget depends on the shape of the images", code="OOC-170",
-            fix="oc.split_to_fit(model, input_shape, budget)",
-        )  # fmt: skip
+    """`oc.split` with a depth and a grid that are given; see there."""
     return SplitModel(model, Splitting(depth, grid, stochastic, **chance))
 
 

@@ -11,6 +11,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from numbers import Integral, Real
 from types import MappingProxyType
 from typing import Any
 
@@ -50,16 +51,22 @@ class Splitting:
     def __post_init__(self) -> None:
         if not (_is_number(self.depth) and 0 <= self.depth <= 1):
             raise _wrong("depth", self.depth, "is no share of the convolutions, 0 to 1")
-        whole = isinstance(self.grid, tuple) and len(self.grid) == 2
-        if not whole or any(type(n) is not int or n < 1 for n in self.grid):
+        whole = isinstance(self.grid, tuple | list) and len(self.grid) == 2
+        if not whole or any(not _is_whole(n) or n < 1 for n in self.grid):
             raise _wrong("grid", self.grid, "is not two whole numbers of 1 or more")
-        if not (_is_number(self.omega) and 0 <= self.omega < OMEGA_LIMIT):
+        if not _is_number(self.omega):
+            raise _wrong("omega", self.omega, "is no number of [0, 0.5)")
+        if not 0 <= self.omega < OMEGA_LIMIT:
             raise _wrong(
                 "omega", self.omega, "is outside [0, 0.5): two boundaries might be drawn in one "
                 "place",
             )  # fmt: skip
-        if type(self.seed) is not int or self.seed < 0:
+        if not _is_whole(self.seed) or self.seed < 0:
             raise _wrong("seed", self.seed, "is no whole number of 0 or more")
+        rows, columns = self.grid
+        plain = {"depth": float(self.depth) + 0.0, "grid": (int(rows), int(columns))}
+        for name, value in (plain | {"omega": float(self.omega), "seed": int(self.seed)}).items():
+            object.__setattr__(self, name, value)
 
     @property
     def parts(self) -> int:
@@ -106,7 +113,20 @@ def parse_splitting(text: str, seed: int = 0) -> tuple[Splitting, str]:
             given[name] = _read(name, value)
         else:
             raise ConfigError(f"split: {word!r} means nothing", code="OOC-170", fix=FIX)
-    return Splitting(**given), fit
+    how = Splitting(**given)
+    if fit:
+        expect_free(how)
+    return how, fit
+
+
+def expect_free(how: Splitting) -> None:
+    """Raises ConfigError where a depth or a grid is given beside a budget that chooses both."""
+    usual = Splitting()
+    if (how.depth, how.grid) != (usual.depth, usual.grid):
+        raise ConfigError(
+            f"split: {how} beside a budget to fit, which chooses depth and grid", code="OOC-170",
+            fix="fit=4GiB without depth and grid, or depth and grid without fit",
+        )  # fmt: skip
 
 
 def _read(name: str, value: str) -> Any:
@@ -127,9 +147,11 @@ _READ: Mapping[str, Callable[[str], Any]] = MappingProxyType(
 
 
 def _is_number(value: object) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return math.isfinite(value)
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def _wrong(name: str, value: object, why: str) -> ConfigError:

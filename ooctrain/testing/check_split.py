@@ -2,7 +2,8 @@
 
 A split changes the results of a network, so no law compares its numbers with the unsplit ones,
 except where windows do not overlap. The laws are: sizes add up, a row of the image reaches one part
-only and none is lost, randomness is a function of seed and step, and evaluation is whole. Steps are
+only and none is lost, statistics are those of a part, randomness is a function of seed and step,
+and evaluation is whole. Steps are
 run by the definitions in float64, and a row reaches every value that changes with it. The argument
 is a function called as `oc.split`; the result is the number of networks that it split, or a
 `SplitFailure` that names the law and the network. Read next: `split_networks.py`, which draws the
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from types import MappingProxyType
 from typing import Any
 
@@ -113,6 +115,27 @@ def kernel_is_stride(split: Splitter, rng: random.Random) -> str:
     return f"{net}: {', '.join(wrong)} differ" if wrong else ""
 
 
+def statistics_are_of_parts(split: Splitter, rng: random.Random) -> str:
+    """Windows that do not overlap: running statistics are moved as by calls of the unsplit network
+    with one patch of the images after the other, row by row.
+    """
+    net = random_network(rng, "counted")
+    step = _traced(_made(split, net, rng, depth=1.0, step=rng.randrange(STEPS)), net)
+    values = _values(step, 3)
+    found = run_trace(step, values, SCALARS, "reference")
+    states = [name for name, _ in net.model.named_buffers()]
+    n, channels, height, width = net.shape
+    rows, columns = height // net.grid[0], width // net.grid[1]
+    part = trace(net.model, (n, channels, rows, columns), sum_of_squares, threads=1)
+    held = _values(part, 3) | {name: values[name] for name in net.model.state_dict()}
+    for i, j in product(range(0, height, rows), range(0, width, columns)):
+        held["input"] = values["input"][:, :, i : i + rows, j : j + columns]
+        after = run_trace(part, held, SCALARS, "reference")
+        held |= {name: after[name] for name in states}
+    wrong = [name for name in states if not np.allclose(found[name], held[name], rtol=1e-9)]
+    return f"{net}: {', '.join(wrong)} differ" if wrong else ""
+
+
 def evaluation_is_whole(split: Splitter, rng: random.Random) -> str:
     """Evaluation is that of the model itself, and so are parameters and their names."""
     net = random_network(rng, "windows", "norm", "residual")
@@ -205,6 +228,7 @@ SPLIT_LAWS: Mapping[str, SplitLaw] = MappingProxyType(
         "sizes add up": sizes_add_up,
         "parts are independent": parts_are_independent,
         "kernel is stride": kernel_is_stride,
+        "statistics are of parts": statistics_are_of_parts,
         "evaluation is whole": evaluation_is_whole,
         "one patch is the model": one_patch_is_the_model,
         "chance is a function": chance_is_a_function,

@@ -2,8 +2,9 @@
 
 A `SplitNetwork` is a model, images and a grid, drawn at random from the given kinds. Each kind
 exercises one feature: "windows" all kernels, strides and paddings with k >= s, "tiling" those with
-k = s, "residual" a block whose shortcut skips rows, "norm" statistics of parts, "chain" and "wide"
-plain 3 x 3 convolutions, "wide" with room for many boundaries. Read next: `check_split.py`.
+k = s, "counted" a norm among such windows, "residual" a block whose shortcut skips rows, "norm"
+statistics of parts, "chain" and "wide" plain 3 x 3 convolutions, "wide" with room for many
+boundaries. Read next: `check_split.py`.
 """
 
 from __future__ import annotations
@@ -55,6 +56,8 @@ def random_network(rng: random.Random, *kinds: str) -> SplitNetwork:
     channels, grid = rng.randint(1, 2), (rng.randint(2, 3), rng.randint(1, 2))
     if kind == "tiling":
         return _tiling(rng, channels, grid)
+    if kind == "counted":
+        return _counted(rng, channels, grid)
     height = rng.randint(24, 31) if kind in ("wide", "residual") else rng.randint(20, 30)
     if kind == "windows":
         layers = [_window(rng, channels), *(_window(rng, 2, 0.3) for _ in range(rng.randint(0, 1)))]
@@ -88,3 +91,11 @@ def _tiling(rng: random.Random, channels: int, grid: tuple[int, int]) -> SplitNe
     layers += [nn.Conv2d(2, 2, 1)]
     side = first * second * rng.randint(3, 4)
     return SplitNetwork(nn.Sequential(*layers), (2, channels, side, side), grid)
+
+
+def _counted(rng: random.Random, channels: int, grid: tuple[int, int]) -> SplitNetwork:
+    """A norm among windows side by side, on images that can only be cut into equal patches."""
+    size = rng.randint(1, 3)
+    layers = [nn.Conv2d(channels, 2, size, size), nn.BatchNorm2d(2), nn.MaxPool2d(2)]
+    rows, columns = (2 * 2 * size * parts for parts in grid)
+    return SplitNetwork(nn.Sequential(*layers), (2, channels, rows, columns), grid)

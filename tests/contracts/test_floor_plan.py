@@ -253,7 +253,7 @@ def test_imports_are_statements_but_where_a_name_is_computed():
 
 
 WAYS = {
-    "import ooctrain as oc\ndef f(m): return oc.split(m)": {"split.model"},
+    "import ooctrain as oc\ndef f(m): return oc.split(m)": {"api"},
     "import ooctrain\nclass A(ooctrain.nn.Module): pass": {"nn"},
     "import ooctrain.sched.verify\nooctrain.Trainer": {"sched.verify", "train"},
     "from ooctrain import plan, nn": {"api", "nn"},

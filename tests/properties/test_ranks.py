@@ -6,6 +6,7 @@ has come; `tests/unit/test_mpi.py` has processes.
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from support.rank_runs import (
 
 import ooctrain as oc
 from ooctrain import nn
+from ooctrain.distributed import ranks as ranks_of_all
 from ooctrain.distributed.exchange import Exchange
 from ooctrain.errors import ConfigError, RanksDiffer, TrainingStopped
 from ooctrain.step.network import Message
@@ -244,15 +246,46 @@ def _network(trainer, data):
     trainer.model.drop = oc.nn.Flatten()
 
 
+class _Package:
+    """The package as a rank sees it that another version of the library was installed for."""
+
+    def __init__(self, versions: dict[int, str]):
+        self._versions = versions
+
+    @property
+    def __version__(self) -> str:
+        return self._versions.get(threading.get_ident(), oc.__version__)
+
+
+def check_named(change, word) -> None:
+    """The first step ends on all ranks with an error that says who has what."""
+    error = differing(change)
+    assert isinstance(error, RanksDiffer)
+    assert "rank 1" in str(error)
+    assert word in str(error)
+
+
 @pytest.mark.parametrize(
     ("change", "word"),
     [(_rate, "optimizer"), (_network, "model"), (_shape, "batch")],
 )
 def test_ranks_that_differ_are_named(change, word):
-    error = differing(change)
-    assert isinstance(error, RanksDiffer)
-    assert "rank 1" in str(error)
-    assert word in str(error)
+    check_named(change, word)
+
+
+def check_versions(monkeypatch) -> None:
+    """A rank of another version is found before anything is computed, and named with both."""
+    versions: dict[int, str] = {}
+    monkeypatch.setattr(ranks_of_all, "ooctrain", _Package(versions))
+
+    def older(trainer, data):
+        versions[threading.get_ident()] = "0.0.9"
+
+    check_named(older, f"rank 1: version 0.0.9, rank 0: {oc.__version__}")
+
+
+def test_ranks_of_another_version_are_named(monkeypatch):
+    check_versions(monkeypatch)
 
 
 def test_other_weights_are_found():

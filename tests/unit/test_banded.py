@@ -183,6 +183,20 @@ def test_it_plans_below_the_least_budget_of_the_untiled_step() -> None:
     oc.verify(plan, original, budget)
 
 
+def test_an_evaluation_is_planned_below_the_least_budget_of_its_untiled_step() -> None:
+    """It stores nothing for a backward pass; what a single call needs is what bands make less."""
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1),
+        nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 2, 3, padding=1),
+    )  # fmt: skip
+    step = oc.trace(model, (4, 3, 32, 32), loss=None, threads=1, training=False)
+    whole = trace_minimum_bytes(step)
+    for planner in ("banded", "auto"):
+        plan = oc.plan(step, whole // 3, planner=planner)
+        assert any(name.startswith(("bands", "tile")) for name in plan.rewrites)
+        assert plan.peak_bytes <= whole // 3
+
+
 def test_its_minimum_is_its_minimum() -> None:
     _, trace = step(16)
     banded = Banded()

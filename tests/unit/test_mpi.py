@@ -49,7 +49,7 @@ def run(command: list[str]) -> subprocess.CompletedProcess[str]:
 
 @with_mpi
 @pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_train_verifies_on_ranks_and_goes_on_on_one(count, tmp_path):
+def test_train_verifies_on_ranks_and_goes_on_on_one(count, tmp_path, capsys):
     path = str(tmp_path / "run.safetensors")
     words = [*TRAIN, "--budget", "60%", "--planner", "belady", "--checkpoint", path]
     done = on_processes(count, "-m", "mpi4py", "-m", "ooctrain", *words, "--verify")
@@ -57,7 +57,10 @@ def test_train_verifies_on_ranks_and_goes_on_on_one(count, tmp_path):
     assert "the same bits as in-core" in done.stdout
     assert f"{count}, each with {16 // count} of 16 images" in done.stdout
     assert done.stdout.count("training ") == 1, "one rank prints"
-    assert main([*TRAIN[:5], "3", *TRAIN[6:], "--resume", path]) == 0
+    resumed = [*TRAIN[:5], "3", *TRAIN[6:], "--resume", path]
+    assert main([*resumed, "--verify"]) == 2  # one rank cannot do the first steps' sums again
+    assert f"steps that were done by {count} ranks" in capsys.readouterr().err
+    assert main(resumed) == 0
 
 
 TILED = """
@@ -143,6 +146,28 @@ def test_ranks_that_were_given_another_seed_are_named():
     assert done.returncode == 1
     assert done.stderr.count("OOC-330") == 1
     assert "rank 1: seed 1, rank 0: 0" in done.stderr
+
+
+#: The library as another version, on the rank that runs this.
+OTHER_VERSION = """
+import sys
+import ooctrain
+ooctrain.__version__ = "0.0.9"
+from ooctrain.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@with_mpi
+@pytest.mark.slow
+def test_ranks_of_another_version_are_named_before_anything_is_planned():
+    own = ["-n", "1", sys.executable, "-m", "ooctrain", *TRAIN]
+    other = ["-n", "1", sys.executable, "-c", OTHER_VERSION, *TRAIN]
+    done = run([launcher(), *own, ":", *other])
+    assert done.returncode == 1
+    assert done.stderr.count("OOC-330") == 1
+    assert "rank 1: version 0.0.9, rank 0: " in done.stderr
+    assert "training " not in done.stdout
 
 
 @with_mpi

@@ -63,6 +63,9 @@ BUGS = {
         exchange.Exchange, "_sum", "np.add(total, part, out=total)",
         "np.add(part, part, out=total)",
     ),
+    "ranks of another version train along": RankBug(
+        ranks.Ranks, "agree", '"version": ooctrain.__version__', "",
+    ),
     "no rank compares what it was given": RankBug(
         ranks.Ranks, "agree", "if self.count == 1:", "if self.count >= 1:",
     ),

@@ -18,15 +18,15 @@ BUGS = list(ZOO.BUGS)
 def test_bug(bug: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     ZOO.plant_bug(monkeypatch, bug)
     with pytest.raises((AssertionError, OoctrainError)):
-        check_everything(tmp_path)
+        check_everything(tmp_path, monkeypatch)
 
 
 @pytest.mark.slow
-def test_without_a_bug_the_laws_hold(tmp_path: Path):
-    check_everything(tmp_path)
+def test_without_a_bug_the_laws_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    check_everything(tmp_path, monkeypatch)
 
 
-def check_everything(folder: Path) -> None:
+def check_everything(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All laws; the cheapest first."""
     LAWS.check_sums(3, seed=1)
     LAWS.check_sums(5, seed=2)
@@ -34,4 +34,5 @@ def check_everything(folder: Path) -> None:
     LAWS.check_same_bits(4, 600, 1, {})
     LAWS.check_masks()
     LAWS.check_bad_loss()
-    LAWS.test_ranks_that_differ_are_named(LAWS._rate, "optimizer")
+    LAWS.check_named(LAWS._rate, "optimizer")
+    LAWS.check_versions(monkeypatch)

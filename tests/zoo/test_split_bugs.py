@@ -34,7 +34,8 @@ BUGS = {
         "(low, high) if low <= (high := upper_bound(window, output)) else (low + 1, low + 1)",
     ),
     "evaluation with the split": (
-        model.SplitModel, "forward", "self.training and self.how.splits", "self.how.splits",
+        model.SplitModel, "forward",
+        "self.how.splits and (self.training or self.tested_in_patches)", "self.how.splits",
     ),
     "omega = 0.5 is accepted": (
         settings.Splitting, "__post_init__", "self.omega < OMEGA_LIMIT",
@@ -78,8 +79,7 @@ BUGS = {
         "[max(0, begin), max(0, end)]",
     ),
     "depth 0 splits": (
-        model.SplitModel, "forward", "self.training and self.how.splits",
-        "self.training and self.how.parts > 1",
+        model.SplitModel, "forward", "self.how.splits and", "self.how.parts > 1 and",
     ),
     "never deeper than asked": (
         model.SplitModel, "_joint", "abs(joint.convolutions / total - self.how.depth)",
@@ -91,6 +91,7 @@ ALONE = {
     "sizes add up": "max pooling pads each part as it pads the image",
     "parts are independent": "a shortcut is cut elsewhere than the branch beside it",
     "kernel is stride": "masks of dropout begin anew in each patch",
+    "statistics are of parts": "running statistics count the pixels of the whole image",
     "evaluation is whole": "evaluation with the split",
     "one patch is the model": "depth 0 splits",
     "chance is a function": "the step is forgotten",

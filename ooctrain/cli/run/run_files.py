@@ -15,7 +15,7 @@ from ooctrain.cli.options import Workload
 from ooctrain.cli.run.run_record import RunOptions, TrainingRun
 from ooctrain.cli.schedules import depends_on_the_end
 from ooctrain.data import DataLoader
-from ooctrain.errors import CheckpointError
+from ooctrain.errors import CheckpointError, ConfigError
 from ooctrain.execution.checkpoint import RunState, expect_writable, older_than
 from ooctrain.optim import LRScheduler
 from ooctrain.plugins import parse_spec
@@ -52,7 +52,7 @@ def save_run(run: TrainingRun, loader: DataLoader, schedule: LRScheduler) -> Non
         data=position,
         schedule={**schedule.state_dict(), "lr": schedule.get_last_lr()},
         config=config_of(run.options),
-        history={"losses": run.record.losses},
+        history={"losses": run.record.losses, "ranks": sorted({*run.record.ranks, _ranks_of(run)})},
     )
     run.trainer.save(path, state)
     run.record.saved += 1
@@ -67,6 +67,30 @@ def restore_run(
     path = str(run.options.extent.resume_path)
     _restore(schedule, before.schedule, path)
     run.record.losses += _numbers(before.history.get("losses", []), "losses", path)
+    run.record.ranks = _ranks_before(run, before)
+
+
+def expect_comparable(run: TrainingRun, before: RunState | None) -> None:
+    """Raises ConfigError: --verify runs all steps again as they are done now, and some of those
+    before were done by another number of ranks, whose bits are others."""
+    earlier = [] if before is None else _ranks_before(run, before)
+    others = [n for n in earlier if n != _ranks_of(run)]
+    if others:
+        raise ConfigError(
+            f"--verify cannot compare steps that were done by {others[0]} ranks with those of "
+            f"{_ranks_of(run)}", numbers="sums of other parts round otherwise",
+            fix=f"--ranks {others[0]}, or no --verify",
+        )  # fmt: skip
+
+
+def _ranks_before(run: TrainingRun, before: RunState) -> list[int]:
+    """The numbers of ranks that did the steps before; files of old say nothing of them."""
+    path = str(run.options.extent.resume_path)
+    return [int(n) for n in _numbers(before.history.get("ranks", []), "ranks", path)]
+
+
+def _ranks_of(run: TrainingRun) -> int:
+    return 1 if run.trainer.ranks is None else run.trainer.ranks.count
 
 
 def _restore(schedule: LRScheduler, state: Mapping[str, Any], path: str) -> None:

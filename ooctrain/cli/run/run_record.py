@@ -59,6 +59,7 @@ class RunRecord:
         test_loss, test_accuracy: on the test part, the last time; None where there is none.
         tested_at: steps done then.
         saved: checkpoints written.
+        ranks: the numbers of ranks that did steps before a resume.
         identical_to_incore: None where it was not asked for.
         incore_step_us: wall-clock times of the in-core run's steps.
         incore_timelines: of its last steps.
@@ -75,6 +76,7 @@ class RunRecord:
     test_accuracy: float | None = None
     tested_at: int | None = None
     saved: int = 0
+    ranks: list[int] = field(default_factory=list)
     identical_to_incore: bool | None = None
     incore_step_us: list[float] = field(default_factory=list)
     incore_timelines: deque[Timeline] = field(default_factory=deque)

@@ -143,8 +143,11 @@ def tilings_of(operators: Operators, times: OperatorTimes, machine: Machine) -> 
         ("borders", lean),
         ("all", movable),
     )
-    lasting = lasting_bytes(operators)
-    most = lasting + sum(_stored_bytes(operators, i) for i in range(len(operators.calls)))
+    lasting, places = lasting_bytes(operators), range(len(operators.calls))
+    most = lasting + sum(_stored_bytes(operators, i) for i in places)
+    if not any(call.phase == "backward" for call in operators.trace.calls):
+        # An evaluation stores nothing; what its calls need one by one is all that it has.
+        most = lasting + max((_room_bytes(operators, i) for i in places), default=0)
     found: dict[tuple[str, ...], Offer] = {}
     for limit in _limits(most):
         for moves, kind in kinds:
