@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
 import shlex
 import subprocess
 import sys
+from collections import Counter
 
 import click
 import pytest
 from support.quick import quick
 
+from ooctrain import cli
 from ooctrain.cli import COMMANDS, command_line, exit_status, main
 from ooctrain.cli.values import PositiveNumber, WholeNumber
 from ooctrain.errors import ConfigError, DoesNotFit, Infeasible, OutOfDeviceMemory, TransferError
+from ooctrain.execution import compose
+from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.step import presets as machines
 
 SMALL = ["lenet", "--batch", "8", "--threads", "1"]
@@ -215,12 +220,36 @@ def test_whoever_reads_the_numbers_finds_why_there_are_none(
         (tmp_path / "a.json").unlink()
 
 
-@pytest.mark.parametrize("command", ["plan", "simulate"])
-def test_the_numbers_of_a_command_that_is_interrupted_say_so(run, tmp_path, monkeypatch, command):
+def test_a_plan_rewrites_its_step_once_and_writes_the_list_in_core_twice(run, monkeypatch):
+    """Besides the verifier, which does it again. Processor time varies, this does not."""
+    done = Counter()
+    for owner, name in ((compose, "rewritten_with_remarks"), (KeepAll, "plan")):
+
+        def counted(*given, name=name, function=getattr(owner, name), **options):
+            done[name] += 1
+            return function(*given, **options)
+
+        monkeypatch.setattr(owner, name, counted)
+    assert run("plan", *SMALL)[0] == 0
+    assert done == {"rewritten_with_remarks": 1, "plan": 2}
+
+
+def test_garbage_is_collected_again_after_a_command_is_loaded(run, monkeypatch):
+    seen = []
+    load = cli.import_module
+    monkeypatch.setattr(cli, "import_module", lambda name: seen.append(gc.isenabled()) or load(name))
+    run("plan", "--help")
+    assert (seen, gc.isenabled()) == ([False], True)
+
+
+@pytest.mark.parametrize(("command", "asks"), [("plan", "plan_step"), ("simulate", "make_plan")])
+def test_the_numbers_of_a_command_that_is_interrupted_say_so(
+    run, tmp_path, monkeypatch, command, asks
+):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(f"ooctrain.cli.{command}.make_plan", interrupted)
+    monkeypatch.setattr(f"ooctrain.cli.{command}.{asks}", interrupted)
     path = tmp_path / "a.json"
     status, _, err = run(command, *SMALL, "--budget", "1GiB", "--json", str(path))
     assert (status, err.strip()) == (1, "ooctrain: interrupted")
