@@ -120,11 +120,11 @@ def plan(
         Infeasible: the planner finds no schedule; it carries the planner's minimum.
         DoesNotFit: it finds one, but not one that the allocator places within the budget.
         ScheduleError: the planner returned an illegal schedule.
-        ConfigError: an unknown name or a budget that is none.
+        ConfigError: an unknown name or an invalid budget.
     """
     if not isinstance(granule, Granule):
         raise ConfigError(
-            f"{granule!r} is no granule", code="OOC-105", fix="oc.Granule(65536, True)"
+            f"{granule!r} is not a granule", code="OOC-105", fix="oc.Granule(65536, True)"
         )
     if allocator is not None:
         if granule != BYTES:
@@ -132,7 +132,7 @@ def plan(
                 f"allocator {allocator!r} has a granule of its own", code="OOC-105",
                 fix="give granule or allocator",
             )  # fmt: skip
-        parse_budget(budget)  # None, which `Settings` takes for in-core, is no budget here
+        parse_budget(budget)  # None, which `Settings` takes for in-core, is not a budget here
         settings = Settings(
             budget, planner, allocator, trace.device, machine=machine, host_budget=host_budget,
             seed=seed, time_limit_s=time_limit_s, rewrites=tuple(rewrites),
@@ -157,7 +157,7 @@ def verify(
 
     Raises:
         ScheduleError: with `.rule` and `.index` of the first breach.
-        ConfigError: neither a plan nor a schedule, or a budget or machine that is none.
+        ConfigError: neither a plan nor a schedule, or an invalid budget or machine.
     """
     if not isinstance(plan, Plan | Schedule):
         raise ConfigError(
@@ -317,7 +317,7 @@ def execute(
         timeline = result.timeline
         if plan.schedule.granule == BYTES:
             # What the pure model grants is what was asked for; the allocator's own rounding of it
-            # is no part of the plan.
+            # is not a part of the plan.
             peak_bytes = session.allocator.stats().peak_requested_bytes
             timeline = replace(timeline, peak_bytes=peak_bytes)
         state = {name: session.read(trace.variable_by_name[name].id) for name in values}

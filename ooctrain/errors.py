@@ -291,7 +291,7 @@ class VmmUnavailable(DriverError):
 
 
 class DeviceUnavailable(DriverError):
-    """There is no GPU that can be used: no driver, an old one, no device, no compiler for it."""
+    """No usable GPU: no driver, an old one, no device, no compiler for it."""
 
     default_code = "OOC-152"
 

@@ -133,7 +133,7 @@ print(f"    {both:8.0f} us: the plan, {both / anything.makespan_us:.2f} times th
 
 # %% [markdown]
 # Below 1, and this is no mistake: that bound is about schedules that run every call once, and this
-# one does not. A bound without its class is no statement at all, so `covers` is printed with it.
+# one does not. A bound without its class is not a statement at all, so `covers` is printed with it.
 #
 # ## All bounds on one network
 #

@@ -60,7 +60,7 @@ class Pace:
             self._ends.popleft()  # the first step compiles and fills caches
 
     def pause(self) -> None:
-        """What lies before the next step is no part of it."""
+        """What lies before the next step is not a part of it."""
         self._ends.clear()
 
     @property

@@ -72,7 +72,7 @@ class _GranuleFile(msgspec.Struct):
         self.granule()
 
     def granule(self) -> Granule:
-        """The granule. Raises ConfigError: a size that is none."""
+        """The granule. Raises ConfigError: not a size."""
         return Granule(self.size_bytes, self.ranges, self.fixed_bytes)
 
 
@@ -123,11 +123,11 @@ def plan_from_json(data: Any, trace_fingerprint: str, name: str) -> tuple[PlanFi
         name: of the file, for errors.
 
     Raises:
-        ConfigError: it is no plan file of this version.
+        ConfigError: it is not a plan file of this version.
         PlanMismatch: it was made for another trace.
     """
     if not isinstance(data, Mapping) or data.get("version") != FORMAT_VERSION:
-        raise PLAN_FILE.refused(name, f"it is no object of version {FORMAT_VERSION}")
+        raise PLAN_FILE.refused(name, f"it is not an object of version {FORMAT_VERSION}")
     if data.get("trace_fingerprint") != trace_fingerprint:
         raise PlanMismatch(
             "this plan was made for another trace",

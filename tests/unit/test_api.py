@@ -173,7 +173,7 @@ def test_planners_as_class_object_and_what_is_none():
     trace = small_trace()
     with pytest.raises(ConfigError, match="not a Plan"):
         oc.plan(trace, "50%", planner=Nothing)
-    with pytest.raises(ConfigError, match="no planner"):
+    with pytest.raises(ConfigError, match="not a planner"):
         oc.plan(trace, "50%", planner=object())
     with pytest.raises(ConfigError, match="not a Plan"):
         oc.Trainer(small_model(), planner=Nothing(), budget="50%").step(*batch())

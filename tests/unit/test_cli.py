@@ -118,7 +118,7 @@ WRONG = {
         ["simulate", *SMALL, "--plan", "none.json"],
         "not a plan file: No such file or directory\n",
     ),
-    "no record": (["report", "none.json"], "no record: No such file or directory\n"),
+    "no record": (["report", "none.json"], "not a record: No such file or directory\n"),
     "no log": (["replay", "none.jsonl"], "cannot be read: No such file or directory\n"),
     "no assignment": (["grade", "none"], "no assignment is called 'none'\n"),
     "no calibration": (
@@ -134,17 +134,17 @@ WRONG = {
     "negative seed": (["plan", *SMALL, "--seed", "-1"], "--seed"),
     "parts that do not divide": (["plan", *SMALL, "--accumulate", "3"], "accumulate"),
     "unknown algorithm": (["plan", *SMALL, "--conv-algorithm", "fft"], "fft"),
-    "rate that is no number": (["train", *SMALL, "--lr", "nan"], "not a finite number above 0"),
+    "rate that is not a number": (["train", *SMALL, "--lr", "nan"], "not a finite number above 0"),
     "rate without an end": (["train", *SMALL, "--lr", "inf"], "not a finite number above 0"),
     "rate of nothing": (["train", *SMALL, "--lr", "0"], "not a finite number above 0"),
     "rate of words": (["train", *SMALL, "--lr", "fast"], "such as --lr 0.05"),
     "budget of no words": (["plan", *SMALL, "--budget", ""], "budget '' is not a size"),
     "budget in powers of ten": (["plan", *SMALL, "--budget", "1e9"], "is not a size"),
-    "budget that is no number": (["plan", *SMALL, "--budget", "nanGB"], "is not a size"),
+    "budget that is not a number": (["plan", *SMALL, "--budget", "nanGB"], "is not a size"),
     "budget of underscores": (["plan", *SMALL, "--budget", "1_000"], "is not a size"),
     "host budget below nothing": (["plan", *SMALL, "--host-budget", "-1"], "host budget '-1'"),
     "no words for data": (["train", *SMALL, "--data", ""], "no data set is called ''"),
-    "link that is no number": (["plan", *SMALL, "--link-bandwidth", "nan"], "link bandwidth"),
+    "link that is not a number": (["plan", *SMALL, "--link-bandwidth", "nan"], "link bandwidth"),
     "window of nothing": (["plan", *SMALL, "--planner", "window:size=0"], "finite number above 0"),
     "chunk of nothing": (["plan", *SMALL, "--allocator", "va:chunk=0"], "chunk 0"),
     "memory of the allocator": (
@@ -225,7 +225,9 @@ def test_a_plan_rewrites_its_step_once_and_writes_the_list_in_core_twice(run, mo
     done = Counter()
     for owner, name in ((compose, "rewritten_with_remarks"), (KeepAll, "plan")):
 
-        def counted(*given, name=name, function=getattr(owner, name), **options):
+        load = getattr(owner, name)
+
+        def counted(*given, name=name, function=load, **options):
             done[name] += 1
             return function(*given, **options)
 
@@ -237,7 +239,12 @@ def test_a_plan_rewrites_its_step_once_and_writes_the_list_in_core_twice(run, mo
 def test_garbage_is_collected_again_after_a_command_is_loaded(run, monkeypatch):
     seen = []
     load = cli.import_module
-    monkeypatch.setattr(cli, "import_module", lambda name: seen.append(gc.isenabled()) or load(name))
+
+    def watched(name):
+        seen.append(gc.isenabled())
+        return load(name)
+
+    monkeypatch.setattr(cli, "import_module", watched)
     run("plan", "--help")
     assert (seen, gc.isenabled()) == ([False], True)
 

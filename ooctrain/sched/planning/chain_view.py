@@ -11,7 +11,7 @@ promises memory that the trace does not have.
 
 Source: paper 002, sections 3.1 and 6.1 ("grouping each non-linear part of the graph in a virtual
 layer"). Departures: x_{i+1} is all that stage i leaves for backward, not its output alone; a value
-that no backward call reads is no cut (docs/errata.md, wording of 002), so that a convolution and
+that no backward call reads is not a cut (docs/errata.md, wording of 002), so that a convolution and
 its ReLU are one stage; the loss belongs to B_L. Read next: `sched/planners/greedy.py`,
 `sched/planners/dynprog/dynprog.py`.
 """
@@ -190,7 +190,7 @@ def _granted_bytes(trace: Trace, variables: Iterable[int], granule: Granule) -> 
 def _movable(trace: Trace, turn: int) -> frozenset[int]:
     """What a chain may offload or be cut at: touched forward, and not updated by the step.
 
-    A persistent value counts where forward and backward calls read it and it is no parameter: the
+    A persistent value that is not a parameter counts where forward and backward calls read it: the
     x_0 of `oc.chain`.
     """
     return frozenset(
