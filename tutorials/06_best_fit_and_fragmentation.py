@@ -239,6 +239,8 @@ lesson.reveal("GiB usable with best fit", usable)
 #
 # ## Exercises
 #
+# `python 06_best_fit_and_fragmentation.py --check 1 ANSWER` checks your answer to the first one.
+#
 # 1. An arena of 10 holds blocks of 3, 2 and 3 (as above). After freeing the first, in which order
 #    must requests for 2 and 3 come so that both fit? ("2,3", "3,2" or "both")
 # 2. "Worst fit" takes the *largest* hole. Blocks of 3 and 2 have been freed (not neighbours), and

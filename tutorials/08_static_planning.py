@@ -221,6 +221,8 @@ print(f"    planning {len(lives)} blocks took {(time.perf_counter() - started) *
 # %% [markdown]
 # ## Exercises
 #
+# `python 08_static_planning.py --check 1 ANSWER` checks your answer to the first one.
+#
 # 1. Three blocks of sizes 2, 1 and 3 live in [0, 2), [1, 4) and [3, 5). What is the lower bound?
 # 2. First fit in list order gives the third block of exercise 1 which offset?
 # 3. And with the largest first, what is the extent?

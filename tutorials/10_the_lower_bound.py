@@ -177,6 +177,8 @@ lesson.picture(
 #
 # ## Exercises
 #
+# `python 10_the_lower_bound.py --check 1 ANSWER` checks your answer to the first one.
+#
 # 1. A chain needs 50 bytes more than there is. The link moves 10 bytes per us, one way at a time;
 #    the computation takes 8 us. What is the bound of proposition 3, in us?
 # 2. Does `belady` get faster on the chain of eight stages if the link goes both ways at once?

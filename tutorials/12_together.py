@@ -166,6 +166,8 @@ lesson.reveal("combined: above the bound at 10 %", ratio["combined:evaluations=1
 # %% [markdown]
 # ## Exercises
 #
+# `python 12_together.py --check 1 ANSWER` checks your answer to the first one.
+#
 # 1. The link is twice as fast. What is the new price of a swapped byte, over the old one?
 # 2. Of two values the first takes 100 us and has 10 MB, the second 60 us and 3 MB. Which of them is
 #    dropped first? ("first", "second")

@@ -240,6 +240,8 @@ lesson.reveal("first step with another loss", first)
 #
 # ## Exercises
 #
+# `python 17_split_cnn.py --check 1 ANSWER` checks your answer to the first one.
+#
 # 1. A 5 x 5 convolution with padding 2, cut once between two rows: how many rows of its output
 #    differ?
 # 2. 16 rows are pooled 2 x 2 with stride 2. After how many of the 15 inner rows can one cut without

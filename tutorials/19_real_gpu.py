@@ -251,6 +251,8 @@ except oc.errors.OutOfDeviceMemory as error:
 # %% [markdown]
 # ## Exercises
 #
+# `python 19_real_gpu.py --check 1 ANSWER` checks your answer to the first one.
+#
 # 1. Memory comes in pieces of 2 MiB. How many MiB does a block of 5 MiB take?
 # 2. A link moves 50 GB/s. How many microseconds do 100 MB (10^8 bytes) take?
 # 3. May a mapping be taken away as soon as the last kernel that uses it has been queued? (True or

@@ -237,6 +237,8 @@ else:
 #
 # ## Exercises
 #
+# `python 21_reading_a_paper_critically.py --check 1 ANSWER` checks your answer to the first one.
+#
 # 1. How many input rows do 8 output rows of a 4 x 4 convolution with stride 2 read?
 # 2. By what must a tile be padded before a *minimum* of neighbours: 0, "inf" or "-inf"?
 # 3. A paper reports a speed-up of 1.2 over a baseline. Its step takes 3 times a lower bound. How

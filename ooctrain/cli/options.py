@@ -286,9 +286,12 @@ EXTENT_OPTIONS = (
     ),
     click.option("--steps", type=POSITIVE, help="Stop after this many steps in all."),
     file_option(
-        "--checkpoint", "checkpoint_path", text="Save a checkpoint after each epoch, on Ctrl-C and at the end."
+        "--checkpoint", "checkpoint_path",
+        text="Save here after each epoch, on Ctrl-C and at the end.",
     ),
-    click.option("--checkpoint-steps", type=POSITIVE, help="Also save after every this many steps."),
+    click.option(
+        "--checkpoint-steps", type=POSITIVE, help="Also save each time this many steps are done."
+    ),
     click.option(
         "--resume", "resume_path", metavar="FILE",
         help="Continue from a checkpoint, and save to it again.",
@@ -296,7 +299,8 @@ EXTENT_OPTIONS = (
 )  # fmt: skip
 RANK_OPTIONS = (
     click.option(
-        "--ranks", type=POSITIVE, help="Start this many processes; each takes a part of every batch."
+        "--ranks", type=POSITIVE,
+        help="Start this many processes; each trains on a part of every batch.",
     ),
     click.option(
         "--bucket", metavar="SIZE", default="1MiB", show_default=True,

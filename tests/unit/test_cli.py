@@ -224,7 +224,6 @@ def test_a_plan_rewrites_its_step_once_and_writes_the_list_in_core_twice(run, mo
     """Besides the verifier, which does it again. Processor time varies, this does not."""
     done = Counter()
     for owner, name in ((compose, "rewritten_with_remarks"), (KeepAll, "plan")):
-
         load = getattr(owner, name)
 
         def counted(*given, name=name, function=load, **options):
