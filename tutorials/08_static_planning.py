@@ -46,8 +46,8 @@ print(f"    {len(lives)} blocks; the longest life is that of {longest.tag}")
 # %% [markdown]
 # ## What no placement can beat
 #
-# At each moment some blocks are live. Their sum, at its largest, is a lower bound: nobody can
-# place them in less. It is the same number that the planner's ledger has as its peak.
+# At each moment some blocks are live. Their sum, at its largest, is a lower bound: no placement
+# needs less. It is the same number that the planner's ledger has as its peak.
 
 # %%
 lesson.cell("a lower bound")

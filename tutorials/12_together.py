@@ -191,7 +191,7 @@ for percent in (10, 25):
     together = ratio["combined:evaluations=1500", percent]
     assert 1 - 1e-9 <= together <= ratio["prefix:steps=8", percent] + 0.02
     assert together <= ratio["belady", percent]
-assert ratio["belady", 10] > 2.5, "whoever only swaps is far from the bound"
+assert ratio["belady", 10] > 2.5, "swapping alone is far from the bound"
 assert ratio["prefix:steps=8", 10] > 1.4 * ratio["combined:evaluations=1500", 10]
 assert ratio["combined:evaluations=1500", 10] < 1.2
 print("\nall asserts passed")

@@ -64,7 +64,7 @@ def in_patches(image, convs):
 
 
 def differing(count):
-    """Pixels that differ after so many layers, of an image without zeros."""
+    """Pixels that differ after this many layers, of an image without zeros."""
     image, convs = np.abs(digit) + np.float32(1), layers(count)
     difference = np.abs(whole(oc.tensor(image), convs) - in_patches(image, convs))
     return int((difference > 1e-3 * difference.max()).sum())

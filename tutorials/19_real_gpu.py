@@ -53,7 +53,7 @@ def usable_gpu():
     return gpu
 
 
-# Whoever opens a GPU while the fake is plugged in gets the fake; nothing else knows of it. Of the
+# While the fake is plugged in, code that opens a GPU gets it; nothing else knows of it. Of the
 # streams that can go on, it runs the one that was made last (`max`).
 plugged = ExitStack()
 gpu = usable_gpu()

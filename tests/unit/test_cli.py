@@ -301,7 +301,7 @@ number = 3
     ("arguments", "status", "hint"),
     [
         (["plan", "{own}:net"], 1, "your own code raised KeyError: 'weights'"),
-        (["plan", "{own}:wants"], 2, "takes depth, width"),
+        (["plan", "{own}:wants"], 2, "requires depth, width"),
         (["plan", *SMALL, "--planner", "{own}:Divides"], 1, "line 8, in plan"),
         (["plan", *SMALL, "--planner={own}:Divides"], 1, "division by zero"),
         (["plan", *SMALL, "--planner", "{own}:Changes"], 1, "FrozenInstanceError"),

@@ -120,4 +120,4 @@ def test_placement_says_how_far_it_is_from_the_least():
     assert placement("first-fit", 1280 << 10, 1 << 20) == (
         "first-fit reserves 1.25 MiB, 25.0 % above the minimum possible (1.00 MiB)"
     )
-    assert "0.0 % over" in placement("bump", 512, 0)
+    assert "0.0 % above" in placement("bump", 512, 0)
