@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ooctrain.engine.incore import initial_values
+from ooctrain.engine.module import Module
 from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.execution.compose import plan_step, rewritten
 from ooctrain.execution.planners import as_planner
@@ -38,12 +38,9 @@ from ooctrain.split.settings import Splitting, coarser, parse_splitting
 from ooctrain.step.blocks import put_together
 from ooctrain.step.machine import Machine
 from ooctrain.step.presets import machine as find_machine
-from ooctrain.step.trace import Trace
+from ooctrain.step.trace import Trace, checked_trace
 from ooctrain.tracing import trace as traced
 from ooctrain.units import MAX_BYTES, format_bytes, parse_budget
-
-if TYPE_CHECKING:
-    from ooctrain.engine.module import Module
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +119,7 @@ def plan(
         ScheduleError: the planner returned an illegal schedule.
         ConfigError: an unknown name or an invalid budget.
     """
+    checked_trace(trace)
     if not isinstance(granule, Granule):
         raise ConfigError(
             f"{granule!r} is not a granule", code="OOC-105", fix="oc.Granule(65536, True)"
@@ -159,14 +157,15 @@ def verify(
         ScheduleError: with `.rule` and `.index` of the first breach.
         ConfigError: neither a plan nor a schedule, or an invalid budget or machine.
     """
-    if not isinstance(plan, Plan | Schedule):
-        raise ConfigError(
-            f"{type(plan).__name__} is neither a Plan nor a Schedule",
-            code="OOC-104",
-            fix="oc.verify(oc.plan(...), trace, budget)",
-        )
+    _checked_list(plan, "oc.verify(oc.plan(...), trace, budget)")
     where = None if machine is None else find_machine(machine)
-    laws.verify(plan, original_trace, budget, where, rewrites=REWRITES)
+    laws.verify(plan, checked_trace(original_trace), budget, where, rewrites=REWRITES)
+
+
+def _checked_list(given: object, fix: str) -> None:
+    if not isinstance(given, Plan | Schedule):
+        what = f"{type(given).__name__} is neither a Plan nor a Schedule"
+        raise ConfigError(what, code="OOC-104", fix=fix)
 
 
 def simulate(
@@ -179,8 +178,9 @@ def simulate(
         trace: that the schedule runs, so a plan's `.trace`.
         machine: name, `Machine`, or None for the saved calibration or "cpu-generic".
     """
+    _checked_list(schedule, "oc.simulate(plan, plan.trace, machine)")
     listed = schedule.schedule if isinstance(schedule, Plan) else schedule
-    return simulated(listed, trace, find_machine(machine))
+    return simulated(listed, checked_trace(trace), find_machine(machine))
 
 
 def lower_bound(
@@ -190,7 +190,7 @@ def lower_bound(
     which class).
     """
     return bounds.lower_bound(
-        trace, resolve_budget(trace, budget, BYTES), find_machine(machine), recompute
+        checked_trace(trace), resolve_budget(trace, budget, BYTES), find_machine(machine), recompute
     )
 
 
@@ -254,6 +254,7 @@ def load_plan(path: str, trace: Trace, rewrites: Sequence[str] = ()) -> Plan:
         PlanMismatch: it belongs to another trace.
         ConfigError: not there, not a plan file, or it names other files.
     """
+    checked_trace(trace)
     data = PLAN_FILE.plain(path)
     of_a_plan = isinstance(data, dict) and "trace_fingerprint" in data
     if not of_a_plan or not isinstance(data.get("rewrites", []), list):
@@ -294,6 +295,12 @@ def execute(
             f"{type(plan).__name__} is not a Plan",
             code="OOC-104",
             fix="oc.execute(oc.plan(...), model, (x, y))",
+        )
+    if not isinstance(model, Module):
+        raise ConfigError(
+            f"{type(model).__name__} is not a model",
+            code="OOC-106",
+            fix="oc.execute(plan, model, (x, y))",
         )
     if "loss" not in plan.trace.outputs:
         raise ConfigError(

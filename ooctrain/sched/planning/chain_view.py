@@ -30,7 +30,7 @@ from ooctrain.sched.schedule import BYTES, Granule
 from ooctrain.step.chain import NS_PER_US, chain
 from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.presets import machine as find_machine
-from ooctrain.step.trace import Trace
+from ooctrain.step.trace import Trace, checked_trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ def chain_view(
     Cost: O(stages x uses).
     """
     where = find_machine(machine)
-    turn = turning_point(trace)
+    turn = turning_point(checked_trace(trace))
     movable = _movable(trace, turn)
     cuts = [0, *_cuts(trace, movable, turn), turn]
     forward = [range(lo, hi) for lo, hi in pairwise(cuts)]
