@@ -380,7 +380,7 @@ def test_a_piece_is_a_multiple_of_the_granularity(driver, piece):
 
 
 def test_a_budget_without_a_whole_piece_is_refused(driver):
-    with pytest.raises(ConfigError, match="not whole piece"):
+    with pytest.raises(ConfigError, match="no whole piece"):
         DriverMemory(driver, PAGE - 1)
 
 
