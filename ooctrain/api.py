@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Unpack
+from typing import Unpack
 
 import numpy as np
 
 from ooctrain.engine.incore import initial_values
+from ooctrain.engine.module import Module
 from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.execution.compose import plan_step, rewritten
 from ooctrain.execution.division import prepare_within
@@ -28,7 +29,7 @@ from ooctrain.rewrite import REWRITES, apply_rewrites
 from ooctrain.sched import verify as laws
 from ooctrain.sched.bounds import closed as bounds
 from ooctrain.sched.budget import resolve_budget, resolve_host_budget, trace_minimum_bytes
-from ooctrain.sched.plan_schema import PLAN_FILE
+from ooctrain.sched.plan_schema import rows_of_file
 from ooctrain.sched.planning.planner import TIME_LIMIT_S, Planner
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, LowerBound, Plan, Schedule
@@ -39,12 +40,9 @@ from ooctrain.split.settings import Splitting, coarser, expect_free, parse_split
 from ooctrain.step.blocks import put_together
 from ooctrain.step.machine import Machine
 from ooctrain.step.presets import machine as find_machine
-from ooctrain.step.trace import Trace
+from ooctrain.step.trace import Trace, checked_trace
 from ooctrain.tracing import trace as traced
 from ooctrain.units import format_bytes, parse_budget
-
-if TYPE_CHECKING:
-    from ooctrain.engine.module import Module
 
 #: Steps with drawn boundaries that a split must fit; others may need a little more.
 STEPS_FITTED = 8
@@ -127,20 +125,21 @@ def plan(
         Infeasible: the planner finds no schedule; it carries the planner's minimum.
         DoesNotFit: it finds one, but not one that the allocator places within the budget.
         ScheduleError: the planner returned an illegal schedule.
-        ConfigError: an unknown name or a budget that is none.
+        ConfigError: an unknown name or an invalid budget.
     """
+    checked_trace(trace)
     if not isinstance(granule, Granule):
         raise ConfigError(
-            f"{granule!r} is no granule", code="OOC-105", fix="oc.Granule(65536, True)"
+            f"{granule!r} is not a granule", code="OOC-105", fix="oc.Granule(65536, True)"
         )
+    if memory is None:
+        parse_budget(budget)  # type: ignore[arg-type]  # None means in-core elsewhere, not here
     if allocator is not None or memory is not None:
         if granule != BYTES:
             raise ConfigError(
                 f"allocator {allocator or 'va'!r} has a granule of its own", code="OOC-105",
                 fix="give granule or allocator",
             )  # fmt: skip
-        if memory is None:
-            _expect_budget(budget)  # None, which `Settings` takes for in-core, is none here
         settings = Settings(
             budget, planner, allocator or "va", trace.device, machine=machine,
             host_budget=host_budget, seed=seed, time_limit_s=time_limit_s,
@@ -150,16 +149,10 @@ def plan(
     where = find_machine(machine)
     step = rewritten(trace, rewrites).pinned_for(granule)
     question = Question(
-        step.trace, step.bytes_of(_expect_budget(budget)), where, step.granule,
+        step.trace, step.bytes_of(budget), where, step.granule,  # type: ignore[arg-type]
         resolve_host_budget(step.trace, host_budget, where), seed, time_limit_s,
     )  # fmt: skip
     return plan_step(step, as_planner(planner), question)
-
-
-def _expect_budget(budget: int | str | None) -> int | str:
-    """The budget. Raises ConfigError: it is none."""
-    parse_budget(budget)  # type: ignore[arg-type]  # which says so of None
-    return budget  # type: ignore[return-value]
 
 
 def verify(
@@ -172,16 +165,17 @@ def verify(
 
     Raises:
         ScheduleError: with `.rule` and `.index` of the first breach.
-        ConfigError: neither a plan nor a schedule, or a budget or machine that is none.
+        ConfigError: neither a plan nor a schedule, or an invalid budget or machine.
     """
-    if not isinstance(plan, Plan | Schedule):
-        raise ConfigError(
-            f"{type(plan).__name__} is neither a Plan nor a Schedule",
-            code="OOC-104",
-            fix="oc.verify(oc.plan(...), trace, budget)",
-        )
+    _checked_list(plan, "oc.verify(oc.plan(...), trace, budget)")
     where = None if machine is None else find_machine(machine)
-    laws.verify(plan, original_trace, budget, where, rewrites=REWRITES)
+    laws.verify(plan, checked_trace(original_trace), budget, where, rewrites=REWRITES)
+
+
+def _checked_list(given: object, fix: str) -> None:
+    if not isinstance(given, Plan | Schedule):
+        what = f"{type(given).__name__} is neither a Plan nor a Schedule"
+        raise ConfigError(what, code="OOC-104", fix=fix)
 
 
 def simulate(
@@ -194,8 +188,9 @@ def simulate(
         trace: that the schedule runs, so a plan's `.trace`.
         machine: name, `Machine`, or None for the saved calibration or "cpu-generic".
     """
+    _checked_list(schedule, "oc.simulate(plan, plan.trace, machine)")
     listed = schedule.schedule if isinstance(schedule, Plan) else schedule
-    return simulated(listed, trace, find_machine(machine))
+    return simulated(listed, checked_trace(trace), find_machine(machine))
 
 
 def lower_bound(
@@ -205,7 +200,7 @@ def lower_bound(
     which class).
     """
     return bounds.lower_bound(
-        trace, resolve_budget(trace, budget, BYTES), find_machine(machine), recompute
+        checked_trace(trace), resolve_budget(trace, budget, BYTES), find_machine(machine), recompute
     )
 
 
@@ -334,17 +329,8 @@ def load_plan(path: str, trace: Trace, rewrites: Sequence[str] = ()) -> Plan:
         PlanMismatch: it belongs to another trace.
         ConfigError: not there, not a plan file, or it names other files.
     """
-    data = PLAN_FILE.plain(path)
-    of_a_plan = isinstance(data, dict) and "trace_fingerprint" in data
-    if not of_a_plan or not isinstance(data.get("rewrites", []), list):
-        raise PLAN_FILE.refused(str(path), "it has no trace_fingerprint and no list of rewrites")
-    names = data.get("rewrites", [])
-    for name in names:
-        if isinstance(name, str) and ".py:" in name and name not in rewrites:
-            raise ConfigError(
-                f"{path} would run the file of rewrite {name!r}", code="OOC-104",
-                fix=f"look at it, then load_plan(..., rewrites=[{name!r}]), or --rewrite {name}",
-            )  # fmt: skip
+    checked_trace(trace)
+    data, names = rows_of_file(path, rewrites)
     return Plan.from_json(data, apply_rewrites(trace, names), str(path))
 
 
@@ -375,6 +361,12 @@ def execute(
             code="OOC-104",
             fix="oc.execute(oc.plan(...), model, (x, y))",
         )
+    if not isinstance(model, Module):
+        raise ConfigError(
+            f"{type(model).__name__} is not a model",
+            code="OOC-106",
+            fix="oc.execute(plan, model, (x, y))",
+        )
     if "loss" not in plan.trace.outputs:
         raise ConfigError(
             "the plan's step has no loss", code="OOC-104",
@@ -397,7 +389,7 @@ def execute(
         timeline = result.timeline
         if plan.schedule.granule == BYTES:
             # What the pure model grants is what was asked for; the allocator's own rounding of it
-            # is no part of the plan.
+            # is not a part of the plan.
             peak_bytes = session.allocator.stats().peak_requested_bytes
             timeline = replace(timeline, peak_bytes=peak_bytes)
         state = {name: session.read(trace.variable_by_name[name].id) for name in values}

@@ -36,6 +36,8 @@ import difflib
 import re
 from collections.abc import Iterable
 
+#: How the numbers of an error begin that are names to choose from.
+KNOWN = "known: "
 # Tabs and newlines apart; a lone surrogate stands for a byte of a file's name that is no UTF-8.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
@@ -72,7 +74,9 @@ class OoctrainError(Exception):
         return printable("\n".join(lines))
 
     def _details(self) -> list[tuple[str, str]]:
-        return [("where", self.where), ("numbers", self.numbers), ("likely fix", self.fix)]
+        known = self.numbers.startswith(KNOWN)  # names, not numbers
+        label, text = ("known", self.numbers[len(KNOWN) :]) if known else ("numbers", self.numbers)
+        return [("where", self.where), (label, text), ("likely fix", self.fix)]
 
     def __reduce__(self):
         # Keyword-only arguments do not survive the default pickling of exceptions.
@@ -109,7 +113,7 @@ def unknown_name(
         f"{what} {name!r}",
         code="OOC-106",
         where=where,
-        numbers=f"known: {', '.join(choices)}",
+        numbers=f"{KNOWN}{', '.join(choices)}",
         fix=did_you_mean(name, choices) or otherwise,
     )
 
@@ -291,7 +295,7 @@ class VmmUnavailable(DriverError):
 
 
 class DeviceUnavailable(DriverError):
-    """There is no GPU that can be used: no driver, an old one, no device, no compiler for it."""
+    """No usable GPU: no driver, an old one, no device, no compiler for it."""
 
     default_code = "OOC-152"
 

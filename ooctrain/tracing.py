@@ -168,10 +168,10 @@ def trace(
     """
     algorithm = algorithm_for(device, conv_algorithm, allow_tf32)
     if threads is not None and threads < 1:
-        raise ConfigError(f"{threads} threads are none", code="OOC-106", fix="1 or more")
+        raise ConfigError(f"threads is {threads}", code="OOC-106", fix="threads=1 or more")
     if not isinstance(accumulate, Integral):
         raise ConfigError(
-            f"accumulate {accumulate!r} is no whole number", code="OOC-106", fix="accumulate=1"
+            f"accumulate {accumulate!r} is not a whole number", code="OOC-106", fix="accumulate=1"
         )
     shape = _batch_shape(input_shape)
     update = named_optimizer(optimizer, model) if training and optimizer is not None else None
@@ -326,7 +326,8 @@ def _batch_shape(input_shape: Sequence[int]) -> tuple[int, ...]:
     shape = tuple(input_shape) if isinstance(input_shape, Sequence) else ()
     if not shape or any(not isinstance(n, Integral) or n < 1 for n in shape):
         raise ShapeError(
-            f"{input_shape!r} is no shape of a batch", fix="images are (N, C, H, W), each 1 or more"
+            f"{input_shape!r} is not the shape of a batch",
+            fix="images are (N, C, H, W), each 1 or more",
         )
     return tuple(int(n) for n in shape)
 
@@ -360,7 +361,7 @@ def named_optimizer(optimizer: str | Optimizer, model: Module) -> Optimizer:
     """
     if not isinstance(model, Module):
         raise ConfigError(
-            f"{type(model).__name__} is no model", code="OOC-106",
+            f"{type(model).__name__} is not a model", code="OOC-106",
             fix="an oc.nn.Module, such as oc.models.build('resnet18')",
         )  # fmt: skip
     if isinstance(optimizer, Optimizer):
@@ -368,7 +369,7 @@ def named_optimizer(optimizer: str | Optimizer, model: Module) -> Optimizer:
         return optimizer
     if not isinstance(optimizer, str):
         raise ConfigError(
-            f"{optimizer!r} is no optimizer", code="OOC-106",
+            f"{optimizer!r} is not an optimizer", code="OOC-106",
             fix="oc.optim.SGD(model.parameters(), lr=0.1), or a name such as 'sgd'",
         )  # fmt: skip
     return get_optimizer(optimizer, model.parameters())

@@ -138,9 +138,9 @@ class Trainer:
             y: (N,) class numbers, or what the loss takes.
 
         Raises:
-            ShapeError: x or y is no array of real numbers, or does not fit.
-            TrainingStopped: the loss is no finite number. Parameters, buffers, optimizer slots and
-                the number of steps are as they were before, and training may go on.
+            ShapeError: x or y is not an array of real numbers, or does not fit.
+            TrainingStopped: the loss is not a finite number. Parameters, buffers, optimizer slots
+                and the number of steps are as they were before, and training may go on.
         """
         x, y = as_images(x), as_numbers(y, "target")
         prepared = self.prepare(x.shape, y.shape)

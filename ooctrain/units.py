@@ -35,7 +35,7 @@ def parse_bytes(text: str | int, *, what: str = "size", least_bytes: int = 1) ->
     """Bytes of "512MiB", "8GB" or 4096.
 
     Args:
-        least_bytes: 1: nothing is no size; 0: it is one.
+        least_bytes: 1: nothing is not a size; 0: it is one.
 
     Raises:
         ConfigError: not a whole number of bytes from the least to 2**62, or an unknown unit.
@@ -145,7 +145,7 @@ class Granule:
         fixed_bytes: always granted besides: the region of small objects, a constant in the ledger.
 
     Raises:
-        ConfigError: a size that is none.
+        ConfigError: not a size.
     """
 
     size_bytes: int = 1

@@ -1,9 +1,9 @@
 """The only file that a course edits: which planner, allocator, rewrite and split the laws are tried
 on.
 
-In: nothing. Out: what `pytest --pyargs ooctrain.laws`, called in this checkout, tries where
-none of `--planner`, `--allocator`, `--rewrite`, `--split` is given. Return a name, a name with
-parameters, "my_file.py:Mine", or an instance. Read next: `ooctrain/laws/plugin.py`.
+`pytest --pyargs ooctrain.laws`, called in this checkout, tries what is named here where none of
+`--planner`, `--allocator`, `--rewrite`, `--split` is given. Return a name, a name with parameters,
+"my_file.py:Mine", or an instance. Read next: `ooctrain/laws/plugin.py`.
 """
 
 from __future__ import annotations

@@ -163,6 +163,8 @@ print(f"    peak predicted {units.format_bytes(predicted)}, measured {units.form
 # %% [markdown]
 # ## Exercises
 #
+# `python 00_tour.py --check 1 ANSWER` checks your answer to the first one.
+#
 # 1. Which rule did the broken list violate? (its code, as printed above)
 # 2. How many bytes lie between the predicted and the measured peak?
 # 3. Plan the step with `planner="naive"`, which waits for every copy. How many times longer is its

@@ -209,6 +209,8 @@ before_relu_reads = [c.name for c in trace.calls if relu.ins[0] in c.ins and c.p
 #
 # ## Exercises
 #
+# `python 01_autograd_from_nothing.py --check 1 ANSWER` checks your answer to the first one.
+#
 # 1. The loss and the seed are computed from v3. Name a forward value of our tape that no later
 #    line reads.
 # 2. Add a rule for `add` to `GRADIENTS`: what are the gradients of a and b in y = a + b? (a tuple

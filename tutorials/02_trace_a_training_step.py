@@ -152,6 +152,8 @@ print(f"    {len(large.calls)} calls, traced in {seconds:.2f} s without allocati
 # %% [markdown]
 # ## Exercises
 #
+# `python 02_trace_a_training_step.py --check 1 ANSWER` checks your answer to the first one.
+#
 # 1. Which variable of LeNet rests longest? (its name)
 # 2. An update of SGD with momentum reads a "param", a "wgrad" (its gradient), and a variable of
 #    which third kind? (look at `trace.variables[v].kind` for each v in `call.ins`)

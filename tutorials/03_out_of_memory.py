@@ -177,6 +177,8 @@ print(f"    loss {small.loss:.6f} in {units.format_bytes(moved.peak_bytes)}; sam
 # %% [markdown]
 # ## Exercises
 #
+# `python 03_out_of_memory.py --check 1 ANSWER` checks your answer to the first one.
+#
 # 1. At which batch size does the minimum fall below a quarter of the peak? (try 32, 64, 128, 256)
 # 2. Which call is the witness of naive's minimum? (its name)
 # 3. Three blocks of 1 MiB are live in a best-fit arena of 4 MiB, at 0, 1 and 3 MiB. What is the

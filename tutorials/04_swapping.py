@@ -149,6 +149,8 @@ lesson.reveal("window / in-core, ResNet-50 over PCIe", results["window", "v100-p
 #
 # ## Exercises
 #
+# `python 04_swapping.py --check 1 ANSWER` checks your answer to the first one.
+#
 # 1. What is the least budget at which `window` still finds a schedule for the chain? (bytes; the
 #    error of a smaller budget tells)
 # 2. Give the slow machine a *shared* link (one transfer at a time, `link="shared"`). Is the

@@ -344,6 +344,8 @@ print(f"    in tiles {fits.makespan_us / 1e6:.2f} s, {slower:.2f} times what in-
 # %% [markdown]
 # ## Exercises
 #
+# `python 05_first_tiles.py --check 1 ANSWER` checks your answer to the first one.
+#
 # 1. How many input rows do 8 output rows of a 5 x 5 convolution with stride 2 read, away from
 #    borders?
 # 2. Through a chain of n 3 x 3 convolutions with stride 1, T output rows read how many input rows?

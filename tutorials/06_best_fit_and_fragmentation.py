@@ -222,25 +222,24 @@ print(f"    va served all {chunked.served} requests in 2 % more than the list ne
 
 # %%
 lesson.cell("how much of the memory can the planner use?")
-lesson.predict("GiB promised with best fit")
+lesson.predict("GiB usable with best fit")
 
 # %%
 rows = largest_budget("resnet50", 928, ("best-fit", "va:chunk=2MiB"))
 for row in rows:
-    promise, taken = (
-        units.format_bytes(row.budget_bytes),
-        units.format_bytes(row.reserved_bytes),
-    )
-    print(f"      {row.allocator:<14} {promise:>9} promised, {taken:>9} reserved")
+    budget, taken = units.format_bytes(row.budget_bytes), units.format_bytes(row.reserved_bytes)
+    print(f"      {row.allocator:<14} {budget:>9} usable, {taken:>9} reserved")
     print(f"{'':21}{row.images_per_s:.0f} images/s")
-promised = rows[0].budget_bytes / units.GIB
-lesson.reveal("GiB promised with best fit", promised)
+usable = rows[0].budget_bytes / units.GIB
+lesson.reveal("GiB usable with best fit", usable)
 
 # %% [markdown]
 # The memory that fragmentation takes away is memory that the scheduler cannot prefetch into, so
 # the step is slower too. `ooctrain reproduce fragmentation` does this for all batch sizes.
 #
 # ## Exercises
+#
+# `python 06_best_fit_and_fragmentation.py --check 1 ANSWER` checks your answer to the first one.
 #
 # 1. An arena of 10 holds blocks of 3, 2 and 3 (as above). After freeing the first, in which order
 #    must requests for 2 and 3 come so that both fit? ("2,3", "3,2" or "both")
@@ -290,7 +289,7 @@ assert best.external_share > 0.1
 assert tight.failure is not None
 assert "fragment" in tight.failure.text
 assert chunked.failure is None
-assert promised < 13
+assert usable < 13
 assert rows[1].budget_bytes > rows[0].budget_bytes
 assert rows[1].images_per_s > rows[0].images_per_s
 print("\nall asserts passed")

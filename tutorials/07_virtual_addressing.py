@@ -257,6 +257,8 @@ lesson.picture("07_chunks.svg", pictures.stacked_svg([table, curves]))
 #
 # ## Exercises
 #
+# `python 07_virtual_addressing.py --check 1 ANSWER` checks your answer to the first one.
+#
 # 1. What does a block of 100 KiB waste with chunks of 64 KiB, in KiB?
 # 2. An arena of 10 chunks holds three blocks of two and a half chunks each. How many chunks can the
 #    next block have?

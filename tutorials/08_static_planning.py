@@ -46,8 +46,8 @@ print(f"    {len(lives)} blocks; the longest life is that of {longest.tag}")
 # %% [markdown]
 # ## What no placement can beat
 #
-# At each moment some blocks are live. Their sum, at its largest, is a lower bound: nobody can
-# place them in less. It is the same number that the planner's ledger has as its peak.
+# At each moment some blocks are live. Their sum, at its largest, is a lower bound: no placement
+# needs less. It is the same number that the planner's ledger has as its peak.
 
 # %%
 lesson.cell("a lower bound")
@@ -220,6 +220,8 @@ print(f"    planning {len(lives)} blocks took {(time.perf_counter() - started) *
 
 # %% [markdown]
 # ## Exercises
+#
+# `python 08_static_planning.py --check 1 ANSWER` checks your answer to the first one.
 #
 # 1. Three blocks of sizes 2, 1 and 3 live in [0, 2), [1, 4) and [3, 5). What is the lower bound?
 # 2. First fit in list order gives the third block of exercise 1 which offset?

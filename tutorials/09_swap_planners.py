@@ -222,6 +222,8 @@ lesson.picture(
 #
 # ## Exercises
 #
+# `python 09_swap_planners.py --check 1 ANSWER` checks your answer to the first one.
+#
 # 1. Layers 0 1 2 3, there and back, a cache of 2 places: how many misses has Belady's rule?
 # 2. Layers 0 1 2, three times forward, 2 places, least recently used: how many misses?
 # 3. On the chain at 600 bytes, how slow may the link get (bytes per us, whole) before `belady`

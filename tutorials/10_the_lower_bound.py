@@ -133,7 +133,7 @@ print(f"    {both:8.0f} us: the plan, {both / anything.makespan_us:.2f} times th
 
 # %% [markdown]
 # Below 1, and this is no mistake: that bound is about schedules that run every call once, and this
-# one does not. A bound without its class is no statement at all, so `covers` is printed with it.
+# one does not. A bound without its class is not a statement at all, so `covers` is printed with it.
 #
 # ## All bounds on one network
 #
@@ -176,6 +176,8 @@ lesson.picture(
 # with a budget of 75 %? The images come over the link too, before the first call can begin.
 #
 # ## Exercises
+#
+# `python 10_the_lower_bound.py --check 1 ANSWER` checks your answer to the first one.
 #
 # 1. A chain needs 50 bytes more than there is. The link moves 10 bytes per us, one way at a time;
 #    the computation takes 8 us. What is the bound of proposition 3, in us?

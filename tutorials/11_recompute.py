@@ -219,6 +219,8 @@ print(f"    {recomputing.notes['runs_again']} calls ran again, in {peaks:.0%} of
 # %% [markdown]
 # ## Exercises
 #
+# `python 11_recompute.py --check 1 ANSWER` checks your answer to the first one.
+#
 # 1. 100 stages in 10 segments: how many values are there at once, by the formula k + n / k?
 # 2. At most 3 values are kept, the input among them, and each stage runs up to 3 times before its
 #    last run. How many stages can be differentiated?

@@ -166,6 +166,8 @@ lesson.reveal("combined: above the bound at 10 %", ratio["combined:evaluations=1
 # %% [markdown]
 # ## Exercises
 #
+# `python 12_together.py --check 1 ANSWER` checks your answer to the first one.
+#
 # 1. The link is twice as fast. What is the new price of a swapped byte, over the old one?
 # 2. Of two values the first takes 100 us and has 10 MB, the second 60 us and 3 MB. Which of them is
 #    dropped first? ("first", "second")
@@ -189,7 +191,7 @@ for percent in (10, 25):
     together = ratio["combined:evaluations=1500", percent]
     assert 1 - 1e-9 <= together <= ratio["prefix:steps=8", percent] + 0.02
     assert together <= ratio["belady", percent]
-assert ratio["belady", 10] > 2.5, "whoever only swaps is far from the bound"
+assert ratio["belady", 10] > 2.5, "swapping alone is far from the bound"
 assert ratio["prefix:steps=8", 10] > 1.4 * ratio["combined:evaluations=1500", 10]
 assert ratio["combined:evaluations=1500", 10] < 1.2
 print("\nall asserts passed")

@@ -222,6 +222,8 @@ lesson.picture(
 #
 # ## Exercises
 #
+# `python 13_write_your_own_planner.py --check 1 ANSWER` checks your answer to the first one.
+#
 # 1. Which law did the first attempt break? (its name, as printed)
 # 2. A trace has one call, which reads 3 and 4 bytes and writes 5. What does `FarthestRepaired` name
 #    as its least budget?

@@ -298,6 +298,8 @@ print(f"    weight gradients, sums over bands, differ by {largest_error:.1e} of 
 # %% [markdown]
 # ## Exercises
 #
+# `python 14_bands.py --check 1 ANSWER` checks your answer to the first one.
+#
 # 1. By how many rows does the frontier recede behind a 5 x 5 convolution with stride 1?
 # 2. A 2 x 2 pooling with stride 2, cut at an even row: how many rows of its input are kept?
 # 3. A 7 x 7 convolution with stride 1: how many rows are kept at each border?

@@ -281,6 +281,8 @@ lesson.reveal("bands by prefix / in-core", times["16 bands"])
 # %% [markdown]
 # ## Exercises
 #
+# `python 15_tiles_and_batch_norm.py --check 1 ANSWER` checks your answer to the first one.
+#
 # 1. A network with five batch norms in a row of layers: into how many levels do its forward calls
 #    fall?
 # 2. A band of one row has mean 4, one of three rows has mean 8. What is the mean of all four rows?

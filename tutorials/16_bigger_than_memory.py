@@ -208,6 +208,8 @@ folder.cleanup()
 # %% [markdown]
 # ## Exercises
 #
+# `python 16_bigger_than_memory.py --check 1 ANSWER` checks your answer to the first one.
+#
 # 1. An image of 20,480 x 20,480 x 3 bytes is cut into 80 blocks. How many bytes has a block?
 # 2. It becomes float32 before it is copied to the device instead of after. By what factor does more
 #    travel?

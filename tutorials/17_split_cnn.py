@@ -66,7 +66,7 @@ def in_patches(image, convs):
 
 
 def differing(count):
-    """Pixels that differ after so many layers, of an image without zeros."""
+    """Pixels that differ after this many layers, of an image without zeros."""
     image, convs = np.abs(digit) + np.float32(1), layers(count)
     difference = np.abs(whole(oc.tensor(image), convs) - in_patches(image, convs))
     return int((difference > 1e-3 * difference.max()).sum())
@@ -245,6 +245,8 @@ lesson.reveal("first step with another loss", first)
 # reproduce split-accuracy` trains several seeds, tests whole and in patches, and prints the spread.
 #
 # ## Exercises
+#
+# `python 17_split_cnn.py --check 1 ANSWER` checks your answer to the first one.
 #
 # 1. A 5 x 5 convolution with padding 2, cut once between two rows: how many rows of its output
 #    differ?

@@ -333,6 +333,8 @@ for name, value in intensity.items():
 #
 # ## Exercises
 #
+# `python 18_a_cuda_kernel_step_by_step.py --check 1 ANSWER` checks your answer to the first one.
+#
 # 1. How many floats does a thread load for each multiply-add if tiles are 32 x 32?
 # 2. Step three has two tiles of 128 x 8 floats, and two of each so that one is filled while the
 #    other is used. How many KiB of shared memory is that?

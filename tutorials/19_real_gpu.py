@@ -53,7 +53,7 @@ def usable_gpu():
     return gpu
 
 
-# Whoever opens a GPU while the fake is plugged in gets the fake; nothing else knows of it. Of the
+# While the fake is plugged in, code that opens a GPU gets it; nothing else knows of it. Of the
 # streams that can go on, it runs the one that was made last (`max`).
 plugged = ExitStack()
 gpu = usable_gpu()
@@ -213,7 +213,7 @@ print(f"    second loss: {tight_losses[1]:.9f}, on the cpu device {cpu_losses[1]
 
 # %%
 lesson.cell("a picture of the three streams")
-lesson.predict("how many times as long the step takes")
+lesson.predict("how many times longer the step takes")
 
 # %%
 unit = "" if gpu else " (each us is one piece of work of the fake driver)"
@@ -221,14 +221,14 @@ lesson.picture("19_streams.svg", pictures.timelines_svg(
     {f"in-core{unit}": whole, f"within 25 %{unit}": tight}, budget_bytes=tight.peak_bytes,
     phases=phases,
 ))  # fmt: skip
-lesson.reveal("how many times as long the step takes", tight.makespan_us / whole.makespan_us)
+lesson.reveal("how many times longer the step takes", tight.makespan_us / whole.makespan_us)
 
 # %% [markdown]
 # The host queues each piece by a call of the driver, some thousands in a step of a large network.
 # In every step they are the same. With `OOCTRAIN_LAUNCHER=graph` they are recorded once, and from
 # then on the whole step is one call: a *graph* of CUDA (docs/gpu.md, "Whole steps"). What may
 # change from step to step, such as the learning rate, must then lie in memory where a kernel looks
-# it up. And a step that maps memory cannot be recorded: mapping is no piece of work of a stream.
+# it up. And a step that maps memory cannot be recorded: mapping is not a piece of work of a stream.
 
 # %% [markdown]
 # ## When it does not fit
@@ -250,6 +250,8 @@ except oc.errors.OutOfDeviceMemory as error:
 
 # %% [markdown]
 # ## Exercises
+#
+# `python 19_real_gpu.py --check 1 ANSWER` checks your answer to the first one.
 #
 # 1. Memory comes in pieces of 2 MiB. How many MiB does a block of 5 MiB take?
 # 2. A link moves 50 GB/s. How many microseconds do 100 MB (10^8 bytes) take?

@@ -227,6 +227,8 @@ except oc.OoctrainError as error:
 # %% [markdown]
 # ## Exercises
 #
+# `python 20_many_ranks.py --check 1 ANSWER` checks your answer to the first one.
+#
 # 1. How many MiB does each of 4 ranks receive for a bucket of 1 MiB?
 # 2. A batch has 96 images. What is the smallest number of ranks above 4 that can share it equally?
 # 3. How many times does a step on 8 ranks update the running statistics of one batch norm?

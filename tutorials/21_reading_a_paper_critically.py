@@ -6,7 +6,7 @@
 # **Prerequisites:** 04, 05, 10. **Minutes:** 30.
 # **Paper:** 000 to 004; [docs/errata.md](../docs/errata.md).
 #
-# A paper is written by people, read by people and tested by nobody. What it prints can be wrong
+# A paper is written by people, read by people and never tested. What it prints can be wrong
 # although its idea is right, and although its authors' program is right. The five papers of this
 # library are good; `docs/errata.md` lists what is wrong in them, and each entry has a test that
 # runs the printed form and sees it fail. This tutorial shows how such an entry is found: *take the
@@ -178,7 +178,7 @@ lesson.reveal("rounds, 0 for never", rounds(advance_when_skipped=False))
 print(f"    advanced by one: {rounds(advance_when_skipped=True)} rounds")
 
 # %% [markdown]
-# Nobody runs pseudo code (`003-listing-3-endless`). Type it in, give it a limit, and try the empty
+# Pseudo code is never run (`003-listing-3-endless`). Type it in, give it a limit, and try the empty
 # case, one element, and the element that takes the other branch.
 #
 # ## Fifth place: claims about what is best
@@ -236,6 +236,8 @@ else:
 # which nothing can be found wrong may only be a paper that says nothing exactly.
 #
 # ## Exercises
+#
+# `python 21_reading_a_paper_critically.py --check 1 ANSWER` checks your answer to the first one.
 #
 # 1. How many input rows do 8 output rows of a 4 x 4 convolution with stride 2 read?
 # 2. By what must a tile be padded before a *minimum* of neighbours: 0, "inf" or "-inf"?

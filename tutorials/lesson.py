@@ -4,15 +4,19 @@ Each tutorial runs whole (`python tutorials/00_tour.py`), paused (`python tutori
 --step`), or cell by cell in a notebook or an editor that knows the percent format. A script prints
 its own prose before each cell, since a terminal does not show comments. `predict` asks for the
 reader's guess before an experiment, with `--step` at the keyboard and in a notebook in an input
-box; `reveal` then prints how far off it was. Nothing is graded here: the asserts at the end of a
-tutorial are about the library, the exercises about the reader.
+box; `reveal` then prints how far off it was. `python tutorials/00_tour.py --check 2 ANSWER` prints
+nothing but whether an answer to the second exercise is right. Nothing is graded here: the asserts
+at the end of a tutorial are about the library, the exercises about the reader.
 """
 
 from __future__ import annotations
 
+import ast
+import io
 import re
 import sys
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from types import FrameType
 
@@ -32,6 +36,10 @@ class Lesson:
         self.paused = "--step" in words
         self._guesses: dict[str, float] = {}
         here = sys._getframe(1)
+        self._script = Path(here.f_code.co_filename)
+        self._checked, self._answer, self._out = "", None, sys.stdout
+        if "--check" in words:
+            self._check_only(words[words.index("--check") + 1 :])
         self._prose = _prose_of(here)
         print(f"=== {title} ===")
         self._tell(here.f_lineno)
@@ -68,10 +76,28 @@ class Lesson:
 
     def exercise(self, question: str, check: Callable[[object], bool], answer: object) -> bool:
         """States an exercise and checks `answer` (None: not tried yet); returns whether it is
-        right.
+        right. With --check the script ends with the exercise that is asked for.
+
+        Args:
+            question: its number, a full stop, and what is asked for.
         """
+        number = question.partition(".")[0]
+        if self._checked and number != self._checked:
+            return False
+        if self._checked:
+            sys.stdout = self._out
+            raise SystemExit(0 if self._judged(question, check, self._answer) else 1)
+        return self._judged(question, check, answer)
+
+    def _judged(self, question: str, check: Callable[[object], bool], answer: object) -> bool:
         if answer is None:
-            print(f"    exercise: {question}  (put your answer into the script)")
+            number = question.partition(".")[0]
+            how = f"python {self._script.name} --check {number} ANSWER"
+            if self._checked:
+                how = f"put your answer behind --check {number}"
+            elif not self._script.is_file():
+                how = "put your answer in the place of None"
+            print(f"    exercise: {question}  ({how})")
             return False
         try:
             right = check(answer)
@@ -93,10 +119,33 @@ class Lesson:
 
             display(SVG(svg))
 
+    def _check_only(self, words: list[str]) -> None:
+        """Checks one answer from the command line: the experiments run, and print nothing."""
+        numbers = re.findall(r'lesson\.exercise\(\s*"(\d+)\.', self._script.read_text("utf-8"))
+        if not words or words[0] not in numbers:
+            known = ", ".join(numbers)
+            raise SystemExit(f"--check NUMBER ANSWER; {self._script.name} has exercises {known}")
+        self._checked, self.paused = words[0], False
+        self._answer = answer_of(words[1:])
+        sys.stdout = io.StringIO()
+
     def _tell(self, line: int) -> None:
         """Prints the prose that stands above a line of the script and was not printed yet."""
         while self._prose and self._prose[0][0] < line:
             print(f"\n{self._prose.pop(0)[1]}")
+
+
+def answer_of(words: list[str]) -> object:
+    """An answer from the command line as Python would read it: a number, True, a tuple; a fraction
+    such as 1/3 is a number, anything else is text. None: no word.
+    """
+    text = " ".join(words)
+    for read in (ast.literal_eval, lambda typed: float(Fraction(typed))):
+        try:
+            return read(text)
+        except (ValueError, SyntaxError, ZeroDivisionError):
+            continue
+    return text or None
 
 
 def _prose_of(frame: FrameType) -> list[tuple[int, str]]:

@@ -63,7 +63,7 @@ def mend_links(app: Sphinx, page: str, text: list[str]) -> None:
 
 
 def _is_source(file: Path) -> bool:
-    """A text of the repository that is no page of the site."""
+    """A text of the repository that is not a page of the site."""
     outside = ROOT in file.parents and DOCS not in file.parents
     return outside and file.is_file() and not _gallery_page(file)
 

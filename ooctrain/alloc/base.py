@@ -186,8 +186,8 @@ class RangedAllocator(Allocator, Protocol):
         Raises:
             OutOfDeviceMemory: not enough free chunks; the state is as before.
             InvalidFree: the block is not live here.
-            ConfigError: a bound is no multiple of the granule, a part is held already, or the block
-                is one of `allocate`.
+            ConfigError: a bound is not a multiple of the granule, a part is held already, or the
+                block is one of `allocate`.
         """
 
     def unmap_range(self, block: Block, lo: int, hi: int, after: Sequence[Reached] = ()) -> None:
@@ -354,7 +354,7 @@ class Books:
 
 
 def size_of(nbytes: object) -> int:
-    """A request as an int; 0 for what is no size: not whole, not positive, 2**62 or more."""
+    """A request as an int; 0 for what is not a size: not whole, not positive, 2**62 or more."""
     try:
         size = operator.index(nbytes)  # type: ignore[arg-type]
     except TypeError:

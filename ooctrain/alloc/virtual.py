@@ -161,7 +161,7 @@ class VirtualAddressing:
         Raises:
             OutOfDeviceMemory: fewer free chunks than it needs; the state is as before.
             InvalidFree: the block is not live here.
-            ConfigError: bounds that are none, or a part is held already.
+            ConfigError: invalid bounds, or a part is held already.
             DriverError: the system refused to map; the state is as before.
         """
         holding, slots = self._part(block, lo, hi)
@@ -187,7 +187,7 @@ class VirtualAddressing:
 
         Raises:
             InvalidFree: the block is not live here.
-            ConfigError: bounds that are none, or a part is not held.
+            ConfigError: invalid bounds, or a part is not held.
         """
         holding, slots = self._part(block, lo, hi)
         if not holding.held[slots].all():
@@ -288,7 +288,7 @@ class VirtualAddressing:
             )
         if not 0 <= lo < hi <= block.requested_bytes or lo % self._chunk:
             raise ConfigError(
-                f"[{lo}, {hi}) is no range of {block.tag!r} in chunks",
+                f"[{lo}, {hi}) is not a range of {block.tag!r} in chunks",
                 fix="a range within the block that begins at a multiple of the chunk",
             )
         if hi % self._chunk and hi != block.requested_bytes:

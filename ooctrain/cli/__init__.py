@@ -8,9 +8,11 @@ imported before a command needs it. An error of the library is printed as one bl
 
 from __future__ import annotations
 
+import gc
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from types import MappingProxyType
 
@@ -67,7 +69,8 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        return getattr(import_module(f"ooctrain.cli.{cmd_name}"), cmd_name)
+        with _without_collections():
+            return getattr(import_module(f"ooctrain.cli.{cmd_name}"), cmd_name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -88,6 +91,18 @@ class _Commands(click.Group):
         # click's own would import every command for its first line of help.
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """What an import makes stays: the collector would walk it again and again, and find nothing."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

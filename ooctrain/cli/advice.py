@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from ooctrain.errors import Infeasible
 from ooctrain.sched.budget import trace_minimum_bytes
-from ooctrain.sched.planners.keep_all import KeepAll
+from ooctrain.sched.planners.keep_all import KeepAll, write_in_core
 from ooctrain.sched.planning.beside_region import plan_beside
 from ooctrain.sched.planning.planner import Planner
 from ooctrain.sched.planning.question import Question
@@ -92,12 +92,8 @@ class Need:
 def need_of(trace: Trace, machine: Machine, granule: Granule) -> Need:
     """See `Need`. Cost: O(uses)."""
     question = Question(trace, MAX_BYTES, machine, granule)
-    in_core, peak_call = plan_beside(KeepAll(), question), ""
-    try:
-        # keep-all refuses a budget of nothing, and says where it would take most.
-        plan_beside(KeepAll(), replace(question, budget_bytes=0))
-    except Infeasible as refusal:
-        peak_call = refusal.witness_call
+    in_core = plan_beside(KeepAll(), question)
+    peak_call = write_in_core(trace, granule, early_inputs=False).peak_call
     minimum_bytes = trace_minimum_bytes(trace, granule)
     compute_us = sum(call_durations_ns(trace, machine)) / 1000
     return Need(in_core.peak_bytes, peak_call, minimum_bytes, compute_us, in_core.makespan_us)

@@ -178,7 +178,8 @@ def _numbers(words: list[str], what: str) -> list[int]:
     found = [int(word) for word in words if word.isascii() and word.isdigit()]
     if not found or len(found) < len(words) or min(found) < 1:
         raise ConfigError(
-            f"{what} {','.join(words)!r} is no list of positive numbers", fix="for example 64,128"
+            f"{what} {','.join(words)!r} is not a list of positive numbers",
+            fix="for example 64,128",
         )
     return found
 

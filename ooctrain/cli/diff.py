@@ -105,9 +105,9 @@ def _read(path: str) -> ListToCompare:
             line for line in lines if line.strip("; ").split(" ")[0].rstrip(";") not in VERBS
         ]
         if strange or not lines:
-            why = f"{strange[0]!r} is no instruction" if strange else "it is empty"
+            why = f"{strange[0]!r} is not an instruction" if strange else "it is empty"
             raise ConfigError(
-                f"{path} is no list: {why}",
+                f"{path} is not a list: {why}",
                 code="OOC-118", numbers=f"lines begin with {', '.join(VERBS)}",
                 fix="a file of `ooctrain simulate MODEL --json FILE`, or of `ooctrain plan --save`",
             )  # fmt: skip

@@ -45,20 +45,20 @@ JSON_VERSION = 1
 )
 @click.option(
     "--jobs", type=WholeNumber(1), default=2, show_default=True,
-    help="Of a class: so many submissions at a time.",
+    help="For a class: submissions graded at a time.",
 )  # fmt: skip
 @click.option(
     "--out", type=click.Path(file_okay=False), default="grades", show_default=True,
-    help="Of a class: the folder for grades.csv, items.csv and leaderboard.csv.",
+    help="For a class: the folder for grades.csv, items.csv and leaderboard.csv.",
 )  # fmt: skip
 def grade(
     assignment: str, submission: str | None, gradescope: str | None, **rest: Any
 ) -> int:  # fmt: skip
-    """Grade a class for the ASSIGNMENT in a folder; default: the one that is handed out.
+    """Grade one submission, FILE.py:CLASS, or a FOLDER with those of a whole class.
 
-    ASSIGNMENT is a name, such as lru_planner, or a folder with a grade.toml. In the place of one
-    file FOLDER holds those of a whole class; `ooctrain grade FOLDER` finds out by their names which
-    assignment they are for.
+    ASSIGNMENT is a name, such as lru_planner, or a folder with a grade.toml. Without a submission
+    its own stub is graded. `ooctrain grade FOLDER` grades a class, too: the names of the files tell
+    which assignment they are for.
     """
     if gradescope is None:
         return _graded(assignment, submission, None, **rest)

@@ -10,12 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ooctrain.alloc.registry import choose_allocator
-from ooctrain.api import DEFAULT_REWRITES
 from ooctrain.cli.options import MemoryOptions
 from ooctrain.cli.workload import is_cpu
 from ooctrain.execution.compose import RewrittenStep, rewritten
 from ooctrain.execution.division import prepare_within
-from ooctrain.execution.prepare import Settings
+from ooctrain.execution.prepare import DEFAULT_REWRITES, Settings
 from ooctrain.sched.budget import resolve_host_budget, trace_peak_bytes
 from ooctrain.sched.planning.planner import TIME_LIMIT_S
 from ooctrain.step.machine import Machine
@@ -48,7 +47,9 @@ def limits(memory: MemoryOptions, machine: Machine, original: Trace) -> Limits:
     before = plain.pinned_for(rounding)
     budget = machine.device_bytes if memory.budget is None else memory.budget
     host_bytes = resolve_host_budget(before.trace, memory.host_budget, machine)
-    step = rewritten(original, all_rewrites(memory)).pinned_for(rounding)
+    step = before
+    if memory.rewrites:
+        step = rewritten(original, all_rewrites(memory)).pinned_for(rounding)
     return Limits(step, before.bytes_of(budget), host_bytes)
 
 

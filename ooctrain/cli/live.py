@@ -9,6 +9,7 @@ from what the last step left. Every line fits the console, from 60 columns on. R
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -31,6 +32,8 @@ LABEL_COLUMNS = 10
 SPARK_COLUMNS = 40
 MOST_COLUMNS = 110
 PICTURES_PER_S = 4
+#: Of steps in a pipe; --json has every step.
+MOST_LINES = 8
 #: Steps over which speed is told.
 COUNTED_STEPS = 20
 KIND_COLOURS: Mapping[str, str] = MappingProxyType(
@@ -60,7 +63,7 @@ class Pace:
             self._ends.popleft()  # the first step compiles and fills caches
 
     def pause(self) -> None:
-        """What lies before the next step is no part of it."""
+        """What lies before the next step is not a part of it."""
         self._ends.clear()
 
     @property
@@ -75,7 +78,7 @@ class Pace:
 
 
 class Lines:
-    """Prints a line for each step and each epoch.
+    """Prints a line for each epoch and for some steps: the first, the last, and a few between.
 
     Args:
         console: where to.
@@ -97,6 +100,15 @@ class Lines:
         self._seen_memory = False
 
     def on_step(self, run: TrainingRun) -> None:
+        """Prints the step, if it is one of those that are told."""
+        done = run.trainer.steps_done
+        every = told_every(self.total_steps, self.steps_per_epoch)
+        if self._seen_memory and done % every and done != self.total_steps:
+            self.count(run)
+        else:
+            self.tell(run)
+
+    def tell(self, run: TrainingRun) -> None:
         """Prints the step; after the first one also what its memory is held for."""
         self.count(run)
         self._print(self.step_fields(run))
@@ -232,6 +244,17 @@ def shown(lines: Lines) -> Iterator[Lines | Redrawn]:
     view = Redrawn(lines)
     with view.live:
         yield view
+
+
+def told_every(total_steps: int, steps_per_epoch: int) -> int:
+    """k, where a pipe shows each k-th step: all steps of a short run, else at most `MOST_LINES`
+    besides the first; where there are several epochs, ends of epochs.
+    """
+    if total_steps <= MOST_LINES:
+        return 1
+    unit = steps_per_epoch if steps_per_epoch < total_steps else 1
+    units = math.ceil(total_steps / unit)
+    return unit * math.ceil(units / MOST_LINES)
 
 
 def _three_digits(number: float) -> str:

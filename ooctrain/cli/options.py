@@ -22,7 +22,7 @@ from ooctrain.optim.named import find_optimizer
 from ooctrain.step.presets import DEVICES
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-ALLOCATORS_TEXT = "Names with parameters, separated by commas or given one by one."
+ALLOCATORS_TEXT = "Allocators, comma-separated or repeated, such as va:chunk=1MiB."
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +196,9 @@ host_budget_option = click.option(
     help="Host memory for the inputs and what is swapped out; 0: for the inputs alone.",
 )  # fmt: skip
 link_bandwidth_option = click.option(
-    "--link-bandwidth", metavar="SIZE", help='Per second and direction: "2GB".'
+    "--link-bandwidth",
+    metavar="SIZE",
+    help='Bandwidth of the link, per second and direction: "2GB".',
 )
 spill_option = click.option(
     "--spill", metavar="FOLDER", help="What is swapped out lies on this folder's disk, not in RAM."
@@ -224,12 +226,12 @@ WORKLOAD_OPTIONS = (
     click.option(
         "--crop",
         type=POSITIVE,
-        help="Train on random parts of so many rows and columns, test on the middle.",
+        help="Train on random crops of this height and width, test on the centre.",
     ),
     click.option(
         "--pad", type=WholeNumber(min=0), default=0, help="Zeros on each side before --crop."
     ),
-    click.option("--flip", is_flag=True, help="Train on half of the images mirrored."),
+    click.option("--flip", is_flag=True, help="Mirror each training image with probability 1/2."),
     optimizer_option,
     click.option(
         "--lr",
@@ -300,27 +302,31 @@ EXTENT_OPTIONS = (
         help='constant, cosine, onecycle, or in epochs "step:epochs=30,gamma=0.1", '
         '"multistep:epochs=30+60", "linear:epochs=5", "exponential:gamma=0.9".',
     ),
-    click.option("--steps", type=POSITIVE, help="At most, in all."),
+    click.option("--steps", type=POSITIVE, help="Stop after this many steps in all."),
     file_option(
-        "--checkpoint", "checkpoint_path", text="Saved after each epoch, on Ctrl-C, at the end."
+        "--checkpoint", "checkpoint_path",
+        text="Save here after each epoch, on Ctrl-C and at the end.",
     ),
-    click.option("--checkpoint-steps", type=POSITIVE, help="Saved after so many steps."),
+    click.option(
+        "--checkpoint-steps", type=POSITIVE, help="Also save each time this many steps are done."
+    ),
     click.option(
         "--resume", "resume_path", metavar="FILE",
-        help="Go on from a checkpoint, and save there again.",
+        help="Continue from a checkpoint, and save to it again.",
     ),
 )  # fmt: skip
 RANK_OPTIONS = (
     click.option(
-        "--ranks", type=POSITIVE, help="Start so many processes, each with a part of every batch."
+        "--ranks", type=POSITIVE,
+        help="Start this many processes; each trains on a part of every batch.",
     ),
     click.option(
         "--bucket", metavar="SIZE", default="1MiB", show_default=True,
-        help="Of several ranks: gradients leave as soon as so many bytes of them are complete.",
+        help="With several ranks: send gradients as soon as this many bytes are complete.",
     ),
     click.option(
         "--sync-batch-norm", is_flag=True,
-        help="Of several ranks: batch norm by the whole batch, not by each rank's part.",
+        help="With several ranks: batch norm over the whole batch, not each rank's part.",
     ),
 )  # fmt: skip
 json_option = file_option("--json", "json_path", text="Write the numbers here.")

@@ -15,8 +15,6 @@ import click
 
 from ooctrain.alloc import AllocationLog
 from ooctrain.alloc.registry import choose_allocator
-from ooctrain.api import DEFAULT_REWRITES
-from ooctrain.api import plan as make_plan
 from ooctrain.cli import DOES_NOT_FIT, DONE
 from ooctrain.cli.advice import (
     Change,
@@ -26,7 +24,7 @@ from ooctrain.cli.advice import (
     describe_change,
     need_of,
 )
-from ooctrain.cli.limits import all_rewrites, limits
+from ooctrain.cli.limits import limits
 from ooctrain.cli.options import (
     POSITIVE,
     MemoryOptions,
@@ -47,14 +45,17 @@ from ooctrain.cli.workload import (
 )
 from ooctrain.errors import Infeasible
 from ooctrain.execution.allocation_log import allocation_log
+from ooctrain.execution.compose import plan_step
 from ooctrain.execution.placement import reserved_peak
-from ooctrain.execution.planners import get_planner, planners
+from ooctrain.execution.planners import as_planner, get_planner, planners
+from ooctrain.execution.prepare import DEFAULT_REWRITES
 from ooctrain.report.layers import layer_rows
 from ooctrain.report.numbers_file import write_numbers
 from ooctrain.report.record import NOT_DRAWN, drawing
 from ooctrain.report.text import facts, layer_table, placement, search_rows, share, tiling_rows
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.planners.tflms_hybrid import TflmsHybrid
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.timeline import Timeline
@@ -177,11 +178,11 @@ def _answer(workload: Workload, memory: MemoryOptions) -> Answer:
     )  # fmt: skip
     need = need_of(step.trace, machine, step.granule)
     try:
-        made = make_plan(
-            original, question.budget_bytes, memory.planner, machine, step.granule,
-            memory.time_limit or TIME_LIMIT_S, host_budget=question.host_budget_bytes,
-            seed=workload.seed, rewrites=all_rewrites(memory),
+        asked = Question(
+            step.trace, found.budget_bytes, machine, step.granule, found.host_budget_bytes,
+            workload.seed, memory.time_limit or TIME_LIMIT_S,
         )  # fmt: skip
+        made = plan_step(step, as_planner(memory.planner), asked)
     except Infeasible as refusal:
         changes = _changes(question, refusal, memory)
         return Answer(step.trace, split_rows(task), question, need, None, None, refusal, changes)

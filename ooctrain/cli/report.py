@@ -50,7 +50,7 @@ class DrawnFiles:
 
 
 FILE_OPTIONS = (
-    file_option("--html", "page_path", text="Write one page for a browser, whole in itself."),
+    file_option("--html", "page_path", text="Write one self-contained page for a browser."),
     file_option(
         "--perfetto", "trace_path", text="Write a trace for ui.perfetto.dev or chrome://tracing."
     ),

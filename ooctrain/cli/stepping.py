@@ -61,7 +61,7 @@ class Stepping:
 
     def on_step(self, run: TrainingRun) -> None:
         """Prints the step."""
-        self._lines.on_step(run)
+        self._lines.tell(run)
 
     def on_epoch(self, run: TrainingRun) -> None:
         """Prints the epoch."""

@@ -39,7 +39,7 @@ def make_console(*, stderr: bool = False) -> Console:
     """A console on stdout (or stderr); a pipe is given room for the tables.
 
     `$COLUMNS` says another width. Text is printed as it is: brackets in a file's or a variable's
-    name are no markup.
+    name are not markup.
     """
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else _piped_width()

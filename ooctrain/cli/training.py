@@ -102,7 +102,7 @@ def run_training(run: TrainingRun, display: Display, before: RunState | None = N
         before: where the run was stopped that `take_up` goes on with; None: at its beginning.
 
     Raises:
-        TrainingStopped: by a loss that is no number, or by the user.
+        TrainingStopped: by a loss that is not a number, or by the user.
         CheckpointError: a checkpoint cannot be written, or what `before` says cannot be.
     """
     trainer, extent = run.trainer, run.options.extent

@@ -38,7 +38,11 @@ def list_command() -> None:
 @tutorials.command("copy")
 @click.argument("folder", type=click.Path())
 def copy_command(folder: str) -> None:
-    """Copy all files into FOLDER, which is made; no file is replaced."""
+    """Copy all files into FOLDER, which is made if it does not exist.
+
+    Other files in FOLDER stay. If a file of one of these names is there already, it is named, and
+    nothing is copied.
+    """
     copied = copy_lessons(Path(folder))
-    click.echo(f"{len(copied)} files in {folder}")
+    click.echo(f"copied {len(copied)} files into {folder}; other files there stay as they were")
     click.echo(f"begin with: python {Path(folder) / '00_tour.py'}")

@@ -22,7 +22,7 @@ class WholeNumber(click.IntRange):
     """A whole number within bounds."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The number. Raises ConfigError: it is none, or out of bounds."""
+        """The number. Raises ConfigError: not a number, or out of bounds."""
         try:
             # Python would read "1_0" and the digits of every script.
             if isinstance(value, str) and not re.fullmatch(r"[+-]?[0-9]+", value):
@@ -37,7 +37,7 @@ class WholeNumber(click.IntRange):
 
 
 class PositiveNumber(click.ParamType):
-    """A finite number above 0; "nan" is no number.
+    """A finite number above 0; "nan" is not a number.
 
     Args:
         example: one that makes sense.
@@ -51,7 +51,7 @@ class PositiveNumber(click.ParamType):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        """The number. Raises ConfigError: it is none, or not above 0."""
+        """The number. Raises ConfigError: not a number, or not above 0."""
         try:
             number = math.nan if "_" in str(value) else float(value)
         except ValueError:

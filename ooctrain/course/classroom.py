@@ -25,7 +25,7 @@ from ooctrain.course.grade import Grade, Row
 from ooctrain.course.rubric import RUBRIC, Rubric, read_rubric
 from ooctrain.errors import ConfigError
 
-#: Names of files beside a student's that are no submission.
+#: Names of files beside a student's that are not submission.
 _NO_SUBMISSIONS = ("adapters.py", "conftest.py", "__init__.py")
 
 
@@ -93,7 +93,7 @@ def _in_folder(folder: Path, wanted: str) -> HandedIn:
 def _file(student: str, path: Path) -> HandedIn:
     # A link may lead to somebody else's file, or to the teacher's.
     if path.is_symlink() or not path.is_file():
-        return HandedIn(student, None, f"{path.name} is no file, but a link or a folder")
+        return HandedIn(student, None, f"{path.name} is not a file, but a link or a folder")
     return HandedIn(student, path)
 
 

@@ -39,7 +39,7 @@ def hunted(hunt: Hunt, submission: str, limit_s: float, seed: int) -> Iterator[H
     """A law against each kind of bug, with a limit of time for each arena.
 
     Raises:
-        ConfigError: the submission is no file.
+        ConfigError: the submission is not a file.
     """
     with law_of(submission, limit_s) as law:
         for name in BUGS:

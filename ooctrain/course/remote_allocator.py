@@ -133,7 +133,7 @@ class RemoteAllocator:
         """The blocks that were live, by its own word."""
         found = self._call("close", [])
         if not isinstance(found, list) or not all(number in self._blocks for number in found):
-            raise TypeError("close() returns what is no list of its blocks")
+            raise TypeError("close() returns what is not a list of its blocks")
         return [self._blocks[number] for number in found]
 
     def __del__(self) -> None:
@@ -164,7 +164,7 @@ class RemoteAllocator:
     def _new(self, told: Any) -> Block:
         row = _mapping(told).get("block")
         if not isinstance(row, list) or len(row) != 5 or not isinstance(row[4], str):
-            raise TypeError("it gives what is no block")
+            raise TypeError("it gives what is not a block")
         block_id, address, requested, granted = map(_whole, row[:4])
         number = _whole(told.get("number"))
         block = Block(block_id, address, requested, granted, row[4])
@@ -191,19 +191,19 @@ class RemoteRanged(RemoteAllocator):
 
 def _mapping(data: Any) -> Mapping[str, Any]:
     if not isinstance(data, Mapping):
-        raise TypeError("it answers what is no answer")
+        raise TypeError("it answers what is not an answer")
     return data
 
 
 def _whole(value: Any) -> int:
     if type(value) is not int or not abs(value) < 2**63:
-        raise TypeError(f"{value!r:.40} is no whole number of bytes")
+        raise TypeError(f"{value!r:.40} is not a whole number of bytes")
     return value
 
 
 def _size(value: Any) -> int:
     if not 0 <= _whole(value) < MAX_BYTES:
-        raise TypeError(f"{value!r:.40} is no size")
+        raise TypeError(f"{value!r:.40} is not a size")
     return value
 
 

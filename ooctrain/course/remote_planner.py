@@ -96,7 +96,7 @@ def plan_told(data: Any, trace: Trace) -> Plan:
 
 def _no_plan() -> ConfigError:
     return ConfigError(
-        "what it answers is no plan", code="OOC-104",
+        "what it answers is not a plan", code="OOC-104",
         fix="plan() returns a Plan, such as `make_plan(...)` gives",
     )  # fmt: skip
 

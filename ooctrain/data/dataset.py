@@ -65,7 +65,7 @@ class ImageDataset:
         mean, std: one per channel of `images` (or one for all): the batch is (pixels - mean) / std.
 
     Raises:
-        ConfigError: images and labels that do not belong together, or that are no real numbers.
+        ConfigError: images and labels that do not belong together, or that are not real numbers.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ def take(dataset: Dataset, indices: np.ndarray) -> Batch:
     """A batch of any data set: by its own `take`, or sample by sample.
 
     Raises:
-        ShapeError: what it gives is no array of real numbers.
+        ShapeError: what it gives is not an array of real numbers.
     """
     if not hasattr(dataset, "take"):
         return stack(dataset, indices)

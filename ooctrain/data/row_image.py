@@ -125,7 +125,7 @@ class NpyRows:
         if not isinstance(found, np.memmap) or found.ndim not in (2, 3):
             shape = getattr(found, "shape", None)
             raise DataFormatError(
-                f"{path} is no image: it has shape {shape}",
+                f"{path} is not an image: it has shape {shape}",
                 path=str(path),
                 fix="(H, W, C) or (H, W): one image, channels last",
             )

@@ -232,7 +232,7 @@ def axes_of(dim: Dims, count: int) -> tuple[int, ...]:
 
 
 def _number(value: Any) -> float:
-    """A number that a tensor is added to or multiplied by. Raises ShapeError: it is none."""
+    """A number that a tensor is added to or multiplied by. Raises ShapeError: not a number."""
     if isinstance(value, Real | np.generic) or (isinstance(value, np.ndarray) and not value.ndim):
         return float(value)
     raise ShapeError(

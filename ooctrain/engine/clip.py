@@ -88,7 +88,7 @@ def clip_grad_norm_(
         parameters: those without a gradient are left out.
         max_norm: bound of the 2-norm of all gradients as one vector.
         norm_type: 2, the only one that there is.
-        error_if_nonfinite: refuses a norm that is no finite number.
+        error_if_nonfinite: refuses a norm that is not a finite number.
 
     Raises:
         AutogradError: with `error_if_nonfinite`; no gradient has changed.
@@ -102,7 +102,7 @@ def clip_grad_norm_(
     if error_if_nonfinite and not math.isfinite(norm):
         raise AutogradError(
             f"the gradients cannot be clipped: their common norm is {norm}",
-            fix="find what is no number in the loss; without error_if_nonfinite they are clipped",
+            fix="find the number in the loss that is not finite, or leave error_if_nonfinite out",
         )
     _clip(ClipNorm(max_norm), with_grad)
     return norm

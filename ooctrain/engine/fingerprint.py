@@ -69,7 +69,7 @@ def described(value: object, depth: int = 0) -> Hashable:
 
 
 def _parts(value: object) -> Iterable[object] | None:
-    """What a structure holds; None of what is no structure."""
+    """What a structure holds; None of what is not a structure."""
     if isinstance(value, list | tuple | set | frozenset):
         return value
     if isinstance(value, Mapping):

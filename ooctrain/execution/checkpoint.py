@@ -270,7 +270,7 @@ def _make_place(target: Path) -> None:
     checkpoint and its previous ones are to be: they would be renamed or overwritten."""
     for file in (target, *previous_files(target)):
         if file.exists() and not file.is_file():
-            raise OSError(f"there is something called {file.name} that is no file")
+            raise OSError(f"there is something called {file.name} that is not a file")
     target.parent.mkdir(parents=True, exist_ok=True)
 
 

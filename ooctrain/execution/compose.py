@@ -75,7 +75,7 @@ def plan_step(step: RewrittenStep, planner: Planner, question: Question) -> Plan
     Raises:
         Infeasible: the planner finds no schedule; its minimum includes the region.
         ScheduleError: the planner returned an illegal schedule.
-        ConfigError: what it returned is no plan.
+        ConfigError: what it returned is not a plan.
     """
     budget_bytes, machine = question.budget_bytes, question.machine
     if isinstance(planner, OfferedPlanner):

@@ -40,11 +40,11 @@ def pair_of(batch: Any) -> tuple[Any, Any]:
     """Inputs and targets of a batch.
 
     Raises:
-        ConfigError: it is no pair, such as images alone.
+        ConfigError: it is not a pair, such as images alone.
     """
     if not (isinstance(batch, Sequence) and len(batch) == 2):
         raise ConfigError(
-            f"a batch of type {type(batch).__name__} is no pair (x, y)", code="OOC-106",
+            f"a batch of type {type(batch).__name__} is not a pair (x, y)", code="OOC-106",
             fix="a list of (images, labels), or a DataLoader",
         )  # fmt: skip
     return batch[0], batch[1]

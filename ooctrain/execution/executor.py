@@ -118,7 +118,7 @@ class Session:
                 of, with shape and dtype}.
             scalars: the step scalars by name ("lr", "step", "seed").
             own: {call id: the step scalars of this call, in place of those of all}.
-            guarded: a variable, the loss; where its value is no finite number, all that persists
+            guarded: a variable, the loss; where its value is not a finite number, all that persists
                 is afterwards as it was before.
 
         Raises:

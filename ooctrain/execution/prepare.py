@@ -96,7 +96,7 @@ class Settings:
             raise ConfigError(f"{self.threads} threads are none", code="OOC-106", fix="1 or more")
         if not isinstance(self.seed, Integral):
             raise ConfigError(
-                f"seed {self.seed!r} is no whole number", code="OOC-106", fix="seed=0"
+                f"seed {self.seed!r} is not a whole number", code="OOC-106", fix="seed=0"
             )
         limit = self.time_limit_s
         if limit is not None and not (isinstance(limit, Real) and float(limit) > 0):

@@ -188,7 +188,7 @@ class Replays:
 
         Returns:
             Wanted values as bytes, and how long it took in microseconds; None: it was not done as
-            a whole, since its loss was no finite number.
+            a whole, since its loss was not a finite number.
         """
         recorded, streams = self._recorded, self._device.streams
         assert recorded is not None, "it was recorded"

@@ -124,7 +124,7 @@ def as_images(value: Any) -> Images:
 
 
 def expect_batch(input_shape: Sequence[int]) -> None:
-    """Raises ConfigError: an input of this shape is no batch."""
+    """Raises ConfigError: an input of this shape is not a batch."""
     if len(input_shape) < 2:
         raise ConfigError(
             f"input of shape {tuple(input_shape)} has no batch axis", code="OOC-110",
@@ -142,7 +142,7 @@ def input_values(trace: Trace, x: Images, y: np.ndarray | None) -> dict[int, Any
         Arrays; of images that are read by rows what becomes an array when its turn comes.
 
     Raises:
-        ShapeError: a batch of another shape or without real numbers, or labels that are no class
+        ShapeError: a batch of another shape or without real numbers, or labels that are not class
             numbers.
         ConfigError: no target where the step takes one, or one where it takes none.
     """

@@ -72,7 +72,7 @@ ARGUMENTS: Mapping[str, Explanation] = {
         "a multiple of the page such as va:chunk=64KiB; for very large budgets a larger chunk",
     ),
     "OOC-108": Explanation(
-        "something is lacking",
+        "missing dependency or definition",
         "What is asked needs something that this allocator, recording or system does not have, or a"
         " planner, an allocator or an operation of your own lacks a part.",
         "va on a system without memfd",
@@ -94,7 +94,7 @@ ARGUMENTS: Mapping[str, Explanation] = {
         "compare the last extent of the input with the layer's own",
     ),
     "OOC-111": Explanation(
-        "labels that are none",
+        "invalid labels",
         "Labels of a cross-entropy are whole numbers from 0 to classes - 1, one for each "
         "sample or pixel.",
         "labels 0 to 10 for a network with 10 classes",
@@ -107,7 +107,7 @@ ARGUMENTS: Mapping[str, Explanation] = {
         "load it into the model it was saved from",
     ),
     "OOC-113": Explanation(
-        "what cannot be tiled",
+        "cannot be tiled",
         "A segment to tile is a chain of calls, each of which reads the image that the one "
         "before wrote: convolutions, poolings, paddings and pointwise operations. The "
         "message names the call that is none of these, or the fork, or what is wrong with "

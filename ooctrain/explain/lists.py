@@ -60,7 +60,7 @@ LISTS: Mapping[str, Explanation] = {
         "`oc.testing.check_tiled` ran a model untiled and in tiles on the same random numbers, and "
         "a result is not that of the untiled step: not to the bit where tilings promise that, or "
         "farther off than another order of addition explains. Or `check_bands` found a chain whose "
-        "bands, as somebody has written them, read rows that are not there.",
+        "bands read rows that do not exist.",
         "an operation of one's own whose `window` says one row too few",
         "the message names the result, the place, both numbers and the bound; mend the rule of the "
         "operation (docs/tiling.md)",
@@ -73,7 +73,7 @@ LISTS: Mapping[str, Explanation] = {
         "the message names the law and the network; laws: ooctrain/testing/check_split.py",
     ),
     "OOC-295": Explanation(
-        "a law of allocators is no law",
+        "a broken law of allocators",
         "`pytest --pyargs ooctrain.laws --law` tried a law by hand on right arenas: it must let "
         "them pass, and say the same when it is asked twice.",
         "pytest --pyargs ooctrain.laws --law my.py:Law",

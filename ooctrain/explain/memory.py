@@ -117,7 +117,7 @@ MEMORY: Mapping[str, Explanation] = {
         "--allocator best-fit",
     ),
     "OOC-152": Explanation(
-        "no GPU that can be used",
+        "no usable GPU",
         "There is no CUDA driver, an old one, no device, one that another process holds, or this "
         "process is a fork of one that uses CUDA. The message has the driver's own answer.",
         "ooctrain train lenet --device cuda, on a machine without a GPU",

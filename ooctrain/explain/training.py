@@ -62,7 +62,7 @@ TRAINING: Mapping[str, Explanation] = {
     ),
     "OOC-320": Explanation(
         "training stopped",
-        "The loss is no finite number, so this step has changed nothing; or the run was "
+        "The loss is not a finite number, so this step has changed nothing; or the run was "
         "interrupted by Ctrl-C, SIGTERM or SIGHUP. The last checkpoint is kept.",
         "ooctrain train lenet --lr 1e9",
         "a smaller learning rate; `--resume` continues from the last checkpoint",
@@ -78,8 +78,8 @@ TRAINING: Mapping[str, Explanation] = {
     "OOC-400": Explanation(
         "wrong use of gradients",
         "A second backward pass over a freed graph, a tensor without a graph, an in-place write "
-        "on a value that backward still needs, or gradients to be clipped whose norm is no finite "
-        "number (error_if_nonfinite).",
+        "on a value that backward still needs, or gradients to be clipped whose norm is not a "
+        "finite number (error_if_nonfinite).",
         "loss.backward(); loss.backward()",
         "the message names the tensor and the operation",
     ),

@@ -53,7 +53,7 @@ def sides(value: Sequence[int]) -> Sides:
 
 
 def finite(value: float, what: str) -> float:
-    """A finite number. Raises ConfigError: `value` is none."""
+    """A finite number. Raises ConfigError: `value` is not one."""
     if not (isinstance(value, Real) and math.isfinite(value)):
         raise ConfigError(f"{what} {value!r} is not a finite number", code="OOC-106")
     return float(value)

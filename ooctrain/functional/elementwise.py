@@ -47,7 +47,7 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
         input: (N, C, H, W) or (N, C).
 
     Raises:
-        ConfigError: p is no probability.
+        ConfigError: p is not a probability.
     """
     if not 0 <= p <= 1:
         raise ConfigError(f"dropout: probability {p} is not in [0, 1]")

@@ -49,7 +49,7 @@ def interpolate(
             the borders of the images do.
 
     Raises:
-        ConfigError: both or neither of size and scale_factor, a factor that is no finite number
+        ConfigError: both or neither of size and scale_factor, a factor that is not a finite number
             or leaves fractions.
         ShapeError: no images, an output without pixels, or no such mode.
     """

@@ -41,7 +41,7 @@ def cross_entropy(
 
     Raises:
         ShapeError: shapes or dtypes do not fit.
-        ConfigError: a label that is not a class number, or an option that is none.
+        ConfigError: a label that is not a class number, or an invalid option.
     """
     _check_reduction("cross_entropy", reduction)
     if not 0 <= label_smoothing <= 1:

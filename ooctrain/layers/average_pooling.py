@@ -87,7 +87,7 @@ class AdaptiveAvgPool2d(Op):
     def infer(self, x: Spec) -> tuple[Spec, ...]:
         require_float(self, x)
         require(len(x.shape) == 4, "adaptive_avg_pool2d: wants (N, C, H, W)", x)
-        require(min(self.size) > 0, f"adaptive_avg_pool2d: {self.size} is no size of an image", x)
+        require(min(self.size) > 0, f"adaptive_avg_pool2d: {self.size} is not an image size", x)
         return (Spec((*x.shape[:2], *self.size), x.dtype),)
 
     def reference(self, x, scalars):

@@ -39,7 +39,7 @@ class Upsample(Op):
     def infer(self, x: Spec) -> tuple[Spec, ...]:
         require_float(self, x)
         require(len(x.shape) == 4, "upsample: wants (N, C, H, W)", x)
-        require(min(self.size) > 0, f"upsample: {self.size} is no size of an image", x)
+        require(min(self.size) > 0, f"upsample: {self.size} is not an image size", x)
         require(self.mode in ("nearest", "bilinear"), f"upsample: no mode {self.mode!r}", x)
         return (Spec((*x.shape[:2], *self.size), x.dtype),)
 

@@ -42,7 +42,7 @@ def own_model(name: str, *, num_classes: int, stem: str, in_channels: int) -> Mo
     ]
     if missing:
         raise ConfigError(
-            f"{name} takes {', '.join(missing)}, which nobody gives",
+            f"{name} requires {', '.join(missing)}, which ooctrain does not supply",
             code="OOC-106",
             fix=f"give it defaults; only {', '.join(offered)} are given where taken",
         )

@@ -24,7 +24,7 @@ class Sequential(Module):
         tiling: how a step runs it, "bands:16" for example (see `tiled`); "": as it is.
 
     Raises:
-        ConfigError: one of them is no module (a function such as `functional.relu`, say).
+        ConfigError: one of them is not a module (a function such as `functional.relu`, say).
     """
 
     def __init__(self, *modules: Module | OrderedDict[str, Module]):
@@ -94,7 +94,7 @@ class ModuleList(Module):
             self.append(module)
 
     def append(self, module: Module) -> ModuleList:
-        """Adds one at the end. Raises ConfigError: it is no module."""
+        """Adds one at the end. Raises ConfigError: it is not a module."""
         name = str(len(self))
         self.add_module(name, _checked_module(name, module))
         return self
@@ -172,10 +172,10 @@ class Identity(Module):
 
 
 def _checked_module(name: str, module: object) -> Module:
-    """The module itself. Raises ConfigError: it is none, so it would be left out of the network."""
+    """The module itself. Raises ConfigError for anything else: the network would leave it out."""
     if not isinstance(module, Module):
         raise ConfigError(
-            f"part {name!r} is {module!r}, which is no module",
+            f"part {name!r} is {module!r}, which is not a module",
             fix="use the module in place of the function, such as nn.ReLU() for functional.relu",
         )
     return module

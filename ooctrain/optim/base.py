@@ -173,7 +173,7 @@ class Optimizer:
         """What changes without a new trace: {"lr": 0.1, "lr.1": 0.01}, and cycled momenta.
 
         Raises:
-            ConfigError: one of them is no finite number; a step with it would leave none behind.
+            ConfigError: one of them is not a finite number; a step with it would leave none behind.
         """
         found: dict[str, float] = {}
         for index in range(len(self.param_groups)):
@@ -355,7 +355,7 @@ def _zeros(parameter: Tensor) -> Tensor:
 
 
 def _check_settings(settings: Mapping[str, Any]) -> None:
-    """Raises ConfigError for the first number that is none, or out of its range."""
+    """Raises ConfigError for the first setting that is not a number, or out of its range."""
     for name in ("lr", "momentum", "weight_decay", "eps"):
         value = settings.get(name, 0)
         if not (_is_finite(value) and value >= 0):
@@ -364,7 +364,7 @@ def _check_settings(settings: Mapping[str, Any]) -> None:
             )
     if not _is_finite(settings.get("dampening", 0)):
         raise ConfigError(
-            f"dampening {settings['dampening']!r} is no finite number", fix="dampening=0"
+            f"dampening {settings['dampening']!r} is not a finite number", fix="dampening=0"
         )
     betas = settings.get("betas", (0, 0))
     pair = isinstance(betas, Sequence) and len(betas) == 2

@@ -52,7 +52,7 @@ def list_to_json(plan: Plan, predicted: Timeline | None) -> dict[str, Any]:
 
 
 def list_from_json(data: Mapping[str, Any]) -> ListedStep:
-    """The list of a file. Raises KeyError, TypeError or ValueError where it is none."""
+    """The list of a file. Raises KeyError, TypeError or ValueError if it holds no list."""
     rows = data["lines"]
     uses = {
         str(call): (tuple(map(str, reads)), tuple(map(str, writes)))
@@ -61,7 +61,7 @@ def list_from_json(data: Mapping[str, Any]) -> ListedStep:
     predicted = {}
     for index, start_us, end_us in data["predicted"]:
         if not start_us <= end_us < math.inf:
-            raise ValueError(f"{start_us} to {end_us} us is no stretch of time")
+            raise ValueError(f"{start_us} to {end_us} us is not a stretch of time")
         predicted[_place(index, len(rows))] = (float(start_us), float(end_us))
     return ListedStep(tuple(_line(place, row) for place, row in enumerate(rows)), uses, predicted)
 

@@ -97,7 +97,7 @@ class _RecordFile(msgspec.Struct):
 
 
 _RECORD = FileKind(
-    _RecordFile, "is no record", "OOC-118",
+    _RecordFile, "is not a record", "OOC-118",
     "`ooctrain simulate MODEL --json FILE` writes one; so do plan and train",
 )  # fmt: skip
 

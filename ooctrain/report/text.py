@@ -215,11 +215,11 @@ def placement(allocator: str, reserved_bytes: int, alive_bytes: int) -> str:
         reserved_bytes: the highest byte it uses, its holes included.
         alive_bytes: the most that lives at one time: no placement needs less.
     """
-    least = f"the least that any allocator needs ({format_bytes(alive_bytes)})"
+    reserves, least = f"{allocator} reserves {format_bytes(reserved_bytes)}", "the minimum possible"
     if reserved_bytes <= alive_bytes:
-        return f"{allocator} reserves just {least}"
+        return f"{reserves}, {least}"
     over = 100 * (reserved_bytes / alive_bytes - 1) if alive_bytes else 0.0
-    return f"{allocator} reserves {format_bytes(reserved_bytes)}, {over:.1f} % over {least}"
+    return f"{reserves}, {over:.1f} % above {least} ({format_bytes(alive_bytes)})"
 
 
 def share(part: float, whole: float) -> str:

@@ -47,7 +47,7 @@ class NamedRewrite:
     keeps: Keeps
 
     def __call__(self, trace: Trace) -> Trace:
-        """The trace after it. Raises ConfigError: what it returned is no trace."""
+        """The trace after it. Raises ConfigError: what it returned is not a trace."""
         found = self.run(trace)
         if not isinstance(found, Trace):
             raise ConfigError(

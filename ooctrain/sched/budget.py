@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from ooctrain.sched.schedule import BYTES, Granule
 from ooctrain.sched.spans import held_during
 from ooctrain.step.machine import Machine
-from ooctrain.step.trace import Call, Trace
+from ooctrain.step.trace import Call, Trace, checked_trace
 from ooctrain.units import Percent, parse_budget
 
 #: Where a pinned variable may begin.
@@ -74,7 +74,7 @@ def trace_minimum_bytes(trace: Trace, granule: Granule = BYTES) -> int:
     A call needs the distinct storages of its inputs and outputs, those of persistent variables not
     counted again, and its workspace.
     """
-    storage, sizes = trace.storage, _granted(trace, granule)
+    storage, sizes = checked_trace(trace).storage, _granted(trace, granule)
     persistent = _persistent_storages(trace)
 
     def need(call: Call) -> int:
@@ -87,7 +87,7 @@ def trace_minimum_bytes(trace: Trace, granule: Granule = BYTES) -> int:
 
 def trace_peak_bytes(trace: Trace, granule: Granule = BYTES) -> int:
     """Persistent bytes + the largest live set without any eviction. Cost: O(uses)."""
-    sizes = _granted(trace, granule)
+    sizes = _granted(checked_trace(trace), granule)
     lasting = sum(sizes[s] for s in _persistent_storages(trace))
     return max([granule.fixed_bytes + lasting, *live_bytes(trace, granule)])
 

@@ -234,7 +234,7 @@ class _Statement:
         self._next += 1
         lo, colon, hi = word.text[1:-1].partition(":")
         if not colon:
-            raise self.refused(word, f"{word.text} is no range of bytes", fix="[0:64K]")
+            raise self.refused(word, f"{word.text} is not a range of bytes", fix="[0:64K]")
         return variable, self._bytes(word, lo), self._bytes(word, hi)
 
     def _size(self) -> int:
@@ -244,5 +244,5 @@ class _Statement:
     def _bytes(self, word: _Word, text: str) -> int:
         found = _SIZE.fullmatch(text)
         if not found:
-            raise self.refused(word, f"{text.strip()!r} is no size", fix="65536 or 64K, M, G")
+            raise self.refused(word, f"{text.strip()!r} is not a size", fix="65536 or 64K, M, G")
         return int(found[1]) * _UNITS[found[2]]

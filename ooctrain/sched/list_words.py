@@ -2,7 +2,7 @@
 
 `ooctrain explain run` prints the general words, `ooctrain train --step` adds those of the list at
 hand: what the call reads and writes, which later instruction needs what is copied in, when a freed
-value comes back, for whom the instruction waits, and what the ledger says before and after. All of
+value comes back, what the instruction waits for, and what the ledger says before and after. All of
 it is read off the table (`../sched/ledger.py`); nothing is run. Read next: `docs/schedule.md`.
 """
 
@@ -112,7 +112,7 @@ class ListGuide:
         return describe_instruction(row.instruction, self.trace)
 
     def words(self, row: Issued, *, briefly: bool = False) -> list[str]:
-        """What it does, why, for whom it waits, and what the ledger says: a sentence each.
+        """what it does, why, what it waits for, and what the ledger says: a sentence each.
 
         Args:
             briefly: without what holds of all instructions of its kind.
@@ -146,10 +146,10 @@ class ListGuide:
                 back = (
                     self._back(variable, lo, hi, row.index) or "This step does not bring them back."
                 )
-                return [f"{format_bytes(hi - lo)} leave. {back}"]
+                return [f"{format_bytes(hi - lo)} leave the device. {back}"]
             case SwapIn(variable, lo, hi):
                 reader = self._later(self._reads[variable], row.index, "needs them")
-                return [f"{format_bytes(hi - lo)} come. {reader or 'The next step needs them.'}"]
+                return [f"{format_bytes(hi - lo)} come in. {reader or 'The next step needs them.'}"]
             case Free(variable, lo, hi):
                 back = self._back(variable, lo, hi, row.index) or self._later(
                     self._writes[variable], row.index, "computes them again"

@@ -9,12 +9,12 @@ rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
 
-from ooctrain.errors import PlanMismatch
+from ooctrain.errors import ConfigError, PlanMismatch
 from ooctrain.sched.instructions import End, Fence, Free, Instruction, Range, Run, SwapIn, SwapOut
 from ooctrain.sched.plan_file import FORMAT_VERSION, Parts
 from ooctrain.step.schema import FileKind
@@ -72,7 +72,7 @@ class _GranuleFile(msgspec.Struct):
         self.granule()
 
     def granule(self) -> Granule:
-        """The granule. Raises ConfigError: a size that is none."""
+        """The granule. Raises ConfigError: not a size."""
         return Granule(self.size_bytes, self.ranges, self.fixed_bytes)
 
 
@@ -123,11 +123,11 @@ def plan_from_json(data: Any, trace_fingerprint: str, name: str) -> tuple[PlanFi
         name: of the file, for errors.
 
     Raises:
-        ConfigError: it is no plan file of this version.
+        ConfigError: it is not a plan file of this version.
         PlanMismatch: it was made for another trace.
     """
     if not isinstance(data, Mapping) or data.get("version") != FORMAT_VERSION:
-        raise PLAN_FILE.refused(name, f"it is no object of version {FORMAT_VERSION}")
+        raise PLAN_FILE.refused(name, f"it is not an object of version {FORMAT_VERSION}")
     if data.get("trace_fingerprint") != trace_fingerprint:
         raise PlanMismatch(
             "this plan was made for another trace",
@@ -157,3 +157,26 @@ def _instruction(row: _Row) -> Instruction:
         case _FreeRow(var, lo, hi):
             return Free(var, lo, hi)
     return Fence()
+
+
+def rows_of_file(path: str, allowed: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """What a plan file holds, unchecked but for its rewrites, and the names of these.
+
+    Args:
+        allowed: rewrites of files ("file.py:name") that it may name: their code is run.
+
+    Raises:
+        ConfigError: not there, not a plan file, or it names other files.
+    """
+    data = PLAN_FILE.plain(path)
+    of_a_plan = isinstance(data, dict) and "trace_fingerprint" in data
+    if not of_a_plan or not isinstance(data.get("rewrites", []), list):
+        raise PLAN_FILE.refused(str(path), "it has no trace_fingerprint and no list of rewrites")
+    names = data.get("rewrites", [])
+    for name in names:
+        if isinstance(name, str) and ".py:" in name and name not in allowed:
+            raise ConfigError(
+                f"{path} would run the file of rewrite {name!r}", code="OOC-104",
+                fix=f"look at it, then load_plan(..., rewrites=[{name!r}]), or --rewrite {name}",
+            )  # fmt: skip
+    return data, names

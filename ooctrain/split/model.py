@@ -213,7 +213,7 @@ split.keeps = "meaning changed"  # type: ignore[attr-defined]
 def _require_splittable(model: object) -> None:
     if not isinstance(model, Module):
         raise ConfigError(
-            f"{type(model).__name__} is no model", code="OOC-172", fix="an oc.nn.Module"
+            f"{type(model).__name__} is not a model", code="OOC-172", fix="an oc.nn.Module"
         )
     if any(isinstance(part, SplitModel) for part in model.modules()):
         raise ConfigError(

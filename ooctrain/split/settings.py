@@ -50,19 +50,19 @@ class Splitting:
 
     def __post_init__(self) -> None:
         if not (_is_number(self.depth) and 0 <= self.depth <= 1):
-            raise _wrong("depth", self.depth, "is no share of the convolutions, 0 to 1")
+            raise _wrong("depth", self.depth, "is not a share of the convolutions, 0 to 1")
         whole = isinstance(self.grid, tuple | list) and len(self.grid) == 2
         if not whole or any(not _is_whole(n) or n < 1 for n in self.grid):
             raise _wrong("grid", self.grid, "is not two whole numbers of 1 or more")
         if not _is_number(self.omega):
-            raise _wrong("omega", self.omega, "is no number of [0, 0.5)")
+            raise _wrong("omega", self.omega, "is not a number of [0, 0.5)")
         if not 0 <= self.omega < OMEGA_LIMIT:
             raise _wrong(
                 "omega", self.omega, "is outside [0, 0.5): two boundaries might be drawn in one "
                 "place",
             )  # fmt: skip
         if not _is_whole(self.seed) or self.seed < 0:
-            raise _wrong("seed", self.seed, "is no whole number of 0 or more")
+            raise _wrong("seed", self.seed, "is not a whole number of 0 or more")
         rows, columns = self.grid
         plain = {"depth": float(self.depth) + 0.0, "grid": (int(rows), int(columns))}
         for name, value in (plain | {"omega": float(self.omega), "seed": int(self.seed)}).items():
@@ -87,7 +87,7 @@ def coarser(how: Splitting) -> Iterator[Splitting]:
     """Section 4.1's coarse search: all that one would try, the least harmful first.
 
     Error grows with the depth and only slowly with the number of patches (section 5.2), so more
-    patches come before a greater depth. The first is no split at all.
+    patches come before a greater depth. The first is not a split at all.
     """
     yield replace(how, depth=0.0)
     for depth, grid in itertools.product(DEPTHS, GRIDS):
@@ -133,7 +133,7 @@ def _read(name: str, value: str) -> Any:
     try:
         return _READ[name](value)
     except ValueError:
-        raise _wrong(name, value, "is no number, or no pair of numbers") from None
+        raise _wrong(name, value, "is not a number, or no pair of numbers") from None
 
 
 def _grid(text: str) -> tuple[int, int]:

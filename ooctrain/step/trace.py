@@ -235,6 +235,16 @@ class Trace:
         return svg_of(self)
 
 
+def checked_trace(given: object) -> Trace:
+    """What stands in a trace's place. Raises ConfigError: a model, say, which is traced first."""
+    if not isinstance(given, Trace):
+        raise ConfigError(
+            f"{type(given).__name__} is not a Trace", code="OOC-106",
+            fix="trace = oc.trace(model, (N, C, H, W))",
+        )  # fmt: skip
+    return given
+
+
 def _broken(what: str, **details: str) -> ConfigError:
     return ConfigError(f"broken trace: {what}", code="OOC-103", **details)
 

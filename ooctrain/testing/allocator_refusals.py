@@ -22,7 +22,7 @@ _FROM_INSIDE = (
 
 
 def refuses_sizes(allocator: Allocator) -> None:
-    """What is no size is not served."""
+    """What is not a size is not served."""
     for wrong in WRONG_SIZES:
         _refuses(partial(allocator.allocate, wrong), ConfigError, "P10", f"allocate({wrong!r})")
 

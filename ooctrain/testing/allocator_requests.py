@@ -41,7 +41,7 @@ _TEXTS: dict[str, str] = {
     "claim": "claim {count} granules from {lo} of reserved block {value} on stream {stream}",
     "release": "release {count} granules from {lo} of reserved block {value}",
     "again": "free a block that is not live",
-    "nonsense": "ask for sizes that are none",
+    "nonsense": "ask for invalid sizes",
     "work": "do {value} pieces of queued work",
     "refuse": "the driver refuses obtaining call {value} of the next request",
 }

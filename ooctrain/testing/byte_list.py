@@ -206,7 +206,7 @@ class _Lister:
         self._require(call.id <= max(self.ran, default=-1) + 1, "first runs out of trace order")
         self._require(call.pure or call.id not in self.ran, "an impure call runs twice")
         kept = call.outs if keep is None else keep
-        self._require(set(kept) <= set(call.outs), "keep is no output")
+        self._require(set(kept) <= set(call.outs), "keep is not an output")
         step = RunnerStep(index, "C", set(self.barrier))
         for variable in dict.fromkeys(call.ins):
             for byte in self._bytes(variable):

@@ -123,7 +123,7 @@ def random_arena(rng: random.Random, kind: type[HoleArena] = HoleArena) -> HoleA
 
 
 class LawFailure(OoctrainError, AssertionError):
-    """A law is no law."""
+    """A law is not a law."""
 
     default_code = "OOC-295"
 

@@ -37,7 +37,7 @@ from ooctrain.testing.planner_cases import (
 from ooctrain.testing.random_traces import random_values
 
 STEPS = 3
-#: Chunked planners may round differently on a scaled trace; more than this is no rounding.
+#: Chunked planners may round differently on a scaled trace; more than this is not a rounding.
 SCALING_TOLERANCE = 1 / 16
 
 
@@ -84,7 +84,7 @@ def infeasible_is_honest(planner: Planner, case: Case) -> None:
     least = least_bytes(planner, case)
     refused = refusal_of(planner, case, 0)
     if refused and refused.witness_call not in ("", *(call.name for call in case.trace.calls)):
-        raise Breach(f"its witness {refused.witness_call!r} is no call of the step")
+        raise Breach(f"its witness {refused.witness_call!r} is not a call of the step")
     for budget_bytes in {0, least // 2, least - 1} - {-1}:
         if budget_bytes < least:
             refusal = refusal_of(planner, case, budget_bytes)

@@ -53,6 +53,9 @@ MOST_FILES, MOST_PLANNERS, MOST_LINES = 32, 45, 405
 MOST_IMPORTS_IN_FUNCTIONS = 35
 MOST_OF_EIGHT_PARAMETERS, MOST_OF_SIX_PARAMETERS = 15, 90
 MOST_LOADED_BY_THE_VERIFIER, MOST_LOADED_AT_ONCE = 24, 7
+MOST_LOADED_BY_PLAN = 376
+#: What a command that only plans must not wait for.
+SLOW_TO_LOAD = {"numba", "llvmlite", "highspy", "pytest", "hypothesis", "PIL", "multiprocessing"}
 #: Numba compiles here; everybody else asks these rooms. The plug-in serves Numba's own arrays, the
 #: emulator compiles CUDA kernels for the CPU.
 NUMBA_ROOMS = ("layers.kernels", "sched.search", "alloc.numba", "testing.emulator")
@@ -430,3 +433,9 @@ def test_help_loads_no_kernel(arguments):
     loaded = loaded_by(f"from ooctrain.cli import main\nassert main({arguments!r}) == 0")
     assert "Usage" in "\n".join(loaded)
     assert not {"numba", "llvmlite", "highspy"} & set(loaded)
+
+
+def test_the_command_plan_loads_nothing_that_is_slow_to_load():
+    loaded = loaded_by("import ooctrain.cli.plan")
+    assert not SLOW_TO_LOAD & set(loaded)
+    assert len([name for name in loaded if name.startswith("ooctrain")]) <= MOST_LOADED_BY_PLAN

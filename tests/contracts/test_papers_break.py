@@ -1,7 +1,6 @@
 """Each row of docs/papers.md names a test that fails when the function it names does not work.
 
-In: rows with a function and a test. Out: whether the function is right, which the tests themselves
-say. The one idea: a test that passes although the function raises says nothing about it
+A test that passes although the function raises says nothing about it
 (`support/broken.py`, where also what a class and a table without their work are).
 """
 

@@ -1,6 +1,6 @@
 """docs/papers.md and docs/errata.md name only what exists, and leave nothing out.
 
-In: the two pages. Out: verdicts. The one idea: a map is worth something only while it is true, so
+A map is worth something only while it is true, so
 each function is imported, each test is looked up, each command's name and options are those of the
 command line, each numbered item of a paper has a row, and each erratum has a test that runs what is
 printed.

@@ -208,3 +208,15 @@ def test_every_room_says_what_it_is_for(path):
     assert text, "no docstring"
     if len(path.read_text(encoding="utf-8").splitlines()) > 40:
         assert re.search(r"\bIn(:| and out:|put)|Read\s+next", text), "not what flows in and out"
+
+
+#: What the head of a file is not: a form that is filled in.
+FORM = re.compile(r"^In: |\bOut: |\bThe\s+one\s+idea\b", re.MULTILINE)
+
+
+def test_no_file_opens_with_a_form_that_is_filled_in():
+    folders = ("ooctrain", "tests", "tutorials", "benchmarks")
+    files = [path for name in folders for path in (ROOT / name).rglob("*.py")]
+    heads = {path: path.read_text(encoding="utf-8").split('"""')[1:2] for path in files}
+    assert len(heads) > 600
+    assert not [relative(path) for path, head in heads.items() if head and FORM.search(head[0])]

@@ -187,6 +187,68 @@ def test_a_script_prints_its_own_prose_before_each_cell(monkeypatch, capsys):
     assert places[1] < first_cell < places[2], "what explains a cell stands above it, no more"
 
 
+def checked(script, *words, monkeypatch, capsys):
+    """(status, what is printed) of a tutorial that checks an answer."""
+    monkeypatch.setattr(sys, "argv", [str(script), "--check", *words])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(script), run_name="__main__")
+    return ended.value.code, capsys.readouterr().out
+
+
+EXERCISES = """
+from lesson import Lesson
+
+lesson = Lesson("autograd")
+lesson.cell("an experiment")
+print(lesson.predict("calls"))
+lesson.exercise("1. a dead forward value", lambda a: a in ("v0", "v2"), None)
+lesson.exercise("2. the gradients of a + b", lambda a: tuple(a) == ("dy", "dy"), None)
+lesson.exercise(
+    "3. backward calls saved", lambda a: a == 1, None
+)
+print("the end")
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [(["1", "v2"], 0, "1. a dead forward value  -> 'v2' is right"),
+     (["2", "('dy', 'dy')"], 0, "is right"), (["2", "('dy',", "'dy')"], 0, "is right"),
+     (["3", "2"], 1, "3. backward calls saved  -> 2 is not right yet"),
+     (["3"], 1, "put your answer behind --check 3"), (["4", "2"], "exercises 1, 2, 3", ""),
+     ([], "exercises 1, 2, 3", ""), (["third", "2"], "exercises 1, 2, 3", "")],
+)  # fmt: skip
+def test_a_command_checks_one_answer(words, status, said, tmp_path, monkeypatch, capsys):
+    script = tmp_path / "01_autograd.py"
+    script.write_text(EXERCISES)
+    found, shown = checked(script, *words, monkeypatch=monkeypatch, capsys=capsys)
+    assert status == found or status in str(found)
+    assert said in shown
+    assert shown.count("\n") == bool(said), "and nothing else is printed"
+
+
+@pytest.mark.parametrize(
+    ("typed", "answer"),
+    [("1/3", 1 / 3), ("-2", -2), ("False", False), ("P - M", "P - M"), ("", None), ("1/0", "1/0")],
+)
+def test_an_answer_is_read_as_the_script_would_have_it(typed, answer):
+    from lesson import answer_of
+
+    assert answer_of(typed.split()) == answer
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_each_exercise_has_a_number_and_a_command_that_checks_it(script):
+    text = script.read_text()
+    numbers = re.findall(r'lesson\.exercise\(\s*"(\d+)\. ', text)
+    assert numbers == [str(1 + i) for i in range(len(ANSWERS[script.stem]))]
+    assert text.count("lesson.exercise(") == len(numbers)
+    said = text.partition("## Exercises")[2]
+    assert f"`python {script.name} --check 1 ANSWER`" in said
+    for number in numbers:
+        assert f"\n# {number}. " in said
+
+
 @pytest.mark.parametrize(
     ("typed", "said"),
     [(["7"], "the prediction was 30% off"), (["2,5"], "4 times too low"),
@@ -254,7 +316,7 @@ def test_a_right_answer_is_recognised_and_a_wrong_one_is_not(capsys):
     _, right, wrong, untried = capsys.readouterr().out.splitlines()
     assert right.endswith("-> 2 is right")
     assert wrong.endswith("-> 3 is not right yet")
-    assert untried.endswith("(put your answer into the script)")
+    assert untried.endswith("(python test_tutorials.py --check 1 + 1 ANSWER)")
 
 
 def test_an_answer_of_another_kind_is_not_right_and_no_error():

@@ -1,11 +1,11 @@
 """Errata of paper 000 (window scheduling, virtual addressing): what is printed is run and seen to
 fail.
 
-In: function sequences of a few variables. Out: verdicts. The one idea: section 3 leaves four things
-open or wrong (what the window counts, window against budget, what happens when a function does not
-fit, which edges LMS swaps); each test runs the printed rule on the smallest case where it matters.
-Source: paper 000, sections 2, 3, 5; the corrected rules are those of the authors' code. The table
-is docs/errata.md.
+Each case is a function sequence of a few variables. Section 3 leaves four things open or wrong
+(what the window counts, window against budget, what happens when a function does not fit, which
+edges LMS swaps); each test runs the printed rule on the smallest case where it matters. Source:
+paper 000, sections 2, 3, 5; the corrected rules are those of the authors' code. The table is
+docs/errata.md.
 """
 
 from __future__ import annotations

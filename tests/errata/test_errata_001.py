@@ -1,8 +1,8 @@
 """Errata of paper 001 (swapping and recomputation hybrid): its sentences are run on its tables.
 
-In: tables 1 and 2 as printed. Out: verdicts. The one idea: numbers of different graphs are not
-comparable, and sentences about a table can be checked against the table. Source: paper 001,
-sections 3.1, 4.4, tables 1 and 2. The table of errata is docs/errata.md.
+Tables 1 and 2 stand here as printed. Numbers of different graphs are not comparable, and sentences
+about a table can be checked against the table. Source: paper 001, sections 3.1, 4.4, tables 1 and
+2. The table of errata is docs/errata.md.
 """
 
 from __future__ import annotations

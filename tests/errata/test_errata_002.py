@@ -1,7 +1,7 @@
 """Errata of paper 002 (optimal offloading of a chain): printed formulas are run and seen to fail.
 
-In: chains of at most four activations, small integers, bandwidth 1 byte per time unit. Out:
-verdicts. The one idea: on such chains the truth is found without any formula, by walking every
+The chains have at most four activations, small integers, bandwidth 1 byte per time unit. On such
+chains the truth is found without any formula, by walking every
 schedule in unit time steps (`Search`); a printed formula that disagrees with it is wrong, the
 corrected one must agree. Source: paper 002, sections 3 and 5. The table of all errata is
 docs/errata.md; the id of an erratum is part of its test's name.

@@ -1,9 +1,9 @@
 """Errata of paper 003 (segmented fused-tiled execution): listings and tables are run as printed.
 
-In: graphs of a few operators, tiny arrays. Out: verdicts. The one idea: each listing is written out
-in Python, with the printed line and the corrected one side by side; the printed one raises, loops
-or gives a wrong size. Source: paper 003, sections 4.1 to 4.3, listings 1 to 4, tables 3 and 4. What
-the library does instead is `ooctrain/rewrite/tile/halo.py`. The table of errata is docs/errata.md.
+The graphs have a few operators, the arrays are tiny. Each listing is written out in Python, with
+the printed line and the corrected one side by side; the printed one raises, loops or gives a wrong
+size. Source: paper 003, sections 4.1 to 4.3, listings 1 to 4, tables 3 and 4. What the library does
+instead is `ooctrain/rewrite/tile/halo.py`. The table of errata is docs/errata.md.
 """
 
 from __future__ import annotations

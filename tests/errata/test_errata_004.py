@@ -1,9 +1,9 @@
 """Errata of paper 004 (Split-CNN and HMMS): the formulas and algorithm 1 are run as printed.
 
-In: splits of one dimension, lists of operations with times and sizes. Out: verdicts. The one idea:
-a split is right when its parts have the sizes that were asked for; an offload plan is right when it
-frees no byte that is still on the link. Source: paper 004, sections 3.1, 3.3, 4.2, 4.3, algorithm
-1. The table is docs/errata.md.
+The cases are splits of one dimension, and lists of operations with times and sizes. A split is
+right when its parts have the sizes that were asked for; an offload plan is right when it frees no
+byte that is still on the link. Source: paper 004, sections 3.1, 3.3, 4.2, 4.3, algorithm 1. The
+table is docs/errata.md.
 """
 
 from __future__ import annotations

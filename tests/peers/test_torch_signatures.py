@@ -54,7 +54,7 @@ ADDED = {
 }  # fmt: skip
 #: {name: keywords at another place, or with another default}
 MOVED = {
-    # Here the fourth is drop_last, which refuses what is no truth value; torch has samplers there.
+    # Here the fourth is drop_last, which takes truth values alone; torch has samplers there.
     "DataLoader": {"shuffle", "drop_last", "num_workers"},
     "Parameter": {"data"},  # there is none without a value
     "Module.named_modules": {"prefix"},  # torch hands on what it has seen, in front

@@ -1,4 +1,4 @@
-"""A loss that is no finite number never reaches what persists: the step might not have been.
+"""A loss that is not a finite number never reaches what persists: the step might not have been.
 
 A run with bad batches among the good ones has, to the bit, the parameters, buffers, slots and
 losses of the run with the good ones alone, within any budget, clipped, accumulated or not.

@@ -213,7 +213,7 @@ def test_graphs_with_losses(graph: Any, bands: int, again: bool, loss: str, seed
 
 
 def test_labels_lie_in_blocks_and_are_checked() -> None:
-    """No image is whole, neither labels nor losses; a label that is no class is refused."""
+    """No image is whole, neither labels nor losses; a label that is not a class is refused."""
     model = nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 3, 1))
     shape = (2, 2, 16, 12)
     trace = oc.trace(model, shape, "cross_entropy", threads=2)

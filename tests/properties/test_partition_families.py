@@ -1,7 +1,7 @@
 """Paper 002's proofs of hardness as families of instances: planning that well is partitioning.
 
-In: random sets of integers, some with a partition by construction, some without by brute force.
-Out: verdicts. The one idea: a chain is made of the integers, so that some step time can be reached
+The sets of integers are random, some with a partition by construction, some without by brute force.
+A chain is made of the integers, so that some step time can be reached
 exactly where there is a partition; what finds the best step time knows nothing of partitions, and
 the other way round. Sources: paper 002, theorems 1 and 3, figures 2 (corrected: docs/errata.md,
 002-three-partition-*) and 3. Read next: `test_planning_theorems.py`.

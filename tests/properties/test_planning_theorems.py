@@ -1,6 +1,6 @@
 """What the papers prove about planning, on random instances; the truth is searched for, not told.
 
-In: tiny random steps and chains. Out: verdicts. The one idea: fluid <= relaxed <= exact <= every
+On tiny random steps and chains, fluid <= relaxed <= exact <= every
 planner that moves whole values, and each of these numbers is found by other code: an LP, a search
 byte by byte, a search value by value, the simulator. Sources: paper 002, sections 3 to 5; where the
 print is wrong, docs/errata.md. Read next: `test_exact.py`, `test_partition_families.py`,

@@ -166,7 +166,7 @@ def test_a_checkpoint_goes_on_on_other_numbers_of_ranks(tmp_path):
 
 
 def check_bad_loss() -> None:
-    """A loss that is no number on one rank stops all, and changes nothing on any."""
+    """A loss that is not a number on one rank stops all, and changes nothing on any."""
     data = batches(1)[0]
 
     def run(ranks):

@@ -1,7 +1,7 @@
 """Laws of Split-CNN (paper 004, section 3): sizes add up, parts know nothing of each other, chance
 is a function of seed and step, and whatever is planned from a split network runs to its bits.
 
-In: small random networks; the networks of the paper. Out: verdicts. Read next:
+The networks are small random ones, and those of the paper. Read next:
 `ooctrain/testing/check_split.py`, which has the laws; `tests/zoo/test_split_bugs.py`.
 """
 

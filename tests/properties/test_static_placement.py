@@ -289,4 +289,4 @@ def test_plan_prints_the_gap_to_the_least(name, told, capsys):
     assert main([*words, "--machine", "v100-pcie", "--allocator", name]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert (f"{name} reserves" in printed) == told
-    assert ("the least that any allocator needs" in printed) == told
+    assert ("the minimum possible" in printed) == told

@@ -1,8 +1,8 @@
 """A right allocator, and wrong ones, as somebody writes them who has read `alloc/base.py` only.
 
-In: the arena's memory. Out: `FirstHole`, which keeps every law, and classes that differ from it in
-one thought. The one idea: laws have to judge what they were not made for; these files were written
-without a look at the zoo. Read next: `test_strangers.py`.
+`FirstHole` keeps every law; each of the other classes differs from it in one thought. Laws have to
+judge what they were not made for; these files were written without a look at the zoo. Read next:
+`test_strangers.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A right planner, and wrong ones, as somebody writes them who has read `sched/planning/planner.py`
 only.
 
-In: a trace, a budget. Out: `Farthest`, which keeps every law, and classes that differ from it in
-one thought. Read next: `test_strangers.py`.
+`Farthest` keeps every law; each of the other classes differs from it in one thought. Read next:
+`test_strangers.py`.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def functions_of(owner: Any, what: Any) -> Iterator[FunctionType]:
     what = getattr(what, "__func__", getattr(what, "fget", what))  # static methods, properties
     if not inspect.isclass(what):
         plain = inspect.unwrap(what)
-        assert isinstance(plain, FunctionType), f"{plain} of {owner} is no function of Python"
+        assert isinstance(plain, FunctionType), f"{plain} of {owner} is not a function of Python"
         yield plain
         return
     own = [inspect.unwrap(getattr(v, "__func__", getattr(v, "fget", v)))

@@ -50,7 +50,7 @@ def wrong_with(data, schema=RESULTS, where="results"):
     if isinstance(data, bool) or ("enum" in schema and data not in schema["enum"]):
         return f"{where} is {data!r}"
     if data != data or data in (float("inf"), float("-inf")):  # NaN is no JSON
-        return f"{where} is no number"
+        return f"{where} is not a number"
     if "minimum" in schema and data < schema["minimum"]:
         return f"{where} is below {schema['minimum']}"
     if isinstance(data, list):

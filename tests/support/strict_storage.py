@@ -57,5 +57,5 @@ def _exact(value: np.ndarray) -> np.ndarray:
 
 
 def _spoilt(value: np.ndarray) -> np.ndarray:
-    """As many elements that are no numbers."""
+    """As many elements that are not numbers."""
     return np.full_like(value, np.nan) if value.dtype.kind == "f" else np.full_like(value, -1)

@@ -170,7 +170,7 @@ def test_planners_as_class_object_and_what_is_none():
     trace = small_trace()
     with pytest.raises(ConfigError, match="not a Plan"):
         oc.plan(trace, "50%", planner=Nothing)
-    with pytest.raises(ConfigError, match="no planner"):
+    with pytest.raises(ConfigError, match="not a planner"):
         oc.plan(trace, "50%", planner=object())
     with pytest.raises(ConfigError, match="not a Plan"):
         oc.Trainer(small_model(), planner=Nothing(), budget="50%").step(*batch())
@@ -268,3 +268,38 @@ def test_every_plan_comes_with_a_bound_that_it_does_not_beat():
             plan = oc.plan(traced, "100%", planner, machine)
             assert plan.lower_bound is not None
             assert 0 < plan.lower_bound.makespan_us <= plan.makespan_us + 0.001
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [small_model, lambda: np.zeros((8, 3, 32, 32)), lambda: None],
+    ids=["model", "x", "none"],
+)
+def test_what_takes_a_trace_says_how_to_make_one(wrong):
+    """A model in a trace's place is the first mistake of whoever comes from other libraries."""
+    given, plan = wrong(), oc.plan(small_trace(), "100%", "keep-all", MACHINE)
+    asked = {
+        "plan": lambda: oc.plan(given, "25%"),
+        "plan for va": lambda: oc.plan(given, "25%", allocator="va"),
+        "verify": lambda: oc.verify(plan, given, "100%"),
+        "simulate": lambda: oc.simulate(plan, given),
+        "lower_bound": lambda: oc.lower_bound(given, "50%"),
+        "load_plan": lambda: oc.load_plan("plan.json", given),
+        "trace_minimum_bytes": lambda: oc.trace_minimum_bytes(given),
+        "trace_peak_bytes": lambda: oc.trace_peak_bytes(given),
+        "tile": lambda: oc.tile(given),
+        "chain_view": lambda: oc.chain_view(given),
+    }
+    for name, call in asked.items():
+        with pytest.raises(ConfigError, match="is not a Trace") as refused:
+            call()
+        assert "oc.trace(model, (N, C, H, W))" in refused.value.fix, name
+    with pytest.raises(ConfigError, match="neither a Plan nor a Schedule"):
+        oc.simulate(given, small_trace())
+
+
+def test_what_takes_a_model_says_so():
+    plan = oc.plan(small_trace(), "100%", "keep-all", MACHINE)
+    for given in (small_trace(), batch()):
+        with pytest.raises(ConfigError, match="is not a model"):
+            oc.execute(plan, given, batch())

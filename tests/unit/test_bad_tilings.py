@@ -88,7 +88,7 @@ def conv(kernel: int = 3, channels: int = 4) -> nn.Conv2d:
 
 #: What is asked for, and what its error says.
 REFUSED: dict[str, tuple[Callable[[], object], str]] = {
-    "bands that are no number": (lambda: planned("bands:x"), "'bands:x' names no tiling"),
+    "bands that are not number": (lambda: planned("bands:x"), "'bands:x' names no tiling"),
     "no bands": (lambda: planned("bands:0"), "'bands:0' asks for 0 bands"),
     "no tiles across": (lambda: planned("tile:2x0"), "'tile:2x0' asks for 0 tiles"),
     "fewer than no bands": (lambda: planned("bands:-1"), "'bands:-1' names no tiling"),
@@ -143,8 +143,8 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         lambda: oc.plan(step(), "100%", "keep-all", rewrites=("bands:2", "bands:2")),
         "runs in tiles already",
     ),
-    "no tiles": (lambda: oc.plan(step(), "100%", "sft:tiles=0"), "tiles=0 is no whole number of"),
-    "fewer than no tiles": (lambda: oc.plan(step(), "100%", "sft:tiles=-1"), "tiles=-1 is no"),
+    "no tiles": (lambda: oc.plan(step(), "100%", "sft:tiles=0"), "tiles=0 is not a whole number"),
+    "fewer than no tiles": (lambda: oc.plan(step(), "100%", "sft:tiles=-1"), "tiles=-1 is not"),
     "perhaps untiled": (lambda: oc.plan(step(), "100%", "banded:untiled=7"), "untiled=7"),
     "perhaps untiled, sft": (lambda: oc.plan(step(), "100%", "sft:untiled=7"), "untiled=7"),
     "below every tiling": (lambda: oc.plan(step(), 100, "banded"), "finds no tiling within"),

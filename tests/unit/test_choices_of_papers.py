@@ -1,8 +1,7 @@
 """What the papers chose, number by number, on steps whose lists can be worked out by hand.
 
-In: defaults, boundaries and orders that a legal plan does not give away: with another one the plan
-still passes all laws of planners, only it is not the paper's. Out: those that a planner's own tests
-hold. `zoo/paper_bugs.py` plants each of them.
+A legal plan does not give away defaults, boundaries and orders: with another one the plan still
+passes all laws of planners, only it is not the paper's. `zoo/paper_bugs.py` plants each of them.
 """
 
 from __future__ import annotations

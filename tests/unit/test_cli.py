@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
 import shlex
 import subprocess
 import sys
+from collections import Counter
 
 import click
 import pytest
 from support.quick import quick
 
+from ooctrain import cli
 from ooctrain.cli import COMMANDS, command_line, exit_status, main
 from ooctrain.cli.values import PositiveNumber, WholeNumber
 from ooctrain.errors import ConfigError, DoesNotFit, Infeasible, OutOfDeviceMemory, TransferError
+from ooctrain.execution import compose
+from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.step import presets as machines
 
 SMALL = ["lenet", "--batch", "8", "--threads", "1"]
@@ -113,7 +118,7 @@ WRONG = {
         ["simulate", *SMALL, "--plan", "none.json"],
         "not a plan file: No such file or directory\n",
     ),
-    "no record": (["report", "none.json"], "no record: No such file or directory\n"),
+    "no record": (["report", "none.json"], "not a record: No such file or directory\n"),
     "no log": (["replay", "none.jsonl"], "cannot be read: No such file or directory\n"),
     "no assignment": (["grade", "none"], "no assignment is called 'none'\n"),
     "no calibration": (
@@ -129,17 +134,17 @@ WRONG = {
     "negative seed": (["plan", *SMALL, "--seed", "-1"], "--seed"),
     "parts that do not divide": (["plan", *SMALL, "--accumulate", "3"], "accumulate"),
     "unknown algorithm": (["plan", *SMALL, "--conv-algorithm", "fft"], "fft"),
-    "rate that is no number": (["train", *SMALL, "--lr", "nan"], "not a finite number above 0"),
+    "rate that is not a number": (["train", *SMALL, "--lr", "nan"], "not a finite number above 0"),
     "rate without an end": (["train", *SMALL, "--lr", "inf"], "not a finite number above 0"),
     "rate of nothing": (["train", *SMALL, "--lr", "0"], "not a finite number above 0"),
     "rate of words": (["train", *SMALL, "--lr", "fast"], "such as --lr 0.05"),
     "budget of no words": (["plan", *SMALL, "--budget", ""], "budget '' is not a size"),
     "budget in powers of ten": (["plan", *SMALL, "--budget", "1e9"], "is not a size"),
-    "budget that is no number": (["plan", *SMALL, "--budget", "nanGB"], "is not a size"),
+    "budget that is not a number": (["plan", *SMALL, "--budget", "nanGB"], "is not a size"),
     "budget of underscores": (["plan", *SMALL, "--budget", "1_000"], "is not a size"),
     "host budget below nothing": (["plan", *SMALL, "--host-budget", "-1"], "host budget '-1'"),
     "no words for data": (["train", *SMALL, "--data", ""], "no data set is called ''"),
-    "link that is no number": (["plan", *SMALL, "--link-bandwidth", "nan"], "link bandwidth"),
+    "link that is not a number": (["plan", *SMALL, "--link-bandwidth", "nan"], "link bandwidth"),
     "window of nothing": (["plan", *SMALL, "--planner", "window:size=0"], "finite number above 0"),
     "chunk of nothing": (["plan", *SMALL, "--allocator", "va:chunk=0"], "chunk 0"),
     "memory of the allocator": (
@@ -215,12 +220,42 @@ def test_whoever_reads_the_numbers_finds_why_there_are_none(
         (tmp_path / "a.json").unlink()
 
 
-@pytest.mark.parametrize("command", ["plan", "simulate"])
-def test_the_numbers_of_a_command_that_is_interrupted_say_so(run, tmp_path, monkeypatch, command):
+def test_a_plan_rewrites_its_step_once_and_writes_the_list_in_core_twice(run, monkeypatch):
+    """Besides the verifier, which does it again. Processor time varies, this does not."""
+    done = Counter()
+    for owner, name in ((compose, "rewritten_with_remarks"), (KeepAll, "plan")):
+        load = getattr(owner, name)
+
+        def counted(*given, name=name, function=load, **options):
+            done[name] += 1
+            return function(*given, **options)
+
+        monkeypatch.setattr(owner, name, counted)
+    assert run("plan", *SMALL)[0] == 0
+    assert done == {"rewritten_with_remarks": 1, "plan": 2}
+
+
+def test_garbage_is_collected_again_after_a_command_is_loaded(run, monkeypatch):
+    seen = []
+    load = cli.import_module
+
+    def watched(name):
+        seen.append(gc.isenabled())
+        return load(name)
+
+    monkeypatch.setattr(cli, "import_module", watched)
+    run("plan", "--help")
+    assert (seen, gc.isenabled()) == ([False], True)
+
+
+@pytest.mark.parametrize(("command", "asks"), [("plan", "plan_step"), ("simulate", "make_plan")])
+def test_the_numbers_of_a_command_that_is_interrupted_say_so(
+    run, tmp_path, monkeypatch, command, asks
+):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(f"ooctrain.cli.{command}.make_plan", interrupted)
+    monkeypatch.setattr(f"ooctrain.cli.{command}.{asks}", interrupted)
     path = tmp_path / "a.json"
     status, _, err = run(command, *SMALL, "--budget", "1GiB", "--json", str(path))
     assert (status, err.strip()) == (1, "ooctrain: interrupted")
@@ -266,7 +301,7 @@ number = 3
     ("arguments", "status", "hint"),
     [
         (["plan", "{own}:net"], 1, "your own code raised KeyError: 'weights'"),
-        (["plan", "{own}:wants"], 2, "takes depth, width"),
+        (["plan", "{own}:wants"], 2, "requires depth, width"),
         (["plan", *SMALL, "--planner", "{own}:Divides"], 1, "line 8, in plan"),
         (["plan", *SMALL, "--planner={own}:Divides"], 1, "division by zero"),
         (["plan", *SMALL, "--planner", "{own}:Changes"], 1, "FrozenInstanceError"),

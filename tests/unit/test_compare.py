@@ -204,7 +204,7 @@ def test_an_error_in_a_planner_of_one_s_own_names_its_line_in_any_process(tmp_pa
 @pytest.mark.parametrize("word", ["1_0", "\u0661\u0662", "8,0", "8,-1", "8,many", "1.5"])
 def test_a_batch_that_is_no_number_is_refused(word, capsys):
     assert main(["compare", "lenet", "--batch", word, "--machine", "v100-pcie"]) == 2
-    assert "no list of positive numbers" in capsys.readouterr().err
+    assert "not a list of positive numbers" in capsys.readouterr().err
 
 
 def test_the_command_writes_all_of_it_and_goes_on_where_it_was(tmp_path, capsys):

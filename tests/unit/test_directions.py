@@ -1,10 +1,10 @@
 """Which way the claims of docs/papers.md point, on rows that the experiments compute here.
 
-In: the few cells of each experiment that a claim is about. Out: whether it holds. The one idea: the
-page says "more than", "only", "at most" beside a figure of a paper; its figures are read from a
-whole run, its directions are computed again by every run of the tests. A claim is a function of
-rows, so that rows that were tampered with show that it can fail. What plans large networks for
-longer than seconds is slow: `make test-all` runs it.
+Each claim is tried on the few cells of its experiment that it is about. The page says "more than",
+"only", "at most" beside a figure of a paper; its figures are read from a whole run, its directions
+are computed again by every run of the tests. A claim is a function of rows, so that rows that were
+tampered with show that it can fail. What plans large networks for longer than seconds is slow:
+`make test-all` runs it.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import pickle
 import pytest
 
 from ooctrain import errors
-from ooctrain.errors import OoctrainError
+from ooctrain.errors import OoctrainError, unknown_name
 
 EXTRA = {
     "minimum_bytes": 7, "witness_call": "conv1.fwd", "reserved_bytes": 9, "budget_bytes": 8,
@@ -65,3 +65,9 @@ def test_errors_are_also_the_builtin_kind_that_callers_expect():
 def _needed(kind: type[OoctrainError]) -> dict:
     parameters = inspect.signature(kind.__init__).parameters.values()
     return {p.name: EXTRA[p.name] for p in parameters if p.name in EXTRA and p.default is p.empty}
+
+
+def test_names_to_choose_from_are_not_called_numbers():
+    shown = str(unknown_name("no model is called", "lenett", ["alexnet", "lenet"], "one of these"))
+    assert "\n  known: alexnet, lenet\n" in shown
+    assert "numbers" not in shown

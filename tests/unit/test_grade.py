@@ -316,7 +316,7 @@ def test_points_fall_evenly_between_the_two_ratios():
 
 WRONG_RUBRICS = {
     "no rubric": (None, None, "No such file"),
-    "no TOML": ("submission", "submission =", "is no rubric"),
+    "no TOML": ("submission", "submission =", "is not a rubric"),
     "an unknown word": ("examples", "exmaples", "exmaples"),
     "a missing word": ('par = "lru"\n', "", "par"),
     "points that cannot pass": ("pass_points = 10", "pass_points = 99", "99 of 20"),
@@ -325,7 +325,7 @@ WRONG_RUBRICS = {
     "no such kind": ('kind = "planner"', 'kind = "device"', "there is no other"),
     "a planner's measure": ('kind = "planner"', 'kind = "allocator"', "there is no other"),
     "no time": ("time_limit_s = 60", "time_limit_s = 0", "above 0"),
-    "words for numbers": ("pass_points = 10", 'pass_points = "ten"', "is no rubric"),
+    "words for numbers": ("pass_points = 10", 'pass_points = "ten"', "is not a rubric"),
 }
 
 
@@ -355,7 +355,7 @@ def test_an_assignment_s_rubric_counts_a_hundred_points(name):
 
 
 def test_a_rubric_s_folder_must_be_one():
-    with pytest.raises(ConfigError, match="no rubric"):
+    with pytest.raises(ConfigError, match="not a rubric"):
         read_rubric(Path("nowhere"))
 
 

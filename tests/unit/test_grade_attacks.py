@@ -175,14 +175,14 @@ ATTACKS = {
     "a deep answer": (
         "say_raw(b'{\"a\":' * 100000 + b'1' + b'}' * 100000)\ntime.sleep(1e6)", FORGER,
         "no JSON"),
-    "an answer that is no number": (
+    "an answer that is not a number": (
         "say_raw(b'{\"answer\": NaN}')\ntime.sleep(1e6)", FORGER, "no JSON"),
     "an answer before the question": (
         "pass", FORGER + "\nsay_raw(b'{\"id\": \"0\", \"answer\": {\"name\": \"mine\"}}')\n",
         "not asked"),
     "two answers": (
         "say({'plan': None})\nsay({'plan': None})\nreturn None", FORGER,
-        r"no plan|not asked|refused"),
+        r"not a plan|not asked|refused"),
     "a question to the grader": (
         "say_raw(json.dumps({'id': the_question()['id'], 'call': 'exit', 'values': []}).encode())\n"
         "time.sleep(1e6)", FORGER, "a call where none is awaited"),

@@ -1,7 +1,7 @@
 """Tiles of rows through forks and joins, halos computed again: planner `sft` on graphs.
 
-In: a small network with all kinds of joins, U-Net and ResNet-18 with standing statistics. Out:
-verdicts. The one idea: on small whole numbers float sums are exact in any order, so tiled and
+A small network with all kinds of joins, U-Net and ResNet-18 with standing statistics are tiled. On
+small whole numbers float sums are exact in any order, so tiled and
 untiled results have equal bits; on any data those of images have. Read next:
 `rewrite/graph_tiles.py`.
 """

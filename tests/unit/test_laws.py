@@ -224,5 +224,5 @@ class NamesNoCall:
 
 
 def test_a_witness_must_be_a_call_of_the_step():
-    with pytest.raises(PlannerFailure, match="'some call' is no call of the step"):
+    with pytest.raises(PlannerFailure, match="'some call' is not a call of the step"):
         check_planner(NamesNoCall(), examples=1)

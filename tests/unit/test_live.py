@@ -7,16 +7,17 @@ import io
 import json
 import re
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 from support.strategies import Case, cases
 
 from ooctrain.cli import main
-from ooctrain.cli.live import Lines, Pace, Redrawn, shown
+from ooctrain.cli.live import MOST_LINES, Lines, Pace, Redrawn, shown
 from ooctrain.cli.options import Extent
 from ooctrain.cli.run.run_record import EpochEnd, RunRecord
 from ooctrain.cli.stepping import PROMPT
@@ -237,6 +238,27 @@ def terminal(columns: int) -> Console:
     return Console(
         width=columns, file=io.StringIO(), force_terminal=True, color_system=None, highlight=False
     )
+
+
+@settings(max_examples=10)
+@given(st.integers(1, 20), st.integers(1, 20), st.integers(0, 30))
+@example(5, 4, 0)
+@example(1, 400, 0)
+def test_a_pipe_shows_the_first_step_the_last_and_few_between(a_run, per_epoch, epochs, before):
+    console = Console(width=200, file=io.StringIO())
+    lines = Lines(console, "out-of-core", per_epoch, replace(EXTENT, epochs=epochs))
+    total = per_epoch * epochs
+    for done in range(before + 1, total + 1):
+        a_run.trainer.steps_done = done
+        lines.on_step(a_run)
+    shown = [int(n) for n in re.findall(r"step +(\d+)/", console.file.getvalue())]
+    if total > before:
+        assert (shown[0], shown[-1]) == (before + 1, total)
+    assert len(shown) <= 1 + MOST_LINES
+    if total <= MOST_LINES:
+        assert shown == [*range(before + 1, total + 1)]
+    if epochs > 1 and total > MOST_LINES:
+        assert all(n % per_epoch == 0 for n in shown[1:])
 
 
 def test_steps_are_not_held_up_by_pictures(a_run):

@@ -126,7 +126,7 @@ def test_bands_train_on_the_cuda_device_out_of_core_as_in_core(fakes, width: int
 
 
 def test_single_bytes_that_a_gpu_cannot_copy_are_refused() -> None:
-    """Positions of maxima, where windows overlap and channels are no multiple of 4."""
+    """Positions of maxima, where windows overlap and channels are not a multiple of 4."""
     model = nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.MaxPool2d(3, 2, 1), nn.Flatten())
     step = oc.trace(model, (1, 3, 16, 12), device="cuda", threads=1)
     with pytest.raises(ConfigError, match="a pixel has 6 bytes"):

@@ -183,7 +183,7 @@ def test_a_list_of_another_step_is_refused(tmp_path):
     data["list"]["lines"] = data["list"]["lines"][:1]
     data["list"]["predicted"] = []
     path.write_text(json.dumps(data))
-    with pytest.raises(ConfigError, match="is no record"):
+    with pytest.raises(ConfigError, match="is not a record"):
         read_record(str(path))
 
 

@@ -1,7 +1,7 @@
 """The papers' tables, typed once more, row by row as they stand in print: no digit may differ.
 
-In: each figure of a paper that a comparison of ours stands beside. Out: what we make of them. The
-one idea: a figure that is typed twice by two hands is wrong in one of the two places at most.
+Our comparisons show these figures next to ours. A figure that is typed twice by two hands is wrong
+in one of the two places at most.
 """
 
 from __future__ import annotations

@@ -194,12 +194,12 @@ def test_pytorch_s_own_reader_takes_the_snapshot(record):
 
 
 WRONG = {
-    "nothing there": (None, "is no record"),
-    "not JSON": ("{]", "is no record"),
+    "nothing there": (None, "is not a record"),
+    "not JSON": ("{]", "is not a record"),
     "another object": ("[1]", "has no time line"),
     "a plan file": ('{"schedule": {}}', "is a plan file"),
     "a failed command": ('{"timeline": null, "error": "[OOC-120] no"}', "no step: [OOC-120] no"),
-    "a broken time line": ('{"timeline": {"makespan_us": 1}}', "is no record"),
+    "a broken time line": ('{"timeline": {"makespan_us": 1}}', "is not a record"),
 }
 
 
@@ -238,7 +238,7 @@ def spoil(numbers, kind):
 )
 def test_a_number_that_cannot_be_is_refused(kind, record_path):
     record_path.write_text(json.dumps(spoil(json.loads(record_path.read_text()), kind)))
-    with pytest.raises(ConfigError, match="is no record"):
+    with pytest.raises(ConfigError, match="is not a record"):
         read_record(str(record_path))
 
 

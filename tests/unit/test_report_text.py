@@ -116,10 +116,8 @@ def test_rows_of_layers_add_up_to_the_whole_step(fused, depth):
 
 
 def test_placement_says_how_far_it_is_from_the_least():
-    assert placement("va", 1 << 20, 1 << 20) == (
-        "va reserves just the least that any allocator needs (1.00 MiB)"
-    )
+    assert placement("va", 1 << 20, 1 << 20) == ("va reserves 1.00 MiB, the minimum possible")
     assert placement("first-fit", 1280 << 10, 1 << 20) == (
-        "first-fit reserves 1.25 MiB, 25.0 % over the least that any allocator needs (1.00 MiB)"
+        "first-fit reserves 1.25 MiB, 25.0 % above the minimum possible (1.00 MiB)"
     )
-    assert "0.0 % over" in placement("bump", 512, 0)
+    assert "0.0 % above" in placement("bump", 512, 0)

@@ -138,7 +138,7 @@ def test_a_tiff_that_cannot_be_unpacked_says_what_to_do(
     tifffile.imwrite(path, PIXELS, photometric="rgb", rowsperstrip=5, compression="zlib")
     data = bytearray(path.read_bytes())
     at = data.index(b"\x03\x01\x03\x00")  # tag 259, compression, SHORT
-    data[at + 8 : at + 10] = (34933).to_bytes(2, "little")  # a codec that is no part of tifffile
+    data[at + 8 : at + 10] = (34933).to_bytes(2, "little")  # a codec that is not a part of tifffile
     path.write_bytes(data)
     with pytest.raises(DataFormatError, match="cannot be unpacked") as refusal:
         RowImage(path)

@@ -1,7 +1,7 @@
 """Paper 003, sections 4.1 to 4.3: dimension maps, segments, sizes of tiles, the planner `sft`.
 
-In: operations of table 3, the four operators of figure 6, small networks. Out: verdicts. The one
-idea: a dimension map is a claim about what a slice of the output depends on, so it is tried: one
+Tried are operations of table 3, the four operators of figure 6 and small networks. A dimension map
+is a claim about what a slice of the output depends on, so it is tried: one
 element of the input is changed, and only what the map allows may change in the output.
 """
 

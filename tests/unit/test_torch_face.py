@@ -143,7 +143,7 @@ def test_a_dictionary_of_modules():
     assert next(iter(parts.values())) is parts["c"]
     parts.clear()
     assert not len(parts)
-    with pytest.raises(ConfigError, match="no module"):
+    with pytest.raises(ConfigError, match="not a module"):
         parts["f"] = F.relu
 
 

@@ -1,5 +1,5 @@
 """Settings that make no sense are refused by name before a step, and never train a model into
-something that is no number: at construction, and when they are changed between steps."""
+something that is not a number: at construction, and when they are changed between steps."""
 
 from __future__ import annotations
 

@@ -296,7 +296,7 @@ BUGS: dict[str, Bug] = {
         limited, Limited, "stats", "min(stats.largest_bytes, free)", "stats.largest_bytes", "P9",
     ),
     # Static placement.
-    "a block that begins later is no neighbour": Bug(
+    "a block that begins later is not a neighbour": Bug(
         FirstFitBySize, static, "_place", "(begin[:filled] < hi)", "(begin[:filled] <= lo)",
         "S1 P4 S5",
     ),

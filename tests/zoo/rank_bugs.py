@@ -56,7 +56,7 @@ BUGS = {
     "a mean over labels is over the own ones": RankBug(
         recording.Sharing, "whole_target", 'if target.dtype != "int64":', "if target.dtype:",
     ),
-    "statistics are moved although the loss is no number": RankBug(
+    "statistics are moved although the loss is not a number": RankBug(
         guard.Guard, "changed_by", "if first[v] in lasting", "if v in lasting",
     ),
     "sums are of the parts as they lay before": RankBug(

@@ -49,7 +49,7 @@ BUGS: dict[str, tuple[str, Any, str, str, str]] = {
         "images", folder, "_scaled_size", "max(size[0] * size[1], width * height)",
         "size[0] * size[1]",
     ),
-    "a norm that is no number clips nothing": (
+    "a norm that is not a number clips nothing": (
         "norm", ClipFactor, "reference", "np.minimum(1.0, ", "min(1.0, ",
     ),
     "nohup is not obeyed": (

@@ -88,7 +88,7 @@ SURVIVORS: dict[str, Survivor] = {
                 Streams, "close",
                 "self.failure = self.failure or closed", "pass",
             ),
-            "an interrupt is no failure": (
+            "an interrupt is not a failure": (
                 Streams, "_work", "except BaseException as error:", "except Exception as error:",
             ),
             "a restart forgives": (

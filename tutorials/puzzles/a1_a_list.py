@@ -10,7 +10,7 @@
 # F0` runs a call: all that it reads must be there. `free x1` gives a value's memory back.
 #
 # **Your work:** finish the step within 700 bytes. Nothing has to leave the device yet: free each
-# value as soon as nobody reads it again. A line is an instruction, and `;` stands for a new line.
+# value as soon as no later line reads it. A line is an instruction, and `;` stands for a new line.
 # **Needs:** tutorial 02. `print(oc.puzzles.a1)` says what is given.
 
 # %%

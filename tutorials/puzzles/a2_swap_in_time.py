@@ -3,7 +3,7 @@
 #
 # Tutorial 04's chain: eight stages, 10 us forward and 20 us backward each. In-core the step needs
 # 1,100 bytes and takes 240 us. Now there are 500 bytes. A copy moves 20 bytes a us, in both
-# directions at once, *beside* the computation:
+# directions at once, *while* the stages compute:
 #
 #     out x1      copies x1 to the host; it stays on the device until `free x1`, which waits
 #     in x1       claims 100 bytes and fills them; who reads x1 waits until it is there

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # d4 A tile of a convolution
 #
-# A 3 x 3 convolution is a matrix product whose left matrix nobody writes down: row p is pixel p
+# A 3 x 3 convolution is a matrix product whose left matrix is never written down: row p is pixel p
 # with all that its filter sees, 3 * 3 * 4 = 36 terms. That is *implicit GEMM*:
 #
 #     y[p, k] = sum over r, s, c of x[h + r, v + s, c] * w[k, r, s, c]      pixel p = 8 h + v

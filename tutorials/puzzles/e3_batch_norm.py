@@ -18,7 +18,7 @@ import ooctrain as oc
 
 
 def grad_x(x, gamma, dy):
-    """(N, C): m and v are no constants."""
+    """(N, C): m and v are not constants."""
     return gamma * dy / np.sqrt(x.var(0) + 1e-5)
 
 

@@ -299,15 +299,15 @@ def _read_lines(path: str | Path, lines: Sequence[str]) -> Iterator[Request]:
 
 
 def _fitted_line(schema: type[Line], path: str | Path, number: int, line: str) -> Line:
-    """A line of JSON as an object. Raises ConfigError: it is none; it names the line."""
+    """A line of JSON as an object. Raises ConfigError, which names the line, for anything else."""
     try:
         return fitted(schema, parse_json(line))
     except ValueError as error:
         place = error.place if isinstance(error, Misfit) else ""
-        wrong = f"{line[:60]!r} is no request"
+        wrong = f"{line[:60]!r} is not a request"
         if schema is _HeaderFile:
             of_granule = place.startswith("$.granule")
-            wrong = "its header has no granule" if of_granule else "its first line is no header"
+            wrong = "its header has no granule" if of_granule else "its first line is not a header"
         raise _not_a_log(path, number, f"{wrong}: {error}", place) from error
 
 

@@ -94,7 +94,7 @@ def replay(
             allocator has no holes. Not for an allocator that is made already.
 
     Raises:
-        ConfigError: no such allocator, a file that is no log, or a request that contradicts the
+        ConfigError: no such allocator, a file that is not a log, or a request that contradicts the
             log.
 
     Cost: some microseconds a request.

@@ -52,7 +52,7 @@ class Checked(Wrapper):
         granted = self.granule.granted(nbytes)
         lo, hi = block.address, block.address + nbytes
         if lo <= 0 or lo % ALIGN_BYTES:
-            raise self._wrong(tag, f"its address {lo} is no positive multiple of {ALIGN_BYTES}")
+            raise self._wrong(tag, f"its address {lo} is not a positive multiple of {ALIGN_BYTES}")
         if block.requested_bytes != nbytes or (held and block.granted_bytes != granted):
             raise self._wrong(
                 tag, f"{nbytes} B were asked for, {granted} B with rounding; it says "

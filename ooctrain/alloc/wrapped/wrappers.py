@@ -81,7 +81,7 @@ class Limited(Wrapper):
     def _expect_room(self, nbytes: int, tag: str) -> None:
         stats = self.inner.stats()
         size, held = size_of(nbytes), stats.granted_bytes + stats.pending_bytes
-        # What is no size at all is for the inner allocator to refuse.
+        # What is not a size at all is for the inner allocator to refuse.
         if size and held + self.granule.granted(size) > self.budget_bytes:
             raise self._beyond(nbytes, tag)
 

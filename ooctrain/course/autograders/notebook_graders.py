@@ -68,7 +68,8 @@ def write_nbgrader(folder: Path, rubric: Rubric, seed: int) -> None:
     stub = (rubric.folder / file).read_text(encoding="utf-8")
     cells = [
         _cell("handout", "markdown", handout),
-        _cell("your-file", "code", f"%%writefile {file}\n{stub}", solution=True),
+        # No solution cell: nbgrader would release it without the stub.
+        _plain("your-file", "code", f"%%writefile {file}\n{stub}"),
     ]
     for number, (part, points) in enumerate(parts_of(rubric).items(), 1):
         source = (
@@ -90,16 +91,18 @@ _KERNEL = {
 }  # fmt: skip
 
 
-def _cell(
-    name: str, kind: str, source: str, points: float | None = None, *, solution: bool = False
-) -> dict[str, Any]:  # fmt: skip
+def _cell(name: str, kind: str, source: str, points: float | None = None) -> dict[str, Any]:
+    """A cell that students cannot change; with points, one that is graded."""
     told = {
-        "schema_version": 3, "grade_id": name, "locked": not solution, "solution": solution,
+        "schema_version": 3, "grade_id": name, "locked": True, "solution": False,
         "grade": points is not None, "task": False, **({"points": points} if points else {}),
     }  # fmt: skip
-    cell = {
-        "id": name, "cell_type": kind, "metadata": {"nbgrader": told}, "source": source
-    }  # fmt: skip
+    return {**_plain(name, kind, source), "metadata": {"nbgrader": told}}
+
+
+def _plain(name: str, kind: str, source: str) -> dict[str, Any]:
+    """A cell that nbgrader leaves as it is."""
+    cell: dict[str, Any] = {"id": name, "cell_type": kind, "metadata": {}, "source": source}
     return cell if kind == "markdown" else {**cell, "execution_count": None, "outputs": []}
 
 

@@ -66,7 +66,7 @@ def _planner(submission: str) -> Answer:
     planner = resolve(submission, {}, group="ooctrain.nobody", what="planner")
     if not callable(getattr(planner, "plan", None)) or not hasattr(planner, "name"):
         raise ConfigError(
-            f"{type(planner).__name__} is no planner: it lacks `name` or `plan`", code="OOC-108",
+            f"{type(planner).__name__} is not a planner: it lacks `name` or `plan`", code="OOC-108",
             fix="ooctrain/sched/planning/planner.py says what a planner has",
         )  # fmt: skip
     kept: list[Any] = []  # the trace of the last question, for the next one about the same

@@ -22,7 +22,7 @@ def serve_law(line: Line, submission: str) -> Callable[[Mapping[str, Any]], Any]
     law = resolve(submission, {}, group="ooctrain.nobody", what="law")
     if not callable(getattr(law, "check", None)) or not hasattr(law, "name"):
         raise ConfigError(
-            f"{type(law).__name__} is no law: it lacks `name` or `check`", code="OOC-108",
+            f"{type(law).__name__} is not a law: it lacks `name` or `check`", code="OOC-108",
             fix="the handout of the assignment says what a law has",
         )  # fmt: skip
 

@@ -25,7 +25,7 @@ Deadline = float | Callable[[], float]
 
 
 class BadMessage(Exception):
-    """What came is no message."""
+    """What came is not a message."""
 
 
 class OutOfTime(Exception):
@@ -71,7 +71,7 @@ class Line:
         Raises:
             EOFError: it has closed the pipe.
             OutOfTime: it says nothing.
-            BadMessage: it says what is no message.
+            BadMessage: it says what is not a message.
         """
         (size,) = _LENGTH.unpack(self._bytes(_LENGTH.size, deadline))
         if size > self._most_bytes:
@@ -123,4 +123,4 @@ def _wait(descriptor: int, event: int, deadline: Deadline | None) -> None:
 
 
 def _refuse(word: str) -> None:
-    raise ValueError(f"{word} is no number")
+    raise ValueError(f"{word} is not a number")

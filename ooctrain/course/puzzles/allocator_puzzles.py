@@ -147,7 +147,7 @@ def _on_a_step(title: str, place: Place, give_back: Callable | None) -> Attempt:
     _, tight = attempted(lambda: serve(target, place, give_back))
     numbers = (
         Score("arena, MiB", extent and extent / MIB, target / MIB, alive / MIB),
-        Score("refused in the target's", tight and tight[1], 0, 0),
+        Score("refused in target arena", tight and tight[1], 0, 0),
     )
     hint = _outgrown(blocks, target)
     return Attempt(title, numbers, wrong, hint, arena_picture(title, blocks, alive))

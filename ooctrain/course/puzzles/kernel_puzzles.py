@@ -153,8 +153,8 @@ def _check(task: KernelTask, kernel: Any, inputs: dict[str, np.ndarray]) -> None
         try:
             _emulator().EmulatedLauncher(order).launch(kernel, task.blocks, *arrays, y)
         except _emulator().EmulationError as error:
-            way = "up" if order == 1 else "down"
-            raise Wrong(f"{error}\n  threads run {way}".replace("\n", "\n  ")) from None
+            way = "ascending" if order == 1 else "descending"
+            raise Wrong(f"{error}\n  threads ran in {way} order".replace("\n", "\n  ")) from None
         off = ~(y == right)
         if off.any():
             place = tuple(int(i) for i in np.argwhere(off)[0])

@@ -68,7 +68,8 @@ class ListTask:
     def __str__(self) -> str:
         """What is given, in words."""
         lines = describe_trace(self.trace(), self.machine)
-        rate = f"{self.link_bytes_per_us} bytes a us, {self.link} link"
+        plural = "" if self.link_bytes_per_us == 1 else "s"
+        rate = f"{self.link_bytes_per_us} byte{plural} a us, {self.link} link"
         return "\n".join([*lines, f"budget {self.budget_bytes} bytes; {rate}"])
 
 

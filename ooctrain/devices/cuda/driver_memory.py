@@ -50,7 +50,7 @@ class DriverMemory:
         self.granularity_bytes = granularity if piece_bytes is None else piece_bytes
         if self.granularity_bytes <= 0 or self.granularity_bytes % granularity:
             raise ConfigError(
-                f"pieces of {piece_bytes!r} bytes are no multiple of the granularity",
+                f"pieces of {piece_bytes!r} bytes are not a multiple of the granularity",
                 code="OOC-107", numbers=f"granularity {format_bytes(granularity)}",
                 fix="pieces of a multiple of the granularity",
             )  # fmt: skip
@@ -158,7 +158,7 @@ class DriverMemory:
         """Number of the piece at an offset."""
         if offset % self.granularity_bytes or not 0 <= offset <= self.size_bytes - size_bytes:
             raise DriverError(
-                f"{size_bytes} bytes from offset {offset} are no whole pieces of the memory",
+                f"{size_bytes} bytes from offset {offset} are not whole pieces of the memory",
                 call="map", numbers=f"pieces of {self.granularity_bytes} bytes",
                 fix="offset and size in multiples of the pieces, within the memory",
             )  # fmt: skip
@@ -173,7 +173,7 @@ class DriverMemory:
         inside = place >= 0 and count > 0 and first + count <= self._tables[base].size
         if shift or rest or not inside:
             raise DriverError(
-                f"[{address:#x}, +{size_bytes}) is no range of pieces in one reservation",
+                f"[{address:#x}, +{size_bytes}) is not a range of pieces in one reservation",
                 call="map", numbers=f"pieces of {self.granularity_bytes} bytes",
                 fix="a range within what one reserve() has given",
             )  # fmt: skip

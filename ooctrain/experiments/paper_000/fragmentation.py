@@ -59,7 +59,7 @@ _BYTES_WHOLE = Granule(1, ranges=False)
 
 @dataclass(frozen=True, slots=True)
 class LargestBudget:
-    """What a scheduler may be promised.
+    """How much of the memory a planner can use.
 
     Args:
         model, batch, allocator: by name.
@@ -81,7 +81,7 @@ class LargestBudget:
 
     @property
     def ratio(self) -> float | None:
-        """Reserved / promised: 1 would be an allocator that costs nothing."""
+        """Reserved / usable: 1 would be an allocator that costs nothing."""
         if self.budget_bytes is None or self.reserved_bytes is None or self.peak_bytes is None:
             return None
         return self.reserved_bytes / self.peak_bytes

@@ -38,7 +38,7 @@ def fragmentation(wanted: Wanted, console: Console) -> Mapping[str, Any]:
     allocators = wanted.allocators or names
     batches = experiment.QUICK_BATCHES if wanted.quick else experiment.BATCHES
     physical = wanted.physical_bytes
-    print_title(console, f"What a scheduler may be promised of {format_bytes(physical)}")
+    print_title(console, f"What a planner can use of {format_bytes(physical)}")
     processes = 1 if wanted.quick else None
     cases = [
         (model, batch, experiment.allocators_for(model, allocators), physical)
@@ -94,7 +94,7 @@ def budget_table(rows: Sequence[LargestBudget], *, header: bool = True) -> Table
     """A line for each batch and allocator; columns have fixed widths, so that tables can be printed
     below each other."""
     table = plain_table(
-        "model", "batch", "allocator", "may be promised", "reserved", "ratio", "images/s",
+        "model", "batch", "allocator", "usable", "reserved", "ratio", "images/s",
         left=("model", "allocator"),
     )  # fmt: skip
     table.show_header = header
@@ -147,7 +147,7 @@ def fragmentation_figure(
     rows: Sequence[LargestBudget], chunks: Sequence[ChunkCost], physical_bytes: int,
     allocators: Sequence[str],
 ) -> str:  # fmt: skip
-    """SVG: for each model what may be promised to the scheduler, and below it chunk sizes."""
+    """SVG: for each model what a planner can use, and below it chunk sizes."""
     pictures = []
     for model in dict.fromkeys(row.model for row in rows):
         found = [row for row in rows if row.model == model]
@@ -157,7 +157,7 @@ def fragmentation_figure(
         limit = [(batch, physical_bytes / GIB) for batch in batches]
         pictures.append(
             curves_svg(
-                f"{model}: what a scheduler may be promised of {format_bytes(physical_bytes)}",
+                f"{model}: what a planner can use of {format_bytes(physical_bytes)}",
                 [*curves, Curve("there is", limit, dashed=True, kind=len(allocators))],
                 axes=("batch (no point: it cannot be trained)", "GiB"),
             )

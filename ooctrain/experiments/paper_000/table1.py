@@ -80,7 +80,7 @@ class MethodCell:
 
     Args:
         method, batch: which.
-        budget_bytes: what the planner was promised; reserved_bytes: what the allocator took.
+        budget_bytes: what the planner was given; reserved_bytes: what the allocator took.
         images_per_s: simulated.
         compute_images_per_s: of the calls alone, without any stall or swap.
     """

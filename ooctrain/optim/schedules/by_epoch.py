@@ -61,7 +61,7 @@ class LinearLR(LRScheduler):
 
     Raises:
         ConfigError: start_factor is not above 0 and at most 1, end_factor not from 0 to 1, or there
-            is no epoch.
+            is not an epoch.
     """
 
     def __init__(

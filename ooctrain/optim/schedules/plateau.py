@@ -63,8 +63,8 @@ class ReduceLROnPlateau(LRScheduler):
         """Ends an epoch.
 
         Args:
-            metrics: what is watched, such as the loss on the test part; a value that is no number
-                is no improvement.
+            metrics: what is watched, such as the loss on the test part; a value that is not a
+                number is no improvement.
         """
         current, least = float(metrics), self._least_rates()
         better = self._is_better(current)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import warnings
 
 from ooctrain.rewrite.tile.rewrite import Halo, Tiling, parse_name, remark_on, tile_trace
-from ooctrain.step.trace import Trace
+from ooctrain.step.trace import Trace, checked_trace
 
 __all__ = ["remark_by_name", "tile", "tile_by_name"]
 
@@ -60,7 +60,7 @@ def tile(
     Cost: O(calls + tiles * calls of the chain).
     """
     tiling = Tiling(grid, first, last, halo, again)
-    tiled = tile_trace(trace, tiling)
+    tiled = tile_trace(checked_trace(trace), tiling)
     if remark := remark_on(trace, tiling):
         warnings.warn(remark, stacklevel=2)
     return tiled

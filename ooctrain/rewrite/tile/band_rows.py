@@ -235,7 +235,7 @@ class BandRows:
         return f"[h {rows}]" if self.images == 1 else f"[n {image}, h {rows}]"
 
     def value(self, v: int, mark: str, spec: Spec) -> Value:
-        """A value named after a tensor; what is cut out of an input is no input."""
+        """A value named after a tensor; what is cut out of an input is not an input."""
         old = self.trace.variables[v]
         kind = "activation" if old.kind == "input" else old.kind
         return Value(f"{old.name}{mark}", spec, kind)

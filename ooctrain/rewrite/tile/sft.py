@@ -93,7 +93,8 @@ def ft_dimensions(operators: Operators, start: int, end: int) -> tuple[str, ...]
     """The dimensions along which operators start to end can all be cut (FTdimsIntersect).
 
     Each dimension of the images that enter is followed from all edges that enter, not from those of
-    the first operator alone. What enters and is no image (statistics of channels) binds nothing.
+    the first operator alone. What enters without being an image (statistics of channels) binds
+    nothing.
     """
     entering = list(_entering_edges(operators, start, end))
     return tuple(

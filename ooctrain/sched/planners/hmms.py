@@ -95,7 +95,7 @@ class Hmms:
 
 
 def check_ratio(planner: str, ratio: float) -> None:
-    """Raises ConfigError where a ratio is no share."""
+    """Raises ConfigError where a ratio is not a share."""
     if not (isinstance(ratio, float | int) and 0 <= ratio <= 1):
         raise ConfigError(
             f"{planner}: ratio={ratio!r} is not between 0 and 1",

@@ -9,7 +9,7 @@ Source: paper 001, sections 2.3 and 3.2, figure 2. Departures: the list is chose
 unless it is given, which the paper leaves as future work: checkpoints by the time their segment
 takes to compute again per byte, the best prefix of that order by simulated time. Batch statistics
 stay (`sched/planning/segments.py`). Values come back right before their first reader; the paper's
-trigger for it is no edge of our graph, so that a copied call has a lower level than there.
+trigger for it is not an edge of our graph, so that a copied call has a lower level than there.
 Read next: `sched/planning/unroll.py`, `lms/lms_auto.py`.
 """
 
@@ -173,7 +173,7 @@ def _numbers(text: str | int | tuple[int, ...] | None) -> tuple[int, ...]:
         return tuple(int(number) for number in str(text).split("+"))
     except ValueError as error:
         raise ConfigError(
-            f"tflms-hybrid: checkpoint_list={text!r} is no list of numbers",
+            f"tflms-hybrid: checkpoint_list={text!r} is not a list of numbers",
             code="OOC-105",
             fix='such as "2+4+6", "all", "auto" or none',
         ) from error

@@ -25,7 +25,7 @@ def plan_beside(planner: Planner, question: Question) -> Plan:
 
     Raises:
         Infeasible: the planner's; its minimum includes the region.
-        ConfigError: what the planner returned is no plan.
+        ConfigError: what the planner returned is not a plan.
     """
     granule, budget_bytes = question.granule, question.budget_bytes
     fixed, rest = granule.fixed_bytes, replace(granule, fixed_bytes=0)

@@ -11,7 +11,7 @@ promises memory that the trace does not have.
 
 Source: paper 002, sections 3.1 and 6.1 ("grouping each non-linear part of the graph in a virtual
 layer"). Departures: x_{i+1} is all that stage i leaves for backward, not its output alone; a value
-that no backward call reads is no cut (docs/errata.md, wording of 002), so that a convolution and
+that no backward call reads is not a cut (docs/errata.md, wording of 002), so that a convolution and
 its ReLU are one stage; the loss belongs to B_L. Read next: `sched/planners/greedy.py`,
 `sched/planners/dynprog/dynprog.py`.
 """
@@ -31,7 +31,7 @@ from ooctrain.sched.schedule import BYTES, Granule
 from ooctrain.step.chain import NS_PER_US, chain
 from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.presets import machine as find_machine
-from ooctrain.step.trace import Trace
+from ooctrain.step.trace import Trace, checked_trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ def chain_view(
     Cost: O(calls + uses).
     """
     where = find_machine(machine)
-    turn = turning_point(trace)
+    turn = turning_point(checked_trace(trace))
     movable = _movable(trace, turn)
     cuts = list(_cuts(trace, movable, turn))
     stages_of_step = len(cuts) + 1
@@ -216,7 +216,7 @@ def _granted_bytes(trace: Trace, variables: Iterable[int], granule: Granule) -> 
 def _movable(trace: Trace, turn: int) -> frozenset[int]:
     """What a chain may offload or be cut at: touched forward, and not updated by the step.
 
-    A persistent value counts where forward and backward calls read it and it is no parameter: the
+    A persistent value that is not a parameter counts where forward and backward calls read it: the
     x_0 of `oc.chain`.
     """
     return frozenset(

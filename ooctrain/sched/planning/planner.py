@@ -113,7 +113,7 @@ def as_plan(found: object, planner: Planner) -> Plan:
 
 
 def check_whole_numbers(planner: str, parameters: Mapping[str, object], least: int = 1) -> None:
-    """Raises ConfigError for a parameter of a planner that is no whole number, or too small a one.
+    """Raises ConfigError for a planner's parameter that is not a whole number, or is too small.
 
     Args:
         parameters: {name: value}.
@@ -122,7 +122,7 @@ def check_whole_numbers(planner: str, parameters: Mapping[str, object], least: i
     for name, value in parameters.items():
         if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
             raise ConfigError(
-                f"{planner}: {name}={value!r} is no whole number of at least {least}",
+                f"{planner}: {name}={value!r} is not a whole number of at least {least}",
                 code="OOC-105",
                 fix=f"such as {planner}:{name}={max(least, 1)}, or leave {name} out",
             )

@@ -78,7 +78,7 @@ def rewrites_declared(plan: Plan, rewritten: Trace) -> Problem | None:
 
 
 def _no_time(name: str, claimed: object) -> Problem:
-    return Problem(f"the plan claims {name} {claimed!r}, which is no time")
+    return Problem(f"the plan claims {name} {claimed!r}, which is not a time")
 
 
 def _claim(name: str, claimed: float, found: float) -> Problem | None:

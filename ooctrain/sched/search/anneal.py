@@ -22,7 +22,7 @@ from ooctrain.sched.search.play import SearchLimits, play
 #: Rows of the array that holds a choice, one number for each variable: KEEP, DROP or DROP_UNREAD;
 #: whether it is held as a source; whether it stays while others can leave.
 FATE, HELD, STAYS = 0, 1, 2
-#: The cost of a choice that is no schedule: beyond every makespan, and less the closer it is.
+#: The cost of a choice that is not a schedule: beyond every makespan, and less the closer it is.
 IMPOSSIBLE = 1e30
 
 

@@ -92,13 +92,13 @@ class StreamCalls:
     def stream(self, stream: int) -> deque[Work]:
         """The work that is queued in a stream."""
         if stream not in self._queues.streams:
-            raise failure("stream", abi.INVALID_HANDLE, detail=f"{stream} is no stream")
+            raise failure("stream", abi.INVALID_HANDLE, detail=f"{stream} is not a stream")
         return self._queues.streams[stream]
 
     def event(self, event: int) -> FakeEvent:
         """What is known of an event."""
         if event not in self._queues.events:
-            raise failure("event", abi.INVALID_HANDLE, detail=f"{event} is no event")
+            raise failure("event", abi.INVALID_HANDLE, detail=f"{event} is not an event")
         return self._queues.events[event]
 
     def expect_unused(self, address: int, size_bytes: int, what: str) -> None:

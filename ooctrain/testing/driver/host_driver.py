@@ -287,11 +287,11 @@ class HostDriver:
 
     def _expect_stream(self, stream: int) -> None:
         if stream not in self._streams:
-            raise failure("stream", abi.INVALID_HANDLE, detail=f"{stream} is no stream")
+            raise failure("stream", abi.INVALID_HANDLE, detail=f"{stream} is not a stream")
 
     def _time(self, event: int) -> int | None:
         if event not in self._events:
-            raise failure("event", abi.INVALID_HANDLE, detail=f"{event} is no event")
+            raise failure("event", abi.INVALID_HANDLE, detail=f"{event} is not an event")
         return self._events[event]
 
     def _collect(self, handle: int) -> None:

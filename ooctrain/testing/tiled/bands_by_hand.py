@@ -113,7 +113,7 @@ def _check_form(answer: Any, bands: int, heights: Sequence[int]) -> None:
         raise ValueError(f"rows() gives {_short(answer)}, not a list for each of {bands} bands")
     for t, band in enumerate(answer):
         if not isinstance(band, list | tuple) or len(band) != len(heights):
-            raise ValueError(f"band {t}: {_short(band)} is no list for {len(heights)} tensors")
+            raise ValueError(f"band {t}: {_short(band)} is not a list for {len(heights)} tensors")
         for i, (rows, height) in enumerate(zip(band, heights, strict=True)):
             three = isinstance(rows, list | tuple) and [type(n) for n in rows] == [int] * 3
             if not three or not (0 <= rows[0] <= rows[1] <= height and 0 <= rows[2] <= height):

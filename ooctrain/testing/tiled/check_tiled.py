@@ -64,7 +64,7 @@ class TiledRow:
     @property
     def holds(self) -> bool:
         """Whether the promise is kept."""
-        return abs(self.got - self.expected) <= self.bound  # false of what is no number
+        return abs(self.got - self.expected) <= self.bound  # false of what is not a number
 
 
 @dataclass(frozen=True, slots=True, repr=False)

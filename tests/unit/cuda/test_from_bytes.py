@@ -14,7 +14,7 @@ from ooctrain.testing.emulator.check_cuda import check_cuda, cpu_bits
 from ooctrain.testing.emulator.ptx_launcher import PtxLauncher
 
 EVERY_BYTE = np.arange(256, dtype=np.uint8)
-#: Differences and quotients that are no whole numbers.
+#: Differences and quotients that are not whole numbers.
 OP = BytesToFloat(123.675, 58.395)
 
 

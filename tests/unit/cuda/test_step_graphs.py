@@ -1,6 +1,6 @@
 """Whole steps as graphs over the stub driver: the bits of walked steps, by the PTX interpreter.
 
-What cannot be recorded is refused by name; a step whose loss is no number changes nothing.
+What cannot be recorded is refused by name; a step whose loss is not a number changes nothing.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ BUGS = {
         "if not group.read or any(",
         "if not group.read and any(",
     ),
-    "a loss that is no number passes": (
+    "a loss that is not a number passes": (
         "from ooctrain.execution.guard import RecordedGuard as owner",
         "is_sound",
         "bool(np.isfinite(self._bytes.view(dtype)).all())",

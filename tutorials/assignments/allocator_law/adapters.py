@@ -1,6 +1,6 @@
 """The only file that the tests know: where your law is.
 
-In: nothing. Out: the law that is tried when no `--law` is given. Read next: `law.py`.
+The law named here is tried when no `--law` is given. Read next: `law.py`.
 """
 
 from pathlib import Path

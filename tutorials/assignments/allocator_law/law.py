@@ -1,8 +1,8 @@
 """Your law. It lets every right arena pass, but a broken one has to be very broken to be stopped.
 
-In: a fresh arena, a generator of random numbers. Out: nothing, or an AssertionError that says which
-promise the arena has broken. The one idea is yours to write: ask for many kinds of blocks, keep
-books of your own, and compare. `arena.size` are its bytes; `arena.allocate(size)` gives the offset
+It gets a fresh arena and a generator of random numbers, and raises an AssertionError that says
+which promise the arena has broken. Yours to write: ask for many kinds of blocks, keep books of your
+own, and compare. `arena.size` are its bytes; `arena.allocate(size)` gives the offset
 of a block, or None where no free range takes it; `arena.free(offset)` gives the block back. Read
 next: README.md.
 """

@@ -1,6 +1,6 @@
 """The public tests of the assignment.
 
-In: the fixture `law`: `--law`, else `adapters.py` in this folder; `--law-seed` decides the arenas.
+They try the law of `--law`, else of `adapters.py` in this folder; `--law-seed` decides the arenas.
 Read next: README.md.
 """
 

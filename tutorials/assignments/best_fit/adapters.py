@@ -1,6 +1,6 @@
 """The only file that the tests know: where your allocator is.
 
-In: nothing. Out: the allocator that is tried when no `--allocator` is given. Read next: `fit.py`.
+The allocator named here is tried when no `--allocator` is given. Read next: `fit.py`.
 """
 
 from pathlib import Path

@@ -1,7 +1,7 @@
 """Your allocator. It is correct, but uses freed memory again only when all blocks have been freed.
 
-In: sizes, in the order of a list. Out: blocks in one arena. The one idea is yours to write: each
-block goes into the smallest hole that takes it, and holes beside each other melt. `Books` keeps the
+It gets sizes, in the order of a list, and gives blocks in one arena. Yours to write: each block
+goes into the smallest hole that takes it, and neighbouring holes become one. `Books` keeps the
 statistics and refuses what is wrong; three short methods are yours. Read next: README.md,
 `ooctrain/alloc/base.py`.
 """

@@ -1,6 +1,6 @@
 """The public tests of the assignment.
 
-In: the fixture `allocator`: `--allocator`, else `adapters.py` in this folder. Read next: README.md.
+They try the allocator of `--allocator`, else of `adapters.py` in this folder. Read next: README.md.
 """
 
 from itertools import pairwise

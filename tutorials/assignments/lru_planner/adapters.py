@@ -1,6 +1,6 @@
 """The only file that the tests know: where your planner is.
 
-In: nothing. Out: the planner that is tried when no `--planner` is given. Read next: `lru.py`.
+The planner named here is tried when no `--planner` is given. Read next: `lru.py`.
 """
 
 from pathlib import Path

@@ -1,6 +1,6 @@
 """Your planner. It is right where everything fits; make it work where it does not.
 
-In: a trace, a budget. Out: a plan. The one idea is yours to write: the value that has not been
+It gets a trace and a budget, and returns a plan. Yours to write: the value that has not been
 touched for longest leaves. `ListWriter` keeps the books: `resident` (what is on the device),
 `hosted` (what has a valid host copy), `ledger_bytes` (claimed now), `claim_bytes(call)` (what a
 call claims), `granted(variable)` (what a value takes); and it writes the list: `run`, `swap_in`,

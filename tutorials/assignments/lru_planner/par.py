@@ -1,7 +1,7 @@
 """Par: what the library's `lru` takes, computed when it is asked for.
 
-In: the steps and budgets of `grade.toml`. Out: a table: par beside `belady`, which looks ahead, and
-the LP bound of swapping, which no planner of this kind beats. Read next: `test_lru.py`.
+For the steps and budgets of `grade.toml` it prints par, `belady`, which looks ahead, and the LP
+bound of swapping, which no planner of this kind beats. Read next: `test_lru.py`.
 """
 
 from pathlib import Path

@@ -1,6 +1,6 @@
 """The public tests of the assignment.
 
-In: the fixture `planner`: `--planner`, else `adapters.py` in this folder; `--law-seed` decides the
+They try the planner of `--planner`, else of `adapters.py` in this folder; `--law-seed` decides the
 hidden reads. Read next: README.md.
 """
 

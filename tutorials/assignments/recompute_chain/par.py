@@ -1,6 +1,6 @@
 """Par: what the library's planners that compute again take, computed when it is asked for.
 
-In: the steps and budgets of `grade.toml`. Out: a table: `rotor`, which is optimal for chains and is
+For the steps and budgets of `grade.toml` it prints `rotor`, which is optimal for chains and is
 par, and `chen-sqrt`, segments of equal length. Read next: `test_recompute.py`.
 """
 

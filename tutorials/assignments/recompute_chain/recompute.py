@@ -1,6 +1,6 @@
 """Your planner. It is right, but it keeps everything, so it needs the memory of the whole step.
 
-In: a trace, a budget. Out: a plan that sends nothing to the host. The one idea is yours to write:
+It gets a trace and a budget, and returns a plan that sends nothing to the host. Yours to write:
 some forward calls keep what they made; what the others made is freed, and computed again before it
 is needed. `choices` says which calls keep, `write` makes the list of one choice; the fastest that
 fits is taken. `ListWriter` keeps the books: `resident`, `peak_bytes`; and it writes the list:

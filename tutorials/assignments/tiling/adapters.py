@@ -1,6 +1,6 @@
 """The only file that the tests know: where your bands are.
 
-In: nothing. Out: the bands that are tried when no `--bands` is given. Read next: `rows.py`.
+The bands named here are tried when no `--bands` is given. Read next: `rows.py`.
 """
 
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""Par: what the library's frontiers need, beside bands that compute their halos again.
+"""Par: what the library's frontiers need, next to bands that compute their halos again.
 
-In: the networks of `grade.toml`. Out: a table: work and peak of par, of the untiled chain, and of
-bands that keep nothing. Read next: `test_rows.py`.
+For the networks of `grade.toml` it prints work and peak of par, of the untiled chain, and of bands
+that keep nothing. Read next: `test_rows.py`.
 """
 
 from itertools import pairwise

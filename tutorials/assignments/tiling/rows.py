@@ -1,7 +1,7 @@
 """Your bands. They are right, but they wait for the last row, and keep everything.
 
-In: layers (kernel, stride, padding), and the rows at which the input is cut. Out: for each band and
-each tensor, the input first, [lo, hi, keep]. The one idea is yours to write: how far down each
+They get layers (kernel, stride, padding) and the rows at which the input is cut, and give for each
+band and each tensor, the input first, [lo, hi, keep]. Yours to write: how far down each
 layer can go with the rows that are there, and which few rows the next band reads again. Read next:
 README.md, docs/tiling.md.
 """

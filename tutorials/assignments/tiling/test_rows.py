@@ -1,6 +1,6 @@
 """The public tests of the assignment.
 
-In: the fixture `bands`: `--bands`, else `adapters.py` in this folder. Read next: README.md.
+They try the bands of `--bands`, else of `adapters.py` in this folder. Read next: README.md.
 """
 
 import pytest

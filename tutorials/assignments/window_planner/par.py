@@ -1,6 +1,6 @@
-"""What the library's planners take beside the bound, computed when it is asked for.
+"""What the library's planners take compared with the bound, computed when it is asked for.
 
-In: the steps and budgets of `grade.toml`. Out: a table: `naive`, `lru`, `window`, `belady`, each as
+For the steps and budgets of `grade.toml` it prints `naive`, `lru`, `window`, `belady`, each as
 a multiple of the bound of swapping, which no planner of this kind beats. Read next:
 `test_window.py`.
 """

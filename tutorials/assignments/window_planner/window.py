@@ -1,6 +1,6 @@
 """Your planner. It is right, but every call waits for its values, and every value leaves at once.
 
-In: a trace, a budget. Out: a plan. The one idea is yours to write: a window over the calls to come.
+It gets a trace and a budget, and returns a plan. Yours to write: a window over the calls to come.
 What is read in the window is fetched while earlier calls run, and what is not needed in it leaves
 in time. `ListWriter` keeps the books, as in the assignment before: `resident`, `hosted`,
 `ledger_bytes`, `claim_bytes(call)`, `granted(variable)`; and it writes the list: `run`, `swap_in`,

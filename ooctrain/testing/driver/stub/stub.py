@@ -76,7 +76,7 @@ class Stub:
         self.reset(**options)
 
     def reset(self, **options: int) -> None:
-        """As if it were loaded anew; a name that is no option is an error."""
+        """As if it were loaded anew; a name that is not an option is an error."""
         self.library.stub_reset()
         for name, value in options.items():
             if not self.library.stub_set(name.encode(), value):
