@@ -48,6 +48,7 @@ from ooctrain.report.record import NOT_DRAWN, drawing
 from ooctrain.report.text import facts, layer_table, placement, search_rows, share, tiling_rows
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.planners.tflms_hybrid import TflmsHybrid
+from ooctrain.sched.planning.effort import EVALUATIONS
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.timeline import Timeline
@@ -56,8 +57,6 @@ from ooctrain.step.trace import Trace
 from ooctrain.units import format_bytes, format_us
 
 JSON_VERSION = 1
-#: Of planners that search: the command answers at once.
-TIME_LIMIT_S = 0.7
 Rows = list[tuple[str, str]]
 
 
@@ -172,8 +171,9 @@ def _answer(workload: Workload, memory: MemoryOptions) -> Answer:
     try:
         made = make_plan(
             original, question.budget_bytes, memory.planner, machine, step.granule,
-            memory.time_limit or TIME_LIMIT_S, host_budget=question.host_budget_bytes,
-            seed=workload.seed, rewrites=all_rewrites(memory),
+            memory.time_limit, evaluations=memory.evaluations or EVALUATIONS,
+            host_budget=question.host_budget_bytes, seed=workload.seed,
+            rewrites=all_rewrites(memory),
         )  # fmt: skip
     except Infeasible as refusal:
         changes = _changes(question, refusal, memory)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from ooctrain.errors import Infeasible
 from ooctrain.sched.planners.belady import offload
+from ooctrain.sched.planning.effort import Deadline
 from ooctrain.sched.planning.lower import Lowered, lower_timed
 from ooctrain.sched.planning.planner import check_host, check_whole_numbers, make_plan
 from ooctrain.sched.planning.question import Question
@@ -50,7 +51,8 @@ class Prefix:
     ) -> Plan:  # fmt: skip
         """See `Planner`. The minimum is the least of all prefixes."""
         prefixes = self.choices(trace, machine)
-        attempts = _Attempts(Question(trace, budget_bytes, machine, granule), prefixes)
+        question = Question(trace, budget_bytes, machine, granule)
+        attempts = _Attempts(question, prefixes, Deadline.after(time_limit_s))
         attempts.make(range(0, len(prefixes), COARSE))
         for distance in FINER:
             for best in attempts.fastest_first()[:1]:
@@ -61,6 +63,7 @@ class Prefix:
         for place in attempts.fastest_first():
             schedule, runs = attempts.lists[place].schedule, attempts.runs[place]
             notes = {"dropped": len(prefixes[place]), "runs_again": len(runs) - len(trace.calls)}
+            notes |= {"cut_short": True} if attempts.cut_short else {}
             plan = make_plan(schedule, trace, machine, notes)
             try:
                 check_host(self.name, plan, host_budget_bytes)
@@ -77,12 +80,18 @@ class Prefix:
         return [order[:length] for length in sorted(lengths)]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Attempts:
-    """What came of some prefixes: a list, or a refusal, by place in `prefixes`."""
+    """What came of some prefixes: a list, or a refusal, by place in `prefixes`.
+
+    Attributes:
+        cut_short: whether the deadline has kept one from being tried.
+    """
 
     question: Question
     prefixes: Sequence[tuple[int, ...]]
+    deadline: Deadline
+    cut_short: bool = False
     runs: dict[int, tuple[Run, ...]] = field(default_factory=dict)
     lists: dict[int, Lowered] = field(default_factory=dict)
     refusals: dict[int, Infeasible] = field(default_factory=dict)
@@ -93,6 +102,9 @@ class _Attempts:
         for place in places:
             if place in self.runs or not 0 <= place < len(self.prefixes):
                 continue
+            if self.lists and self.deadline.passed():
+                self.cut_short = True
+                break
             runs = self.runs[place] = rematerialise(asked.trace, self.prefixes[place])
             try:
                 decisions = offload("prefix", asked, runs)

@@ -6,12 +6,12 @@ consists. This file translates between them. Read next: `tables.py`, `anneal.py`
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
+from ooctrain.sched.planning.effort import Deadline
 from ooctrain.sched.planning.rematerialise import droppable
 from ooctrain.sched.planning.swap import piece_bytes
 from ooctrain.sched.schedule import Granule
@@ -35,8 +35,8 @@ from ooctrain.step.trace import Trace
 #: The first temperature, as a share of the makespan: of a search from a start, and of the last one,
 #: from the best that those found.
 HEAT, LESS_HEAT = 0.004, 0.0015
-#: Evaluations between two looks at the clock.
-BLOCK = 250
+#: Between two looks at the clock: evaluations times calls. Some 50 ms.
+BLOCK = 150_000
 #: More evaluations than this for each value that can be changed find nothing new.
 ENOUGH = 400
 #: How many starts are worth annealing.
@@ -58,6 +58,7 @@ class Search:
 
     Attributes:
         evaluations: how many have been made so far.
+        cut_short: whether a deadline has ended one of the searches.
     """
 
     def __init__(self, trace: Trace, budget_bytes: int, machine: Machine, granule: Granule):
@@ -76,7 +77,8 @@ class Search:
             saved,
             np.array(_large(trace, piece), np.int64),
         )
-        self.evaluations = 0
+        self._block = max(1, BLOCK // max(1, len(trace.calls)))
+        self.evaluations, self.cut_short = 0, False
 
     def best_first(self, choices: Iterable[Iterable[int]]) -> list[Choice]:
         """The most promising of some sets of values to drop."""
@@ -89,7 +91,7 @@ class Search:
         return evaluate(self._tables, self._array(choice), self._limits)
 
     def improve(
-        self, start: Choice, evaluations: int, *, seed: int, deadline: float | None,
+        self, start: Choice, evaluations: int, *, seed: int, deadline: Deadline,
         further: bool = False,
     ) -> Choice:  # fmt: skip
         """The best choice met while annealing.
@@ -98,17 +100,18 @@ class Search:
             start: where it begins.
             evaluations: how many choices are tried at most.
             seed: of the random numbers.
-            deadline: of `time.monotonic()`; the search ends there.
+            deadline: interrupts the search.
             further: it begins with what other searches found, so at a lower temperature.
         """
         walk = annealing_from(self._tables, self._array(start), self._limits, seed)
         if not self._field.values.size:
             return start
         evaluations = min(evaluations, ENOUGH * self._field.values.size)
-        for first in range(0, evaluations, BLOCK):
-            if deadline is not None and time.monotonic() >= deadline:
+        for first in range(0, evaluations, self._block):
+            if deadline.passed():
+                self.cut_short = True
                 break
-            stop = min(first + BLOCK, evaluations)
+            stop = min(first + self._block, evaluations)
             cooling = Cooling(first, stop, evaluations, LESS_HEAT if further else HEAT)
             walk = anneal(self._tables, walk, self._field, self._limits, cooling)
             self.evaluations += stop - first
