@@ -8,11 +8,18 @@ import pytest
 from support.quick import quick
 
 import ooctrain as oc
+from ooctrain.sched.planners import auto
 from ooctrain.sched.planners.combined import THOROUGH
 from ooctrain.sched.search.choice import Search
 from ooctrain.step.machine import Machine
 
-SLOW_LINK = Machine("slow link", 0.2, 0.2, 1.0, link="duplex", latency_us=0.0, call_overhead_us=0.0)
+SLOW_LINK = Machine("slow link", 1, 1, 0.2, link="duplex", latency_us=0.0, call_overhead_us=0.0)
+
+
+@pytest.fixture(autouse=True)
+def eager(monkeypatch):
+    """`auto` searches, however near to the bound it is."""
+    monkeypatch.setattr(auto, "NEAR", 1.0)
 
 
 class Clock:
@@ -35,11 +42,10 @@ def deep_chain(stages=24):
 
 def planned(monkeypatch, tick_s, planner="auto", **asked):
     asked = {"evaluations": 400, **asked}
-    monkeypatch.setattr(time, "monotonic", Clock(tick_s).monotonic)
     chain = deep_chain(4 if planner == "checkmate" else 24)
-    plan = oc.plan(chain, "20%", planner, SLOW_LINK, **asked)
-    monkeypatch.undo()
-    return plan
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "monotonic", Clock(tick_s).monotonic)
+        return oc.plan(chain, "20%", planner, SLOW_LINK, **asked)
 
 
 @pytest.mark.parametrize(
