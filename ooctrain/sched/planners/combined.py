@@ -17,10 +17,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ooctrain.errors import Infeasible
 from ooctrain.sched.planners.belady import Belady, offload
+from ooctrain.sched.planners.checkmate.checkmate import Checkmate
+from ooctrain.sched.planners.dtr.dtr import Dtr
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planners.prefix import Prefix
 from ooctrain.sched.planners.window.window_cyclic import WindowCyclic
 from ooctrain.sched.planning.effort import Deadline, check_evaluations
+from ooctrain.sched.planning.host_room import is_short_of_host
 from ooctrain.sched.planning.lower import plan_of
 from ooctrain.sched.planning.planner import Planner, least_refusal
 from ooctrain.sched.planning.question import Question
@@ -149,7 +152,8 @@ class _Starts:
         best: Plan | None = None
         kept_s = SEARCH_SHARE * (self.question.time_limit_s or 0.0)
         first = self.deadline.earlier(kept_s)
-        for planner in starts():
+        others = without_host(self.question) if is_short_of_host(self.question) else ()
+        for planner in (*starts(), *others):
             if best is not None and first.passed():
                 self.cut_short = True
                 break
@@ -175,6 +179,12 @@ def starts() -> tuple[Planner, ...]:
     return (KeepAll(), Belady(), Prefix(), WindowCyclic())
 
 
+def without_host(question: Question) -> tuple[Planner, ...]:
+    """Who takes part, too, where host memory is short: they offload nothing."""
+    short = len(question.trace.calls) <= Checkmate().exact
+    return (Dtr(), Checkmate()) if short else (Dtr(),)
+
+
 def _evaluations(number: float, question: Question) -> int:
     """So many of a step of `CALLS` calls, in a step that may be longer."""
     longer = max(1.0, len(question.trace.calls) / CALLS)
@@ -184,11 +194,15 @@ def _evaluations(number: float, question: Question) -> int:
 def _begun(question: Question) -> tuple[Search, list[Choice]]:
     """A search, and what annealing begins with: values to drop."""
     # Late: it loads Numba, which planning otherwise does without.
-    from ooctrain.sched.search.choice import Search
+    from ooctrain.sched.search.choice import Choice, Search
 
     trace, machine = question.trace, question.machine
-    search = Search(trace, question.budget_bytes, machine, question.granule)
-    return search, search.best_first(Prefix(steps=8).choices(trace, machine))
+    search = Search(question)
+    prefixes = Prefix(steps=8).choices(trace, machine)
+    first = [Choice(tuple(sorted(prefix))) for prefix in prefixes]
+    if search.short_of_host:
+        first += [replace(choice, unread=choice.dropped) for choice in first]
+    return search, search.best_first(first)
 
 
 def _plan_of(choice: Choice, question: Question, evaluations: int) -> Plan | None:

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ooctrain.sched.planning.effort import Deadline
+from ooctrain.sched.planning.host_room import host_left_bytes, is_short_of_host
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import droppable
 from ooctrain.sched.planning.swap import piece_bytes
-from ooctrain.sched.schedule import Granule
 from ooctrain.sched.search.anneal import (
     FATE,
     HELD,
@@ -29,7 +30,6 @@ from ooctrain.sched.search.anneal import (
 from ooctrain.sched.search.expand import DROP, DROP_UNREAD
 from ooctrain.sched.search.play import Link, SearchLimits
 from ooctrain.sched.search.tables import tables_of
-from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
 
 #: The first temperature, as a share of the makespan: of a search from a start, and of the last one,
@@ -54,14 +54,17 @@ class Choice:
 
 
 class Search:
-    """Choices for one trace, budget and machine.
+    """Choices for one question.
 
     Attributes:
         evaluations: how many have been made so far.
+        short_of_host: whether host memory may be what lacks.
         cut_short: whether a deadline has ended one of the searches.
     """
 
-    def __init__(self, trace: Trace, budget_bytes: int, machine: Machine, granule: Granule):
+    def __init__(self, question: Question):
+        trace, budget_bytes = question.trace, question.budget_bytes
+        machine, granule = question.machine, question.granule
         self._tables = tables_of(trace, machine, granule)
         link = Link(
             machine.link == "shared", round(machine.latency_us * 1000),
@@ -69,7 +72,9 @@ class Search:
         )  # fmt: skip
         piece = piece_bytes(budget_bytes, machine)
         chunk = granule.granted(piece) if granule.ranges else 0
-        self._limits = SearchLimits(budget_bytes, chunk, link)
+        host_bytes = _host_bytes(question)
+        self.short_of_host = host_bytes >= 0
+        self._limits = SearchLimits(budget_bytes, chunk, link, host_bytes, granule.size_bytes)
         saved = np.zeros(len(trace.variables), np.bool_)
         saved[list(droppable(trace))] = True
         self._field = Field(
@@ -80,10 +85,9 @@ class Search:
         self._block = max(1, BLOCK // max(1, len(trace.calls)))
         self.evaluations, self.cut_short = 0, False
 
-    def best_first(self, choices: Iterable[Iterable[int]]) -> list[Choice]:
-        """The most promising of some sets of values to drop."""
-        tried = [Choice(tuple(sorted(dropped))) for dropped in choices]
-        return sorted(tried, key=lambda choice: (self.cost(choice), choice.dropped))[:STARTS]
+    def best_first(self, choices: Iterable[Choice]) -> list[Choice]:
+        """The most promising of some choices."""
+        return sorted(choices, key=lambda choice: (self.cost(choice), choice.dropped))[:STARTS]
 
     def cost(self, choice: Choice) -> float:
         """Makespan in ns, or a cost beyond `IMPOSSIBLE`."""
@@ -124,6 +128,12 @@ class Search:
         choice[HELD, list(start.held)] = True
         choice[STAYS, list(start.stays)] = True
         return choice
+
+
+def _host_bytes(question: Question) -> int:
+    """What the inputs leave of the host budget; below 0: enough for all."""
+    left_bytes = host_left_bytes(question)
+    return max(0, left_bytes) if left_bytes is not None and is_short_of_host(question) else -1
 
 
 def _changeable(trace: Trace) -> list[int]:
