@@ -277,12 +277,17 @@ def _bound(
     """The bound of a cell, kept for all its planners; None where no list fits at all."""
     if case.bound == "simple":
         return bounds.lower_bound(step, budget, where)
-    content = digest(case.bound, step.fingerprint, repr(where), budget, package_sources())
+    host_bytes = case.host_budget and resolve_host_budget(step, case.host_budget, where)
+    content = digest(
+        case.bound, step.fingerprint, repr(where), budget, host_bytes, package_sources()
+    )
     name = f"bound-{content}.json"
     kept = store.read(name)
     if kept is None:
         again, resident = case.bound != "lp-offload", case.bound != "lp"
-        found = fluid.fluid_bound(step, budget, where, recompute=again, resident=resident)
+        found = fluid.fluid_bound(
+            step, budget, where, recompute=again, resident=resident, host_budget_bytes=host_bytes
+        )
         kept = {"bound": found and asdict(found.lower_bound())}
         store.write(name, kept)
     return kept["bound"] and LowerBound(**kept["bound"])

@@ -345,8 +345,8 @@ class FluidProgram:
         )
 
     def _fits_host(self, instant: _Instant, inputs_fetched: float) -> None:
-        """What has been released after it was sent, and has not been fetched, is on the host; so are
-        the inputs, throughout, those that have been fetched too.
+        """What has been released after it was sent, and has not been fetched, is on the host; so
+        are the inputs, throughout, those that have been fetched too.
         """
         if self.host is not None:
             away = [(instant.released, 1.0), (instant.fetched, -1.0)]

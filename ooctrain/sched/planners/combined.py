@@ -12,6 +12,8 @@ take part. Source: ours; what it reaches is in docs/planners.md. Read next:
 from __future__ import annotations
 
 import time
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -27,8 +29,8 @@ from ooctrain.sched.planning.host_room import is_short_of_host
 from ooctrain.sched.planning.lower import plan_of
 from ooctrain.sched.planning.planner import Planner, least_refusal
 from ooctrain.sched.planning.question import Question
-from ooctrain.sched.planning.rematerialise import rematerialise
-from ooctrain.sched.schedule import BYTES, Granule, Plan
+from ooctrain.sched.planning.rematerialise import droppable, rematerialise
+from ooctrain.sched.schedule import BYTES, Granule, Plan, Run
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
 
@@ -83,14 +85,16 @@ class Combined:
         )
         asked = _Starts(question)
         best = asked.best_plan()
-        if best is None:
+        if best is None and not is_short_of_host(question):
             raise least_refusal("combined", asked.refusals, budget_bytes)
-        if asked.all_fits:
+        if asked.all_fits and best is not None:
             return best  # nothing is faster
-        found = self._searched(question, asked.deadline.earlier(asked.writing_s))
+        found = self._searched(question, asked.deadline.earlier(asked.writing_s), asked.again)
+        plans = [plan for plan in (best, found.plan) if plan is not None]
+        if not plans:
+            raise least_refusal("combined", asked.refusals, budget_bytes)
+        best = min(plans, key=lambda plan: plan.makespan_us)
         cut_short = asked.cut_short or found.cut_short
-        if found.plan is not None and found.plan.makespan_us < best.makespan_us:
-            best = found.plan
         return replace(best, notes={**best.notes, "cut_short": True}) if cut_short else best
 
     def promise(self, question: Question) -> float:
@@ -101,11 +105,16 @@ class Combined:
         number, deadline = _evaluations(PROMISE, question), Deadline.after(question.time_limit_s)
         return search.cost(search.improve(first[0], number, seed=question.seed, deadline=deadline))
 
-    def _searched(self, question: Question, deadline: Deadline) -> _Searched:
+    def _searched(
+        self, question: Question, deadline: Deadline, again: Iterable[frozenset[int]]
+    ) -> _Searched:
         """The plan of the best choice: half of the search goes to the starts, half to what came of
         the best of them.
+
+        Args:
+            again: calls that plans of the starts run again.
         """
-        seed, (search, first) = question.seed, _begun(question)
+        seed, (search, first) = question.seed, _begun(question, again)
         number = THOROUGH if self.evaluations is None else self.evaluations
         half = _evaluations(number / 2, question)
         found = [
@@ -135,6 +144,7 @@ class _Starts:
     Attributes:
         deadline: of the whole search.
         all_fits: whether the step fits as it is.
+        again: calls that those run again which offload nothing.
         writing_s: how long it takes at most to write a plan down.
         refusals: of those that have no plan.
         cut_short: whether one of them was not asked, or was cut short itself.
@@ -146,6 +156,7 @@ class _Starts:
         self.all_fits = self.cut_short = False
         self.writing_s = 0.0
         self.refusals: list[Infeasible] = []
+        self.again: list[frozenset[int]] = []
 
     def best_plan(self) -> Plan | None:
         """The fastest of them."""
@@ -165,6 +176,8 @@ class _Starts:
                 continue
             if planner.name == "belady":
                 self.writing_s = WRITING * (time.monotonic() - began_s)
+            if planner in others:
+                self.again.append(run_again(plan))
             self.cut_short |= bool(plan.notes.get("cut_short"))
             if best is None or plan.makespan_us < best.makespan_us:
                 best = replace(plan, notes={"from": planner.name, **plan.notes})
@@ -191,7 +204,13 @@ def _evaluations(number: float, question: Question) -> int:
     return int(number / longer**GROWTH)
 
 
-def _begun(question: Question) -> tuple[Search, list[Choice]]:
+def run_again(plan: Plan) -> frozenset[int]:
+    """The calls that a plan runs more than once."""
+    runs = Counter(i.call for i in plan.schedule.instructions if isinstance(i, Run))
+    return frozenset(call for call, times in runs.items() if times > 1)
+
+
+def _begun(question: Question, again: Iterable[frozenset[int]] = ()) -> tuple[Search, list[Choice]]:
     """A search, and what annealing begins with: values to drop."""
     # Late: it loads Numba, which planning otherwise does without.
     from ooctrain.sched.search.choice import Choice, Search
@@ -200,6 +219,8 @@ def _begun(question: Question) -> tuple[Search, list[Choice]]:
     search = Search(question)
     prefixes = Prefix(steps=8).choices(trace, machine)
     first = [Choice(tuple(sorted(prefix))) for prefix in prefixes]
+    made = {v: trace.producer[v] for v in droppable(trace)}
+    first += [Choice(tuple(v for v, call in made.items() if call in calls)) for calls in again]
     if search.short_of_host:
         first += [replace(choice, unread=choice.dropped) for choice in first]
     return search, search.best_first(first)

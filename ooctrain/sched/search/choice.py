@@ -37,8 +37,9 @@ from ooctrain.step.trace import Trace
 HEAT, LESS_HEAT = 0.004, 0.0015
 #: Between two looks at the clock: evaluations times calls. Some 50 ms.
 BLOCK = 150_000
-#: More evaluations than this for each value that can be changed find nothing new.
-ENOUGH = 400
+#: More evaluations than this for each value that can be changed find nothing new; where host memory
+#: is short, they find more.
+ENOUGH, ENOUGH_SHORT = 400, 2000
 #: How many starts are worth annealing.
 STARTS = 2
 
@@ -80,7 +81,7 @@ class Search:
         self._field = Field(
             np.array(_changeable(trace), np.int64),
             saved,
-            np.array(_large(trace, piece), np.int64),
+            np.array(_large(trace, piece) if host_bytes else [], np.int64),
         )
         self._block = max(1, BLOCK // max(1, len(trace.calls)))
         self.evaluations, self.cut_short = 0, False
@@ -110,7 +111,8 @@ class Search:
         walk = annealing_from(self._tables, self._array(start), self._limits, seed)
         if not self._field.values.size:
             return start
-        evaluations = min(evaluations, ENOUGH * self._field.values.size)
+        enough = ENOUGH_SHORT if self.short_of_host else ENOUGH
+        evaluations = min(evaluations, enough * self._field.values.size)
         for first in range(0, evaluations, self._block):
             if deadline.passed():
                 self.cut_short = True
