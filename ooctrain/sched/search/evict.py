@@ -35,10 +35,11 @@ class Shortage(NamedTuple):
 
 
 class Hosting(NamedTuple):
-    """What the gaps of a variable have on the host so far: bytes, until which slot; and the same
-    when each gap was opened.
+    """What the gaps of a variable have on the host so far: bytes, until which slot; the same when
+    each gap was opened; and what has been evicted of each gap.
     """
 
+    evicted: np.ndarray
     bytes: np.ndarray
     until: np.ndarray
     bytes_before: np.ndarray
@@ -72,11 +73,11 @@ def evict_within(step, granted, stays, limits):
     runs, gaps = step.runs.size, step.gap_var.size
     short_host = limits.room.size > 0
     variables = granted.size if short_host else 0
+    evicted = np.zeros(gaps, np.int64)
     hosting = Hosting(
-        np.zeros(variables, np.int64), np.zeros(variables, np.int64),
+        evicted, np.zeros(variables, np.int64), np.zeros(variables, np.int64),
         np.zeros(gaps, np.int64), np.zeros(gaps, np.int64),
     )  # fmt: skip
-    evicted = np.zeros(gaps, np.int64)
     returns = np.zeros(runs + 1, np.int64)
     opening = by_run(step.gap_after, runs)
     heap = np.empty(gaps, np.int64)  # open gaps are numbered by their ends: the last one is on top
@@ -109,7 +110,7 @@ def evict_within(step, granted, stays, limits):
                 continue
             size = min(left, -(-short // chunk_bytes) * chunk_bytes) if chunk_bytes else left
             if short_host:
-                size = _hosted(step, gap, evicted[gap], size, limits, hosting)
+                size = _hosted(step, gap, size, limits, hosting)
                 if size == 0:
                     pop(heap, opened)
                     opened -= 1
@@ -123,11 +124,11 @@ def evict_within(step, granted, stays, limits):
 
 
 @compiled
-def _hosted(step, gap, taken, wanted, limits, hosting):
-    """How many of the bytes [taken, taken + wanted) of a gap the host has room for; takes it. The
+def _hosted(step, gap, wanted, limits, hosting):
+    """How many more bytes of a gap the host has room for, `wanted` at most; takes it. The
     twin of `sched/planning/host_room.py`.
     """
-    var, room = step.gap_var[gap], limits.room
+    var, room, taken = step.gap_var[gap], limits.room, hosting.evicted[gap]
     first, last = step.gap_after[gap] + 1, step.gap_before[gap]
     if limits.free[var]:
         return wanted
