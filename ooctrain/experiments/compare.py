@@ -277,7 +277,9 @@ def _bound(
     """The bound of a cell, kept for all its planners; None where no list fits at all."""
     if case.bound == "simple":
         return bounds.lower_bound(step, budget, where)
-    host_bytes = case.host_budget and resolve_host_budget(step, case.host_budget, where)
+    host_bytes = None
+    if case.host_budget is not None:
+        host_bytes = resolve_host_budget(step, case.host_budget, where)
     content = digest(
         case.bound, step.fingerprint, repr(where), budget, host_bytes, package_sources()
     )
