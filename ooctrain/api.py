@@ -30,7 +30,8 @@ from ooctrain.sched import verify as laws
 from ooctrain.sched.bounds import closed as bounds
 from ooctrain.sched.budget import resolve_budget, resolve_host_budget, trace_minimum_bytes
 from ooctrain.sched.plan_schema import rows_of_file
-from ooctrain.sched.planning.planner import TIME_LIMIT_S, Planner
+from ooctrain.sched.planning.effort import EVALUATIONS
+from ooctrain.sched.planning.planner import Planner
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, LowerBound, Plan, Schedule
 from ooctrain.sched.simulate import simulate as simulated
@@ -94,7 +95,7 @@ def step_trace(
 def plan(
     trace: Trace, budget: int | str | None = None, planner: str | Planner = "auto",
     machine: str | Machine | None = None, granule: Granule = BYTES,
-    time_limit_s: float | None = TIME_LIMIT_S, *,
+    time_limit_s: float | None = None, *, evaluations: int | None = EVALUATIONS,
     host_budget: int | str | None = None, seed: int = 0,
     rewrites: Sequence[str] = DEFAULT_REWRITES, allocator: str | None = None,
     memory: int | str | None = None,
@@ -108,7 +109,9 @@ def plan(
         machine: name, `Machine`, or None for the saved calibration or "cpu-generic".
         granule: how the allocator rounds; `BYTES` is the pure model: whatever runs such a plan
             rounds on top of it.
-        time_limit_s: cuts searching planners short.
+        time_limit_s: interrupts a search; then the plan depends on how busy the machine is.
+        evaluations: of a planner that searches; None: as many as it makes by itself. One that is
+            named with a number ("combined:evaluations=500") keeps it.
         host_budget: host memory for inputs, which wait there, and what is swapped out; 0, or less
             than the inputs: none for what is swapped out; None: the machine's.
         seed: of planners that draw random numbers.
@@ -142,7 +145,7 @@ def plan(
             )  # fmt: skip
         settings = Settings(
             budget, planner, allocator or "va", trace.device, machine=machine,
-            host_budget=host_budget, seed=seed, time_limit_s=time_limit_s,
+            host_budget=host_budget, seed=seed, time_limit_s=time_limit_s, evaluations=evaluations,
             rewrites=tuple(rewrites), memory=memory,
         )  # fmt: skip
         return prepare_within(trace, settings).plan
@@ -151,6 +154,7 @@ def plan(
     question = Question(
         step.trace, step.bytes_of(budget), where, step.granule,  # type: ignore[arg-type]
         resolve_host_budget(step.trace, host_budget, where), seed, time_limit_s,
+        evaluations,
     )  # fmt: skip
     return plan_step(step, as_planner(planner), question)
 

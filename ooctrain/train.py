@@ -40,7 +40,8 @@ from ooctrain.execution.seen import Seen, StepCache, StepShape, Training, warn_o
 from ooctrain.execution.sessions import Images, as_images, expect_batch, input_values
 from ooctrain.nn.named_losses import Loss
 from ooctrain.optim import LRScheduler, Optimizer, ReduceLROnPlateau
-from ooctrain.sched.planning.planner import TIME_LIMIT_S, Planner
+from ooctrain.sched.planning.effort import EVALUATIONS
+from ooctrain.sched.planning.planner import Planner
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.timeline import Timeline
 from ooctrain.step.blocks import put_together
@@ -75,8 +76,8 @@ class Trainer:
         budget: of everything on the device: bytes, "512MiB", "25%"; None: train in-core.
         planner, allocator, device: by name, with parameters.
         accumulate: parts that a batch goes through in; loss and gradients are those of the batch.
-        threads, machine, link_bandwidth, host_budget, seed, debug, time_limit_s, rewrites: see
-            `prepare.Settings`; link_bandwidth in bytes per microsecond.
+        threads, machine, link_bandwidth, host_budget, seed, debug, time_limit_s, evaluations,
+            rewrites: see `prepare.Settings`; link_bandwidth in bytes per microsecond.
         spill: a folder on a disk, where the host slab lies; or a `Spill` (docs/spill.md).
         conv_algorithm: "auto", or see `oc.trace`.
         allow_tf32: see `oc.trace`.
@@ -103,17 +104,17 @@ class Trainer:
         machine: str | Machine | None = None, link_bandwidth: float | None = None,
         host_budget: int | str | None = None, conv_algorithm: str = "auto", seed: int = 0,
         clip: Clip | float | None = None, debug: Debug | None = None, allow_tf32: bool = False,
-        time_limit_s: float | None = TIME_LIMIT_S, rewrites: Sequence[str] = DEFAULT_REWRITES,
-        ranks: Ranks | None = None, memory: int | str | None = None,
-        spill: Spill | str | PathLike[str] | None = None,
+        time_limit_s: float | None = None, evaluations: int | None = EVALUATIONS,
+        rewrites: Sequence[str] = DEFAULT_REWRITES, ranks: Ranks | None = None,
+        memory: int | str | None = None, spill: Spill | str | PathLike[str] | None = None,
     ):  # fmt: skip
         self.model, self.loss = model, loss
         self.optimizer = named_optimizer(optimizer or "sgd", model)
         self.settings = Settings(
             budget=budget, planner=planner, allocator=allocator, device=device, threads=threads,
             machine=machine, link_bytes_per_us=link_bandwidth, host_budget=host_budget, seed=seed,
-            debug=debug or Debug(), time_limit_s=time_limit_s, rewrites=tuple(rewrites),
-            memory=memory, spill=as_spill(spill),
+            debug=debug or Debug(), time_limit_s=time_limit_s, evaluations=evaluations,
+            rewrites=tuple(rewrites), memory=memory, spill=as_spill(spill),
         )  # fmt: skip
         self.accumulate, self.conv_algorithm, self.clip = accumulate, conv_algorithm, clip
         self.allow_tf32, self.ranks = allow_tf32, ranks

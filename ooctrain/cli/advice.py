@@ -24,7 +24,8 @@ from ooctrain.units import MAX_BYTES, Granule, format_bytes, format_us
 
 Retrace = Callable[[int], Trace]
 BATCH_TRIES = 4
-TIME_LIMIT_S = 1.0
+#: Of planners that search: several changes are tried.
+EVALUATIONS = 3000
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class FitQuestion:
         """The planner's plan of a trace. Raises Infeasible."""
         question = Question(
             trace, budget_bytes, self.machine, self.granule, self.host_budget_bytes, self.seed,
-            TIME_LIMIT_S,
+            evaluations=EVALUATIONS,
         )  # fmt: skip
         return plan_beside(planner, question)
 

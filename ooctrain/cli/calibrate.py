@@ -42,7 +42,8 @@ from ooctrain.units import MIB, format_us
 JSON_VERSION = 1
 IN_CORE = MemoryOptions(
     budget=None, host_budget=None, planner="auto", allocator="va", machine="cpu-generic",
-    link_bandwidth=None, time_limit=None, rewrites=[],
+    link_bandwidth=None, evaluations=None, time_limit=None,
+    rewrites=[],
 )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from ooctrain.cli import DOES_NOT_FIT, DONE
 from ooctrain.cli.options import (
     POSITIVE,
     accumulate_option,
+    evaluations_option,
     file_option,
     host_budget_option,
     json_option,
@@ -78,7 +79,8 @@ DEFAULT_MACHINES = "v100-pcie,v100-32gb-nvlink"
 @accumulate_option
 @host_budget_option
 @link_bandwidth_option
-@time_limit_option("as long as its evaluations take")
+@evaluations_option("as many as it makes by itself")
+@time_limit_option
 @seed_option("Of planners that draw random numbers.")
 @rewrite_option
 @split_option
@@ -100,7 +102,7 @@ def compare(
     models: tuple[str, ...], planners: list[str], budgets: list[str], machines: list[str],
     batches: list[str], image_sizes: list[str], granule: str, bound: str, optimizer: str,
     accumulate: int, host_budget: str | None, link_bandwidth: str | None,
-    time_limit: float | None, seed: int, rewrites: list[str], split: str,
+    evaluations: int | None, time_limit: float | None, seed: int, rewrites: list[str], split: str,
     jobs: int | None, keep: str | None, fresh: bool, csv_path: str | None,
     markdown_path: str | None, figure_path: str | None, json_path: str | None,
 ) -> int:  # fmt: skip
@@ -112,7 +114,8 @@ def compare(
     link_rate = None if link_bandwidth is None else parse_rate(link_bandwidth)
     wanted = [
         replace(
-            case, granule_bytes=granule_bytes, bound=bound, time_limit_s=time_limit, seed=seed,
+            case, granule_bytes=granule_bytes, bound=bound, evaluations=evaluations,
+            time_limit_s=time_limit, seed=seed,
             host_budget=host_budget, link_bytes_per_us=link_rate, optimizer=optimizer,
             accumulate=accumulate, rewrites=tuple(rewrites), split=split,
         )

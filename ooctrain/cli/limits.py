@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.cli.options import MemoryOptions
-from ooctrain.cli.workload import is_cpu
+from ooctrain.cli.workload import is_cpu, spill_of
 from ooctrain.execution.compose import RewrittenStep, rewritten
 from ooctrain.execution.division import prepare_within
 from ooctrain.execution.prepare import DEFAULT_REWRITES, Settings
 from ooctrain.sched.budget import resolve_host_budget, trace_peak_bytes
-from ooctrain.sched.planning.planner import TIME_LIMIT_S
+from ooctrain.sched.planning.effort import EVALUATIONS
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
 from ooctrain.units import Granule
@@ -57,13 +57,14 @@ def _divided(memory: MemoryOptions, machine: Machine, original: Trace) -> Memory
     """The options with a budget of each in place of one for both."""
     settings = Settings(
         memory.budget, memory.planner, memory.allocator, original.device, machine=machine,
-        host_budget=memory.host_budget, time_limit_s=memory.time_limit or TIME_LIMIT_S,
-        threads=original.threads, rewrites=all_rewrites(memory), memory=memory.memory,
+        host_budget=memory.host_budget, time_limit_s=memory.time_limit,
+        evaluations=memory.evaluations or EVALUATIONS, threads=original.threads,
+        rewrites=all_rewrites(memory), memory=memory.memory, spill=spill_of(memory),
     )  # fmt: skip
     found = prepare_within(original, settings).promise
     assert found is not None, "a memory budget was given"
-    sizes = str(found.arena_bytes), str(found.slab_bytes)
-    return replace(memory, memory=None, budget=sizes[0], host_budget=sizes[1])
+    slab = str(found.slab_bytes) if memory.spill is None else None
+    return replace(memory, memory=None, budget=str(found.arena_bytes), host_budget=slab)
 
 
 def all_rewrites(memory: MemoryOptions) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from ooctrain.cli.schedules import find_schedule
 from ooctrain.cli.values import Named, OneOf, OutputFile, PositiveNumber, WholeNumber
 from ooctrain.errors import ConfigError
 from ooctrain.optim.named import find_optimizer
+from ooctrain.sched.planning.effort import EVALUATIONS
 from ooctrain.step.presets import DEVICES
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -81,7 +82,8 @@ class MemoryOptions:
         planner, allocator: by name with parameters, or "file.py:Class".
         machine: a preset or a calibration file; None: the saved calibration.
         link_bandwidth: a second, in each direction; None: the machine's own.
-        time_limit: seconds, for planners that search; None: the command's own.
+        evaluations: of planners that search; None: the command's own number.
+        time_limit: seconds after which a search is interrupted; None: it is not.
         rewrites: names of rewrites, after those that every step gets.
         spill: a folder; None: the host is memory.
         spill_rate: a second, in each direction; None: as fast as the disk.
@@ -94,6 +96,7 @@ class MemoryOptions:
     allocator: str
     machine: str | None
     link_bandwidth: str | None
+    evaluations: int | None
     time_limit: float | None
     rewrites: list[str]
     spill: str | None = None
@@ -175,15 +178,21 @@ def seed_option(text: str) -> Callable[[Command], Command]:
     return click.option("--seed", type=WholeNumber(min=0), default=0, show_default=True, help=text)
 
 
-def time_limit_option(default: str) -> Callable[[Command], Command]:
-    """--time-limit, and what holds without it."""
+POSITIVE = WholeNumber(min=1)
+
+
+def evaluations_option(default: str) -> Callable[[Command], Command]:
+    """--evaluations, and what holds without it."""
     return click.option(
-        "--time-limit", type=PositiveNumber(10.0),
-        help=f"Seconds for a planner that searches; default: {default}.",
+        "--evaluations", type=POSITIVE,
+        help=f"Lists that a searching planner tries at most; default: {default}.",
     )  # fmt: skip
 
 
-POSITIVE = WholeNumber(min=1)
+time_limit_option = click.option(
+    "--time-limit", type=PositiveNumber(10.0),
+    help="Seconds after which a search is interrupted; the plan then depends on the machine.",
+)  # fmt: skip
 optimizer_option = click.option(
     "--optimizer", type=Named(find_optimizer), default="sgd", show_default=True,
     help='sgd, adam, adamw, rmsprop, with parameters ("rmsprop:alpha=0.9"), or file.py:Class.',
@@ -284,7 +293,8 @@ MEMORY_OPTIONS = (
         help="Preset or calibration file; default: `here`, the saved calibration.",
     ),
     link_bandwidth_option,
-    time_limit_option("2, for `plan` 0.7"),
+    evaluations_option(f"{EVALUATIONS}"),
+    time_limit_option,
     rewrite_option,
     spill_option,
     click.option(

@@ -55,6 +55,7 @@ from ooctrain.report.record import NOT_DRAWN, drawing
 from ooctrain.report.text import facts, layer_table, placement, search_rows, share, tiling_rows
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.planners.tflms_hybrid import TflmsHybrid
+from ooctrain.sched.planning.effort import EVALUATIONS
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.simulate import simulate
@@ -64,8 +65,6 @@ from ooctrain.step.trace import Trace
 from ooctrain.units import format_bytes, format_us
 
 JSON_VERSION = 1
-#: Of planners that search: the command answers at once.
-TIME_LIMIT_S = 0.7
 Rows = list[tuple[str, str]]
 
 
@@ -180,7 +179,7 @@ def _answer(workload: Workload, memory: MemoryOptions) -> Answer:
     try:
         asked = Question(
             step.trace, found.budget_bytes, machine, step.granule, found.host_budget_bytes,
-            workload.seed, memory.time_limit or TIME_LIMIT_S,
+            workload.seed, memory.time_limit, memory.evaluations or EVALUATIONS,
         )  # fmt: skip
         made = plan_step(step, as_planner(memory.planner), asked)
     except Infeasible as refusal:

@@ -26,7 +26,7 @@ from ooctrain.report.numbers_file import write_numbers
 from ooctrain.report.record import drawing
 from ooctrain.report.text import facts, lanes, search_rows, tiling_rows, timeline_rows
 from ooctrain.rewrite import REWRITES
-from ooctrain.sched.planning.planner import TIME_LIMIT_S
+from ooctrain.sched.planning.effort import EVALUATIONS
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.simulate import simulate as run_simulator
 from ooctrain.sched.verify import verify
@@ -83,6 +83,6 @@ def _plan(
 ) -> Plan:
     return make_plan(
         trace, found.budget_bytes, memory.planner, machine, found.step.granule,
-        memory.time_limit or TIME_LIMIT_S, host_budget=found.host_budget_bytes, seed=workload.seed,
-        rewrites=all_rewrites(memory),
+        memory.time_limit, evaluations=memory.evaluations or EVALUATIONS,
+        host_budget=found.host_budget_bytes, seed=workload.seed, rewrites=all_rewrites(memory),
     )  # fmt: skip

@@ -35,7 +35,7 @@ from ooctrain.optim import LRScheduler, Optimizer
 from ooctrain.optim.named import get_optimizer
 from ooctrain.plugins import parse_spec
 from ooctrain.rewrite import keeps_bits
-from ooctrain.sched.planning.planner import TIME_LIMIT_S
+from ooctrain.sched.planning.effort import EVALUATIONS
 from ooctrain.train import Trainer
 
 #: What ends a run between two steps; not every system has all.
@@ -79,7 +79,8 @@ def make_trainer(
         conv_algorithm=workload.conv_algorithm,
         seed=workload.seed,
         allow_tf32=workload.allow_tf32,
-        time_limit_s=memory.time_limit or TIME_LIMIT_S,
+        time_limit_s=memory.time_limit,
+        evaluations=memory.evaluations or EVALUATIONS,
         rewrites=all_rewrites(memory),
         ranks=ranks,
         spill=None if in_core else spill_of(memory),

@@ -38,9 +38,9 @@ def tilings(question: Question, best: Plan | None) -> Sequence[Planner]:
     return (Banded(untiled=False),) if can_be_banded(question.trace) else ()
 
 
-def auto() -> Auto:
+def auto(evaluations: int | None = None) -> Auto:
     """`auto`, which asks for tilings too."""
-    return Auto(tilings)
+    return Auto(tilings, evaluations)
 
 
 PLANNERS: Factories = MappingProxyType(

@@ -28,7 +28,8 @@ from ooctrain.rewrite import keeps_bits
 from ooctrain.sched.budget import resolve_host_budget, trace_peak_bytes, with_region
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planning.beside_region import plan_beside
-from ooctrain.sched.planning.planner import TIME_LIMIT_S, Planner, WeighingPlanner
+from ooctrain.sched.planning.effort import EVALUATIONS, Deadline
+from ooctrain.sched.planning.planner import Planner, WeighingPlanner
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Plan, SwapOut
 from ooctrain.sched.simulate import simulate
@@ -42,6 +43,8 @@ from ooctrain.units import MAX_BYTES, format_bytes
 DEFAULT_REWRITES = ("fuse", "share_storage")
 _LEAST_ARENA_BYTES = 1 << 20
 BISECTION_STEPS = 6
+#: Of the time that is left, for one plan where more may have to be made.
+FIRST_SHARE = 0.5
 #: Longer than any step; and what counts for that where a plan is not exact.
 NEVER_US, INEXACT_US = 1e15, 1e14
 
@@ -63,7 +66,8 @@ class Settings:
         host_budget: of inputs and swapped variables on the host; None: the machine's.
         spill: the disk on which the host slab lies; None: it lies in memory.
         seed: of planners, dropout and data.
-        time_limit_s: seconds for a planner that searches; None: as long as it likes.
+        time_limit_s: interrupts a planner that searches; None: nothing does.
+        evaluations: of a planner that searches; None: as many as it makes by itself.
         debug: poison, delays, synchronous mode.
         rewrites: applied before planning, in order.
         memory: one budget for all that the process holds, in place of `budget` and `host_budget`
@@ -79,7 +83,8 @@ class Settings:
     link_bytes_per_us: float | None = None
     host_budget: int | str | None = None
     seed: int = 0
-    time_limit_s: float | None = TIME_LIMIT_S
+    time_limit_s: float | None = None
+    evaluations: int | None = EVALUATIONS
     debug: Debug = field(default_factory=Debug)
     rewrites: tuple[str, ...] = DEFAULT_REWRITES
     spill: Spill | None = None
@@ -205,9 +210,9 @@ def prepare(trace: Trace, settings: Settings) -> PreparedStep:
     step = step.rounded_by(allocator.granule)
     question = Question(
         step.trace, budget_bytes, machine, step.granule, host_bytes, settings.seed,
-        settings.time_limit_s,
+        settings.time_limit_s, settings.evaluations,
     )  # fmt: skip
-    search = _Search(step, chosen, allocator, question)
+    search = _Search(step, chosen, allocator, question, Deadline.after(settings.time_limit_s))
     plan, reserved = search.plan_that_fits()
     return PreparedStep(
         trace, plan, machine, budget_bytes, allocator, reserved, in_core.peak_bytes,
@@ -279,6 +284,7 @@ class _Search:
     planner: Planner
     allocator: AllocatorChoice
     question: Question
+    deadline: Deadline
 
     def plan_that_fits(self) -> tuple[Plan, int]:
         """The plan at the largest limit found, with its reserved peak."""
@@ -323,7 +329,11 @@ class _Search:
 
     def _try(self, limit_bytes: int, planner: Planner) -> tuple[Plan, int]:
         limit = min(limit_bytes, self.allocator.budget_bytes)
-        plan = plan_step(self.step, planner, replace(self.question, budget_bytes=limit))
+        left_s = self.deadline.left_s()
+        if left_s and not self.allocator.granule.ranges:
+            left_s *= FIRST_SHARE  # where the allocator has no place for the plan, others follow
+        asked = replace(self.question, budget_bytes=limit, time_limit_s=left_s)
+        plan = plan_step(self.step, planner, asked)
         return plan, reserved_peak(plan.schedule, plan.trace, self.allocator)
 
     def _us_if_placed(self, plan: Plan) -> float:

@@ -65,7 +65,7 @@ class StepResult:
         known = {number: (begin - zero_ns, end - zero_ns) for number, begin, end in messages}
         events = events_of(known, program.schedule, program.trace) if known else ()
         timeline = timeline_of(
-            program.issued, program.schedule, program.trace, start_ns, done_ns, events
+            program.issued, program.schedule, program.trace, (start_ns, done_ns), events
         )
         return replace(timeline, peak_bytes=self.peak_bytes, host_peak_bytes=self.host_peak_bytes)
 

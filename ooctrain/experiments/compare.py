@@ -53,7 +53,8 @@ class CompareCase:
         planner: by name, with parameters, or "file.py:Class".
         granule_bytes: what sizes are rounded to.
         bound: one of `BOUNDS`.
-        time_limit_s: of searching planners; None: as long as their evaluations take.
+        evaluations: of searching planners; None: as many as they make by themselves.
+        time_limit_s: interrupts them; None: nothing does.
         seed: of planners that draw random numbers.
         host_budget: as typed; None: the machine's host memory.
         link_bytes_per_us: in both directions; None: the machine's own.
@@ -71,6 +72,7 @@ class CompareCase:
     planner: str
     granule_bytes: int = 1
     bound: str = "lp"
+    evaluations: int | None = None
     time_limit_s: float | None = None
     seed: int = 0
     host_budget: str | None = None
@@ -210,8 +212,8 @@ def _compute(case: CompareCase, step: Trace, where: Machine, store: ResultStore)
     host_budget = resolve_host_budget(step, case.host_budget, where)
     tiled, remarks = rewritten_with_remarks(step, case.rewrites)
     question = PlanQuestion(
-        tiled, budget, where, case.planner, case.granule_bytes, case.seed, case.time_limit_s,
-        host_budget,
+        tiled, budget, where, case.planner, case.granule_bytes, case.seed, case.evaluations,
+        case.time_limit_s, host_budget,
     )  # fmt: skip
     answer = planned(question, store)
     plan, minimum = answer.plan, answer.minimum_bytes
@@ -275,12 +277,19 @@ def _bound(
     """The bound of a cell, kept for all its planners; None where no list fits at all."""
     if case.bound == "simple":
         return bounds.lower_bound(step, budget, where)
-    content = digest(case.bound, step.fingerprint, repr(where), budget, package_sources())
+    host_bytes = None
+    if case.host_budget is not None:
+        host_bytes = resolve_host_budget(step, case.host_budget, where)
+    content = digest(
+        case.bound, step.fingerprint, repr(where), budget, host_bytes, package_sources()
+    )
     name = f"bound-{content}.json"
     kept = store.read(name)
     if kept is None:
         again, resident = case.bound != "lp-offload", case.bound != "lp"
-        found = fluid.fluid_bound(step, budget, where, recompute=again, resident=resident)
+        found = fluid.fluid_bound(
+            step, budget, where, recompute=again, resident=resident, host_budget_bytes=host_bytes
+        )
         kept = {"bound": found and asdict(found.lower_bound())}
         store.write(name, kept)
     return kept["bound"] and LowerBound(**kept["bound"])

@@ -17,6 +17,7 @@ from ooctrain.errors import Infeasible
 from ooctrain.execution.planners import get_planner
 from ooctrain.experiments.kept import ResultStore, digest, planner_sources
 from ooctrain.rewrite import apply_rewrites
+from ooctrain.sched.planning.effort import with_effort
 from ooctrain.sched.schedule import Plan
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
@@ -33,7 +34,8 @@ class PlanQuestion:
         planner: by name, with parameters, or "file.py:Class".
         granule_bytes: what sizes are rounded to.
         seed: of planners that draw random numbers.
-        time_limit_s: of searching planners; None: as long as their evaluations take.
+        evaluations: of searching planners; None: as many as they make by themselves.
+        time_limit_s: interrupts them; None: nothing does.
         host_budget_bytes: of host copies; None: unlimited.
     """
 
@@ -43,6 +45,7 @@ class PlanQuestion:
     planner: str
     granule_bytes: int = 1
     seed: int = 0
+    evaluations: int | None = None
     time_limit_s: float | None = None
     host_budget_bytes: int | None = None
 
@@ -51,8 +54,8 @@ class PlanQuestion:
         """Names the question's content, and the sources that answer it."""
         return digest(
             self.step.fingerprint, self.budget_bytes, repr(self.machine), self.planner,
-            self.granule_bytes, self.seed, self.time_limit_s, self.host_budget_bytes,
-            planner_sources(self.planner),
+            self.granule_bytes, self.seed, self.evaluations, self.time_limit_s,
+            self.host_budget_bytes, planner_sources(self.planner),
         )  # fmt: skip
 
 
@@ -113,7 +116,7 @@ def least_bytes(question: PlanQuestion, store: ResultStore) -> int:
 
 
 def _ask(question: PlanQuestion) -> Planned:
-    planner = get_planner(question.planner)
+    planner = with_effort(get_planner(question.planner), question.evaluations)
     plan = minimum_bytes = None
     started = time.perf_counter()
     try:

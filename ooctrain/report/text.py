@@ -43,7 +43,12 @@ def search_rows(plan: Plan) -> list[tuple[str, str]]:
         if name.startswith("narrow:")
     ]
     if plan.notes.get("cut_short"):
-        rows.append(("search", "cut short; --time-limit SECONDS gives it more time"))
+        rows.append(
+            (
+                "search",
+                "cut short by --time-limit: another run may end with another plan",
+            )
+        )
     return rows
 
 

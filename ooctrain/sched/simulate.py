@@ -43,7 +43,7 @@ def time_issued(
     network = _network(schedule, trace, machine)
     start, done = times_ns(issued, schedule, trace, machine, network)
     messages = () if network is None else network.events(schedule, trace)
-    return timeline_of(issued, schedule, trace, start, done, messages)
+    return timeline_of(issued, schedule, trace, (start, done), messages)
 
 
 def _network(schedule: Schedule, trace: Trace, machine: Machine) -> NetworkLane | None:

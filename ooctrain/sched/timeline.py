@@ -156,14 +156,16 @@ def _length_ns(event: Event) -> int:
 
 
 def timeline_of(
-    issued: Sequence[Issued], schedule: Schedule, trace: Trace, start: list[int], done: list[int],
-    messages: Sequence[Event] = (),
+    issued: Sequence[Issued], schedule: Schedule, trace: Trace,
+    times_ns: tuple[list[int], list[int]], messages: Sequence[Event] = (),
 ) -> Timeline:  # fmt: skip
-    """The timeline of a walked list whose times, by list position in ns, are known or measured.
+    """The timeline of a walked list whose times are known or measured.
 
     Args:
+        times_ns: by list position, when each instruction starts, and when it is done.
         messages: between ranks, besides.
     """
+    start, done = times_ns
     events = [
         Event(
             row.stream, _name_of(row.instruction, trace), start[row.index] / 1000,

@@ -41,7 +41,7 @@ PLACEHOLDER = re.compile(r"[A-Z]{2,}|\.\.\.")
 #: {command: what is put in place of an option's value, or added, so that it takes seconds}
 CUT_DOWN = {
     "train": {"--steps": "2", "--batch": "16", "--epochs": "1"},
-    "compare": {"--jobs": "1", "--time-limit": "2"},
+    "compare": {"--jobs": "1", "--time-limit": "2", "--evaluations": "500"},
 }
 #: Of several values of an option the first one stands for all.
 LISTS = ("--planner", "--budget", "--batch", "--image-size")

@@ -33,7 +33,7 @@ from ooctrain.tracing import trace as trace_step
 BUDGETS = ("10%", "25%", "50%")
 CLASSES = 10
 #: Of planners that search: it decides how good their plans are, not whether there is one.
-TIME_LIMIT_S = 1.0
+EVALUATIONS = 5000
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class RealRun:
         """How it runs: on one thread, planned for a preset, not for the machine it runs on."""
         return Settings(
             budget=self.budget, planner=self.planner, threads=1, machine="cpu-generic",
-            time_limit_s=TIME_LIMIT_S, debug=debug or Debug(),
+            evaluations=EVALUATIONS, debug=debug or Debug(),
         )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from ooctrain.sched.planners.checkmate.checkmate import Checkmate, CheckmateLp, 
 from ooctrain.sched.planners.checkmate.checkmate_graph import RunGraph, single_calls
 from ooctrain.sched.planners.checkmate.checkmate_program import Freedom, StageProgram
 from ooctrain.sched.planners.registry import get_planner
+from ooctrain.sched.planning.host_room import input_bytes
 from ooctrain.sched.planning.residency import Liveness
 from ooctrain.sched.schedule import BYTES, SwapOut
 from ooctrain.sched.verify import verify
@@ -42,6 +43,24 @@ def graph_of_eight(seed):
             Call(k, f"f{k}", None, tuple(sorted(set(ins))), (k + 1,), rng.choice([0, 0, 4]),
                  phase=phase, duration_ns=time_ns)
         )  # fmt: skip
+    return Trace(tuple(variables), tuple(calls))
+
+
+def there_and_back(stages=4, size=4):
+    """A chain of values of one size, each read again by a call whose workspace leaves no room for
+    others. So all that such a call reads is made again in its own stage, one value after the other,
+    and each goes as soon as the next one is made.
+    """
+    variables = [Variable(0, "x0", (size,), "uint8", size, "input")]
+    calls = []
+    for k in range(2 * stages):
+        back = k - stages
+        ins = (k,) if back < 0 else (k, stages - 1 - back)
+        variables.append(Variable(k + 1, f"x{k + 1}", (size,), "uint8", size, "activation"))
+        phase = "forward" if back < 0 else "backward"
+        workspace = 0 if back < 0 else 3 * size
+        call = Call(k, f"f{k}", None, ins, (k + 1,), workspace, phase=phase, duration_ns=1000)
+        calls.append(call)
     return Trace(tuple(variables), tuple(calls))
 
 
@@ -128,6 +147,22 @@ def test_the_program_promises_what_the_runs_need():
     the_program_promises_what_the_runs_need(chain(4))
 
 
+def what_goes_makes_room():
+    """Of values made again in one stage, each goes as soon as the next is made; without the rows of
+    FREE the program's least memory is 32 bytes.
+    """
+    trace = there_and_back()
+    program = program_of(trace, None)
+    found = program.program.search(500)
+    assert found.objective * program.unit_bytes == pytest.approx(28)
+    assert exhaustive(trace, 28) is not None
+    assert exhaustive(trace, 27) is None
+
+
+def test_what_goes_makes_room():
+    what_goes_makes_room()
+
+
 def test_a_chain_may_take_less_than_rotor_says():
     """rotor runs a stage as a whole, which takes 560 us at this budget."""
     trace = chain()
@@ -182,7 +217,7 @@ def test_it_is_never_above_others_without_host_memory(seed, others):
     compared = 0
     for trace, share in itertools.product((like_rotor, graph_of_eight(seed)), (0.6, 0.8)):
         budget = int(trace_peak_bytes(trace, BYTES) * share)
-        inputs = sum(trace.variables[v].nbytes for v in trace.initial)
+        inputs = input_bytes(trace)
         for name in others:
             try:
                 theirs = get_planner(name).plan(trace, budget, PLAIN, host_budget_bytes=inputs)
@@ -198,7 +233,7 @@ def test_it_is_never_above_others_without_host_memory(seed, others):
 @pytest.mark.slow
 @pytest.mark.parametrize("planner", [Checkmate(), CheckmateLp()], ids=["whole", "rounded"])
 def test_it_keeps_the_laws_of_planners(planner):
-    assert check_planner(planner, examples=12, seed=3, time_limit_s=20) >= 2
+    assert check_planner(planner, examples=12, seed=3, time_limit_s=60) >= 2
 
 
 def test_a_long_step_is_grouped_or_refused():

@@ -17,7 +17,6 @@ from ooctrain.execution.prepare import DEFAULT_REWRITES
 from ooctrain.rewrite import REWRITES
 from ooctrain.rewrite.narrow import narrower
 from ooctrain.sched.planners import auto as auto_module
-from ooctrain.sched.planners import combined as combined_module
 from ooctrain.sched.planners.auto import Auto
 from ooctrain.sched.planners.belady import Belady
 from ooctrain.sched.planners.combined import Combined
@@ -32,7 +31,6 @@ from ooctrain.units import Granule
 SHAPE = (4, 3, 12, 12)
 #: A link that is slow beside the arithmetic, so that waiting costs more than a pass through memory.
 MACHINE = Machine("m", 4e3, 1e4, link_bytes_per_us=60.0, link="duplex")
-LIMIT_S = 100.0
 #: In chunks of 64 KiB nothing of so small a step could move.
 WHOLE = Granule(64, False)
 
@@ -102,13 +100,13 @@ def test_nothing_is_offered_where_no_call_is_wide(residual):
     assert planner.steps == {}
 
 
-@pytest.mark.parametrize("time_limit_s", quick([0.1, None], 0))
-def test_auto_trains_within_less_than_the_widest_call(residual, tight, time_limit_s):
+@pytest.mark.parametrize("evaluations", quick([100, None], 0))
+def test_auto_trains_within_less_than_the_widest_call(residual, tight, evaluations):
     """To the bits of training without a budget."""
     model, trace = residual
     with pytest.raises(Infeasible):
         get_planner("combined").plan(rewritten(trace, DEFAULT_REWRITES).trace, tight, MACHINE)
-    asked = {"machine": MACHINE, "allocator": "best-fit", "time_limit_s": time_limit_s}
+    asked = {"machine": MACHINE, "allocator": "best-fit", "evaluations": evaluations}
     plan = oc.plan(trace, tight, "auto", **asked)
     assert plan.rewrites[-1].startswith("narrow:")
     in_core = oc.plan(trace, 1 << 20, "keep-all", **asked)
@@ -124,7 +122,7 @@ def test_auto_trains_within_less_than_the_widest_call(residual, tight, time_limi
 def test_where_chunks_are_large_it_is_refused_by_name(residual, tight):
     """An allocator that maps has `auto` ask for bands of bands; some calls then read nothing."""
     with pytest.raises(Infeasible, match="least"):
-        oc.plan(residual[1], tight, "auto", MACHINE, allocator="va", time_limit_s=0.1)
+        oc.plan(residual[1], tight, "auto", MACHINE, allocator="va", evaluations=100)
 
 
 @pytest.mark.slow
@@ -157,7 +155,9 @@ def test_what_is_offered_makes_no_plan_slower(residual, tight, share):
     assert best.trace is offered[best.rewrites[0]]
 
 
-def test_with_a_time_limit_the_form_that_promises_most_is_searched(residual, tight, monkeypatch):
+def test_with_a_number_of_evaluations_the_form_that_promises_most_is_searched(
+    residual, tight, monkeypatch
+):
     asked = []
 
     class Noted(Combined):
@@ -172,38 +172,8 @@ def test_with_a_time_limit_the_form_that_promises_most_is_searched(residual, tig
         name: Combined().promise(Question(step, budget, MACHINE, WHOLE))
         for name, step in {"": fused, **offered}.items()
     }
-    Auto().offered(offered).plan(fused, budget, MACHINE, granule=WHOLE, time_limit_s=LIMIT_S)
+    Auto(evaluations=1000).offered(offered).plan(fused, budget, MACHINE, granule=WHOLE)
     assert asked == [{"": fused, **offered}[min(promises, key=lambda name: promises[name])]]
     asked.clear()
     Auto().offered(offered).plan(fused, budget, MACHINE, granule=WHOLE)
     assert asked == [fused, *offered.values()]
-
-
-class Jumping:
-    """A clock that is past every limit when it is looked at again."""
-
-    def __init__(self):
-        self.now = 0.0
-
-    def monotonic(self):
-        self.now += 1e4
-        return self.now
-
-
-def test_the_search_gets_its_share_of_the_time_however_long_others_take(
-    residual, tight, monkeypatch
-):
-    limits = []
-
-    def noted(self, question, deadline):
-        limits.append((question.time_limit_s, deadline - clock.now))
-
-    fused = rewritten(residual[1], DEFAULT_REWRITES).trace
-    monkeypatch.setattr(Combined, "_searched", noted)
-    clock = Jumping()
-    for module in ("auto", "combined"):
-        monkeypatch.setattr(f"ooctrain.sched.planners.{module}.time", clock)
-    Auto().plan(fused, tight * 5 // 4, MACHINE, granule=WHOLE, time_limit_s=LIMIT_S)
-    ((limit_s, left_s),) = limits
-    assert limit_s == auto_module.SEARCH_SHARE * LIMIT_S
-    assert left_s == combined_module.SEARCH_SHARE * limit_s

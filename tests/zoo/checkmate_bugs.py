@@ -42,6 +42,20 @@ BUGS: dict[str, tuple[Plant, Callable[[], None]]] = {
         _slip(StageProgram, "_let_go", "if (stage + 1, value) in self.kept", "if False"),
         _promises,
     ),
+    "a value goes though the call before it has not run": (
+        _slip(
+            StageProgram, "_let_go", "self.program.at_most([(free, 1.0), (ran, -1.0)])", "pass"
+        ),
+        _promises,
+    ),
+    "a value that goes counts twice": (
+        _slip(StageProgram, "_let_go", "yield free, -graph", "yield free, -2 * graph"),
+        _promises,
+    ),
+    "nothing is ever let go": (
+        _slip(StageProgram, "_let_go", "yield free, -graph", "yield free, -0 * graph"),
+        test_checkmate.what_goes_makes_room,
+    ),
     "memory without what a call writes": (
         _slip(StageProgram, "_memory", "(ran, node.claim_bytes / unit)", "(ran, 0.0)"),
         _promises,

@@ -23,6 +23,7 @@ from ooctrain.errors import Infeasible
 from ooctrain.execution.planners import get_planner
 from ooctrain.experiments.paper_004.hmms import IMAGE_SIZE
 from ooctrain.sched.budget import trace_minimum_bytes
+from ooctrain.sched.planning.effort import with_effort
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.verify import verify
 from ooctrain.step.machine import Machine
@@ -34,7 +35,7 @@ BASELINE = "baseline"
 #: for more images, so its batch has no end; --quick: of QUICK_STEP up to QUICK_MOST.
 STEP, MOST = 32, 2048
 QUICK_STEP, QUICK_MOST = 128, 512
-TIME_LIMIT_S = 1.0
+EVALUATIONS = 5000
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,9 +229,8 @@ def _plan(model: str, method: SplitMethod, where: Machine, batch: int) -> Plan |
     if trace_minimum_bytes(step) > where.device_bytes and method.planner in ("keep-all", "hmms"):
         return None
     try:
-        plan = get_planner(method.planner).plan(
-            step, where.device_bytes, where, time_limit_s=TIME_LIMIT_S
-        )
+        planner = with_effort(get_planner(method.planner), EVALUATIONS)
+        plan = planner.plan(step, where.device_bytes, where)
     except Infeasible:
         return None
     if plan.rewrites == ():

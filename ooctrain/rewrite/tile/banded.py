@@ -63,11 +63,16 @@ class Banded:
 
     planner: str = ""
     untiled: bool = True
+    evaluations: int | None = None
 
     def __post_init__(self) -> None:
         check_untiled_too(self.name, self.untiled)
         if self.planner:
             get_planner(self.planner)  # a wrong name is an error at once
+
+    def with_evaluations(self, evaluations: int) -> Banded:
+        """See `SearchingPlanner`: of the planner that is named."""
+        return replace(self, evaluations=evaluations)
 
     def plan(
         self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
@@ -75,8 +80,9 @@ class Banded:
     ) -> Plan:  # fmt: skip
         """See `Planner`. The minimum is the least of all choices."""
         question = Question(
-            trace, budget_bytes, machine, granule, host_budget_bytes, seed, time_limit_s
-        )
+            trace, budget_bytes, machine, granule, host_budget_bytes, seed, time_limit_s,
+            self.evaluations,
+        )  # fmt: skip
         offers = offers_for(trace, machine, untiled=self.untiled)
         attempts = _Attempts(question, get_planner(self.planner) if self.planner else None)
         in_turn = _in_turn(offers, budget_bytes)

@@ -25,6 +25,21 @@ from ooctrain.step.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
+class Covered:
+    """The lists that a bound is about.
+
+    Args:
+        recompute: whether calls may run again.
+        resident: only lists that leave persistent variables where they are.
+        host_budget_bytes: only lists that keep to it; None: as much host memory as they like.
+    """
+
+    recompute: bool = True
+    resident: bool = False
+    host_budget_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class _Item:
     """A value between two of its uses, during which its bytes may be away from the device.
 
@@ -88,11 +103,11 @@ class FluidProgram:
         rises: {name of a sum: {call: the columns that it rises by at the start of the call}}.
     """
 
-    def __init__(
-        self, trace: Trace, budget_bytes: int, machine: Machine, recompute: bool, resident: bool
-    ):
+    def __init__(self, trace: Trace, budget_bytes: int, machine: Machine, covered: Covered):
         self.trace, self.machine = trace, machine
         self.budget_bytes = max(1, budget_bytes)
+        host_bytes = covered.host_budget_bytes
+        self.host = None if host_bytes is None else host_bytes / self.budget_bytes
         durations = call_durations_ns(trace, machine)
         self.compute_us = sum(durations) / 1000
         self.unit_us = self.compute_us or 1.0
@@ -102,7 +117,7 @@ class FluidProgram:
         self.in_rate = machine.in_bytes_per_us * per_share
         self.lives = lives(trace, runs_once(trace))
         self.lasting = frozenset(trace.end_variables.values())
-        self.items = list(self._items(recompute, resident))
+        self.items = list(self._items(covered.recompute, covered.resident))
         self.program = LinearProgram()
         self.rises: dict[str, dict[int, list[Term]]] = {
             name: defaultdict(list) for name in ("ready", "open", "clean", "due", "work", "cover")
@@ -269,7 +284,7 @@ class FluidProgram:
     def _write_calls(self, sums: dict[str, list[int]]) -> None:
         """Rows for the start and the end of each call, and for the end of the step."""
         program = self.program
-        resident = self._resident()
+        resident, fetched = self._resident(), self._inputs_fetched()
         before: _Instant | None = None  # the end of the call before
         idle_so_far: int | None = None
         for call, duration in enumerate([*self.duration, 0.0]):
@@ -285,10 +300,11 @@ class FluidProgram:
                 program.at_most([(sums["ready"][call], 1.0), (start.sent, -1.0)])
                 break
             program.at_most([(sums["due"][call], 1.0), (start.fetched, -1.0)])
-            self._fits(call, start, sums, resident[call])
             end = self._instant(call, sums)
             self._flow(start, end, None, duration)
-            self._fits(call, end, sums, resident[call])
+            for instant in (start, end):
+                self._fits(call, instant, sums, resident[call])
+                self._fits_host(instant, fetched[call])
             before = end
 
     def _instant(self, call: int, sums: dict[str, list[int]]) -> _Instant:
@@ -327,6 +343,21 @@ class FluidProgram:
             [(instant.released, -1.0), (instant.fetched, 1.0), (sums["cover"][call], -1.0)],
             1.0 - resident,
         )
+
+    def _fits_host(self, instant: _Instant, inputs_fetched: float) -> None:
+        """What has been released after it was sent, and has not been fetched, is on the host; so
+        are the inputs, throughout, those that have been fetched too.
+        """
+        if self.host is not None:
+            away = [(instant.released, 1.0), (instant.fetched, -1.0)]
+            self.program.at_most(away, self.host - inputs_fetched)
+
+    def _inputs_fetched(self) -> Sequence[float]:
+        """For each call, the inputs that it or a call before it reads."""
+        return [
+            sum(item.size for item in self.items if item.fixed and item.needed <= call)
+            for call in range(len(self.trace.calls))
+        ]
 
     def _resident(self) -> Sequence[float]:
         """What is on the device during each call if nothing moves, inputs from the start."""

@@ -20,10 +20,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ooctrain.sched.bounds.fluid_program import FluidProgram
+from ooctrain.sched.bounds.fluid_program import Covered, FluidProgram
 from ooctrain.sched.schedule import LowerBound
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
+from ooctrain.units import format_bytes
 
 #: HiGHS is exact to about 1e-7 of the largest number; the bound gives this share away.
 TOLERANCE = 1e-6
@@ -38,6 +39,7 @@ class FluidBound:
         primal_us, dual_us: both sides of the LP.
         recompute: whether it covers lists that run calls again.
         resident: whether it covers only lists that leave persistent variables where they are.
+        host_budget_bytes: that they keep to; None: as much host memory as they like.
     """
 
     makespan_us: float
@@ -45,13 +47,16 @@ class FluidBound:
     dual_us: float
     recompute: bool
     resident: bool
+    host_budget_bytes: int | None = None
 
     @property
     def covers(self) -> str:
         """The class of schedules, in words."""
         again = "any pure call may run again" if self.recompute else "every call runs once"
         moves = "any bytes but persistent variables'" if self.resident else "any bytes"
-        return f"{again}, {moves} may move at any time, calls first run in trace order"
+        host = self.host_budget_bytes
+        room = "" if host is None else f", at most {format_bytes(host)} are on the host"
+        return f"{again}, {moves} may move at any time{room}, calls first run in trace order"
 
     def lower_bound(self) -> LowerBound:
         """As other bounds are given."""
@@ -61,7 +66,7 @@ class FluidBound:
 
 def fluid_bound(
     trace: Trace, budget_bytes: int, machine: Machine, *, recompute: bool = True,
-    resident: bool = False,
+    resident: bool = False, host_budget_bytes: int | None = None,
 ) -> FluidBound | None:  # fmt: skip
     """The LP bound; None where no list fits the budget at all.
 
@@ -71,14 +76,16 @@ def fluid_bound(
         machine: durations and the link; latencies count as nothing.
         recompute: whether calls may run again.
         resident: only lists that leave parameters and optimizer slots on the device.
+        host_budget_bytes: of inputs and host copies; None: unlimited.
 
     Cost: an LP of some 15 rows for each call and 3 columns for each gap: 0.5 s for 600 calls.
     """
-    fluid = FluidProgram(trace, budget_bytes, machine, recompute, resident)
+    covered = Covered(recompute, resident, host_budget_bytes)
+    fluid = FluidProgram(trace, budget_bytes, machine, covered)
     solution = fluid.write().solve()
     if solution is None:
         return None
     compute = fluid.compute_us / fluid.unit_us
     primal, dual = ((compute + idle) * fluid.unit_us for idle in (solution.primal, solution.dual))
     proved = max(fluid.compute_us, min(primal, dual) * (1 - TOLERANCE))
-    return FluidBound(proved, primal, dual, recompute, resident)
+    return FluidBound(proved, primal, dual, recompute, resident, host_budget_bytes)

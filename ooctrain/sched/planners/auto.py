@@ -2,8 +2,8 @@
 
 Planning costs milliseconds and a step costs seconds, so `auto` asks several planners and returns
 the plan with the smallest simulated makespan. Where that is far from the lower bound for any list,
-recomputation may pay. `dtr` and `superneurons` recompute by their own rules. `combined` searches up
-to its time limit, and also over other forms of the step if the caller offers some
+recomputation may pay. `dtr` and `superneurons` recompute by their own rules. `combined` searches,
+up to a number of evaluations, and also over other forms of the step if the caller offers some
 (`execution/compose.py` does; planners know no rewrites). No single window is best everywhere: over
 ResNet-18, ResNet-50 and VGG-11, two links and five budgets, the default loses up to 10 % against
 the best of twelve windows (six sizes, two places for parameters), a window of size 1 up to 15 %;
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import copy
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -27,6 +26,7 @@ from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planners.naive import Naive
 from ooctrain.sched.planners.superneurons import SuperNeurons
 from ooctrain.sched.planners.window.window import SlidingWindow
+from ooctrain.sched.planning.effort import Deadline, check_evaluations
 from ooctrain.sched.planning.planner import Planner, least_refusal, make_plan
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, Plan
@@ -41,11 +41,8 @@ NEAR = 1.05
 #: Whoever moves parts of variables is asked for multiples of this (`alloc/virtual.py`'s chunk), so
 #: that a plan made to the byte can be executed too.
 CHUNK_BYTES = 64 << 10
-#: Share of a time limit that the search gets at least, however long the others took.
+#: Share of a time limit that is kept for the search: before it nobody is asked in that time.
 SEARCH_SHARE = 0.25
-#: The search's starts, and comparing forms of a step, take about as long: under a shorter limit it
-#: is only asked if the others have left time.
-SEARCHING_S = 1.0
 #: A rewrite of the step, "" for none, and the step after it.
 Form = tuple[str, Trace]
 
@@ -73,17 +70,19 @@ class Auto:
     """The best plan of `keep-all`, `window` with several windows, `belady` and `naive`; of `dtr`,
     `superneurons` and `combined` too, where the best so far is more than `NEAR` from the bound or
     there is none (they need less host memory). `combined` searches forms of the step, too, that
-    were offered: all of them if it has all the time it likes, else the one that promises most.
+    were offered: all of them if nobody says how many evaluations, else the one that promises most.
     Cost: theirs together.
 
     Args:
         others: whom to ask besides; `execution/planners.py` hands in those that rewrite the step.
+        evaluations: of the search; None: as many as whoever asks says, or as `combined` does.
     """
 
     name = "auto"
 
-    def __init__(self, others: Others = nobody_else) -> None:
-        self._others = others
+    def __init__(self, others: Others = nobody_else, evaluations: int | None = None) -> None:
+        check_evaluations(self.name, evaluations)
+        self._others, self._evaluations = others, evaluations
         self._step_us: Callable[[Plan], float] = makespan_us
         self._offered: Mapping[str, Trace] = {}
 
@@ -93,6 +92,12 @@ class Auto:
         """
         auto = copy.copy(self)
         auto._step_us = step_us
+        return auto
+
+    def with_evaluations(self, evaluations: int) -> Auto:
+        """See `SearchingPlanner`."""
+        auto = copy.copy(self)
+        auto._evaluations = evaluations if self._evaluations is None else self._evaluations
         return auto
 
     def offered(self, steps: Mapping[str, Trace]) -> Auto:
@@ -107,8 +112,9 @@ class Auto:
     ) -> Plan:  # fmt: skip
         """See `Planner`. The minimum is the least of all asked; a time limit ends the asking."""
         question = Question(
-            trace, budget_bytes, machine, granule, host_budget_bytes, seed, time_limit_s
-        )
+            trace, budget_bytes, machine, granule, host_budget_bytes, seed, time_limit_s,
+            self._evaluations,
+        )  # fmt: skip
         poll = _Poll(question, self._step_us)
         poll.ask(KeepAll())
         if poll.best is None:
@@ -120,6 +126,7 @@ class Auto:
             poll.ask(Belady())
             if poll.best is not None:
                 poll.ask(*self._others(question, poll.best))
+            poll.kept_s = 0.0
             if poll.best_us > near_us:
                 self._search(poll, near_us)
             poll.ask(*other_windows(), Naive())
@@ -133,19 +140,17 @@ class Auto:
     def _search(self, poll: _Poll, near_us: float) -> None:
         """Asks `combined` for the step and its other forms."""
         question, granule = poll.question, poll.question.granule
-        if question.time_limit_s is not None and question.time_limit_s < SEARCHING_S:
-            poll.ask(Combined())
-            return
         forms: list[Form] = [("", question.trace), *self._offered.items()]
-        if question.time_limit_s is not None and len(forms) > 1:
-            # By evaluations, not by the clock, so that it does not depend on what else runs.
-            promises = [Combined().promise(replace(question, trace=trace)) for _, trace in forms]
+        if self._evaluations is not None and len(forms) > 1:
+            promises = [poll.promise(trace) for _, trace in forms]
             forms = [forms[promises.index(min(promises))]]
         for form in forms:
             if poll.best_us > near_us:
                 if self._step_us is not makespan_us and granule.ranges:
-                    poll.search(form, replace(granule, ranges=False), time_share=0.5)
-                poll.search(form, granule)
+                    poll.search(form, replace(granule, ranges=False), 0.5)
+                    poll.search(form, granule, 0.5)
+                else:
+                    poll.search(form, granule)
 
 
 @dataclass
@@ -157,6 +162,8 @@ class _Poll:
         best_us: its step; infinite before there is one.
         refusals: of those that have none.
         cut_short: whether somebody was not asked any more.
+        deadline: of all together.
+        kept_s: seconds before it that those who are asked now leave to others.
     """
 
     question: Question
@@ -165,29 +172,44 @@ class _Poll:
     best_us: float = math.inf
     refusals: list[Infeasible] = field(default_factory=list)
     cut_short: bool = False
-    started_s: float = field(default_factory=time.monotonic)
+    deadline: Deadline = field(init=False)
+    kept_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.deadline = Deadline.after(self.question.time_limit_s)
+        self.kept_s = SEARCH_SHARE * (self.question.time_limit_s or 0.0)
 
     def ask(self, *planners: Planner, form: Form | None = None) -> None:
         """Asks them in turn; as soon as there is a plan, only while there is time."""
         for planner in planners:
-            left_s = self._left_s()
+            left_s = self.deadline.earlier(self.kept_s).left_s()
             if self.best is not None and left_s == 0:
                 self.cut_short = True
                 return
             self._put(planner, replace(self.question, time_limit_s=left_s), form)
 
-    def search(self, form: Form, granule: Granule, time_share: float = 1.0) -> None:
-        """Asks `combined`, even if there is little time.
+    def search(self, form: Form, granule: Granule, share: float = 1.0) -> None:
+        """Asks `combined`.
 
         Args:
             form: of the step.
             granule: in place of the question's.
-            time_share: of the time left that it may take.
+            share: of the evaluations, and of the time that is left, that it may take.
         """
-        limit_s, left_s = self.question.time_limit_s, self._left_s()
-        if limit_s is not None and left_s is not None:
-            left_s = max(time_share * left_s, SEARCH_SHARE * limit_s)
-        self._put(Combined(), replace(self.question, granule=granule, time_limit_s=left_s), form)
+        left_s, number = self.deadline.left_s(), self.question.evaluations
+        if self.best is not None and left_s == 0:
+            self.cut_short = True
+            return
+        asked = replace(
+            self.question, granule=granule, time_limit_s=left_s and share * left_s,
+            evaluations=None if number is None else int(share * number),
+        )  # fmt: skip
+        self._put(Combined(), asked, form)
+
+    def promise(self, trace: Trace) -> float:
+        """What `combined` promises for a form of the step."""
+        asked = replace(self.question, trace=trace, time_limit_s=self.deadline.left_s())
+        return Combined().promise(asked)
 
     def _put(self, planner: Planner, asked: Question, form: Form | None) -> None:
         """Puts a question to a planner, and notes what came of it."""
@@ -232,11 +254,6 @@ class _Poll:
         schedule = replace(plan.schedule, granule=self.question.granule)
         made = make_plan(schedule, plan.trace, asked.machine, plan.notes)
         return replace(made, rewrites=plan.rewrites)
-
-    def _left_s(self) -> float | None:
-        if self.question.time_limit_s is None:
-            return None
-        return max(0.0, self.started_s + self.question.time_limit_s - time.monotonic())
 
 
 def _in_chunks(planner: Planner, granule: Granule) -> bool:

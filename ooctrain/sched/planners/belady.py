@@ -20,8 +20,9 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from ooctrain.sched.planning.decisions import Decisions, Gap, runs_once
+from ooctrain.sched.planning.host_room import RoomForGaps, host_left_bytes
 from ooctrain.sched.planning.lower import plan_of
-from ooctrain.sched.planning.planner import check_whole_numbers, infeasible
+from ooctrain.sched.planning.planner import check_whole_numbers, host_lacks, infeasible
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.residency import Liveness
 from ooctrain.sched.planning.swap import (
@@ -76,7 +77,8 @@ def offload(
         step_bytes: how large the pieces of a gap are; None: `piece_bytes`.
 
     Raises:
-        Infeasible: the runs do not fit though all that can goes to the host.
+        Infeasible: the runs do not fit though all that can goes to the host, or all that the host
+            has room for.
 
     Cost: O(runs + gaps log gaps).
     """
@@ -87,31 +89,39 @@ def offload(
         raise infeasible(name, budget_bytes, least, witness)
     if step_bytes is None:
         step_bytes = piece_bytes(budget_bytes, question.machine)
-    gone = evictions(gaps, liveness.resident_bytes(runs), budget_bytes, granule, stays)
+    gone = evictions(name, gaps, liveness.resident_bytes(runs), question, stays)
     pieces = (piece for gap in gone for piece in in_pieces(gap, step_bytes, granule))
     return Decisions(runs, tuple(pieces))
 
 
 def evictions(
-    gaps: Sequence[Gap], resident_bytes: Sequence[int], budget_bytes: int, granule: Granule,
+    name: str, gaps: Sequence[Gap], resident_bytes: Sequence[int], question: Question,
     stays: Collection[int] = (),
 ) -> Iterator[Gap]:  # fmt: skip
     """The gaps, or their first bytes, that Belady's rule spends on the host.
 
     Args:
+        name: of the planner, for what is raised.
         gaps: whole variables between two uses; together they make room enough.
         resident_bytes: for each call what is there while it runs if nothing leaves.
         stays: variables that leave only when all others have left.
 
-    Cost: O(calls + gaps log gaps).
+    Raises:
+        Infeasible: the host has not got room enough.
+
+    Cost: O(calls + gaps log gaps); with a host budget that binds O(calls) for each part besides.
     """
+    budget_bytes, granule = question.budget_bytes, question.granule
     opening = sorted(gaps, key=lambda gap: (-gap.after, gap.var))
+    room = _host_room(gaps, question, len(resident_bytes))
     taken = dict.fromkeys(gaps, 0)
     farthest: list[tuple[bool, int, int, Gap]] = []  # heap of open gaps, that ends last first
     away_bytes, returning = 0, [0] * (len(resident_bytes) + 1)
     for position, needed in enumerate(resident_bytes):
         away_bytes -= returning[position]
         while needed - away_bytes > budget_bytes:
+            if not farthest:
+                raise host_lacks(name)
             gap = farthest[0][-1]
             if gap.before <= position:
                 heapq.heappop(farthest)
@@ -120,6 +130,11 @@ def evictions(
             part = gap.hi - taken[gap]
             if granule.ranges:
                 part = min(part, granule.granted(lacking))
+            if room is not None:
+                part = _fitting(room, gap, taken[gap], part, granule)
+            if not part:
+                heapq.heappop(farthest)
+                continue
             taken[gap] += part
             away_bytes += granule.granted(part)
             returning[gap.before] += granule.granted(part)
@@ -127,7 +142,30 @@ def evictions(
                 heapq.heappop(farthest)
         while opening and opening[-1].after == position:
             gap = opening.pop()
+            if room is not None:
+                room.open(gap)
             heapq.heappush(farthest, (gap.var in stays, -gap.before, gap.var, gap))
     for gap, size_bytes in taken.items():
         if size_bytes:
             yield Gap(gap.var, 0, size_bytes, gap.after, gap.before)
+
+
+def _host_room(gaps: Sequence[Gap], question: Question, runs: int) -> RoomForGaps | None:
+    """The room on the host for gaps; None where all of them fit together."""
+    left_bytes = host_left_bytes(question)
+    if left_bytes is None or sum(gap.hi - gap.lo for gap in gaps) <= left_bytes:
+        return None
+    trace = question.trace
+    inputs = frozenset(v for v in trace.initial if not trace.variables[v].persistent)
+    return RoomForGaps(left_bytes, runs, inputs)
+
+
+def _fitting(room: RoomForGaps, gap: Gap, taken: int, part: int, granule: Granule) -> int:
+    """As many bytes of a part as the host has room for, in granules; they are taken."""
+    fits = room.fitting(gap, taken, part)
+    if fits < part:
+        fits = fits - fits % granule.size_bytes if granule.ranges else 0
+        fits = room.fitting(gap, taken, fits) if fits > 0 else 0
+    if fits:
+        room.take(gap, taken, fits)
+    return fits

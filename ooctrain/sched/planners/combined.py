@@ -11,21 +11,26 @@ take part. Source: ours; what it reaches is in docs/planners.md. Read next:
 
 from __future__ import annotations
 
-import math
 import time
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from ooctrain.errors import ConfigError, Infeasible
+from ooctrain.errors import Infeasible
 from ooctrain.sched.planners.belady import Belady, offload
+from ooctrain.sched.planners.checkmate.checkmate import Checkmate
+from ooctrain.sched.planners.dtr.dtr import Dtr
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planners.prefix import Prefix
 from ooctrain.sched.planners.window.window_cyclic import WindowCyclic
+from ooctrain.sched.planning.effort import Deadline, check_evaluations
+from ooctrain.sched.planning.host_room import is_short_of_host
 from ooctrain.sched.planning.lower import plan_of
 from ooctrain.sched.planning.planner import Planner, least_refusal
 from ooctrain.sched.planning.question import Question
-from ooctrain.sched.planning.rematerialise import rematerialise
-from ooctrain.sched.schedule import BYTES, Granule, Plan
+from ooctrain.sched.planning.rematerialise import droppable, rematerialise
+from ooctrain.sched.schedule import BYTES, Granule, Plan, Run
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
 
@@ -36,10 +41,12 @@ if TYPE_CHECKING:
 #: Steps up to this length get all evaluations; longer ones fewer, as each takes more time, and more
 #: than in proportion: a prefetch looks over more runs.
 CALLS, GROWTH = 600, 1.5
-#: Of a time limit: for each of the starts that can be cut short.
-STARTS_SHARE = 0.1
-#: The search gets this share of a time limit at least, however long the starts took.
+#: Evaluations where nobody says how many.
+THOROUGH = 120_000
+#: Of a time limit: what is kept for the search while the starts are asked.
 SEARCH_SHARE = 0.5
+#: Writing the plan down takes at most so many times as long as the plan of `belady`.
+WRITING = 1.5
 #: Evaluations that tell which of several forms of a step is worth a search.
 PROMISE = 500
 
@@ -50,71 +57,66 @@ class Combined:
     rest.
 
     Args:
-        evaluations: how many choices are tried at most in a step of `CALLS` calls. A time limit
-            cuts it short, and the plan's notes then say so.
+        evaluations: how many choices are tried at most in a step of `CALLS` calls; None: as many
+            as whoever asks says (`--evaluations`), or `THOROUGH`. A time limit interrupts, and the
+            plan's notes then say so.
 
     Cost: some 0.2 ms for each evaluation of 600 calls, and the starts' plans.
     """
 
     name = "combined"
 
-    evaluations: int = 120000
+    evaluations: int | None = None
 
     def __post_init__(self) -> None:
-        number = self.evaluations
-        if not isinstance(number, int | float) or not 0 <= number < math.inf:
-            raise ConfigError(
-                f"combined: evaluations={number!r} is not a finite number of 0 or more",
-                code="OOC-105",
-                fix="such as combined:evaluations=20000, or leave it out",
-            )
+        check_evaluations(self.name, self.evaluations)
+
+    def with_evaluations(self, evaluations: int) -> Combined:
+        """See `SearchingPlanner`."""
+        return self if self.evaluations is not None else replace(self, evaluations=evaluations)
 
     def plan(
         self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
         host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
     ) -> Plan:  # fmt: skip
         """See `Planner`. The minimum is the least of the starts'."""
-        deadline = None if time_limit_s is None else time.monotonic() + time_limit_s
         question = Question(
             trace, budget_bytes, machine, granule, host_budget_bytes, seed, time_limit_s
         )
-        start_s = None if time_limit_s is None else STARTS_SHARE * time_limit_s
-        best, refusals = None, list[Infeasible]()
-        for planner in starts():
-            try:
-                plan = replace(question, time_limit_s=start_s).put_to(planner)
-            except Infeasible as refusal:
-                refusals.append(refusal)
-                continue
-            if best is None or plan.makespan_us < best.makespan_us:
-                best = replace(plan, notes={"from": planner.name, **plan.notes})
-            if planner.name == "keep-all":
-                return best  # everything fits: nothing is faster
-        if best is None:
-            raise least_refusal("combined", refusals, budget_bytes)
-        if time_limit_s is not None and deadline is not None:
-            deadline = max(deadline, time.monotonic() + SEARCH_SHARE * time_limit_s)
-        found = self._searched(question, deadline)
-        if found is not None and found.makespan_us < best.makespan_us:
-            best = found
-        if deadline is not None and time.monotonic() >= deadline:
-            best = replace(best, notes={**best.notes, "cut_short": True})
-        return best
+        asked = _Starts(question)
+        best = asked.best_plan()
+        if best is None and not is_short_of_host(question):
+            raise least_refusal("combined", asked.refusals, budget_bytes)
+        if asked.all_fits and best is not None:
+            return best  # nothing is faster
+        found = self._searched(question, asked.deadline.earlier(asked.writing_s), asked.again)
+        plans = [plan for plan in (best, found.plan) if plan is not None]
+        if not plans:
+            raise least_refusal("combined", asked.refusals, budget_bytes)
+        best = min(plans, key=lambda plan: plan.makespan_us)
+        cut_short = asked.cut_short or found.cut_short
+        return replace(best, notes={**best.notes, "cut_short": True}) if cut_short else best
 
     def promise(self, question: Question) -> float:
         """How long a step takes, in ns, by the best choice of a search that has barely begun;
-        beyond all durations where none fits. Cost: `PROMISE` evaluations, whatever the time.
+        beyond all durations where none fits. Cost: `PROMISE` evaluations.
         """
         search, first = _begun(question)
-        number = _evaluations(PROMISE, question)
-        return search.cost(search.improve(first[0], number, seed=question.seed, deadline=None))
+        number, deadline = _evaluations(PROMISE, question), Deadline.after(question.time_limit_s)
+        return search.cost(search.improve(first[0], number, seed=question.seed, deadline=deadline))
 
-    def _searched(self, question: Question, deadline: float | None) -> Plan | None:
+    def _searched(
+        self, question: Question, deadline: Deadline, again: Iterable[frozenset[int]]
+    ) -> _Searched:
         """The plan of the best choice: half of the search goes to the starts, half to what came of
         the best of them.
+
+        Args:
+            again: calls that plans of the starts run again.
         """
-        seed, (search, first) = question.seed, _begun(question)
-        half = _evaluations(self.evaluations / 2, question)
+        seed, (search, first) = question.seed, _begun(question, again)
+        number = THOROUGH if self.evaluations is None else self.evaluations
+        half = _evaluations(number / 2, question)
         found = [
             search.improve(choice, half // len(first), seed=seed + place, deadline=deadline)
             for place, choice in enumerate(first)
@@ -125,13 +127,75 @@ class Combined:
         for choice in sorted(found, key=search.cost):
             plan = _plan_of(choice, question, search.evaluations)
             if plan is not None:
-                return plan
-        return None
+                return _Searched(plan, search.cut_short)
+        return _Searched(None, search.cut_short)
+
+
+class _Searched(NamedTuple):
+    """The plan of the best choice, if there is one, and whether the clock ended the search."""
+
+    plan: Plan | None
+    cut_short: bool
+
+
+class _Starts:
+    """The plans that take part as they are.
+
+    Attributes:
+        deadline: of the whole search.
+        all_fits: whether the step fits as it is.
+        again: calls that those run again which offload nothing.
+        writing_s: how long it takes at most to write a plan down.
+        refusals: of those that have no plan.
+        cut_short: whether one of them was not asked, or was cut short itself.
+    """
+
+    def __init__(self, question: Question):
+        self.question = question
+        self.deadline = Deadline.after(question.time_limit_s)
+        self.all_fits = self.cut_short = False
+        self.writing_s = 0.0
+        self.refusals: list[Infeasible] = []
+        self.again: list[frozenset[int]] = []
+
+    def best_plan(self) -> Plan | None:
+        """The fastest of them."""
+        best: Plan | None = None
+        kept_s = SEARCH_SHARE * (self.question.time_limit_s or 0.0)
+        first = self.deadline.earlier(kept_s)
+        others = without_host(self.question) if is_short_of_host(self.question) else ()
+        for planner in (*starts(), *others):
+            if best is not None and first.passed():
+                self.cut_short = True
+                break
+            began_s = time.monotonic()
+            try:
+                plan = replace(self.question, time_limit_s=first.left_s()).put_to(planner)
+            except Infeasible as refusal:
+                self.refusals.append(refusal)
+                continue
+            if planner.name == "belady":
+                self.writing_s = WRITING * (time.monotonic() - began_s)
+            if planner in others:
+                self.again.append(run_again(plan))
+            self.cut_short |= bool(plan.notes.get("cut_short"))
+            if best is None or plan.makespan_us < best.makespan_us:
+                best = replace(plan, notes={"from": planner.name, **plan.notes})
+            if planner.name == "keep-all":
+                self.all_fits = True
+                break
+        return best
 
 
 def starts() -> tuple[Planner, ...]:
     """Whose plans take part as they are."""
     return (KeepAll(), Belady(), Prefix(), WindowCyclic())
+
+
+def without_host(question: Question) -> tuple[Planner, ...]:
+    """Who takes part, too, where host memory is short: they offload nothing."""
+    short = len(question.trace.calls) <= Checkmate().exact
+    return (Dtr(), Checkmate()) if short else (Dtr(),)
 
 
 def _evaluations(number: float, question: Question) -> int:
@@ -140,14 +204,26 @@ def _evaluations(number: float, question: Question) -> int:
     return int(number / longer**GROWTH)
 
 
-def _begun(question: Question) -> tuple[Search, list[Choice]]:
+def run_again(plan: Plan) -> frozenset[int]:
+    """The calls that a plan runs more than once."""
+    runs = Counter(i.call for i in plan.schedule.instructions if isinstance(i, Run))
+    return frozenset(call for call, times in runs.items() if times > 1)
+
+
+def _begun(question: Question, again: Iterable[frozenset[int]] = ()) -> tuple[Search, list[Choice]]:
     """A search, and what annealing begins with: values to drop."""
     # Late: it loads Numba, which planning otherwise does without.
-    from ooctrain.sched.search.choice import Search
+    from ooctrain.sched.search.choice import Choice, Search
 
     trace, machine = question.trace, question.machine
-    search = Search(trace, question.budget_bytes, machine, question.granule)
-    return search, search.best_first(Prefix(steps=8).choices(trace, machine))
+    search = Search(question)
+    prefixes = Prefix(steps=8).choices(trace, machine)
+    first = [Choice(tuple(sorted(prefix))) for prefix in prefixes]
+    made = {v: trace.producer[v] for v in droppable(trace)}
+    first += [Choice(tuple(v for v, call in made.items() if call in calls)) for calls in again]
+    if search.short_of_host:
+        first += [replace(choice, unread=choice.dropped) for choice in first]
+    return search, search.best_first(first)
 
 
 def _plan_of(choice: Choice, question: Question, evaluations: int) -> Plan | None:

@@ -3,19 +3,27 @@
 Sort the values of the forward pass by recomputation time per byte freed. Drop a prefix of that
 order, let Belady offload the remaining excess, and take the prefix whose plan is the fastest. With
 nothing dropped it is `belady`; with everything cheap dropped, batch norms and ReLUs run twice and
-convolutions once. Source: ours, as the smallest planner that combines both. Read next:
-`combined.py`, which searches where this one sorts.
+convolutions once. Where host memory is short, Belady's rule sends out no more than fits there, and
+what was dropped may be dropped again after each use. Source: ours, as the smallest planner that
+combines both. Read next: `combined.py`, which searches where this one sorts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, NoReturn
 
 from ooctrain.errors import Infeasible
 from ooctrain.sched.planners.belady import offload
-from ooctrain.sched.planning.lower import Lowered, lower_timed
-from ooctrain.sched.planning.planner import check_host, check_whole_numbers, make_plan
+from ooctrain.sched.planning.effort import Deadline
+from ooctrain.sched.planning.lower import Lowered, lower_within
+from ooctrain.sched.planning.planner import (
+    HOST_LACKS,
+    check_host,
+    check_whole_numbers,
+    make_plan,
+)
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import droppable, last_forward_use, rematerialise
 from ooctrain.sched.schedule import BYTES, Granule, Plan, Run
@@ -49,26 +57,22 @@ class Prefix:
         host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
     ) -> Plan:  # fmt: skip
         """See `Planner`. The minimum is the least of all prefixes."""
-        prefixes = self.choices(trace, machine)
-        attempts = _Attempts(Question(trace, budget_bytes, machine, granule), prefixes)
-        attempts.make(range(0, len(prefixes), COARSE))
-        for distance in FINER:
-            for best in attempts.fastest_first()[:1]:
-                attempts.make((best - distance, best + distance))
-        if not attempts.lists:
-            attempts.make(range(len(prefixes)))
-        refusals = attempts.refusals
-        for place in attempts.fastest_first():
-            schedule, runs = attempts.lists[place].schedule, attempts.runs[place]
-            notes = {"dropped": len(prefixes[place]), "runs_again": len(runs) - len(trace.calls)}
-            plan = make_plan(schedule, trace, machine, notes)
-            try:
-                check_host(self.name, plan, host_budget_bytes)
-            except Infeasible as refusal:
-                refusals[place] = refusal
-            else:
-                return plan
-        raise min(refusals.values(), key=lambda refusal: refusal.minimum_bytes)
+        question = Question(
+            trace, budget_bytes, machine, granule, host_budget_bytes, seed, time_limit_s
+        )
+        prefixes = [Dropped(prefix) for prefix in self.choices(trace, machine)]
+        deadline = Deadline.after(time_limit_s)
+        attempts = _Attempts(replace(question, host_budget_bytes=None), prefixes, deadline)
+        attempts.make_best()
+        plan, refusals = attempts.best_plan(host_budget_bytes)
+        if not any(refusal.minimum_bytes == HOST_LACKS for refusal in refusals):
+            return plan or _raised(refusals)
+        # The host is short. Belady's rule is told so, and values may be dropped again and again.
+        again = [Dropped(choice.values, choice.values) for choice in prefixes[1:]]
+        within = _Attempts(question, [*prefixes, *again], deadline)
+        within.make_best()
+        plans = [found for found in (plan, within.best_plan(host_budget_bytes)[0]) if found]
+        return min(plans, key=lambda plan: plan.makespan_us) if plans else _raised(refusals)
 
     def choices(self, trace: Trace, machine: Machine) -> list[tuple[int, ...]]:
         """The prefixes, by length: none first, all last."""
@@ -77,31 +81,82 @@ class Prefix:
         return [order[:length] for length in sorted(lengths)]
 
 
-@dataclass(frozen=True, slots=True)
+class Dropped(NamedTuple):
+    """Values to drop, and those of them that die again unless the next call reads them."""
+
+    values: tuple[int, ...]
+    unread: tuple[int, ...] = ()
+
+
+def _raised(refusals: Sequence[Infeasible]) -> NoReturn:
+    """Raises the refusal with the least budget."""
+    raise min(refusals, key=lambda refusal: refusal.minimum_bytes)
+
+
+@dataclass(slots=True)
 class _Attempts:
-    """What came of some prefixes: a list, or a refusal, by place in `prefixes`."""
+    """What came of some choices: a list, or a refusal, by place in `choices`.
+
+    Attributes:
+        question: its host budget is the one that Belady's rule is told.
+        cut_short: whether the deadline has kept one from being tried.
+    """
 
     question: Question
-    prefixes: Sequence[tuple[int, ...]]
+    choices: Sequence[Dropped]
+    deadline: Deadline
+    cut_short: bool = False
     runs: dict[int, tuple[Run, ...]] = field(default_factory=dict)
     lists: dict[int, Lowered] = field(default_factory=dict)
     refusals: dict[int, Infeasible] = field(default_factory=dict)
 
+    def make_best(self) -> None:
+        """Tries every fourth choice, then the neighbours of the best."""
+        self.make(range(0, len(self.choices), COARSE))
+        for distance in FINER:
+            for best in self.fastest_first()[:1]:
+                self.make((best - distance, best + distance))
+        if not self.lists:
+            self.make(range(len(self.choices)))
+
     def make(self, places: Iterable[int]) -> None:
-        """Tries those of some prefixes that there are and that have not been tried."""
+        """Tries those of some choices that there are and that have not been tried."""
         asked = self.question
         for place in places:
-            if place in self.runs or not 0 <= place < len(self.prefixes):
+            if place in self.runs or not 0 <= place < len(self.choices):
                 continue
-            runs = self.runs[place] = rematerialise(asked.trace, self.prefixes[place])
+            if self.lists and self.deadline.passed():
+                self.cut_short = True
+                break
+            choice = self.choices[place]
+            runs = rematerialise(asked.trace, choice.values, unread=choice.unread)
+            self.runs[place] = runs
             try:
                 decisions = offload("prefix", asked, runs)
             except Infeasible as refusal:
                 self.refusals[place] = refusal
             else:
-                self.lists[place] = lower_timed(
-                    decisions, asked.trace, asked.budget_bytes, asked.machine, asked.granule
-                )
+                self.lists[place] = lower_within(decisions, asked)
+
+    def best_plan(self, host_budget_bytes: int | None) -> tuple[Plan | None, list[Infeasible]]:
+        """The fastest plan within the host budget, and why others are none: what does not fit, and
+        what would be faster but takes more of the host.
+        """
+        trace, machine = self.question.trace, self.question.machine
+        refusals = list(self.refusals.values())
+        lacking: list[Infeasible] = []
+        for place in self.fastest_first():
+            dropped, again = self.choices[place].values, len(self.runs[place]) - len(trace.calls)
+            notes: dict[str, Any] = {"dropped": len(dropped), "runs_again": again}
+            notes |= {"cut_short": True} if self.cut_short else {}
+            plan = make_plan(self.lists[place].schedule, trace, machine, notes)
+            try:
+                check_host("prefix", plan, host_budget_bytes)
+            except Infeasible as refusal:
+                lacking.append(refusal)
+            else:
+                return plan, lacking
+        return None, [*lacking, *refusals]
 
     def fastest_first(self) -> list[int]:
         """The places that have lists, by makespan."""

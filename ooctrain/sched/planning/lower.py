@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from ooctrain.sched.planning.decisions import BEFORE_THE_STEP, Decisions
+from ooctrain.sched.planning.host_room import HostRoom
 from ooctrain.sched.planning.pieces import GapPiece, Table, tabulate
 from ooctrain.sched.planning.planner import check_host, infeasible, make_plan
 from ooctrain.sched.planning.question import Question
@@ -97,9 +98,18 @@ def lower_timed(
     granule: Granule = BYTES,
 ) -> Lowered:
     """`lower`, with the times at which the engine starts each instruction."""
+    return lower_within(decisions, Question(trace, budget_bytes, machine, granule))
+
+
+def lower_within(decisions: Decisions, question: Question) -> Lowered:
+    """`lower_timed` within both budgets: a copy out begins early only where the host has room for
+    it. Decisions that need more host memory are lowered as if it were not limited.
+    """
+    trace, budget_bytes = question.trace, question.budget_bytes
+    machine, granule = question.machine, question.granule
     table = tabulate(decisions, trace, machine, granule)
     _check_fits(table, decisions, trace, budget_bytes)
-    engine = _Engine(table, budget_bytes, machine.link == "shared")
+    engine = _Engine(table, budget_bytes, machine.link == "shared", _host_room(table, question))
     engine.play()
     schedule = Schedule(tuple(engine.instructions), table.start_device, table.start_host, granule)
     return Lowered(schedule, tuple(engine.start_ns), engine.last_end_ns)
@@ -116,9 +126,8 @@ def plan_of(
     Raises:
         Infeasible: they do not fit the budget, or the host's.
     """
-    trace, machine = question.trace, question.machine
-    schedule = lower(decisions, trace, question.budget_bytes, machine, question.granule)
-    plan = make_plan(schedule, trace, machine, notes)
+    schedule = lower_within(decisions, question).schedule
+    plan = make_plan(schedule, question.trace, question.machine, notes)
     check_host(name, plan, question.host_budget_bytes)
     return plan
 
@@ -130,6 +139,27 @@ def _check_fits(table: Table, decisions: Decisions, trace: Trace, budget_bytes: 
     if max(most, table.start_bytes) > budget_bytes:
         name = trace.calls[decisions.runs[position].call].name
         raise infeasible("lower", budget_bytes, max(most, table.start_bytes), name)
+
+
+def _host_room(table: Table, question: Question) -> HostRoom | None:
+    """What the copies of all pieces leave of the host budget; None where there is no limit, or
+    where it cannot be kept.
+    """
+    if question.host_budget_bytes is None:
+        return None
+    there = {(var, lo, hi) for var, lo, hi in table.start_host}
+    left_bytes = question.host_budget_bytes - sum(hi - lo for _, lo, hi in there)
+    copies: dict[Range, tuple[int, int]] = {}
+    for piece in table.pieces:
+        if piece.slot not in there:
+            first, last = copies.get(piece.copy, (piece.after + 1, 0))
+            copies[piece.copy] = min(first, piece.after + 1), max(last, piece.before)
+    if sum(hi - lo for _, lo, hi in copies) <= left_bytes:
+        return None
+    room = HostRoom(left_bytes, len(table.runs))
+    for (_, lo, hi), (first, last) in copies.items():
+        room.take(first, min(last, len(table.runs)), hi - lo)
+    return room if min(room.room_bytes) >= 0 else None
 
 
 class _Engine:
@@ -148,10 +178,14 @@ class _Engine:
         outgoing, incoming: pieces whose copy has not started, in the order in which they start.
         copies: {host copy: when it is done, in ns}, of those that have started.
         going, coming: the pieces that are being copied, out and in.
+        host: room for copies on the host; None: enough for all.
     """
 
-    def __init__(self, table: Table, budget_bytes: int, shared_link: bool):
+    def __init__(
+        self, table: Table, budget_bytes: int, shared_link: bool, host: HostRoom | None = None
+    ):
         self.table, self.budget_bytes, self.shared_link = table, budget_bytes, shared_link
+        self.host = host
         self.now_ns = self.last_end_ns = self.position = 0
         self.held_bytes = table.start_bytes
         self.room_bytes = min(budget_bytes, AMPLE_BYTES) - np.array(table.resident_bytes, np.int64)
@@ -206,15 +240,36 @@ class _Engine:
             self.outgoing.popleft()
         if self.going or (self.shared_link and self.coming) or not self.outgoing:
             return False
-        piece = self.outgoing[0]
-        if piece.written > self.ended:
+        piece = self._next_out()
+        if piece is None:
             return False
-        if piece.slot != piece.copy and self.returning[piece.slot]:
-            return False
-        self.outgoing.popleft()
+        self.outgoing.remove(piece)
         self.going, self.out_ends_ns = piece, self.now_ns + piece.out_ns
         self.copies[piece.copy] = self.out_ends_ns
         self._write(SwapOut(piece.var, piece.lo, piece.hi))
+        return True
+
+    def _next_out(self) -> GapPiece | None:
+        """The first piece that may leave. Where the host has no room for it yet, another may go
+        before: one whose gap has begun, and which the device may wait for.
+        """
+        for piece in self.outgoing:
+            if piece.written > self.ended:
+                return None
+            waits = piece.slot != piece.copy and self.returning[piece.slot]
+            if self.host is None:
+                return None if waits else piece
+            done = piece.stays or piece.copy in self.copies
+            if not (waits or done) and self._host_takes(self.host, piece):
+                return piece
+        return None
+
+    def _host_takes(self, host: HostRoom, piece: GapPiece) -> bool:
+        """Whether the host has room until the gap begins; then its room is taken anyway."""
+        size_bytes, slot = piece.hi - piece.lo, self.position + (self.run_ends_ns != NEVER)
+        if host.least(slot, piece.after) < size_bytes:
+            return False
+        host.take(slot, piece.after, size_bytes)
         return True
 
     def _start_in(self) -> bool:

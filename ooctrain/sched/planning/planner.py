@@ -37,8 +37,6 @@ from ooctrain.units import format_bytes
 #: `Infeasible.minimum_bytes` where host memory is what lacks and the planner names no device budget
 #: that makes up for it: there is none, or it has not looked for one.
 HOST_LACKS = 0
-#: Seconds for a planner that searches, where nobody says how many.
-TIME_LIMIT_S = 2.0
 
 
 class Planner(Protocol):
@@ -62,7 +60,8 @@ class Planner(Protocol):
             granule: how the allocator rounds, and whether parts of variables may move.
             host_budget_bytes: of host copies; None: unlimited.
             seed: of planners that draw random numbers.
-            time_limit_s: only cuts a search short, and the plan's notes then say so.
+            time_limit_s: only interrupts a search, and the plan's notes then say `cut_short`;
+                what ends it otherwise is a number of evaluations (`effort.py`).
 
         Raises:
             Infeasible: with the least budget at which this same planner succeeds, host memory

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ooctrain.sched.planning.effort import with_effort
 from ooctrain.sched.planning.planner import Planner
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine
@@ -17,7 +18,11 @@ from ooctrain.step.trace import Trace
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A step to be planned, and the limits that its plan has to keep; all as of `Planner.plan`."""
+    """A step to be planned, and the limits that its plan has to keep; all as of `Planner.plan`.
+
+    Args:
+        evaluations: of a planner that searches and was not given a number itself; None: its own.
+    """
 
     trace: Trace
     budget_bytes: int
@@ -26,6 +31,7 @@ class Question:
     host_budget_bytes: int | None = None
     seed: int = 0
     time_limit_s: float | None = None
+    evaluations: int | None = None
 
     def put_to(self, planner: Planner) -> Plan:
         """The answer of a planner.
@@ -33,7 +39,7 @@ class Question:
         Raises:
             Infeasible: the planner's.
         """
-        return planner.plan(
+        return with_effort(planner, self.evaluations).plan(
             self.trace, self.budget_bytes, self.machine, granule=self.granule,
             host_budget_bytes=self.host_budget_bytes, seed=self.seed,
             time_limit_s=self.time_limit_s,

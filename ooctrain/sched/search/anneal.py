@@ -14,10 +14,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ooctrain.sched.search.evict import evict
+from ooctrain.sched.search.evict import Shortage, evict_within
 from ooctrain.sched.search.expand import DROP_UNREAD, expand
 from ooctrain.sched.search.jit import compiled
 from ooctrain.sched.search.play import SearchLimits, play
+from ooctrain.sched.search.tables import INPUT
 
 #: Rows of the array that holds a choice, one number for each variable: KEEP, DROP or DROP_UNREAD;
 #: whether it is held as a source; whether it stays while others can leave.
@@ -76,8 +77,10 @@ def evaluate(t, choice, limits):
     step = expand(t, choice[FATE], choice[HELD])
     if not step.ok:
         return 4 * IMPOSSIBLE
-    budget_bytes, chunk_bytes = limits.budget_bytes, limits.chunk_bytes
-    evicted, lack = evict(step, t.granted, choice[STAYS], budget_bytes, chunk_bytes)
+    budget_bytes, host_bytes = limits.budget_bytes, limits.host_bytes
+    room = np.full(step.runs.size + 1 if host_bytes >= 0 else 0, host_bytes, np.int64)
+    short = Shortage(budget_bytes, limits.chunk_bytes, limits.grain_bytes, room, t.origin == INPUT)
+    evicted, lack = evict_within(step, t.granted, choice[STAYS], short)
     if lack > 0:
         return IMPOSSIBLE * (1 + lack / (lack + budget_bytes + 1))
     makespan = play(t, step, evicted, limits)

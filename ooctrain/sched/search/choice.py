@@ -6,15 +6,16 @@ consists. This file translates between them. Read next: `tables.py`, `anneal.py`
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
+from ooctrain.sched.planning.effort import Deadline
+from ooctrain.sched.planning.host_room import host_left_bytes, is_short_of_host
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import droppable
 from ooctrain.sched.planning.swap import piece_bytes
-from ooctrain.sched.schedule import Granule
 from ooctrain.sched.search.anneal import (
     FATE,
     HELD,
@@ -29,16 +30,16 @@ from ooctrain.sched.search.anneal import (
 from ooctrain.sched.search.expand import DROP, DROP_UNREAD
 from ooctrain.sched.search.play import Link, SearchLimits
 from ooctrain.sched.search.tables import tables_of
-from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
 
 #: The first temperature, as a share of the makespan: of a search from a start, and of the last one,
 #: from the best that those found.
 HEAT, LESS_HEAT = 0.004, 0.0015
-#: Evaluations between two looks at the clock.
-BLOCK = 250
-#: More evaluations than this for each value that can be changed find nothing new.
-ENOUGH = 400
+#: Between two looks at the clock: evaluations times calls. Some 50 ms.
+BLOCK = 150_000
+#: More evaluations than this for each value that can be changed find nothing new; where host memory
+#: is short, they find more.
+ENOUGH, ENOUGH_SHORT = 400, 2000
 #: How many starts are worth annealing.
 STARTS = 2
 
@@ -54,13 +55,17 @@ class Choice:
 
 
 class Search:
-    """Choices for one trace, budget and machine.
+    """Choices for one question.
 
     Attributes:
         evaluations: how many have been made so far.
+        short_of_host: whether host memory may be what lacks.
+        cut_short: whether a deadline has ended one of the searches.
     """
 
-    def __init__(self, trace: Trace, budget_bytes: int, machine: Machine, granule: Granule):
+    def __init__(self, question: Question):
+        trace, budget_bytes = question.trace, question.budget_bytes
+        machine, granule = question.machine, question.granule
         self._tables = tables_of(trace, machine, granule)
         link = Link(
             machine.link == "shared", round(machine.latency_us * 1000),
@@ -68,20 +73,22 @@ class Search:
         )  # fmt: skip
         piece = piece_bytes(budget_bytes, machine)
         chunk = granule.granted(piece) if granule.ranges else 0
-        self._limits = SearchLimits(budget_bytes, chunk, link)
+        host_bytes = _host_bytes(question)
+        self.short_of_host = host_bytes >= 0
+        self._limits = SearchLimits(budget_bytes, chunk, link, host_bytes, granule.size_bytes)
         saved = np.zeros(len(trace.variables), np.bool_)
         saved[list(droppable(trace))] = True
         self._field = Field(
             np.array(_changeable(trace), np.int64),
             saved,
-            np.array(_large(trace, piece), np.int64),
+            np.array(_large(trace, piece) if host_bytes else [], np.int64),
         )
-        self.evaluations = 0
+        self._block = max(1, BLOCK // max(1, len(trace.calls)))
+        self.evaluations, self.cut_short = 0, False
 
-    def best_first(self, choices: Iterable[Iterable[int]]) -> list[Choice]:
-        """The most promising of some sets of values to drop."""
-        tried = [Choice(tuple(sorted(dropped))) for dropped in choices]
-        return sorted(tried, key=lambda choice: (self.cost(choice), choice.dropped))[:STARTS]
+    def best_first(self, choices: Iterable[Choice]) -> list[Choice]:
+        """The most promising of some choices."""
+        return sorted(choices, key=lambda choice: (self.cost(choice), choice.dropped))[:STARTS]
 
     def cost(self, choice: Choice) -> float:
         """Makespan in ns, or a cost beyond `IMPOSSIBLE`."""
@@ -89,7 +96,7 @@ class Search:
         return evaluate(self._tables, self._array(choice), self._limits)
 
     def improve(
-        self, start: Choice, evaluations: int, *, seed: int, deadline: float | None,
+        self, start: Choice, evaluations: int, *, seed: int, deadline: Deadline,
         further: bool = False,
     ) -> Choice:  # fmt: skip
         """The best choice met while annealing.
@@ -98,17 +105,19 @@ class Search:
             start: where it begins.
             evaluations: how many choices are tried at most.
             seed: of the random numbers.
-            deadline: of `time.monotonic()`; the search ends there.
+            deadline: interrupts the search.
             further: it begins with what other searches found, so at a lower temperature.
         """
         walk = annealing_from(self._tables, self._array(start), self._limits, seed)
         if not self._field.values.size:
             return start
-        evaluations = min(evaluations, ENOUGH * self._field.values.size)
-        for first in range(0, evaluations, BLOCK):
-            if deadline is not None and time.monotonic() >= deadline:
+        enough = ENOUGH_SHORT if self.short_of_host else ENOUGH
+        evaluations = min(evaluations, enough * self._field.values.size)
+        for first in range(0, evaluations, self._block):
+            if deadline.passed():
+                self.cut_short = True
                 break
-            stop = min(first + BLOCK, evaluations)
+            stop = min(first + self._block, evaluations)
             cooling = Cooling(first, stop, evaluations, LESS_HEAT if further else HEAT)
             walk = anneal(self._tables, walk, self._field, self._limits, cooling)
             self.evaluations += stop - first
@@ -121,6 +130,12 @@ class Search:
         choice[HELD, list(start.held)] = True
         choice[STAYS, list(start.stays)] = True
         return choice
+
+
+def _host_bytes(question: Question) -> int:
+    """What the inputs leave of the host budget; below 0: enough for all."""
+    left_bytes = host_left_bytes(question)
+    return max(0, left_bytes) if left_bytes is not None and is_short_of_host(question) else -1
 
 
 def _changeable(trace: Trace) -> list[int]:

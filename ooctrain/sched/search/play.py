@@ -40,11 +40,15 @@ class SearchLimits(NamedTuple):
         budget_bytes: of the device.
         chunk_bytes: of a transfer at most; 0: whole values.
         link: how bytes travel.
+        host_bytes: for copies on the host; below 0: enough for all.
+        grain_bytes: of the allocator.
     """
 
     budget_bytes: int
     chunk_bytes: int
     link: Link
+    host_bytes: int = -1
+    grain_bytes: int = 1
 
 
 class Pieces(NamedTuple):
@@ -115,6 +119,26 @@ def fits(room, size, first, before):
 
 
 @compiled
+def host_room(step, pieces, limits):
+    """Bytes that all copies together leave on the host, from the start of run s - 1 to that of run
+    s; empty: they all fit, or they never do.
+    """
+    count = pieces.size.size if limits.host_bytes >= 0 else 0
+    room = np.full(step.runs.size + 1 if count else 0, limits.host_bytes, np.int64)
+    last = pieces.before.copy()
+    for piece in range(count):
+        last[pieces.copy[piece]] = max(last[pieces.copy[piece]], pieces.before[piece])
+    for piece in range(count):
+        if pieces.copy[piece] == piece and pieces.after[piece] >= 0:
+            for slot in range(pieces.after[piece] + 1, last[piece] + 1):
+                room[slot] -= pieces.size[piece]
+    for slot in range(room.size):
+        if room[slot] < 0:
+            return room[:0]
+    return room
+
+
+@compiled
 def play(t, step, evicted, limits):
     """Makespan in ns; -1 if the step gets stuck. Cost: O(events + prefetches x runs ahead)."""
     budget_bytes, chunk_bytes, link = limits.budget_bytes, limits.chunk_bytes, limits.link
@@ -128,6 +152,7 @@ def play(t, step, evicted, limits):
     awaited = np.zeros(runs + 1, np.int64)
     for piece in range(count):
         awaited[pieces.before[piece]] += 1
+    on_host = host_room(step, pieces, limits)
     outgoing = by_run(pieces.written, runs)
     releasing = by_run(pieces.after, runs)
     is_out = pieces.after < 0
@@ -161,10 +186,24 @@ def play(t, step, evicted, limits):
                         next_out += 1
                     if going >= 0 or (link.shared and coming >= 0) or next_out == count:
                         continue
-                    piece = outgoing[next_out]
-                    if pieces.written[piece] > ended:
+                    place = next_out
+                    while on_host.size and place < count:
+                        piece = outgoing[place]
+                        if pieces.written[piece] > ended:
+                            place = count
+                        elif stays[piece] or copied[pieces.copy[piece]]:
+                            place += 1
+                        else:
+                            first = position if idle else position + 1
+                            size, after = pieces.size[piece], pieces.after[piece]
+                            if fits(on_host, size, first, after + 1) < 0:
+                                break
+                            place += 1
+                    if place == count or pieces.written[outgoing[place]] > ended:
                         continue
-                    next_out += 1
+                    piece = outgoing[place]
+                    if place == next_out:
+                        next_out += 1
                     going = piece
                     copied[pieces.copy[piece]] = True
                     out_ends = (

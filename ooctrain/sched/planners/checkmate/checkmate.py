@@ -27,6 +27,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 from ooctrain.errors import ConfigError, Infeasible
+from ooctrain.sched.bounds.linear import WholeSolution
 from ooctrain.sched.planners.checkmate.checkmate_graph import (
     RunGraph,
     grouped_calls,
@@ -36,6 +37,7 @@ from ooctrain.sched.planners.checkmate.checkmate_program import Freedom, StagePr
 from ooctrain.sched.planners.dtr.dtr import Dtr
 from ooctrain.sched.planners.rotor import Rotor
 from ooctrain.sched.planning.decisions import Decisions, runs_once
+from ooctrain.sched.planning.effort import Deadline
 from ooctrain.sched.planning.lower import plan_of
 from ooctrain.sched.planning.planner import Planner, check_whole_numbers, infeasible
 from ooctrain.sched.planning.question import Question
@@ -127,14 +129,14 @@ class Checkmate(ByStages):
     def least(self, asked: _Rematerialising) -> Iterator[tuple[Run, ...]]:
         """Runs for the least memory that is found."""
         program = asked.program(None)
-        found = program.program.search(self._tree(program), asked.question.time_limit_s)
+        found = asked.searched(program, self._tree(program))
         if found.values:
             yield asked.graph.runs(program.chosen(found.values))
 
     def within(self, asked: _Rematerialising) -> tuple[list[tuple[Run, ...]], Mapping[str, Any]]:
         """Runs for the budget, and what is known of them."""
         program = asked.program(asked.question.budget_bytes)
-        found = program.program.search(self._tree(program), asked.question.time_limit_s)
+        found = asked.searched(program, self._tree(program))
         notes = {
             "bound_us": max(found.bound, 0.0) * program.unit_ns / 1000, "ended": found.ended,
         }  # fmt: skip
@@ -191,7 +193,7 @@ def roundings(
 ) -> tuple[list[tuple[Run, ...]], float]:
     """Roundings of the relaxation, and its optimum in us."""
     program = asked.program(budget_bytes, whole=False)
-    found = program.program.search(1, asked.question.time_limit_s)
+    found = asked.searched(program, 1)
     if not found.values:
         return [], math.inf
     chosen = [program.rounded(found.values, threshold) for threshold in THRESHOLDS]
@@ -224,6 +226,8 @@ class _Rematerialising:
 
     Attributes:
         graph: the step by nodes.
+        deadline: of all programs together.
+        cut_short: whether the deadline has ended one of them.
     """
 
     def __init__(
@@ -232,6 +236,8 @@ class _Rematerialising:
     ):  # fmt: skip
         self.name, self.question, self.planner = name, question, planner
         self.graph, self.backward = step
+        self.deadline = Deadline.after(question.time_limit_s)
+        self.cut_short = False
         self.liveness = Liveness(question.trace, question.granule)
         self.call_ns = call_durations_ns(question.trace, question.machine)
         calls = question.trace.calls
@@ -244,6 +250,12 @@ class _Rematerialising:
         """The program for a budget, or for the least one, or its relaxation."""
         freedom = Freedom(whole, self.backward)
         return StageProgram(self.graph, self.node_ns, budget_bytes, freedom)
+
+    def searched(self, program: StageProgram, nodes: int) -> WholeSolution:
+        """What comes of a program, within a number of nodes and the time that is left."""
+        found = program.program.search(nodes, self.deadline.left_s())
+        self.cut_short |= found.ended == "time"
+        return found
 
     def plan(self) -> Plan:
         """The fastest way that fits."""
@@ -282,7 +294,9 @@ class _Rematerialising:
             "groups": len(self.graph.nodes),
             "runs_again": len(way.runs) - len(self.question.trace.calls),
         }  # fmt: skip
-        return plan_of(self.name, self.question, Decisions(way.runs), {**notes, **numbers})
+        cut_short = {"cut_short": True} if self.cut_short else {}
+        notes = {**notes, **numbers, **cut_short}
+        return plan_of(self.name, self.question, Decisions(way.runs), notes)
 
 
 def _without_search(question: Question) -> Iterator[tuple[Run, ...]]:

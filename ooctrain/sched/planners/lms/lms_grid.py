@@ -9,13 +9,13 @@ which is included, down to the smallest numbers. Source: ours, as a fair baselin
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 
 from ooctrain.sched.planners.lms.lms import LevelGraph, Lms, list_with
 from ooctrain.sched.planners.lms.lms_auto import search, starting_points
 from ooctrain.sched.planners.lms.lms_peak import HeldCurve
+from ooctrain.sched.planning.effort import Deadline
 from ooctrain.sched.planning.fastest import Candidate, fastest_list
 from ooctrain.sched.planning.planner import infeasible
 from ooctrain.sched.planning.question import Question
@@ -41,12 +41,12 @@ class LmsGrid:
         """See `Planner`. The minimum is that of the points the tuner starts with; a time limit ends
         the asking.
         """
-        started = time.monotonic()
+        deadline = Deadline.after(time_limit_s)
         graph, curve = LevelGraph(trace), HeldCurve(trace, granule)
         lists: list[Candidate] = []
         for lms in _fitting(graph, curve, budget_bytes):
             lists.append(list_with(graph, lms, budget_bytes, granule))
-            if time_limit_s is not None and time.monotonic() - started > time_limit_s:
+            if deadline.passed():
                 lists = [replace(c, notes={**c.notes, "cut_short": True}) for c in lists]
                 break
         if not lists:

@@ -20,7 +20,6 @@ after paper 000, sections 3 and 6. Read next: `window_walk.py`, `sched/planners/
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -31,6 +30,7 @@ from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planners.window.window import DEFAULT_SIZE
 from ooctrain.sched.planners.window.window_walk import Walk, walk
+from ooctrain.sched.planning.effort import Deadline
 from ooctrain.sched.planning.fastest import fastest, least_us
 from ooctrain.sched.planning.planner import ListWriter, infeasible, make_plan
 from ooctrain.sched.planning.question import Question
@@ -100,14 +100,17 @@ class WindowCyclic:
         need, witness = _sequence(trace, granule, WindowChoice()).largest_need()
         if need > budget_bytes:
             raise infeasible(self.name, budget_bytes, need, witness)
-        started = time.monotonic()
+        deadline = Deadline.after(time_limit_s)
+        cut_short = False
         plans: dict[WindowChoice, Plan] = {}
         best = WindowChoice()
         for changes in (({},), *self._rounds()):
             for change in changes:
                 choice = replace(best, **change)
-                late = time_limit_s is not None and time.monotonic() - started > time_limit_s
-                writer = None if plans and late else _walk(trace, budget_bytes, granule, choice)
+                if plans and deadline.passed():
+                    cut_short = True
+                    break
+                writer = _walk(trace, budget_bytes, granule, choice)
                 if writer is None:
                     continue
                 schedule = writer.finish()
@@ -117,7 +120,7 @@ class WindowCyclic:
                 plans[choice] = make_plan(schedule, trace, machine, _notes(choice))
             best = min(plans, key=lambda choice: plans[choice].makespan_us)
         found = fastest(self.name, list(plans.values()), host_budget_bytes)
-        return replace(found, notes={**found.notes, "cut_short": True}) if late else found
+        return replace(found, notes={**found.notes, "cut_short": True}) if cut_short else found
 
     def _rounds(self) -> Iterator[tuple[dict[str, Any], ...]]:
         """What is changed in the best choice so far, round by round."""

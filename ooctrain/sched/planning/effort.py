@@ -1,0 +1,77 @@
+"""How much a search may do: evaluations, which are counted, and a clock, which only interrupts.
+
+A planner that searches ends after a number of evaluations. A count is the same on every machine,
+however busy, and so is the plan. Whoever is in a hurry sets a time limit as well: a `Deadline`,
+which the planner looks at between two evaluations. What it cuts short depends on the machine, so
+the plan's notes then say `cut_short`. Source: ours. Read next: `sched/planners/combined.py`.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from ooctrain.errors import ConfigError
+from ooctrain.sched.planning.planner import Planner
+
+#: Evaluations of a search that a command or a program starts without saying how many. Two seconds
+#: for 600 calls.
+EVALUATIONS = 10_000
+
+
+@runtime_checkable
+class SearchingPlanner(Planner, Protocol):
+    """A planner whose search ends after a number of evaluations."""
+
+    def with_evaluations(self, evaluations: int) -> Planner:
+        """The same planner, with so many evaluations where it was not given a number itself."""
+        ...
+
+
+def check_evaluations(planner: str, evaluations: object) -> None:
+    """Raises ConfigError for what is no number of evaluations; None is the planner's own."""
+    if evaluations is None:
+        return
+    if not isinstance(evaluations, int | float) or not 0 <= evaluations < math.inf:
+        raise ConfigError(
+            f"{planner}: evaluations={evaluations!r} is not a finite number of 0 or more",
+            code="OOC-105",
+            fix=f"such as {planner}:evaluations=20000, or leave it out",
+        )
+
+
+def with_effort(planner: Planner, evaluations: int | None) -> Planner:
+    """A planner that evaluates so many choices at most; one that does not search stays as it is.
+
+    Args:
+        evaluations: None: the planner's own number.
+    """
+    if evaluations is None or not isinstance(planner, SearchingPlanner):
+        return planner
+    return planner.with_evaluations(evaluations)
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """When a time limit is over, on the monotonic clock; `at_s` is None where there is none."""
+
+    at_s: float | None = None
+
+    @staticmethod
+    def after(limit_s: float | None) -> Deadline:
+        """The end of a time limit that begins now; None: there is no limit."""
+        return Deadline(None if limit_s is None else time.monotonic() + limit_s)
+
+    def left_s(self) -> float | None:
+        """Seconds that are left, 0 once it is over; None: as many as you like."""
+        return None if self.at_s is None else max(0.0, self.at_s - time.monotonic())
+
+    def passed(self) -> bool:
+        """Whether it is over."""
+        return self.left_s() == 0
+
+    def earlier(self, seconds: float) -> Deadline:
+        """A deadline so many seconds before."""
+        return Deadline(None if self.at_s is None else self.at_s - seconds)

@@ -1,0 +1,105 @@
+"""Room for copies on the host, slot by slot, so that no copy out ever waits for ever.
+
+Slot s lasts from the start of run s - 1 to the start of run s. The copy of a gap must be on the
+host from the slot after its last use, `after + 1`, to the slot before its next one, `before`: when
+that run starts it is back, and its host bytes are free. `HostRoom` counts what is left of the host
+budget in each slot; inputs wait on the host throughout. Whoever chooses gaps takes their room
+(`sched/planners/belady.py`), and the engine lets a copy out begin earlier only where there is room
+until then (`lower.py`). `sched/search/evict.py` and `play.py` do the same, compiled. Source: ours,
+as the engine's rule for swap-ins, on the other side. Read next: `sched/planners/belady.py`.
+"""
+
+from __future__ import annotations
+
+from ooctrain.sched.budget import trace_peak_bytes
+from ooctrain.sched.planning.decisions import Gap
+from ooctrain.sched.planning.question import Question
+from ooctrain.step.trace import Trace
+
+UNLIMITED = 1 << 62
+
+
+class HostRoom:
+    """What is left of the host budget.
+
+    Args:
+        left_bytes: beside the inputs.
+        runs: how many there are.
+    """
+
+    def __init__(self, left_bytes: int, runs: int):
+        self.room_bytes = [left_bytes] * (runs + 1)
+
+    def least(self, first: int, last: int) -> int:
+        """What is left in all slots from `first` to `last`."""
+        return min(self.room_bytes[first : last + 1], default=UNLIMITED)
+
+    def take(self, first: int, last: int, size_bytes: int) -> None:
+        """Takes bytes in all slots from `first` to `last`."""
+        for slot in range(first, last + 1):
+            self.room_bytes[slot] -= size_bytes
+
+
+class RoomForGaps:
+    """Takes room for parts of gaps, which come in the order of `after`.
+
+    Bytes that are on the host for an earlier gap of the same variable stay there until the later
+    one ends, as they are not copied again.
+
+    Args:
+        left_bytes: beside the inputs.
+        runs: how many there are.
+        free: variables whose copies cost nothing, since they are there anyway.
+    """
+
+    def __init__(self, left_bytes: int, runs: int, free: frozenset[int]):
+        self._room, self._free = HostRoom(left_bytes, runs), free
+        self._hosted: dict[int, tuple[int, int]] = {}  # by variable: (bytes, until this slot)
+        self._before: dict[Gap, tuple[int, int]] = {}  # the same, when the gap was opened
+
+    def open(self, gap: Gap) -> None:
+        """Says that a gap begins; all earlier gaps of its variable are decided."""
+        self._before[gap] = self._hosted.get(gap.var, (0, gap.after))
+
+    def fitting(self, gap: Gap, taken: int, part: int) -> int:
+        """How many of the bytes [taken, taken + part) of a gap the host has room for."""
+        if gap.var in self._free:
+            return part
+        part = min(part, self._room.least(gap.after + 1, gap.before))
+        hosted, until = self._before[gap]
+        shared = min(part, max(0, hosted - taken))
+        return part if shared <= self._room.least(until + 1, gap.after) else 0
+
+    def take(self, gap: Gap, taken: int, part: int) -> None:
+        """Takes the room of bytes [taken, taken + part) of a gap."""
+        if gap.var in self._free:
+            return
+        hosted, until = self._before[gap]
+        shared = min(part, max(0, hosted - taken))
+        self._room.take(gap.after + 1, gap.before, part)
+        self._room.take(until + 1, gap.after, shared)
+        whole = taken + part >= hosted
+        self._hosted[gap.var] = max(hosted, taken + part), gap.before if whole else until
+
+
+def host_left_bytes(question: Question) -> int | None:
+    """What the inputs, which wait on the host, leave of the host budget; None: it is not limited.
+    Below 0 nothing fits.
+    """
+    if question.host_budget_bytes is None:
+        return None
+    return question.host_budget_bytes - input_bytes(question.trace)
+
+
+def is_short_of_host(question: Question) -> bool:
+    """Whether host memory may be what lacks. Only what is alive has copies, and few of them last
+    longer than that: what twice the peak needs is enough.
+    """
+    left_bytes = host_left_bytes(question)
+    return left_bytes is not None and left_bytes < 2 * trace_peak_bytes(question.trace)
+
+
+def input_bytes(trace: Trace) -> int:
+    """Bytes of the inputs, which wait on the host before the step."""
+    initial = (trace.variables[v] for v in trace.initial)
+    return sum(variable.nbytes for variable in initial if not variable.persistent)

@@ -1,0 +1,96 @@
+"""Host memory is a budget like the device's: `combined` and `prefix` search within both."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from support.quick import quick
+
+import ooctrain as oc
+from ooctrain.errors import Infeasible
+from ooctrain.sched.budget import resolve_budget, trace_minimum_bytes, trace_peak_bytes
+from ooctrain.sched.planners.belady import Belady
+from ooctrain.sched.planners.checkmate.checkmate import Checkmate
+from ooctrain.sched.planners.combined import Combined
+from ooctrain.sched.planners.prefix import Prefix
+from ooctrain.sched.planning.host_room import input_bytes
+from ooctrain.sched.schedule import BYTES
+from ooctrain.sched.verify import verify
+from ooctrain.step.machine import Machine
+from ooctrain.testing.random_traces import random_trace
+
+MACHINE = Machine("plain", 1, 1, 1.0, link="duplex", latency_us=0.0, call_overhead_us=0.0)
+
+
+def plan_within(planner, trace, device_bytes, host_bytes):
+    """A plan that the verifier finds within both budgets; None where there is none."""
+    try:
+        plan = planner.plan(trace, device_bytes, MACHINE, host_budget_bytes=host_bytes)
+    except Infeasible:
+        return None
+    verify(plan, trace, device_bytes, MACHINE, host_budget_bytes=host_bytes)
+    return plan
+
+
+def combined_plans_where_checkmate_does(seed):
+    """With the host memory that `checkmate` needs, and with some more."""
+    rng = random.Random(seed)
+    trace = random_trace(rng, calls=rng.randint(3, 8), max_bytes=24, duration_ns=20_000)
+    least, most = trace_minimum_bytes(trace, BYTES), trace_peak_bytes(trace, BYTES)
+    device = rng.randint(least, max(least, most - 1))
+    inputs = input_bytes(trace)
+    host = inputs + rng.choice([0, 0, rng.randint(0, most)])
+    theirs = plan_within(Checkmate(), trace, device, inputs)
+    ours = plan_within(Combined(evaluations=300), trace, device, host)
+    assert theirs is None or ours is not None
+    if theirs is not None and host == inputs and device < most:
+        assert ours.makespan_us <= theirs.makespan_us
+    return theirs is not None
+
+
+@pytest.mark.parametrize("first", quick([0, 50, 100, 150], 0))
+def test_combined_plans_where_checkmate_does(first):
+    count = 50 if first else 12
+    assert sum(map(combined_plans_where_checkmate_does, range(first, first + count))) > count // 3
+
+
+def host_budgets_are_kept(seed):
+    """Of every planner that is told of the host, for budgets between none and enough."""
+    rng = random.Random(seed)
+    trace = random_trace(rng, calls=rng.randint(4, 12), max_bytes=24, duration_ns=20_000)
+    least, most = trace_minimum_bytes(trace, BYTES), trace_peak_bytes(trace, BYTES)
+    device, inputs = rng.randint(least, max(least, most - 1)), input_bytes(trace)
+    found = 0
+    for planner in (Belady(), Prefix(steps=4)):
+        free = plan_within(planner, trace, device, None)
+        for share in (0.0, 0.3, 0.7) if free else ():
+            host = inputs + int(share * (free.host_peak_bytes - inputs))
+            found += plan_within(planner, trace, device, host) is not None
+        if free:
+            same = plan_within(planner, trace, device, free.host_peak_bytes)
+            assert same.makespan_us == free.makespan_us
+    return found
+
+
+@pytest.mark.parametrize("first", quick([0, 100], 0))
+def test_host_budgets_are_kept_and_enough_host_memory_changes_nothing(first):
+    count = 100 if first else 15
+    assert sum(map(host_budgets_are_kept, range(first, first + count))) > count // 3
+
+
+def test_no_host_memory_costs_time_and_the_bound_knows_it():
+    """Values that cannot wait on the host are computed again."""
+    stages = 6
+    chain = oc.chain([8] * (stages + 1), [8] * (stages + 1), [9] * stages, [9] * stages,
+                     [0] * stages, [0] * stages)  # fmt: skip
+    device, inputs = resolve_budget(chain, "40%"), input_bytes(chain)
+    bounds = [
+        oc.fluid_bound(chain, device, MACHINE, resident=True, host_budget_bytes=host).makespan_us
+        for host in (None, inputs + 8, inputs)
+    ]
+    assert bounds == sorted(bounds)
+    assert bounds[0] < bounds[-1]
+    plan = plan_within(Prefix(), chain, device, inputs)
+    assert plan.makespan_us >= bounds[-1]
+    assert plan.host_peak_bytes == inputs
