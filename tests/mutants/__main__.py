@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 from mutants import report
-from mutants.court import KILLED, Court, Verdict, collected
+from mutants.court import KILLED, Court, Verdict
+from mutants.nearby import collected
 from mutants.operators import ROOT, Mutant, files, mutants_of, sample
 
 RESULT = "## The result\n"

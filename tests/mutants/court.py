@@ -9,7 +9,6 @@ the content of all that they depend on, so that an interrupted run goes on. Read
 
 from __future__ import annotations
 
-import ast
 import gc
 import hashlib
 import json
@@ -17,9 +16,9 @@ import os
 import resource
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,8 @@ from typing import Any
 import pytest
 from hypothesis import Phase, settings
 from mutants import planted
-from mutants.operators import ROOT, Mutant, files, parsed
+from mutants.nearby import near_files
+from mutants.operators import ROOT, Mutant, files
 
 #: CPU seconds of a test that judges, of a file in which tests are timed, and of one fork's memory.
 LONGEST_TEST_S, LONGEST_FILE_S, MOST_BYTES = 2.0, 40.0, 6 << 30
@@ -114,14 +114,17 @@ class Court:
         self.items: dict[str, list[pytest.Item]] = {}
         for item in session.items:
             self.items.setdefault(item.nodeid.split("::")[0], []).append(item)
+        self.reached = planted.plant_probes(files())
         gc.freeze()
         for stage in range(self.stages):
             for mutant in self.mutants:
                 before = self.verdicts.get(mutant)
                 if time.monotonic() < self.until and (before is None or before.outcome != KILLED):
                     verdict = self._known(mutant, stage) or self._tried(mutant, stage)
-                    if before is not None and verdict.outcome == UNREACHED:
-                        verdict = before
+                    if before is not None and verdict.outcome != KILLED:
+                        tests = before.tests + verdict.tests
+                        outcome = SURVIVED if tests else UNREACHED
+                        verdict = replace(verdict, outcome=outcome, tests=tests)
                     self.verdicts[mutant] = verdict
                     self.tell(verdict)
         return True
@@ -129,37 +132,40 @@ class Court:
     # A verdict
 
     def _tried(self, mutant: Mutant, stage: int) -> Verdict:
-        """Tries the tests of one stage: those nearest to the mutant's file, or others."""
-        begin, chosen, left_s = time.monotonic(), [], self.budget_s
+        """Tries the test files of one stage, the shortest first."""
+        begin, tests, by = time.monotonic(), 0, ""
         near = [file for file in near_files(mutant.file)[stage] if file in self.items]
-        for judge in self._judges(mutant, near):
-            if judge.seconds <= left_s:
-                left_s -= judge.seconds
-                chosen.append(judge)
+        left_s = self.budget_s
+        for file in sorted(near, key=lambda file: ((ROOT / file).stat().st_size, file)):
+            chosen = []
+            for judge in self._judges(mutant, file):
+                if judge.seconds <= left_s:
+                    left_s -= judge.seconds
+                    chosen.append(judge)
+            by = self._killer(mutant, chosen)
+            tests += len(chosen)
+            if by:
+                break
+        outcome = KILLED if by else SURVIVED if tests else UNREACHED
+        return self._keep(Verdict(mutant, outcome, by, tests, time.monotonic() - begin), stage)
+
+    def _judges(self, mutant: Mutant, file: str) -> list[Judge]:
+        """Tests of a file that reach the mutant, the quickest first; then those that come after
+        them, for a fixture or a cache may have reached it on their behalf.
+        """
+        judges, block = self._judges_in(file, mutant.compiled), f"{mutant.file}:{mutant.block}"
+        if mutant.compiled:
+            return sorted(judges, key=lambda judge: judge.seconds)
+        first = next((n for n, judge in enumerate(judges) if block in judge.reached), len(judges))
+        return sorted(judges[first:], key=lambda j: (block not in j.reached, j.seconds))
+
+    def _killer(self, mutant: Mutant, chosen: list[Judge]) -> str:
+        """The test that notices a mutant, and would not have failed without it; or ""."""
         by = self._first_to_fail(mutant, chosen)
         while by and not self._passes_alone(by):
             chosen = [judge for judge in chosen if judge.test != by]
             by = self._first_to_fail(mutant, chosen)
-        outcome = KILLED if by else SURVIVED if chosen else UNREACHED
-        verdict = Verdict(mutant, outcome, by, len(chosen), time.monotonic() - begin)
-        return self._keep(verdict, stage)
-
-    def _judges(self, mutant: Mutant, near: list[str]) -> list[Judge]:
-        """Tests that reach the mutant, the quickest first; then those after them in their files,
-        for a fixture or a cache may have reached it on their behalf.
-        """
-        block, reaching, after = f"{mutant.file}:{mutant.block}", [], []
-        interpreted = mutant.compiled
-        for file in near:
-            met = False
-            for judge in self._judges_in(file, interpreted):
-                if interpreted or block in judge.reached:
-                    met = True
-                    reaching.append(judge)
-                elif met:
-                    after.append(judge)
-        ordered = [sorted(some, key=lambda judge: judge.seconds) for some in (reaching, after)]
-        return [*ordered[0], *ordered[1]]
+        return by
 
     def _first_to_fail(self, mutant: Mutant, judges: list[Judge]) -> str:
         """The test that notices a mutant, or ""."""
@@ -254,17 +260,16 @@ class Court:
         """Runs the tests of a file, and writes a line of each one that passes in time."""
         if interpreted:
             planted.interpret()
-        reached = planted.plant_probes(files())
         items = self.items[file]
         _limit(LONGEST_FILE_S)
         with place.open("w", encoding="utf-8") as lines:
             for number, item in enumerate(items):
-                reached.clear()
+                self.reached.clear()
                 self.passed, begin = "", time.process_time()
                 self._run(item, items[number + 1] if number + 1 < len(items) else None)
                 seconds = time.process_time() - begin
                 if self.passed == item.nodeid and not self.failed and seconds <= LONGEST_TEST_S:
-                    row = item.nodeid, round(seconds, 4), sorted(reached)
+                    row = item.nodeid, round(seconds, 4), sorted(self.reached)
                     lines.write(json.dumps(row) + "\n")
                     lines.flush()
                 self.failed = 0
@@ -304,54 +309,6 @@ def _limit(seconds: float) -> None:
     signal.setitimer(signal.ITIMER_REAL, 20 * seconds)
 
 
-# Which test files judge a file
-
-
-def near_files(file: str) -> list[list[str]]:
-    """Test files that import a module, or its folder if none does; then the others that import any
-    of its room.
-    """
-    module = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-    room = ".".join(module.split(".")[:2])
-    known = {path: imported_by(path) for path in judging_files()}
-    near = [path for path, names in known.items() if module in names]
-    if not near:
-        folder = module.rpartition(".")[0]
-        near = [path for path in known if any(n.startswith(folder) for n in known[path])]
-    of_room = [path for path in known if any(name.startswith(room) for name in known[path])]
-    return [near, [path for path in of_room if path not in near]]
-
-
-@cache
-def judging_files() -> tuple[str, ...]:
-    """Laws and tests by hand; neither planted bugs, whose tests ask whether a law bites, nor pages,
-    nor what runs in processes of its own.
-    """
-    found = sorted(
-        path for room in ("unit", "properties", "errata")
-        for path in (ROOT / "tests" / room).glob("test_*.py")
-    )  # fmt: skip
-    apart = ("test_cli", "test_cuda", "test_gpu", "test_kernels", "test_grade", "test_cage",
-             "test_api", "test_reproduce", "test_calibrate", "test_foreign", "test_compare",
-             "test_notebook", "test_course", "test_report", "test_page")  # fmt: skip
-    names = [path.relative_to(ROOT).as_posix() for path in found if not path.stem.startswith(apart)]
-    return tuple(name for name in names if imported_by(name))
-
-
-@cache
-def imported_by(file: str) -> frozenset[str]:
-    """Modules of the mutated rooms that a test file imports, and those of their names."""
-    rooms = tuple(f"ooctrain.{room}" for room in sorted({f.split("/")[1] for f in files()}))
-    found: set[str] = set()
-    for node in ast.walk(parsed(file)):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module)
-            found.update(f"{node.module}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
-    return frozenset(name for name in found if name.startswith(rooms))
-
-
 @cache
 def _content_of(file: str) -> str:
     return hashlib.sha256((ROOT / file).read_bytes()).hexdigest()
@@ -360,16 +317,3 @@ def _content_of(file: str) -> str:
 def digest_of(parts: Any) -> str:
     """One digest of several texts."""
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
-
-
-def collected(mutants: Sequence[Mutant], nearest: bool = False) -> Iterator[str]:
-    """Test files that pytest has to know for some mutants.
-
-    Args:
-        nearest: only those that import a mutant's own module.
-    """
-    wanted = {
-        path for mutant in mutants for stage in near_files(mutant.file)[: 1 if nearest else 2]
-        for path in stage
-    }  # fmt: skip
-    yield from sorted(wanted)

@@ -182,16 +182,21 @@ def _head(statement: ast.stmt) -> str:
 
 def changes_in(tree: ast.Module) -> Iterator[tuple[Change, Site]]:
     """All changes of a file's functions, in the order of its text."""
-    yield from _in_members(tree.body, "")
+    for place, function in functions_in(tree.body):
+        yield from _in_function(
+            function, Site(function, place, function, first_line(function.body))
+        )
 
 
-def _in_members(members: list[ast.stmt], prefix: str) -> Iterator[tuple[Change, Site]]:
+def functions_in(
+    members: list[ast.stmt], prefix: str = ""
+) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """(name with its class, function) of the outermost functions and the methods of a module."""
     for member in members:
         if isinstance(member, ast.ClassDef):
-            yield from _in_members(member.body, f"{prefix}{member.name}.")
+            yield from functions_in(member.body, f"{prefix}{member.name}.")
         elif isinstance(member, FUNCTIONS):
-            site = Site(member, f"{prefix}{member.name}", member, first_line(member.body))
-            yield from _in_function(member, site)
+            yield f"{prefix}{member.name}", member
 
 
 def first_line(block: list[ast.stmt]) -> int:

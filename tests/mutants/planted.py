@@ -18,11 +18,11 @@ from types import CodeType, FunctionType
 
 from mutants.operators import (
     BLOCKS,
-    FUNCTIONS,
     ROOT,
     Mutant,
     changes_in,
     first_line,
+    functions_in,
     is_compiled,
     parsed,
 )
@@ -40,7 +40,7 @@ def plant(mutant: Mutant) -> None:
     ast.fix_missing_locations(tree)
     if is_compiled(site.function):
         interpret()
-    replaced = [f for f in exchange(mutant.file, tree) if f.__qualname__ == mutant.place]
+    replaced = [f for f in exchange({mutant.file: tree}) if f.__qualname__ == mutant.place]
     assert replaced, f"{mutant.file}:{mutant.line}: nobody has loaded {mutant.place}"
     if site.statement is site.function:
         for function in replaced:
@@ -55,48 +55,48 @@ def plant_probes(files: list[str]) -> set[str]:
     """
     reached: set[str] = set()
     setattr(builtins, PROBE, reached.add)
-    for file in files:
-        tree = parsed(file)
-        for node in ast.walk(tree):
-            _add_probes(node, file)
-        exchange(file, ast.fix_missing_locations(tree))
+    trees = {file: parsed(file) for file in files}
+    for file, tree in trees.items():
+        for _, function in functions_in(tree.body):
+            if not is_compiled(function):
+                _add_probes(function, file)
+    exchange(trees)
     return reached
 
 
 def _add_probes(function: ast.AST, file: str) -> None:
-    if not isinstance(function, FUNCTIONS) or is_compiled(function):
-        return
-    for node in ast.walk(function):
+    for node in list(ast.walk(function)):
         for field in BLOCKS:
             block = getattr(node, field, None)
             if isinstance(block, list) and block and not isinstance(node, ast.ClassDef):
                 line = first_line(block)
-                call = ast.Call(ast.Name(PROBE, ast.Load()), [ast.Constant(f"{file}:{line}")], [])
-                if ast.unparse(block[0]) == ast.unparse(call):
-                    continue  # of a function in a function, which was met before
-                probe = ast.copy_location(ast.Expr(call), block[0])
-                for inner in ast.walk(probe):
-                    inner.lineno = inner.end_lineno = line  # type: ignore[attr-defined]
-                    inner.col_offset = inner.end_col_offset = 0  # type: ignore[attr-defined]
-                block.insert(0, probe)
+                block.insert(0, _probe(f"{file}:{line}", line))
 
 
-def exchange(file: str, tree: ast.Module) -> list[FunctionType]:
-    """Gives the loaded functions of a file the code that another tree of it has for them."""
-    path = str(ROOT / file)
-    codes: dict[tuple[str, int], list[CodeType]] = {}
-    for code in _codes_in(compile(tree, path, "exec")):
-        codes.setdefault((code.co_qualname, code.co_firstlineno), []).append(code)
+def _probe(name: str, line: int) -> ast.stmt:
+    (probe,) = ast.parse(f"{PROBE}({name!r})").body
+    return ast.increment_lineno(probe, line - 1)
+
+
+def exchange(trees: dict[str, ast.Module]) -> list[FunctionType]:
+    """Gives the loaded functions of files the code that other trees of them have."""
+    new: dict[tuple[str, str, int], list[CodeType]] = {}
+    for file, tree in trees.items():
+        for code in _codes_in(compile(tree, str(ROOT / file), "exec")):
+            new.setdefault(_name_of(code), []).append(code)
     replaced = []
     for function in gc.get_objects():
-        if type(function) is FunctionType and function.__code__.co_filename == path:
-            old = function.__code__
-            new = codes.get((old.co_qualname, old.co_firstlineno), [])
+        if type(function) is FunctionType:
+            codes = new.get(_name_of(function.__code__), [])
             # Two lambdas in a line are not told apart, and left as they are.
-            if len(new) == 1 and len(new[0].co_freevars) == len(old.co_freevars):
-                function.__code__ = new[0]
+            if len(codes) == 1 and len(codes[0].co_freevars) == len(function.__code__.co_freevars):
+                function.__code__ = codes[0]
                 replaced.append(function)
     return replaced
+
+
+def _name_of(code: CodeType) -> tuple[str, str, int]:
+    return code.co_filename, code.co_qualname, code.co_firstlineno
 
 
 def _codes_in(code: CodeType) -> Iterator[CodeType]:

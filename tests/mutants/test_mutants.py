@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 from mutants import operators, planted, report
-from mutants.court import KILLED, SURVIVED, Verdict, near_files
+from mutants.court import KILLED, SURVIVED, Verdict
+from mutants.nearby import near_files
 from mutants.operators import Mutant, changes_in, files, mutants_of, sample, texts
 
 from ooctrain.alloc import holes
@@ -95,7 +96,7 @@ def test_a_mutant_takes_the_place_of_a_function_whoever_holds_it():
         held(0, 1)
         assert held.__self__.by_size == []
     finally:
-        planted.exchange(FILE, operators.parsed(FILE))
+        planted.exchange({FILE: operators.parsed(FILE)})
     held(1, 1)
     assert held.__self__.by_size == [(1, 1)]
 
@@ -113,7 +114,7 @@ def test_probes_tell_which_blocks_run():
         assert known.joined(0, 4) == (0, 8)
         assert piece in reached
     finally:
-        planted.exchange(FILE, operators.parsed(FILE))
+        planted.exchange({FILE: operators.parsed(FILE)})
 
 
 @pytest.mark.slow  # it reads all tests
