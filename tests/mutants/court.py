@@ -16,12 +16,11 @@ import os
 import resource
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import Phase, settings
@@ -92,6 +91,7 @@ class Court:
     stages: int = 2
     verdicts: dict[Mutant, Verdict] = field(default_factory=dict)
     _alone: dict[str, bool] = field(default_factory=dict)
+    _judging: dict[tuple[str, bool], list[Judge]] = field(default_factory=dict)
     failed: int = 0
     passed: str = ""
 
@@ -242,19 +242,18 @@ class Court:
         Args:
             interpreted: what is otherwise compiled.
         """
-        sources = digest_of(map(_content_of, files()))
-        name = digest_of([file, str(interpreted), _content_of(file), sources])[:24]
-        place = self.kept / f"reach-{name}.jsonl"
-        if not place.exists():
-            partial = place.with_suffix(".part")
-            partial.unlink(missing_ok=True)
-            _in_fork(lambda: self._note(file, interpreted, partial))
-            if partial.exists():
+        if (file, interpreted) not in self._judging:
+            name = digest_of([file, str(interpreted), _content_of(file), _sources()])[:24]
+            place = self.kept / f"reach-{name}.jsonl"
+            if not place.exists():
+                partial = place.with_suffix(".part")
+                partial.write_text("", encoding="utf-8")
+                _in_fork(lambda: self._note(file, interpreted, partial))
                 partial.rename(place)
-            else:
-                place.touch()
-        rows = map(json.loads, place.read_text(encoding="utf-8").splitlines())
-        return [Judge(test, seconds, frozenset(blocks)) for test, seconds, blocks in rows]
+            rows = map(json.loads, place.read_text(encoding="utf-8").splitlines())
+            judges = [Judge(test, seconds, frozenset(blocks)) for test, seconds, blocks in rows]
+            self._judging[file, interpreted] = judges
+        return self._judging[file, interpreted]
 
     def _note(self, file: str, interpreted: bool, place: Path) -> bool:
         """Runs the tests of a file, and writes a line of each one that passes in time."""
@@ -314,6 +313,12 @@ def _content_of(file: str) -> str:
     return hashlib.sha256((ROOT / file).read_bytes()).hexdigest()
 
 
-def digest_of(parts: Any) -> str:
+@cache
+def _sources() -> str:
+    """Of all that may be mutated."""
+    return digest_of(map(_content_of, files()))
+
+
+def digest_of(parts: Iterable[str]) -> str:
     """One digest of several texts."""
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
