@@ -138,7 +138,8 @@ def mutants_of(file: str, places: set[str] | None = None) -> list[Mutant]:
             sources[site.place] = hashlib.sha256(text.encode()).hexdigest()[:16]
         before, after = texts(change, site.statement)
         which = seen[site.place, before, after] = seen.get((site.place, before, after), -1) + 1
-        line = getattr(change.node, "lineno", site.statement.lineno)
+        around = site.statement if change.text == "pass" else change.node
+        line = getattr(around, "lineno", site.statement.lineno)
         found.append(
             Mutant(file, site.place, line, change.operator, before, after, which, number,
                    site.block, sources[site.place], is_compiled(site.function))
