@@ -31,8 +31,9 @@ def main() -> int:
     verdicts = try_all(drawn, given)
     found = report.wrongly_equivalent(verdicts, reasons)
     wrong += [f"not equivalent, {v.by} notices it: {v.mutant.key}" for v in found]
+    judged = "the nearest tests alone" if given.nearest else "the tests of their rooms"
     text = (
-        f"{len(verdicts)} of {len(drawn)} mutants tried, seed {given.seed}.\n\n"
+        f"{len(verdicts)} of {len(drawn)} mutants tried by {judged}, seed {given.seed}.\n\n"
         f"{report.table_of(verdicts, reasons)}\n"
         f"```diff\n{report.survivors_of(verdicts, reasons)}```\n"
     )

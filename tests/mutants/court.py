@@ -30,6 +30,8 @@ from mutants.operators import ROOT, Mutant, files
 
 #: CPU seconds of a test that judges, of a file in which tests are timed, and of one fork's memory.
 LONGEST_TEST_S, LONGEST_FILE_S, MOST_BYTES = 2.0, 40.0, 6 << 30
+#: CPU seconds of each file's quickest tests, which are tried before any longer ones.
+OF_EACH_FILE_S = 0.5
 #: A test that needs so many times its time, and so many seconds more, runs for ever.
 PATIENCE, GRACE_S = 5, 5
 KILLED, SURVIVED, UNREACHED = "killed", "survived", "unreached"
@@ -78,7 +80,7 @@ class Court:
         mutants: to be tried.
         kept: folder of what is known already.
         stages: 1: the nearest tests alone; 2: then those of the room.
-        budget_s: CPU seconds that the tests of one mutant may take, by their usual times.
+        budget_s: CPU seconds that the longer tests of one mutant may take, by their usual times.
         until: `time.monotonic` at which no other mutant is begun.
         tell: gets each verdict as it is found.
     """
@@ -132,20 +134,23 @@ class Court:
     # A verdict
 
     def _tried(self, mutant: Mutant, stage: int) -> Verdict:
-        """Tries the test files of one stage, the shortest first."""
-        begin, tests, by = time.monotonic(), 0, ""
+        """Tries the test files of one stage, the shortest first: the quick tests of each, and only
+        then longer ones.
+        """
+        begin, tests, rest = time.monotonic(), 0, []
         near = [file for file in near_files(mutant.file)[stage] if file in self.items]
-        left_s = self.budget_s
         for file in sorted(near, key=lambda file: ((ROOT / file).stat().st_size, file)):
-            chosen = []
-            for judge in self._judges(mutant, file):
-                if judge.seconds <= left_s:
-                    left_s -= judge.seconds
-                    chosen.append(judge)
+            judges = self._judges(mutant, file)
+            chosen = _within(judges, OF_EACH_FILE_S)
+            rest += [judge for judge in judges if judge not in chosen]
             by = self._killer(mutant, chosen)
             tests += len(chosen)
             if by:
                 break
+        else:
+            chosen = _within(sorted(rest, key=lambda judge: judge.seconds), self.budget_s)
+            by = self._killer(mutant, chosen)
+            tests += len(chosen)
         outcome = KILLED if by else SURVIVED if tests else UNREACHED
         return self._keep(Verdict(mutant, outcome, by, tests, time.monotonic() - begin), stage)
 
@@ -273,6 +278,16 @@ class Court:
                     lines.flush()
                 self.failed = 0
         return True
+
+
+def _within(judges: list[Judge], seconds: float) -> list[Judge]:
+    """As many as fit into so much CPU time, in their order."""
+    chosen = []
+    for judge in judges:
+        if judge.seconds <= seconds:
+            seconds -= judge.seconds
+            chosen.append(judge)
+    return chosen
 
 
 # Forks

@@ -163,12 +163,12 @@ def test_a_table_without_a_reason_is_an_error(tmp_path):
 @pytest.mark.slow
 def test_the_tests_notice_a_small_sample(tmp_path):
     """One that `make mutants` also draws; it fails below the rate, or if an entry is wrong."""
-    command = [sys.executable, "-m", "mutants", "--sample", "24", "--nearest", "--least", "0.7"]
+    command = [sys.executable, "-m", "mutants", "--sample", "16", "--nearest", "--least", "0.7"]
     paths = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
     done = subprocess.run(
-        [*command, "--minutes", "10", "--kept", str(tmp_path)], cwd=ROOT, check=False,
+        [*command, "--minutes", "30", "--kept", str(tmp_path)], cwd=ROOT, check=False,
         capture_output=True, text=True, env={**os.environ, "PYTHONPATH": paths},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "24 of 24 mutants tried" in done.stdout
+    assert "16 of 16 mutants tried by the nearest tests alone" in done.stdout
     assert len(files()) > 100
