@@ -41,7 +41,7 @@ test-all: .venv-peers/$(STAMP).stamp
 
 # It goes on where it was interrupted; what is known is in build/mutants.
 MUTANTS = $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY)) \
-  $(if $(MINUTES),--minutes $(MINUTES)) $(if $(PAGE),--page $(PAGE))
+  $(if $(MINUTES),--minutes $(MINUTES)) $(if $(NEAREST),--nearest) $(if $(PAGE),--page $(PAGE))
 mutants: .venv/$(STAMP).stamp
 	PYTHONPATH=.:tests $(BIN)/python -m mutants $(MUTANTS)
 
