@@ -12,13 +12,14 @@ ADD_NVVM = -m pip install --quiet --editable ".[cu13]" || echo "numba-cuda canno
 STAMP := $(shell $(PYTHON) -c "import hashlib; print(hashlib.sha256(open('pyproject.toml', 'rb').read()).hexdigest()[:12])")
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all bench gpu gpu-plans cubins lint notebooks docs clean
+.PHONY: help demo test test-all mutants bench gpu gpu-plans cubins lint notebooks docs clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo      train a ResNet-18 on handwritten digits in 41 % of the memory it needs"
 	@echo "make test      the quick tests (under 6 minutes on 2 cores, compilation included)"
 	@echo "make test-all  every test, comparison with torch included where it can be installed"
+	@echo "make mutants   small mistakes in four rooms, and how many of them the tests notice; an hour"
 	@echo "make bench     benchmarks, against torch where it can be installed"
 	@echo "make gpu RUN=1  what only a GPU can show, in three runs of at most ten minutes; installs nothing"
 	@echo "make gpu REHEARSE=values  the same without a GPU, over a stub of its driver"
@@ -38,6 +39,12 @@ test: .venv/$(STAMP).stamp
 
 test-all: .venv-peers/$(STAMP).stamp
 	$(PEERS_BIN)/python -m pytest -n $(JOBS) --dist loadscope tests
+
+# It goes on where it was interrupted; what is known is in build/mutants.
+MUTANTS = $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY)) \
+  $(if $(MINUTES),--minutes $(MINUTES)) $(if $(NEAREST),--nearest) $(if $(PAGE),--page $(PAGE))
+mutants: .venv/$(STAMP).stamp
+	PYTHONPATH=.:tests $(BIN)/python -m mutants $(MUTANTS)
 
 bench: .venv-peers/$(STAMP).stamp
 	$(PEERS_BIN)/python -m benchmarks

@@ -59,6 +59,13 @@ def test_they_are_what_the_protocols_say():
     assert isinstance(MAKERS["va"](DryMemory(BUDGET)), RangedAllocator)
 
 
+def test_ranges_without_memory_lie_apart():
+    memory = DryMemory(BUDGET)
+    lows = [memory.reserve(512) for _ in range(3)]
+    assert memory.linear() == memory.linear_address
+    assert all(low + 512 < high for low, high in itertools.pairwise([*lows, memory.linear()]))
+
+
 @pytest.mark.parametrize("name", MAKERS)
 @given(operations=OPERATIONS)
 def test_blocks_are_disjoint_keep_their_bytes_and_the_books_balance(name, operations):

@@ -16,6 +16,7 @@ from ooctrain import nn
 from ooctrain.cli import main
 from ooctrain.errors import OoctrainError
 from ooctrain.rewrite.tile import tile
+from ooctrain.step.op import Window
 from ooctrain.step.trace import Trace
 
 
@@ -60,6 +61,32 @@ class Doubled(oc.Op):
 class Double(nn.Module):
     def forward(self, input):
         return Doubled()(input)
+
+
+@dataclass(frozen=True)
+class Joined(oc.Op):
+    """A user's operation over single pixels of two images."""
+
+    def shape(self, x, y):
+        return x
+
+    def forward(self, x, y):
+        return x + y
+
+    def backward(self, dy):
+        return dy, dy
+
+    def window(self):
+        return Window(), Window()
+
+
+class Joining(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = conv(channels=2)
+
+    def forward(self, input):
+        return Joined()(self.conv(input), input)
 
 
 class Forked(nn.Module):
@@ -111,6 +138,11 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "a chain that forks": (
         lambda: tile(forked(), (2, 2), "conv", "add"),
         "'conv.fwd' does not lead straight to",
+    ),
+    "an operation that reads two images": (
+        lambda: tile(oc.trace(Joining(), (1, 2, 9, 9), "mse", None, threads=1), (2, 2),
+                     "conv", "joined"),
+        "it reads more than one image",
     ),
     "an operation without a rule": (lambda: of(conv(), Double()), "'1.fwd' cannot run in bands"),
     "parts of a batch": (

@@ -354,6 +354,7 @@ def test_a_fork_touches_nothing_of_its_parents(monkeypatch):
                 refused()
             assert caught.value.code == "OOC-163"
         trainer.close()
+        assert trainer._residence.open is None  # the session is the parent's
         stay.close()
     assert not stay.closed
     stay.close()

@@ -22,7 +22,9 @@ from ooctrain.sched.bounds.lp import fluid_bound
 from ooctrain.sched.budget import resolve_budget, trace_minimum_bytes
 from ooctrain.sched.planners.belady import Belady
 from ooctrain.sched.planners.dynprog.dynprog_search import (
+    SlotChain,
     States,
+    _idle_between,
     _steps,
     idle_us,
     in_slots,
@@ -704,3 +706,10 @@ def traced(model: str, shape: tuple[int, ...]) -> Trace:
         model, in_channels=shape[1], stem="imagenet" if shape[2] > 64 else "cifar"
     )
     return apply_rewrites(oc.trace(network, shape), ("fuse", "share_storage"))
+
+
+@pytest.mark.parametrize(("duplex", "idle_us"), [(False, 7), (True, 4)])
+def test_dynprog_waits_for_one_slot_that_is_due_each_way(duplex, idle_us):
+    """Equation (9) of paper 002, from one slot on: 3 us to send it and 4 us to fetch one."""
+    chain = SlotChain((1,), (1, 1), (0,), (0,), (9.0,), (9.0,), 9, 1 / 3, 1 / 4, duplex)
+    assert _idle_between(chain, (0, 1, 1)) == pytest.approx(idle_us)

@@ -1,0 +1,92 @@
+"""`make mutants`: tries a sample of mutants, and prints how many the tests notice, by room.
+
+A run goes on where it was interrupted: `build/mutants` keeps what is known, by content. `--page`
+writes the result below the last heading of a page. Read next: `operators.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from mutants import report
+from mutants.court import KILLED, Court, Verdict
+from mutants.nearby import collected
+from mutants.operators import ROOT, Mutant, files, mutants_of, sample
+
+RESULT = "## The result\n"
+
+
+def main() -> int:
+    given = options().parse_args()
+    os.chdir(ROOT)
+    drawn = drawn_from(given.only, given.sample, given.seed)
+    reasons = report.equivalents()
+    wrong = [f"no longer there: {key}" for key in report.outdated(reasons)]
+    verdicts = try_all(drawn, given)
+    found = report.wrongly_equivalent(verdicts, reasons)
+    wrong += [f"not equivalent, {v.by} notices it: {v.mutant.key}" for v in found]
+    judged = "the nearest tests alone" if given.nearest else "the tests of their rooms"
+    text = (
+        f"{len(verdicts)} of {len(drawn)} mutants tried by {judged}, seed {given.seed}.\n\n"
+        f"{report.table_of(verdicts, reasons)}\n"
+        f"```diff\n{report.survivors_of(verdicts, reasons)}```\n"
+    )
+    print(text, *wrong, sep="\n")
+    if given.page:
+        before, _, _ = given.page.read_text(encoding="utf-8").partition(RESULT)
+        given.page.write_text(f"{before}{RESULT}\n{text}", encoding="utf-8")
+    low = report.rate_of(verdicts, reasons) < given.least
+    return int(bool(wrong) or low)
+
+
+def options() -> argparse.ArgumentParser:
+    """What the command understands."""
+    parser = argparse.ArgumentParser(prog="make mutants", description=__doc__)
+    parser.add_argument("--sample", type=int, default=300, help="how many mutants")
+    parser.add_argument("--seed", default="1", help="another one draws other mutants")
+    parser.add_argument("--only", default="", help="of files whose path contains this")
+    parser.add_argument("--minutes", type=float, default=60, help="begin none after so long")
+    parser.add_argument("--seconds", type=float, default=12, help="CPU time of a mutant's tests")
+    parser.add_argument("--nearest", action="store_true", help="tests that import the file alone")
+    parser.add_argument("--least", type=float, default=0.0, help="rate below which it fails")
+    parser.add_argument("--kept", type=Path, default=ROOT / "build" / "mutants")
+    parser.add_argument("--page", type=Path, help="a page of the documentation for the result")
+    return parser
+
+
+def drawn_from(part: str, count: int, seed: str) -> list[Mutant]:
+    """The sample, from all files whose path contains `part`."""
+    chosen = [file for file in files() if part in file]
+    return sample([mutant for file in chosen for mutant in mutants_of(file)], count, seed)
+
+
+def try_all(drawn: list[Mutant], given: argparse.Namespace) -> list[Verdict]:
+    """What pytest, with the court in it, finds of each."""
+    until = time.monotonic() + 60 * given.minutes
+    court = Court(drawn, given.kept, given.seconds, until, tell, 1 if given.nearest else 2)
+    os.environ["CI"] = "1"  # the same examples in each run
+    tests = list(collected(drawn, given.nearest))
+    with tempfile.TemporaryDirectory() as folder:
+        ended = pytest.main(
+            ["-q", "-s", "-p", "no:xdist", "-p", "no:cacheprovider", "-m", "not slow",
+             "--basetemp", folder, *(tests or ["tests/mutants"])], [court],
+        )  # fmt: skip
+    assert ended in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED), ended
+    return list(court.verdicts.values())
+
+
+def tell(verdict: Verdict) -> None:
+    """A line of a verdict, as soon as it is there."""
+    mutant = verdict.mutant
+    by = f"by {verdict.by}" if verdict.outcome == KILLED else f"by none of {verdict.tests}"
+    print(f"{verdict.outcome:9} {verdict.seconds:5.1f} s {mutant.file}:{mutant.line} {by}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""Which test files judge a file: those that import it, then those that import its room.
+
+What a test imports is read in its text, so nothing has to run. Only files that import one of the
+mutated rooms judge. Read next: `court.py`.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from functools import cache
+
+from mutants.operators import ROOMS, ROOT, Mutant, parsed
+
+
+def near_files(file: str) -> list[list[str]]:
+    """Test files that import a module, or its folder if none does; then the others that import any
+    of its room.
+    """
+    module = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    room = ".".join(module.split(".")[:2])
+    known = {path: imported_by(path) for path in judging_files()}
+    near = [path for path, names in known.items() if module in names]
+    if not near:
+        folder = module.rpartition(".")[0]
+        near = [path for path in known if any(n.startswith(folder) for n in known[path])]
+    of_room = [path for path in known if any(name.startswith(room) for name in known[path])]
+    return [near, [path for path in of_room if path not in near]]
+
+
+@cache
+def judging_files() -> tuple[str, ...]:
+    """Laws and tests by hand; neither planted bugs, whose tests ask whether a law bites, nor pages,
+    nor what runs in processes of its own.
+    """
+    found = sorted(
+        path for room in ("unit", "properties", "errata")
+        for path in (ROOT / "tests" / room).glob("test_*.py")
+    )  # fmt: skip
+    apart = ("test_cli", "test_cuda", "test_gpu", "test_kernels", "test_grade", "test_cage",
+             "test_api", "test_reproduce", "test_calibrate", "test_foreign", "test_compare",
+             "test_notebook", "test_course", "test_report", "test_page")  # fmt: skip
+    names = [path.relative_to(ROOT).as_posix() for path in found if not path.stem.startswith(apart)]
+    return tuple(name for name in names if imported_by(name))
+
+
+@cache
+def imported_by(file: str) -> frozenset[str]:
+    """Modules of the mutated rooms that a test file imports, and those of their names."""
+    rooms = tuple(f"ooctrain.{room}" for room in ROOMS)
+    found: set[str] = set()
+    for node in ast.walk(parsed(file)):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+    return frozenset(name for name in found if name.startswith(rooms))
+
+
+def collected(mutants: Sequence[Mutant], nearest: bool = False) -> Iterator[str]:
+    """Test files that pytest has to know for some mutants.
+
+    Args:
+        nearest: only those that import a mutant's own module.
+    """
+    wanted = {
+        path for mutant in mutants for stage in near_files(mutant.file)[: 1 if nearest else 2]
+        for path in stage
+    }  # fmt: skip
+    yield from sorted(wanted)

@@ -1,0 +1,130 @@
+"""A changed file takes the place of the loaded one, function by function.
+
+Whoever has imported a function keeps it; only its code object is exchanged, in all copies of it
+that live: methods, wrapped functions, closures. So nothing is imported again and no file is
+written. The same way counts which blocks a test reaches: a file with a probe at the head of each
+block is planted. What Numba has compiled is planted in the Python function, which takes the
+compiled one's place first. Read next: `court.py`.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import gc
+import sys
+from collections.abc import Iterator
+from types import CodeType, FunctionType
+
+from mutants.operators import (
+    BLOCKS,
+    ROOT,
+    Mutant,
+    changes_in,
+    first_line,
+    functions_in,
+    is_compiled,
+    parsed,
+)
+
+PROBE = "__reached__"
+
+
+def plant(mutant: Mutant) -> None:
+    """Puts a mutant in the place of its function, in this process."""
+    tree = parsed(mutant.file)
+    change, site = next(
+        found for number, found in enumerate(changes_in(tree)) if number == mutant.number
+    )
+    setattr(change.node, change.field, change.value)
+    ast.fix_missing_locations(tree)
+    if is_compiled(site.function):
+        interpret()
+    replaced = [f for f in exchange({mutant.file: tree}) if f.__qualname__ == mutant.place]
+    assert replaced, f"{mutant.file}:{mutant.line}: nobody has loaded {mutant.place}"
+    if site.statement is site.function:
+        for function in replaced:
+            _give_defaults(function, site.function.args)
+
+
+def plant_probes(files: list[str]) -> set[str]:
+    """Makes every block of the files, but of compiled functions, note that it runs.
+
+    Returns:
+        the set that "file:line" of each block enters, now and later.
+    """
+    reached: set[str] = set()
+    setattr(builtins, PROBE, reached.add)
+    trees = {file: parsed(file) for file in files}
+    for file, tree in trees.items():
+        for _, function in functions_in(tree.body):
+            if not is_compiled(function):
+                _add_probes(function, file)
+    exchange(trees)
+    return reached
+
+
+def _add_probes(function: ast.AST, file: str) -> None:
+    for node in list(ast.walk(function)):
+        for field in BLOCKS:
+            block = getattr(node, field, None)
+            if isinstance(block, list) and block and not isinstance(node, ast.ClassDef):
+                line = first_line(block)
+                block.insert(0, _probe(f"{file}:{line}", line))
+
+
+def _probe(name: str, line: int) -> ast.stmt:
+    (probe,) = ast.parse(f"{PROBE}({name!r})").body
+    return ast.increment_lineno(probe, line - 1)
+
+
+def exchange(trees: dict[str, ast.Module]) -> list[FunctionType]:
+    """Gives the loaded functions of files the code that other trees of them have."""
+    new: dict[tuple[str, str, int], list[CodeType]] = {}
+    for file, tree in trees.items():
+        for code in _codes_in(compile(tree, str(ROOT / file), "exec")):
+            new.setdefault(_name_of(code), []).append(code)
+    replaced = []
+    for function in gc.get_objects():
+        if type(function) is FunctionType:
+            codes = new.get(_name_of(function.__code__), [])
+            # Two lambdas in a line are not told apart, and left as they are.
+            if len(codes) == 1 and len(codes[0].co_freevars) == len(function.__code__.co_freevars):
+                function.__code__ = codes[0]
+                replaced.append(function)
+    return replaced
+
+
+def _name_of(code: CodeType) -> tuple[str, str, int]:
+    return code.co_filename, code.co_qualname, code.co_firstlineno
+
+
+def _codes_in(code: CodeType) -> Iterator[CodeType]:
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield constant
+            yield from _codes_in(constant)
+
+
+def _give_defaults(function: FunctionType, arguments: ast.arguments) -> None:
+    """New default values, where they are constants."""
+    if function.__defaults__:
+        function.__defaults__ = tuple(
+            node.value if isinstance(node, ast.Constant) else value
+            for node, value in zip(arguments.defaults, function.__defaults__, strict=True)
+        )
+    for argument, node in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        if isinstance(node, ast.Constant) and function.__kwdefaults__:
+            function.__kwdefaults__[argument.arg] = node.value
+
+
+def interpret() -> None:
+    """Puts Python functions in the place of those that Numba would compile."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("ooctrain."):
+            for own, value in list(vars(module).items()):
+                python = getattr(value, "py_func", None)
+                if python is not None and getattr(python, "__module__", "").startswith(
+                    ("ooctrain.sched.", "ooctrain.alloc.")
+                ):
+                    setattr(module, own, python)

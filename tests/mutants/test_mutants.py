@@ -1,0 +1,174 @@
+"""The mutants are those that they say they are, the court is fair, and the tests notice mutants.
+
+`make mutants` tries 300 mutants; here is a small sample of them, which `make test-all` judges by
+the tests nearest to each. Read next: `__main__.py`.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from mutants import operators, planted, report
+from mutants.court import KILLED, SURVIVED, Verdict
+from mutants.nearby import near_files
+from mutants.operators import Mutant, changes_in, files, mutants_of, sample, texts
+
+from ooctrain.alloc import holes
+
+ROOT = Path(__file__).resolve().parents[2]
+FILE = "ooctrain/alloc/holes.py"
+
+#: {a function's body: what may stand there instead}
+ALL = {
+    "return a < b": {"return None", "return a <= b"},
+    "x = a + b * 2": {"x = a - b * 2", "x = a + b // 2", "x = a + b * 3", "x = a + b * 1"},
+    "x = a and not b": {"x = a or not b"},
+    "x = a if b else c": {"x = a if not b else c"},
+    "x = [i for i in a if i]": {"x = [i for i in a if not i]"},
+    "x = min(a, b)": {"x = max(a, b)"},
+    "x = f(a, b)": {"x = f(b, a)"},
+    "f(a, a)": {"pass"},
+    "x += a": {"pass", "x -= a"},
+    "a.b = c": {"pass"},
+    "raise ValueError(f'{a + 1}')": {"pass"},
+    "while not a: f()": {"while a:", "pass"},
+    "for i in range(a): continue": {
+        "for i in range(a + 1):", "for i in range(a - 1):", "pass",
+    },
+    "x = range(a, b)": {"x = range(a, b + 1)", "x = range(a, b - 1)"},
+    "return True": {"return False"},
+    "x = f'{a + 1}' + 'b'": set(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("body", ALL)
+def test_each_operator_makes_just_its_mistakes(body):
+    tree = ast.parse(f"def f(a, b, c):\n    {body}\n")
+    before = ast.dump(tree)
+    made = [texts(change, site.statement)[1] for change, site in changes_in(tree)]
+    assert sorted(made) == sorted(ALL[body])
+    assert ast.dump(tree) == before  # looking changes nothing
+
+
+def test_default_values_are_changed_and_annotations_and_fields_are_not():
+    text = (
+        "N = 1\n"
+        "class A:\n"
+        "    size: int = 2\n"
+        "    def f(self, a: Literal[3], b: int = 4, *, c=False) -> 'x':\n"
+        "        'a + b'\n"
+        "        y: tuple[5] = ()\n"
+    )
+    found = [texts(*pair)[1] for pair in _with_statements(text)]
+    assert found == [
+        "def f(self, a: Literal[3], b: int=5, *, c=False) -> 'x':",
+        "def f(self, a: Literal[3], b: int=3, *, c=False) -> 'x':",
+        "def f(self, a: Literal[3], b: int=4, *, c=True) -> 'x':",
+    ]
+
+
+def _with_statements(text):
+    return [(change, site.statement) for change, site in changes_in(ast.parse(text))]
+
+
+def test_mutants_have_names_of_their_own_and_a_sample_is_the_same_each_time():
+    mutants = mutants_of(FILE)
+    assert len({mutant.key for mutant in mutants}) == len(mutants)
+    drawn = sample(mutants, 5, "1")
+    assert drawn == sample(mutants[::-1], 5, "1")
+    assert drawn != sample(mutants, 5, "2")
+    # Without one of the others the same ones are drawn.
+    assert drawn == sample([m for m in mutants if m != sample(mutants, 6, "1")[-1]], 5, "1")
+
+
+def test_a_mutant_takes_the_place_of_a_function_whoever_holds_it():
+    """And the real file, planted again, takes the mutant's."""
+    held = holes.Holes().add
+    mutants = mutants_of(FILE, {"Holes.add"})
+    (mutant,) = [m for m in mutants if m.before.startswith("insort(") and m.after == "pass"]
+    try:
+        planted.plant(mutant)
+        held(0, 1)
+        assert held.__self__.by_size == []
+    finally:
+        planted.exchange({FILE: operators.parsed(FILE)})
+    held(1, 1)
+    assert held.__self__.by_size == [(1, 1)]
+
+
+def test_probes_tell_which_blocks_run():
+    text = (ROOT / FILE).read_text(encoding="utf-8").splitlines()
+    (line,) = [n for n, this in enumerate(text, 1) if this.strip() == "hi += self.drop(hi)"]
+    known, piece = holes.Holes(), f"{FILE}:{line}"
+    known.add(4, 4)
+    try:
+        reached = planted.plant_probes([FILE])
+        assert known.joined(10, 12) == (10, 12)
+        assert reached
+        assert piece not in reached
+        assert known.joined(0, 4) == (0, 8)
+        assert piece in reached
+    finally:
+        planted.exchange({FILE: operators.parsed(FILE)})
+
+
+@pytest.mark.slow  # it reads all tests
+def test_the_nearest_tests_import_the_file_and_all_of_them_its_room():
+    near, others = near_files("ooctrain/alloc/best_fit_caching.py")
+    assert "tests/unit/test_caching_allocators.py" in near
+    assert "tests/properties/test_allocators.py" in [*near, *others]
+    assert not set(near) & set(others)
+
+
+def test_every_entry_of_the_table_of_equivalents_applies():
+    assert report.outdated(report.equivalents()) == []
+
+
+def a_verdict(outcome: str, **changed: str) -> Verdict:
+    of = {"file": FILE, "place": "f", "before": "a", "after": "b", **changed}
+    mutant = Mutant(
+        line=1, operator="", which=0, number=0, block=1, source="", compiled=False, **of
+    )
+    return Verdict(mutant, outcome, "a test" if outcome == KILLED else "", 1, 0.0)
+
+
+def test_the_rate_is_that_of_mutants_that_are_not_equivalent():
+    verdicts = [a_verdict(KILLED), a_verdict(SURVIVED, after="c"), a_verdict(SURVIVED, after="d")]
+    assert report.rate_of(verdicts, {}) == pytest.approx(1 / 3)
+    reasons = {verdicts[1].mutant.key: "as fast"}
+    assert report.rate_of(verdicts, reasons) == pytest.approx(1 / 2)
+    assert "| `alloc/` | 3 | 1 | 1 | 1 | 50.0 % |" in report.table_of(verdicts, reasons)
+    assert "equivalent: as fast" in report.survivors_of(verdicts, reasons)
+
+
+def test_an_entry_that_does_not_apply_or_that_a_test_refutes_is_an_error():
+    killed = a_verdict(KILLED)
+    reasons = {killed.mutant.key: "nobody looks"}
+    assert report.wrongly_equivalent([killed], reasons) == [killed]
+    assert report.outdated(reasons) == [killed.mutant.key]
+
+
+def test_a_table_without_a_reason_is_an_error(tmp_path):
+    table = tmp_path / "equivalent.csv"
+    table.write_text(f"{','.join(report.COLUMNS)}\n{FILE},f,a,b,0, \n", encoding="utf-8")
+    with pytest.raises(AssertionError, match="without a reason"):
+        report.equivalents(table)
+
+
+@pytest.mark.slow
+def test_the_tests_notice_a_small_sample(tmp_path):
+    """One that `make mutants` also draws; it fails below the rate, or if an entry is wrong."""
+    command = [sys.executable, "-m", "mutants", "--sample", "16", "--nearest", "--least", "0.7"]
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    done = subprocess.run(
+        [*command, "--minutes", "30", "--kept", str(tmp_path)], cwd=ROOT, check=False,
+        capture_output=True, text=True, env={**os.environ, "PYTHONPATH": paths},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "16 of 16 mutants tried by the nearest tests alone" in done.stdout
+    assert len(files()) > 100
