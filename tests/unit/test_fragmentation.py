@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ooctrain.alloc.registry import choose_allocator
+from ooctrain.alloc.registry import choose_allocator, choose_dry
 from ooctrain.api import step_trace
 from ooctrain.cli import main
+from ooctrain.errors import OutOfDeviceMemory
+from ooctrain.execution.placement import reserved_within
 from ooctrain.experiments.paper_000 import chunks, fragmentation
 from ooctrain.experiments.paper_000.chunks import most_live, replay_chunks, time_chunks
 from ooctrain.experiments.paper_000.fragmentation import (
@@ -56,12 +58,25 @@ def test_what_is_promised_is_kept_and_one_step_more_is_not(bench):
 
 
 def test_what_cannot_be_trained_has_no_budget(bench):
-    (row,) = largest_budget("resnet18", 64, NAMES[:1], bench.minimum_bytes - 1, bench)
-    assert row == LargestBudget(
-        "resnet18", 64, NAMES[0], None, None, None, bench.minimum_bytes, None
-    )
+    least = bench.minimum_bytes(choose_dry(NAMES[0], PHYSICAL))
+    (row,) = largest_budget("resnet18", 64, NAMES[:1], least - 1, bench)
+    assert row == LargestBudget("resnet18", 64, NAMES[0], None, None, None, least, None)
     assert row.ratio is None
     assert row.images_per_s is None
+
+
+def test_plans_are_made_in_the_allocators_granule(bench):
+    """What the allocator rounds, the planner has counted: with virtual addressing nothing is lost.
+
+    Planned in bytes, the same memory and chunks of 4 MiB would not do.
+    """
+    names = ("va-paper:chunk=4MiB", "va-nnabla:chunk=4MiB")
+    for row, name in zip(largest_budget("resnet18", 64, names, GIB, bench), names, strict=True):
+        assert row.peak_bytes == row.reserved_bytes
+        assert GIB - 32 * MIB < row.reserved_bytes <= GIB
+        choice, in_bytes = choose_dry(name, GIB), bench.plan(row.budget_bytes)
+        with pytest.raises(OutOfDeviceMemory):
+            reserved_within(in_bytes.schedule, in_bytes.trace, choice, GIB)
 
 
 def test_virtual_addressing_trains_the_larger_batch():

@@ -15,9 +15,16 @@ from hypothesis import strategies as st
 
 from ooctrain.api import step_trace
 from ooctrain.cli import main
-from ooctrain.experiments.paper_000 import architectures, table1
+from ooctrain.experiments.paper_000 import architectures, fitted, table1
 from ooctrain.experiments.paper_000.architectures import Largest
-from ooctrain.experiments.paper_000.table1 import BASELINE, METHODS, OURS, batch_cells, method_named
+from ooctrain.experiments.paper_000.table1 import (
+    BASELINE,
+    METHODS,
+    OURS,
+    SCHEDULE_VA,
+    batch_cells,
+    method_named,
+)
 from ooctrain.experiments.paper_001 import hybrid, hybrid_printed
 from ooctrain.experiments.paper_001.hybrid_printed import Tuned
 from ooctrain.experiments.paper_002 import offload_ratios
@@ -43,7 +50,9 @@ def documented(command: str) -> set[str]:
 @pytest.fixture(scope="module")
 def cells():
     """A batch that fits in-core, and one that is several times too large."""
-    return [cell for batch in (16, 56) for cell in batch_cells((MODEL, batch, PHYSICAL))]
+    return [
+        cell for batch in (16, 56) for cell in table1.cells_of(MODEL, batch, PHYSICAL, METHODS)
+    ]
 
 
 def test_the_printed_shares_are_those_of_the_papers_text():
@@ -81,10 +90,30 @@ def test_swapping_trains_what_does_not_fit_and_loses_speed(cells):
 
 @pytest.mark.slow
 def test_what_does_not_fit_has_no_speed():
-    for cell in batch_cells((MODEL, 56, 64 * MIB)):
+    found = batch_cells((MODEL, 56, 64 * MIB))
+    for cell in found:
         assert cell.images_per_s is None
         assert cell.budget_bytes is None
-    assert table1.in_core_images_per_s(batch_cells((MODEL, 56, 64 * MIB))) is None
+    assert table1.in_core_images_per_s(found) is None
+
+
+@pytest.mark.slow
+def test_fitted_machines_train_in_core_what_the_paper_did_and_no_list_beats_the_bound():
+    wheres = fitted.machines()
+    for where in wheres[1:]:
+        (cell, *_) = table1.cells_of("resnet50", 190, 16 * GIB, METHODS[:1], [where])
+        assert cell.images_per_s == pytest.approx(581, rel=1e-4)
+    assert [where.link_bytes_per_us for where in wheres[1:]] == [50e3, 100e3]
+    found = [cell for cell in batch_cells((MODEL, 56, PHYSICAL)) if cell.method != OURS]
+    bounds = {b.machine: b.images_per_s for b in table1.offload_bounds((MODEL, 56, PHYSICAL))}
+    assert set(bounds) == {cell.machine for cell in found} == {where.name for where in wheres}
+    for cell in found:
+        assert cell.images_per_s is None or cell.images_per_s <= bounds[cell.machine] * (1 + 1e-5)
+    slow, fast = (
+        [cell.images_per_s for cell in found if (cell.machine, cell.method) == (name, SCHEDULE_VA)]
+        for name in ("fitted, 50 GB/s", "fitted, 100 GB/s")
+    )
+    assert slow < fast
 
 
 def reproduced(name: str, tmp_path: Path, capsys, *options: str) -> tuple[str, dict]:
@@ -108,7 +137,8 @@ def test_table1_prints_draws_and_writes(monkeypatch, tmp_path, capsys):
     for words in ("Images per second", "in-core speed", "schedule"):
         assert words in shown
     assert set(found["cells"][0]) <= documented("table1")
-    assert len(found["cells"]) == 2 * len(METHODS)
+    assert set(found["bounds"][0]) <= documented("table1")
+    assert len(found["cells"]) == 2 * (3 * len(METHODS) - 2)  # auto on the first machine alone
 
 
 @pytest.fixture(scope="module")
@@ -313,12 +343,14 @@ def test_sft_prints_draws_and_writes(tmp_path, capsys):
 
 
 def test_batches_are_those_at_which_a_method_ends():
-    found = [Largest("m", name, batch) for name, batch in (("a", 4), ("b", 16), ("c", 24))]
+    batches = {"baseline": 4, "schedule": 16, "schedule + VA": 24, "va-nnabla": 24, "va": 32}
+    found = [Largest("m", name, batch) for name, batch in batches.items()]
     assert architectures.batches_of(found) == [2, 4, 8, 16, 24]
-    assert architectures.factors(found) == {"b": 4.0, "c": 1.5}
+    times = {"schedule": 4.0, "schedule + VA": 1.5, "va-nnabla": 1.5, "va": 2.0}
+    assert architectures.factors(found) == times
     none = [replace(row, batch=0) for row in found]
     assert architectures.batches_of(none) == []
-    assert architectures.factors(none) == {"b": None, "c": None}
+    assert architectures.factors(none) == dict.fromkeys(times)
 
 
 def test_the_printed_batches_of_the_architectures_are_those_of_the_papers_text():
@@ -336,8 +368,8 @@ def test_architectures_prints_draws_and_writes(monkeypatch, tmp_path, capsys):
     network = replace(architectures.NETWORKS[1], model="vgg11", batch_step=16)
     monkeypatch.setattr(architectures, "QUICK_NETWORKS", (network,))
     _, found = reproduced("architectures", tmp_path, capsys, "--physical", "3GiB")
-    in_core, schedule, va = (row["batch"] for row in found["largest_batches"])
-    assert 0 < in_core <= schedule <= va
+    in_core, schedule, va, code, ours = (row["batch"] for row in found["largest_batches"])
+    assert 0 < in_core <= schedule <= va == code <= ours
     speed = {(cell["method"], cell["batch"]): cell["images_per_s"] for cell in found["cells"]}
     assert speed["baseline", in_core] is not None
     assert speed["schedule + VA", va] is not None

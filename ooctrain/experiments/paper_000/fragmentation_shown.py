@@ -19,6 +19,7 @@ from ooctrain.experiments.paper_000 import chunks as chunk_sizes
 from ooctrain.experiments.paper_000 import fragmentation as experiment
 from ooctrain.experiments.paper_000.chunks import ChunkCost
 from ooctrain.experiments.paper_000.fragmentation import (
+    BASELINE_ALLOCATOR,
     PAPER_LARGEST_BATCH,
     LargestBatch,
     LargestBudget,
@@ -116,9 +117,10 @@ def budget_table(rows: Sequence[LargestBudget], *, header: bool = True) -> Table
 def batch_table(rows: Sequence[LargestBatch]) -> Table:
     """The largest batch of each model and allocator, beside the paper's."""
     table = plain_table(
-        "model", "allocator", "largest batch", "of best-fit's", "paper", left=("model", "allocator")
-    )
-    base = {row.model: row.batch for row in rows if row.allocator == "best-fit"}
+        "model", "allocator", "largest batch", "of the baseline's", "paper",
+        left=("model", "allocator"),
+    )  # fmt: skip
+    base = {row.model: row.batch for row in rows if row.allocator == BASELINE_ALLOCATOR}
     for row in rows:
         paper = PAPER_LARGEST_BATCH.get(row.allocator) if row.model == "resnet50" else None
         share = row.batch / base[row.model] if base.get(row.model) else None
