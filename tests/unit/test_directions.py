@@ -226,7 +226,7 @@ def fills_and_is_no_slower(rows: Sequence[MethodCell]) -> bool:
 
 def plans_in(memory: str, network: hybrid.TunedNetwork, size: int) -> dict[str, float | None]:
     """{method: megapixels per second}."""
-    found = [cell for cell in hybrid.cells((network, size)) if cell.memory == memory]
+    found = [cell for cell in hybrid.cells((network, size, None)) if cell.memory == memory]
     return {cell.method: cell.megapixels_per_s for cell in found}
 
 
@@ -252,7 +252,7 @@ def test_the_printed_list_gains_more_over_swapping_than_the_lists_chosen_here():
 @slow
 @pytest.mark.parametrize("network", [RESNET50, DEEPLAB], ids=lambda network: network.model)
 def test_recomputation_alone_costs_less_than_in_print(network):
-    cells = hybrid.cells((network, network.sizes_of_fit[0]))
+    cells = hybrid.cells((network, network.sizes_of_fit[0], None))
     lost = hybrid.recompute_overhead(cells, network, hybrid.DEVICE)
     assert 0 < lost < network.recompute_overhead
 
@@ -277,7 +277,7 @@ def test_more_printed_settings_fit_once_levels_are_scaled():
     fits = {
         scaled: sum(
             row.megapixels_per_s is not None
-            for row in hybrid.replays((RESNET50, 5500))
+            for row in hybrid.replays((RESNET50, 5500, None))
             if row.memory == hybrid.DEVICE and row.scaled is scaled
         )
         for scaled in (False, True)

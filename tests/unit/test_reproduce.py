@@ -50,9 +50,7 @@ def documented(command: str) -> set[str]:
 @pytest.fixture(scope="module")
 def cells():
     """A batch that fits in-core, and one that is several times too large."""
-    return [
-        cell for batch in (16, 56) for cell in table1.cells_of(MODEL, batch, PHYSICAL, METHODS)
-    ]
+    return [cell for batch in (16, 56) for cell in table1.cells_of(MODEL, batch, PHYSICAL, METHODS)]
 
 
 def test_the_printed_shares_are_those_of_the_papers_text():
@@ -390,14 +388,14 @@ def test_the_printed_tables_of_paper_001_have_the_figures_of_its_text():
 
 SMALL = replace(
     hybrid_printed.RESNET50, model="resnet18", batch=64, image_sizes=(128, 192), levels=200,
-    sizes_of_fit=(128, 160), swap={192: Tuned(100, 5, 200)}, hybrid={192: Tuned(100, 5, 200, (2,))},
+    sizes_of_fit=(128, 160), sizes_of_knee=(160, 192), swap={192: Tuned(100, 5, 200)}, hybrid={192: Tuned(100, 5, 200, (2,))},
 )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def images():
     """A network at an image that fits, and at one of twice as many pixels."""
-    return [cell for size in SMALL.image_sizes for cell in hybrid.cells((SMALL, size))]
+    return [cell for size in SMALL.image_sizes for cell in hybrid.cells((SMALL, size, None))]
 
 
 @pytest.mark.slow
@@ -424,8 +422,22 @@ def test_recomputation_costs_time_and_swapping_copies(images):
     assert size in SMALL.image_sizes
 
 
+@pytest.mark.slow
+def test_on_the_fitted_link_swapping_begins_to_lose_between_the_sizes_of_the_knee():
+    link = hybrid.fitted_link(SMALL)
+    assert 0 < link < hybrid.MACHINE.link_bytes_per_us
+    speeds = {}
+    for where in (None, link, link / 2):
+        for cell in hybrid.cells((SMALL, 176, where)):
+            if cell.method == hybrid.SWAP:
+                speeds[cell.memory, cell.link_bytes_per_us] = cell.megapixels_per_s
+    flat = speeds[hybrid.FITTED, hybrid.MACHINE.link_bytes_per_us]
+    assert speeds[hybrid.FITTED_LINK, link] == pytest.approx(hybrid.FLAT * flat, rel=1e-3)
+    assert speeds[hybrid.FITTED_LINK, link / 2] < 0.9 * flat
+
+
 def test_printed_levels_are_used_as_given_and_scaled():
-    given, scaled = [r for r in hybrid.replays((SMALL, 192)) if r.memory == hybrid.FITTED][:2]
+    given, scaled = [r for r in hybrid.replays((SMALL, 192, None)) if r.memory == hybrid.FITTED][:2]
     assert given.used == given.printed == SMALL.swap[192]
     assert scaled.printed == SMALL.swap[192]
     height = LevelGraph(step_trace("resnet18", 64, 192)).height

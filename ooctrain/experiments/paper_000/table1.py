@@ -224,9 +224,7 @@ def _placed(bench: Bench, method: Method, batch: int, physical_bytes: int) -> _F
     return _Found(row.budget_bytes, row.reserved_bytes, plan)
 
 
-def _as_trained(
-    step: Trace, method: Method, physical_bytes: int, where: Machine
-) -> _Found | None:
+def _as_trained(step: Trace, method: Method, physical_bytes: int, where: Machine) -> _Found | None:
     """Planned as `ooctrain train` does.
 
     The ledger counts in chunks, and small parameters lie in a region of their own.

@@ -92,9 +92,7 @@ def table1_figure(cells: Sequence[MethodCell]) -> str:
         (f"Computed here: speed kept, simulated, {where}", _kept_curves(rows))
         for where, rows in _by_machine(cells).items()
     ]
-    pictures.append(
-        ("Paper 000, table 1: speed kept (LMS on a P100, the others on a V100)", paper)
-    )
+    pictures.append(("Paper 000, table 1: speed kept (LMS on a P100, the others on a V100)", paper))
     # The line at 100 % gives all pictures the same axis; first, it gives all the same colours.
     whole = Curve("in-core", [(batch, 100.0) for batch in batches], dashed=True)
     return stacked_svg(
