@@ -17,7 +17,12 @@ from ooctrain.cli import main
 from ooctrain.errors import OutOfDeviceMemory
 from ooctrain.execution.placement import reserved_within
 from ooctrain.experiments.paper_000 import chunks, fragmentation
-from ooctrain.experiments.paper_000.chunks import most_live, replay_chunks, time_chunks
+from ooctrain.experiments.paper_000.chunks import (
+    chunk_trades,
+    most_live,
+    replay_chunks,
+    time_chunks,
+)
 from ooctrain.experiments.paper_000.fragmentation import (
     STEPS,
     Bench,
@@ -96,6 +101,18 @@ def test_rounding_wastes_less_than_equation_2_allows_and_nothing_is_mapped_later
     assert wasted[0] < wasted[-1]
 
 
+def test_larger_chunks_hold_fewer_variables_and_waste_more_of_the_memory():
+    """Equation 2, for lists that were planned in their chunks."""
+    small, large = chunk_trades((64,), (64 * KIB, 4 * MIB), "resnet18", 900 * MIB)
+    for trade in (small, large):
+        assert 0 <= trade.wasted_bytes < trade.live_blocks * trade.chunk_bytes
+        assert trade.maps > 0
+    assert small.live_blocks > large.live_blocks
+    assert small.wasted_bytes < large.wasted_bytes
+    assert small.maps > large.maps
+    assert small.images_per_s > large.images_per_s
+
+
 def test_the_most_live_blocks_are_counted():
     from ooctrain.alloc import Request
 
@@ -109,6 +126,8 @@ def small(monkeypatch):
     monkeypatch.setattr(fragmentation, "QUICK_BATCHES", {"resnet18": (16, 64)})
     monkeypatch.setattr(fragmentation, "BATCH_STEP", 64)
     monkeypatch.setattr(chunks, "QUICK_CHUNKS", (64 * KIB, MIB))
+    monkeypatch.setattr(chunks, "QUICK_TRADED", (64 * KIB, MIB))
+    monkeypatch.setattr(chunks, "QUICK_TRADED_BATCHES", (16,))
     for name, value in {
         "MODEL": "resnet18", "BATCH": 16, "BUDGET_BYTES": 400 * MIB, "DEVICE_MODEL": "lenet",
         "DEVICE_BATCH": 8, "DEVICE_BUDGET": "2MiB",
@@ -136,7 +155,7 @@ def test_the_command_prints_draws_and_writes(small, tmp_path, capsys):
     section = text.split("## `ooctrain reproduce fragmentation --json`")[1].split("\n## ")[0]
     documented = set(re.findall(r"`(\w+)`", section)) | {"model", "allocator", "batch"}
     assert set(found) <= documented
-    for part in ("budgets", "largest_batches", "chunks"):
+    for part in ("budgets", "largest_batches", "chunks", "chunk_trades"):
         assert set(found[part][0]) <= documented
     assert len(found["budgets"]) == 4
 

@@ -168,6 +168,14 @@ def test_claims_count_what_the_cells_say(chains):
     assert found["the ratio of DYNPROG remains below 1.3 on DenseNets"] == "not asked"
 
 
+def test_slots_change_what_dynprog_finds_and_never_beat_the_bound():
+    found = offload_ratios.slot_cells(("resnet18", (0.3, 1.0)))
+    assert [cell.slots for cell in found] == 2 * list(offload_ratios.SLOTS)
+    assert all(cell.ratio >= 1 for cell in found)
+    assert {cell.ratio for cell in found if cell.share == 1.0} == {1.0}
+    assert len({cell.ratio for cell in found if cell.share == 0.3}) > 1
+
+
 def test_the_figure_has_a_column_for_each_image_size(chains):
     groups = [(model, size) for size in (224, 500, 1000) for model in ("resnet18", "resnet50")]
     groups += [("inception_v3", size) for size in (299, 500, 1000)]
@@ -197,6 +205,7 @@ def test_offload_ratios_prints_draws_and_writes(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(offload_ratios, "QUICK_BATCHES", {224: (32, 2)})
     monkeypatch.setattr(offload_ratios, "STEP_PLANNERS", ("greedy",))
     monkeypatch.setattr(report_of_ratios, "STEP_PLANNERS", ("greedy",))
+    monkeypatch.setattr(offload_ratios, "QUICK_DENSENETS", ("resnet18",))
     shown, found = reproduced("offload-ratios", tmp_path, capsys)
     assert "GREEDY outperforms VDNN" in shown
     assert len(found["cells"]) == 2 * len(offload_ratios.QUICK_SHARES) * len(
@@ -388,7 +397,8 @@ def test_the_printed_tables_of_paper_001_have_the_figures_of_its_text():
 
 SMALL = replace(
     hybrid_printed.RESNET50, model="resnet18", batch=64, image_sizes=(128, 192), levels=200,
-    sizes_of_fit=(128, 160), sizes_of_knee=(160, 192), swap={192: Tuned(100, 5, 200)}, hybrid={192: Tuned(100, 5, 200, (2,))},
+    sizes_of_fit=(128, 160), sizes_of_knee=(160, 192), swap={192: Tuned(100, 5, 200)},
+    hybrid={192: Tuned(100, 5, 200, (2,))},
 )  # fmt: skip
 
 

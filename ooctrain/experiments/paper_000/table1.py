@@ -130,7 +130,7 @@ class _Found:
 
 
 def batch_cells(case: tuple[str, int, int]) -> list[MethodCell]:
-    """The cells of (model, batch, physical bytes): machine by machine, in the order of `METHODS`."""
+    """The cells of (model, batch, physical bytes), machine by machine, method by method."""
     return cells_of(*case, METHODS, machines())
 
 
