@@ -20,11 +20,12 @@ from ooctrain.api import step_trace
 from ooctrain.errors import Infeasible
 from ooctrain.execution.placement import reserved_peak
 from ooctrain.experiments.compare import CompareCase, row_of
-from ooctrain.experiments.paper_000 import architectures, table1
+from ooctrain.experiments.paper_000 import architectures, fitted, table1
 from ooctrain.experiments.paper_000.architectures import Largest
 from ooctrain.experiments.paper_000.table1 import (
     BASELINE,
     LMS,
+    OUR_VA,
     SCHEDULE,
     SCHEDULE_VA,
     MethodCell,
@@ -94,8 +95,8 @@ def kept_at_928(cells: Sequence[MethodCell]) -> bool:
     return speed(cells, SCHEDULE, 928) > speed(cells, LMS, 928)
 
 
-def kept_at_512(cells: Sequence[MethodCell]) -> bool:
-    return speed(cells, LMS, 512) > speed(cells, SCHEDULE, 512)
+def tie_at_512(cells: Sequence[MethodCell]) -> bool:
+    return 0.98 < speed(cells, LMS, 512) / speed(cells, SCHEDULE, 512) < 1.02
 
 
 def only_va(cells: Sequence[MethodCell]) -> bool:
@@ -124,11 +125,10 @@ def test_at_928_images_the_schedule_keeps_more_than_lms_on_the_preset(cells):
 
 
 @slow
-def test_at_512_images_lms_keeps_a_little_more_than_the_schedule(cells):
-    assert kept_at_512(cells)
-    assert speed(cells, LMS, 512) < 1.05 * speed(cells, SCHEDULE, 512)
+def test_at_512_images_schedule_and_lms_tie(cells):
+    assert tie_at_512(cells)
     at_512 = (LMS, 512)
-    assert not kept_at_512(
+    assert not tie_at_512(
         doctored(cells, lambda c: (c.method, c.batch) == at_512, images_per_s=200.0)
     )
 
@@ -155,6 +155,37 @@ def test_where_link_and_arithmetic_stand_as_in_print_schedule_and_lms_tie():
     window, lms = ("window:persistent=host", "10.5GiB"), ("lms-auto", "14GiB")
     assert step_us(asked, *lms, 50) > 1.05 * step_us(asked, *window, 50)
     assert step_us(asked, *lms, 24.4) == pytest.approx(step_us(asked, *window, 24.4), rel=0.03)
+
+
+@slow
+def test_which_way_the_headline_points_depends_on_the_reading_of_the_link():
+    """581 images/s in-core: at 100 GB/s the schedule beats LMS as in print, at 50 they tie."""
+    asked = [method_named(name) for name in WITHOUT_VA]
+    found = table1.cells_of("resnet50", 928, PHYSICAL, asked, fitted.machines()[1:])
+    lms_50, schedule_50, lms_100, schedule_100 = (cell.images_per_s for cell in found)
+    assert schedule_50 == pytest.approx(lms_50, rel=0.02)
+    assert 1.15 > schedule_100 / lms_100 > 1.05
+    assert schedule_100 == pytest.approx(400, rel=0.05)  # the paper's
+
+
+@slow
+def test_the_printed_speeds_are_impossible_for_our_step_on_a_link_of_50_gb_per_s():
+    for batch, printed in ((928, 400), (1440, 321)):
+        found = table1.offload_bounds(("resnet50", batch, PHYSICAL))
+        _, at_50, at_100 = (bound.images_per_s for bound in found)
+        assert at_50 < 0.97 * printed
+        assert at_100 > printed
+
+
+@slow
+def test_in_core_the_schedule_loses_nothing_and_chunks_of_40_mib_do():
+    """The paper: 533 and 415 of 581 at batch 190."""
+    asked = [method_named(name) for name in (BASELINE, SCHEDULE, SCHEDULE_VA, OUR_VA)]
+    found = table1.cells_of("resnet50", 190, PHYSICAL, asked)
+    in_core = table1.in_core_images_per_s(found)
+    plain, schedule, printed_va, va = (table1.speed_kept(cell, in_core) for cell in found)
+    assert plain == schedule == pytest.approx(va) == 1
+    assert 0.85 < printed_va < 0.92
 
 
 @slow
@@ -261,7 +292,7 @@ def test_recomputation_alone_costs_less_than_in_print(network):
 @pytest.mark.parametrize(
     ("size", "link_gb_per_s", "least", "most"),
     [(4500, 75, 0, 0.01), (5500, 75, 0, 0.01), (5500, 37.5, 0.1, 0.25), (4500, 25, 0.3, 0.4),
-     (6500, 25, 0, 0.01)],
+     (6500, 25, 0, 0.01), (5500, 35.7, 0.15, 0.25)],
 )  # fmt: skip
 def test_on_slower_links_the_hybrid_gains_what_the_paper_measured(size, link_gb_per_s, least, most):
     """The paper: 37.5 % at 6500 pixels; there no list helps here, whatever the link."""

@@ -13,7 +13,7 @@ Source: paper 000, section 5 and table 1. Read next: `table1.py`.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache
 
 from ooctrain.api import step_trace
 from ooctrain.experiments.bisected import bisected
@@ -35,7 +35,7 @@ def machines() -> tuple[Machine, ...]:
     return machine(MACHINE), *map(fitted, LINKS_GB_PER_S)
 
 
-@lru_cache(maxsize=None)
+@cache
 def fitted(link_gb_per_s: int) -> Machine:
     """The preset with another link, and arithmetic that trains in-core as fast as the paper."""
     preset = machine(MACHINE)
