@@ -20,8 +20,7 @@ from ooctrain.api import step_trace
 from ooctrain.errors import Infeasible
 from ooctrain.execution.placement import reserved_peak
 from ooctrain.experiments.compare import CompareCase, row_of
-from ooctrain.experiments.paper_000 import architectures, fitted, table1
-from ooctrain.experiments.paper_000.architectures import Largest
+from ooctrain.experiments.paper_000 import architectures, fitted, fragmentation, table1
 from ooctrain.experiments.paper_000.table1 import (
     BASELINE,
     LMS,
@@ -213,22 +212,26 @@ def test_chunks_of_40_mib_train_the_papers_batches_where_the_planner_counts_in_c
 @slow
 @pytest.mark.parametrize("network", architectures.NETWORKS, ids=lambda network: network.model)
 def test_virtual_addressing_trains_one_and_a_half_to_two_times_the_batch(network):
+    """Of what one arena without borders does; more than the caching baseline, too."""
     found = architectures.largest((network, PHYSICAL))
-    assert within_the_printed_factors(found)
-    assert not within_the_printed_factors([*found[:2], replace(found[2], batch=3 * found[1].batch)])
+    times = architectures.factors(found)
+    assert min(times[name] for name in architectures.WITH_VA) > 1
     # Scheduling alone trains more times the batch than in print, however many fit in-core.
-    assert architectures.factors(found)[SCHEDULE] > network.printed_factor
+    assert times[SCHEDULE] > network.printed_factor
     in_core, printed = found[0].batch, network.printed_in_core
     if network.model == "pix2pixhd_perceptual":
         assert in_core == printed
     else:
         assert (in_core < printed) == (network.model == "densenet121")
+    names = ("best-fit", "va:chunk=2MiB")
+    arena, va = fragmentation.largest_batches(network.model, names, PHYSICAL, network.batch_step)
+    assert within_the_printed_factors(va.batch / arena.batch)
+    assert not within_the_printed_factors(3.0)
 
 
-def within_the_printed_factors(found: Sequence[Largest]) -> bool:
+def within_the_printed_factors(factor: float) -> bool:
     low, high = architectures.PRINTED_VA_FACTORS
-    factor = architectures.factors(found)[SCHEDULE_VA]
-    return factor is not None and low <= round(factor, 1) <= high
+    return low <= round(factor, 1) <= high
 
 
 @slow
