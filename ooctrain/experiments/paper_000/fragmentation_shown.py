@@ -94,9 +94,9 @@ def _chunks(quick: bool, console: Console) -> Sequence[ChunkCost]:
 
 
 def _trades(wanted: Wanted, console: Console) -> Sequence[ChunkTrade]:
-    batches, sizes = chunk_sizes.TRADED_BATCHES, chunk_sizes.TRADED_CHUNKS
-    if wanted.quick:
-        batches, sizes = chunk_sizes.QUICK_TRADED_BATCHES, chunk_sizes.QUICK_TRADED
+    quick = wanted.quick
+    batches = chunk_sizes.QUICK_TRADED_BATCHES if quick else chunk_sizes.TRADED_BATCHES
+    sizes = chunk_sizes.QUICK_TRADED if quick else chunk_sizes.TRADED_CHUNKS
     print_title(
         console,
         "\nChunks that the planner counts in",
