@@ -184,7 +184,7 @@ def test_in_core_the_schedule_loses_nothing_and_chunks_of_40_mib_do():
     found = table1.cells_of("resnet50", 190, PHYSICAL, asked)
     in_core = table1.in_core_images_per_s(found)
     plain, schedule, printed_va, va = (table1.speed_kept(cell, in_core) for cell in found)
-    assert plain == schedule == pytest.approx(va) == 1
+    assert [plain, schedule, va] == pytest.approx([1, 1, 1], abs=1e-4)
     assert 0.85 < printed_va < 0.92
 
 
