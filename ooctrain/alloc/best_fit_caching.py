@@ -183,7 +183,6 @@ class CachingBestFit:
 
     def stats(self) -> Stats:
         """The books; reserved is all that the driver gave, cached what of it no block holds."""
-        self._books.counts["mapped_bytes"] = self._cache.mapped_chunks * self.chunk_bytes
         return self._books.stats(self._largest())
 
     def check(self) -> None:

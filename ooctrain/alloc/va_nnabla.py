@@ -28,11 +28,11 @@ from typing import Any
 from ooctrain.alloc.arena_map import ArenaSnapshot
 from ooctrain.alloc.base import Block, Books, Reached, Stats
 from ooctrain.alloc.va_paper import paper_chunk_bytes
-from ooctrain.alloc.virtual_pages.chunk_size import checked_chunk_bytes
-from ooctrain.alloc.virtual_pages.mappings import ChunkMapping, MappingCache
+from ooctrain.alloc.virtual_pages.chunk_size import check_chunk_count, checked_chunk_bytes
+from ooctrain.alloc.virtual_pages.mappings import ChunkMapping, MappingCache, chunks_by_block
 from ooctrain.devices.base import VirtualMemory
 from ooctrain.errors import ConfigError
-from ooctrain.units import Granule, format_bytes
+from ooctrain.units import Granule
 
 #: Ranges that may wait to be unbound.
 MOST_WAITING = 16
@@ -101,13 +101,7 @@ class NnablaVirtualAddressing:
 
     def check_limits(self) -> None:
         """Raises ConfigError if the arena has no whole chunk, or more than can be mapped apart."""
-        most = self._memory.max_mappings
-        if not 0 < self._chunks <= most:
-            raise ConfigError(
-                f"chunks of {format_bytes(self._chunk)} do not suit the budget", code="OOC-107",
-                numbers=f"{self._chunks} of them in {format_bytes(self._memory.size_bytes)}, of 1 "
-                f"to {most}", fix="va-nnabla:chunk=BYTES",
-            )  # fmt: skip
+        check_chunk_count(self._memory, self._chunk, self.name)
 
     def allocate(self, nbytes: int, tag: str = "") -> Block:
         """A block in a kept range of its size, or in one made of what is free.
@@ -143,7 +137,6 @@ class NnablaVirtualAddressing:
 
     def stats(self) -> Stats:
         """The books; every free chunk serves every request, so nothing counts as cached."""
-        self._books.counts["mapped_bytes"] = self._cache.mapped_chunks * self._chunk
         return self._books.stats()
 
     def check(self) -> None:
@@ -164,12 +157,7 @@ class NnablaVirtualAddressing:
         return ArenaSnapshot(
             {
                 **self._books.layout(chunk=self._chunk),
-                "chunks": {
-                    key: [
-                        [slot, slot + 1, chunk] for slot, chunk in enumerate(mapping.table.tolist())
-                    ]
-                    for key, mapping in sorted(self._blocks.items())
-                },
+                "chunks": chunks_by_block(self._blocks),
                 "kept": [slots for slots, _, _ in self._kept],
                 "free": self._chunks - self._books.granted // self._chunk,
             }

@@ -18,11 +18,10 @@ from typing import Any
 
 from ooctrain.alloc.arena_map import ArenaSnapshot
 from ooctrain.alloc.base import Block, Books, Reached, Stats
-from ooctrain.alloc.virtual_pages.chunk_size import checked_chunk_bytes
-from ooctrain.alloc.virtual_pages.mappings import ChunkMapping, MappingCache
+from ooctrain.alloc.virtual_pages.chunk_size import check_chunk_count, checked_chunk_bytes
+from ooctrain.alloc.virtual_pages.mappings import ChunkMapping, MappingCache, chunks_by_block
 from ooctrain.devices.base import VirtualMemory
-from ooctrain.errors import ConfigError
-from ooctrain.units import MIB, Granule, format_bytes
+from ooctrain.units import MIB, Granule
 
 #: The paper's choice, "which balances well between the cost of allocation and the amount of memory
 #: fragmentation", and the least that its GPU could map.
@@ -64,13 +63,7 @@ class PaperVirtualAddressing:
 
     def check_limits(self) -> None:
         """Raises ConfigError if the arena has no whole chunk, or more than can be mapped apart."""
-        most = self._memory.max_mappings
-        if not 0 < self._chunks <= most:
-            raise ConfigError(
-                f"chunks of {format_bytes(self._chunk)} do not suit the budget", code="OOC-107",
-                numbers=f"{self._chunks} of them in {format_bytes(self._memory.size_bytes)}, of 1 "
-                f"to {most}", fix="va-paper:chunk=BYTES",
-            )  # fmt: skip
+        check_chunk_count(self._memory, self._chunk, self.name)
 
     def allocate(self, nbytes: int, tag: str = "") -> Block:
         """A block in a fresh range. Cost: a system call for each chunk, and one for the range.
@@ -113,7 +106,6 @@ class PaperVirtualAddressing:
 
     def stats(self) -> Stats:
         """The books; pending is what waits."""
-        self._books.counts["mapped_bytes"] = self._cache.mapped_chunks * self._chunk
         can_have = self.budget_bytes - self._books.granted
         return self._books.stats(can_have)
 
@@ -131,12 +123,7 @@ class PaperVirtualAddressing:
         return ArenaSnapshot(
             {
                 **self._books.layout(chunk=self._chunk),
-                "chunks": {
-                    key: [
-                        [slot, slot + 1, chunk] for slot, chunk in enumerate(mapping.table.tolist())
-                    ]
-                    for key, mapping in sorted(self._blocks.items())
-                },
+                "chunks": chunks_by_block(self._blocks),
                 "free": self._chunks - self._books.granted // self._chunk,
             }
         )

@@ -202,7 +202,6 @@ class VirtualAddressing:
 
     def stats(self) -> Stats:
         """The books; reserved is what is granted, since every free chunk serves every request."""
-        self._books.counts["mapped_bytes"] = self._cache.mapped_chunks * self._chunk
         return self._books.stats()
 
     def check(self) -> None:

@@ -214,6 +214,21 @@ def reserved_peak(schedule: Schedule, trace: Trace, choice: AllocatorChoice) -> 
             factor *= 2
 
 
+def reserved_within(
+    schedule: Schedule, trace: Trace, choice: AllocatorChoice, arena_bytes: int
+) -> int:
+    """What an allocator reserves of an arena of a given size.
+
+    It may be less than `reserved_peak`, whose arena is as large as need be: an allocator that
+    caches gives back what is unused before it refuses.
+
+    Raises:
+        OutOfDeviceMemory: the arena is too small.
+        PlanMismatch: as of `reserved_peak`.
+    """
+    return _replay(make_program(trace, schedule, choice), choice, DryMemory(arena_bytes))
+
+
 def forecast(program: Program, granule: Granule) -> Forecast:
     """What a program asks of an allocator in each round of one step, or of two.
 

@@ -20,11 +20,11 @@ from ooctrain.api import step_trace
 from ooctrain.errors import Infeasible
 from ooctrain.execution.placement import reserved_peak
 from ooctrain.experiments.compare import CompareCase, row_of
-from ooctrain.experiments.paper_000 import architectures, table1
-from ooctrain.experiments.paper_000.architectures import Largest
+from ooctrain.experiments.paper_000 import architectures, fitted, fragmentation, table1
 from ooctrain.experiments.paper_000.table1 import (
     BASELINE,
     LMS,
+    OUR_VA,
     SCHEDULE,
     SCHEDULE_VA,
     MethodCell,
@@ -94,8 +94,8 @@ def kept_at_928(cells: Sequence[MethodCell]) -> bool:
     return speed(cells, SCHEDULE, 928) > speed(cells, LMS, 928)
 
 
-def kept_at_512(cells: Sequence[MethodCell]) -> bool:
-    return speed(cells, LMS, 512) > speed(cells, SCHEDULE, 512)
+def tie_at_512(cells: Sequence[MethodCell]) -> bool:
+    return 0.98 < speed(cells, LMS, 512) / speed(cells, SCHEDULE, 512) < 1.02
 
 
 def only_va(cells: Sequence[MethodCell]) -> bool:
@@ -111,7 +111,8 @@ def test_in_core_ends_where_the_papers_does():
 def test_only_virtual_addressing_trains_the_largest_batch(cells):
     assert only_va(cells)
     assert not only_va(doctored(cells, lambda c: c.method == LMS, images_per_s=1.0))
-    assert largest_batch(cells, LMS) == largest_batch(cells, SCHEDULE) == 1120  # the paper: 928
+    ends = largest_batch(cells, LMS), largest_batch(cells, SCHEDULE)
+    assert ends == (1248, 1120)  # the paper: 928, both
 
 
 @slow
@@ -124,11 +125,10 @@ def test_at_928_images_the_schedule_keeps_more_than_lms_on_the_preset(cells):
 
 
 @slow
-def test_at_512_images_lms_keeps_a_little_more_than_the_schedule(cells):
-    assert kept_at_512(cells)
-    assert speed(cells, LMS, 512) < 1.05 * speed(cells, SCHEDULE, 512)
+def test_at_512_images_schedule_and_lms_tie(cells):
+    assert tie_at_512(cells)
     at_512 = (LMS, 512)
-    assert not kept_at_512(
+    assert not tie_at_512(
         doctored(cells, lambda c: (c.method, c.batch) == at_512, images_per_s=200.0)
     )
 
@@ -158,6 +158,37 @@ def test_where_link_and_arithmetic_stand_as_in_print_schedule_and_lms_tie():
 
 
 @slow
+def test_which_way_the_headline_points_depends_on_the_reading_of_the_link():
+    """581 images/s in-core: at 100 GB/s the schedule beats LMS as in print, at 50 they tie."""
+    asked = [method_named(name) for name in WITHOUT_VA]
+    found = table1.cells_of("resnet50", 928, PHYSICAL, asked, fitted.machines()[1:])
+    lms_50, schedule_50, lms_100, schedule_100 = (cell.images_per_s for cell in found)
+    assert schedule_50 == pytest.approx(lms_50, rel=0.02)
+    assert 1.15 > schedule_100 / lms_100 > 1.05
+    assert schedule_100 == pytest.approx(400, rel=0.05)  # the paper's
+
+
+@slow
+def test_the_printed_speeds_are_impossible_for_our_step_on_a_link_of_50_gb_per_s():
+    for batch, printed in ((928, 400), (1440, 321)):
+        found = table1.offload_bounds(("resnet50", batch, PHYSICAL))
+        _, at_50, at_100 = (bound.images_per_s for bound in found)
+        assert at_50 < 0.97 * printed
+        assert at_100 > printed
+
+
+@slow
+def test_in_core_the_schedule_loses_nothing_and_chunks_of_40_mib_do():
+    """The paper: 533 and 415 of 581 at batch 190."""
+    asked = [method_named(name) for name in (BASELINE, SCHEDULE, SCHEDULE_VA, OUR_VA)]
+    found = table1.cells_of("resnet50", 190, PHYSICAL, asked)
+    in_core = table1.in_core_images_per_s(found)
+    plain, schedule, printed_va, va = (table1.speed_kept(cell, in_core) for cell in found)
+    assert [plain, schedule, va] == pytest.approx([1, 1, 1], abs=1e-4)
+    assert 0.85 < printed_va < 0.92
+
+
+@slow
 @pytest.mark.parametrize("batch", [928, 1440])
 def test_chunks_of_40_mib_train_the_papers_batches_where_the_planner_counts_in_chunks(batch):
     """They cost a few percent; only parameters that stay on the device do not fit in them."""
@@ -182,22 +213,26 @@ def test_chunks_of_40_mib_train_the_papers_batches_where_the_planner_counts_in_c
 @slow
 @pytest.mark.parametrize("network", architectures.NETWORKS, ids=lambda network: network.model)
 def test_virtual_addressing_trains_one_and_a_half_to_two_times_the_batch(network):
+    """Of what one arena without borders does; more than the caching baseline, too."""
     found = architectures.largest((network, PHYSICAL))
-    assert within_the_printed_factors(found)
-    assert not within_the_printed_factors([*found[:2], replace(found[2], batch=3 * found[1].batch)])
+    times = architectures.factors(found)
+    assert min(times[name] for name in architectures.WITH_VA) > 1
     # Scheduling alone trains more times the batch than in print, however many fit in-core.
-    assert architectures.factors(found)[SCHEDULE] > network.printed_factor
+    assert times[SCHEDULE] > network.printed_factor
     in_core, printed = found[0].batch, network.printed_in_core
     if network.model == "pix2pixhd_perceptual":
         assert in_core == printed
     else:
         assert (in_core < printed) == (network.model == "densenet121")
+    names = ("best-fit", "va:chunk=2MiB")
+    arena, va = fragmentation.largest_batches(network.model, names, PHYSICAL, network.batch_step)
+    assert within_the_printed_factors(va.batch / arena.batch)
+    assert not within_the_printed_factors(3.0)
 
 
-def within_the_printed_factors(found: Sequence[Largest]) -> bool:
+def within_the_printed_factors(factor: float) -> bool:
     low, high = architectures.PRINTED_VA_FACTORS
-    factor = architectures.factors(found)[SCHEDULE_VA]
-    return factor is not None and low <= round(factor, 1) <= high
+    return low <= round(factor, 1) <= high
 
 
 @slow
@@ -226,7 +261,7 @@ def fills_and_is_no_slower(rows: Sequence[MethodCell]) -> bool:
 
 def plans_in(memory: str, network: hybrid.TunedNetwork, size: int) -> dict[str, float | None]:
     """{method: megapixels per second}."""
-    found = [cell for cell in hybrid.cells((network, size)) if cell.memory == memory]
+    found = [cell for cell in hybrid.cells((network, size, None)) if cell.memory == memory]
     return {cell.method: cell.megapixels_per_s for cell in found}
 
 
@@ -252,7 +287,7 @@ def test_the_printed_list_gains_more_over_swapping_than_the_lists_chosen_here():
 @slow
 @pytest.mark.parametrize("network", [RESNET50, DEEPLAB], ids=lambda network: network.model)
 def test_recomputation_alone_costs_less_than_in_print(network):
-    cells = hybrid.cells((network, network.sizes_of_fit[0]))
+    cells = hybrid.cells((network, network.sizes_of_fit[0], None))
     lost = hybrid.recompute_overhead(cells, network, hybrid.DEVICE)
     assert 0 < lost < network.recompute_overhead
 
@@ -261,7 +296,7 @@ def test_recomputation_alone_costs_less_than_in_print(network):
 @pytest.mark.parametrize(
     ("size", "link_gb_per_s", "least", "most"),
     [(4500, 75, 0, 0.01), (5500, 75, 0, 0.01), (5500, 37.5, 0.1, 0.25), (4500, 25, 0.3, 0.4),
-     (6500, 25, 0, 0.01)],
+     (6500, 25, 0, 0.01), (5500, 35.7, 0.15, 0.25)],
 )  # fmt: skip
 def test_on_slower_links_the_hybrid_gains_what_the_paper_measured(size, link_gb_per_s, least, most):
     """The paper: 37.5 % at 6500 pixels; there no list helps here, whatever the link."""
@@ -277,7 +312,7 @@ def test_more_printed_settings_fit_once_levels_are_scaled():
     fits = {
         scaled: sum(
             row.megapixels_per_s is not None
-            for row in hybrid.replays((RESNET50, 5500))
+            for row in hybrid.replays((RESNET50, 5500, None))
             if row.memory == hybrid.DEVICE and row.scaled is scaled
         )
         for scaled in (False, True)

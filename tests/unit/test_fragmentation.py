@@ -11,11 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ooctrain.alloc.registry import choose_allocator
+from ooctrain.alloc.registry import choose_allocator, choose_dry
 from ooctrain.api import step_trace
 from ooctrain.cli import main
+from ooctrain.errors import OutOfDeviceMemory
+from ooctrain.execution.placement import reserved_within
 from ooctrain.experiments.paper_000 import chunks, fragmentation
-from ooctrain.experiments.paper_000.chunks import most_live, replay_chunks, time_chunks
+from ooctrain.experiments.paper_000.chunks import (
+    chunk_trades,
+    most_live,
+    replay_chunks,
+    time_chunks,
+)
 from ooctrain.experiments.paper_000.fragmentation import (
     STEPS,
     Bench,
@@ -56,12 +63,25 @@ def test_what_is_promised_is_kept_and_one_step_more_is_not(bench):
 
 
 def test_what_cannot_be_trained_has_no_budget(bench):
-    (row,) = largest_budget("resnet18", 64, NAMES[:1], bench.minimum_bytes - 1, bench)
-    assert row == LargestBudget(
-        "resnet18", 64, NAMES[0], None, None, None, bench.minimum_bytes, None
-    )
+    least = bench.minimum_bytes(choose_dry(NAMES[0], PHYSICAL))
+    (row,) = largest_budget("resnet18", 64, NAMES[:1], least - 1, bench)
+    assert row == LargestBudget("resnet18", 64, NAMES[0], None, None, None, least, None)
     assert row.ratio is None
     assert row.images_per_s is None
+
+
+def test_plans_are_made_in_the_allocators_granule(bench):
+    """What the allocator rounds, the planner has counted: with virtual addressing nothing is lost.
+
+    Planned in bytes, the same memory and chunks of 4 MiB would not do.
+    """
+    names = ("va-paper:chunk=4MiB", "va-nnabla:chunk=4MiB")
+    for row, name in zip(largest_budget("resnet18", 64, names, GIB, bench), names, strict=True):
+        assert row.peak_bytes == row.reserved_bytes
+        assert GIB - 32 * MIB < row.reserved_bytes <= GIB
+        choice, in_bytes = choose_dry(name, GIB), bench.plan(row.budget_bytes)
+        with pytest.raises(OutOfDeviceMemory):
+            reserved_within(in_bytes.schedule, in_bytes.trace, choice, GIB)
 
 
 def test_virtual_addressing_trains_the_larger_batch():
@@ -81,6 +101,18 @@ def test_rounding_wastes_less_than_equation_2_allows_and_nothing_is_mapped_later
     assert wasted[0] < wasted[-1]
 
 
+def test_larger_chunks_hold_fewer_variables_and_waste_more_of_the_memory():
+    """Equation 2, for lists that were planned in their chunks."""
+    small, large = chunk_trades((64,), (64 * KIB, 4 * MIB), "resnet18", 900 * MIB)
+    for trade in (small, large):
+        assert 0 <= trade.wasted_bytes < trade.live_blocks * trade.chunk_bytes
+        assert trade.maps > 0
+    assert small.live_blocks > large.live_blocks
+    assert small.wasted_bytes < large.wasted_bytes
+    assert small.maps > large.maps
+    assert small.images_per_s > large.images_per_s
+
+
 def test_the_most_live_blocks_are_counted():
     from ooctrain.alloc import Request
 
@@ -94,6 +126,8 @@ def small(monkeypatch):
     monkeypatch.setattr(fragmentation, "QUICK_BATCHES", {"resnet18": (16, 64)})
     monkeypatch.setattr(fragmentation, "BATCH_STEP", 64)
     monkeypatch.setattr(chunks, "QUICK_CHUNKS", (64 * KIB, MIB))
+    monkeypatch.setattr(chunks, "QUICK_TRADED", (64 * KIB, MIB))
+    monkeypatch.setattr(chunks, "QUICK_TRADED_BATCHES", (16,))
     for name, value in {
         "MODEL": "resnet18", "BATCH": 16, "BUDGET_BYTES": 400 * MIB, "DEVICE_MODEL": "lenet",
         "DEVICE_BATCH": 8, "DEVICE_BUDGET": "2MiB",
@@ -121,7 +155,7 @@ def test_the_command_prints_draws_and_writes(small, tmp_path, capsys):
     section = text.split("## `ooctrain reproduce fragmentation --json`")[1].split("\n## ")[0]
     documented = set(re.findall(r"`(\w+)`", section)) | {"model", "allocator", "batch"}
     assert set(found) <= documented
-    for part in ("budgets", "largest_batches", "chunks"):
+    for part in ("budgets", "largest_batches", "chunks", "chunk_trades"):
         assert set(found[part][0]) <= documented
     assert len(found["budgets"]) == 4
 

@@ -101,6 +101,7 @@ def test_what_paper_001_says_in_words():
     assert (resnet50.batch, deeplab.batch) == (1, 16)
     assert (resnet50.levels, deeplab.levels) == (802, 1501)
     assert (resnet50.sizes_of_fit, deeplab.sizes_of_fit) == ((3000, 3500), (400, 500))
+    assert (resnet50.sizes_of_knee, deeplab.sizes_of_knee) == ((4000, 4500), (500, 600))
     assert resnet50.largest == {"vanilla": 3000, "recompute": 4500, "swap": 7000, "hybrid": 7000}
     assert deeplab.largest == {"vanilla": 400, "recompute": 800, "swap": 1300, "hybrid": 1300}
     assert (resnet50.recompute_overhead, deeplab.recompute_overhead) == (0.158, 0.167)

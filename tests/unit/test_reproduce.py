@@ -15,9 +15,16 @@ from hypothesis import strategies as st
 
 from ooctrain.api import step_trace
 from ooctrain.cli import main
-from ooctrain.experiments.paper_000 import architectures, table1
+from ooctrain.experiments.paper_000 import architectures, fitted, table1
 from ooctrain.experiments.paper_000.architectures import Largest
-from ooctrain.experiments.paper_000.table1 import BASELINE, METHODS, OURS, batch_cells, method_named
+from ooctrain.experiments.paper_000.table1 import (
+    BASELINE,
+    METHODS,
+    OURS,
+    SCHEDULE_VA,
+    batch_cells,
+    method_named,
+)
 from ooctrain.experiments.paper_001 import hybrid, hybrid_printed
 from ooctrain.experiments.paper_001.hybrid_printed import Tuned
 from ooctrain.experiments.paper_002 import offload_ratios
@@ -43,7 +50,7 @@ def documented(command: str) -> set[str]:
 @pytest.fixture(scope="module")
 def cells():
     """A batch that fits in-core, and one that is several times too large."""
-    return [cell for batch in (16, 56) for cell in batch_cells((MODEL, batch, PHYSICAL))]
+    return [cell for batch in (16, 56) for cell in table1.cells_of(MODEL, batch, PHYSICAL, METHODS)]
 
 
 def test_the_printed_shares_are_those_of_the_papers_text():
@@ -81,10 +88,30 @@ def test_swapping_trains_what_does_not_fit_and_loses_speed(cells):
 
 @pytest.mark.slow
 def test_what_does_not_fit_has_no_speed():
-    for cell in batch_cells((MODEL, 56, 64 * MIB)):
+    found = batch_cells((MODEL, 56, 64 * MIB))
+    for cell in found:
         assert cell.images_per_s is None
         assert cell.budget_bytes is None
-    assert table1.in_core_images_per_s(batch_cells((MODEL, 56, 64 * MIB))) is None
+    assert table1.in_core_images_per_s(found) is None
+
+
+@pytest.mark.slow
+def test_fitted_machines_train_in_core_what_the_paper_did_and_no_list_beats_the_bound():
+    wheres = fitted.machines()
+    for where in wheres[1:]:
+        (cell, *_) = table1.cells_of("resnet50", 190, 16 * GIB, METHODS[:1], [where])
+        assert cell.images_per_s == pytest.approx(581, rel=1e-4)
+    assert [where.link_bytes_per_us for where in wheres[1:]] == [50e3, 100e3]
+    found = [cell for cell in batch_cells((MODEL, 56, PHYSICAL)) if cell.method != OURS]
+    bounds = {b.machine: b.images_per_s for b in table1.offload_bounds((MODEL, 56, PHYSICAL))}
+    assert set(bounds) == {cell.machine for cell in found} == {where.name for where in wheres}
+    for cell in found:
+        assert cell.images_per_s is None or cell.images_per_s <= bounds[cell.machine] * (1 + 1e-5)
+    slow, fast = (
+        [cell.images_per_s for cell in found if (cell.machine, cell.method) == (name, SCHEDULE_VA)]
+        for name in ("fitted, 50 GB/s", "fitted, 100 GB/s")
+    )
+    assert slow < fast
 
 
 def reproduced(name: str, tmp_path: Path, capsys, *options: str) -> tuple[str, dict]:
@@ -108,7 +135,8 @@ def test_table1_prints_draws_and_writes(monkeypatch, tmp_path, capsys):
     for words in ("Images per second", "in-core speed", "schedule"):
         assert words in shown
     assert set(found["cells"][0]) <= documented("table1")
-    assert len(found["cells"]) == 2 * len(METHODS)
+    assert set(found["bounds"][0]) <= documented("table1")
+    assert len(found["cells"]) == 2 * (3 * len(METHODS) - 2)  # auto on the first machine alone
 
 
 @pytest.fixture(scope="module")
@@ -140,6 +168,14 @@ def test_claims_count_what_the_cells_say(chains):
     assert found["the ratio of DYNPROG remains below 1.3 on DenseNets"] == "not asked"
 
 
+def test_slots_change_what_dynprog_finds_and_never_beat_the_bound():
+    found = offload_ratios.slot_cells(("resnet18", (0.3, 1.0)))
+    assert [cell.slots for cell in found] == 2 * list(offload_ratios.SLOTS)
+    assert all(cell.ratio >= 1 for cell in found)
+    assert {cell.ratio for cell in found if cell.share == 1.0} == {1.0}
+    assert len({cell.ratio for cell in found if cell.share == 0.3}) > 1
+
+
 def test_the_figure_has_a_column_for_each_image_size(chains):
     groups = [(model, size) for size in (224, 500, 1000) for model in ("resnet18", "resnet50")]
     groups += [("inception_v3", size) for size in (299, 500, 1000)]
@@ -169,6 +205,7 @@ def test_offload_ratios_prints_draws_and_writes(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(offload_ratios, "QUICK_BATCHES", {224: (32, 2)})
     monkeypatch.setattr(offload_ratios, "STEP_PLANNERS", ("greedy",))
     monkeypatch.setattr(report_of_ratios, "STEP_PLANNERS", ("greedy",))
+    monkeypatch.setattr(offload_ratios, "QUICK_DENSENETS", ("resnet18",))
     shown, found = reproduced("offload-ratios", tmp_path, capsys)
     assert "GREEDY outperforms VDNN" in shown
     assert len(found["cells"]) == 2 * len(offload_ratios.QUICK_SHARES) * len(
@@ -313,12 +350,14 @@ def test_sft_prints_draws_and_writes(tmp_path, capsys):
 
 
 def test_batches_are_those_at_which_a_method_ends():
-    found = [Largest("m", name, batch) for name, batch in (("a", 4), ("b", 16), ("c", 24))]
+    batches = {"baseline": 4, "schedule": 16, "schedule + VA": 24, "va-nnabla": 24, "va": 32}
+    found = [Largest("m", name, batch) for name, batch in batches.items()]
     assert architectures.batches_of(found) == [2, 4, 8, 16, 24]
-    assert architectures.factors(found) == {"b": 4.0, "c": 1.5}
+    times = {"schedule": 4.0, "schedule + VA": 1.5, "va-nnabla": 1.5, "va": 2.0}
+    assert architectures.factors(found) == times
     none = [replace(row, batch=0) for row in found]
     assert architectures.batches_of(none) == []
-    assert architectures.factors(none) == {"b": None, "c": None}
+    assert architectures.factors(none) == dict.fromkeys(times)
 
 
 def test_the_printed_batches_of_the_architectures_are_those_of_the_papers_text():
@@ -336,8 +375,8 @@ def test_architectures_prints_draws_and_writes(monkeypatch, tmp_path, capsys):
     network = replace(architectures.NETWORKS[1], model="vgg11", batch_step=16)
     monkeypatch.setattr(architectures, "QUICK_NETWORKS", (network,))
     _, found = reproduced("architectures", tmp_path, capsys, "--physical", "3GiB")
-    in_core, schedule, va = (row["batch"] for row in found["largest_batches"])
-    assert 0 < in_core <= schedule <= va
+    in_core, schedule, va, code, ours = (row["batch"] for row in found["largest_batches"])
+    assert 0 < in_core <= schedule <= va == code <= ours
     speed = {(cell["method"], cell["batch"]): cell["images_per_s"] for cell in found["cells"]}
     assert speed["baseline", in_core] is not None
     assert speed["schedule + VA", va] is not None
@@ -358,14 +397,15 @@ def test_the_printed_tables_of_paper_001_have_the_figures_of_its_text():
 
 SMALL = replace(
     hybrid_printed.RESNET50, model="resnet18", batch=64, image_sizes=(128, 192), levels=200,
-    sizes_of_fit=(128, 160), swap={192: Tuned(100, 5, 200)}, hybrid={192: Tuned(100, 5, 200, (2,))},
+    sizes_of_fit=(128, 160), sizes_of_knee=(160, 192), swap={192: Tuned(100, 5, 200)},
+    hybrid={192: Tuned(100, 5, 200, (2,))},
 )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def images():
     """A network at an image that fits, and at one of twice as many pixels."""
-    return [cell for size in SMALL.image_sizes for cell in hybrid.cells((SMALL, size))]
+    return [cell for size in SMALL.image_sizes for cell in hybrid.cells((SMALL, size, None))]
 
 
 @pytest.mark.slow
@@ -392,8 +432,22 @@ def test_recomputation_costs_time_and_swapping_copies(images):
     assert size in SMALL.image_sizes
 
 
+@pytest.mark.slow
+def test_on_the_fitted_link_swapping_begins_to_lose_between_the_sizes_of_the_knee():
+    link = hybrid.fitted_link(SMALL)
+    assert 0 < link < hybrid.MACHINE.link_bytes_per_us
+    speeds = {}
+    for where in (None, link, link / 2):
+        for cell in hybrid.cells((SMALL, 176, where)):
+            if cell.method == hybrid.SWAP:
+                speeds[cell.memory, cell.link_bytes_per_us] = cell.megapixels_per_s
+    flat = speeds[hybrid.FITTED, hybrid.MACHINE.link_bytes_per_us]
+    assert speeds[hybrid.FITTED_LINK, link] == pytest.approx(hybrid.FLAT * flat, rel=1e-3)
+    assert speeds[hybrid.FITTED_LINK, link / 2] < 0.9 * flat
+
+
 def test_printed_levels_are_used_as_given_and_scaled():
-    given, scaled = [r for r in hybrid.replays((SMALL, 192)) if r.memory == hybrid.FITTED][:2]
+    given, scaled = [r for r in hybrid.replays((SMALL, 192, None)) if r.memory == hybrid.FITTED][:2]
     assert given.used == given.printed == SMALL.swap[192]
     assert scaled.printed == SMALL.swap[192]
     height = LevelGraph(step_trace("resnet18", 64, 192)).height

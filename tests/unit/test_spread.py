@@ -234,7 +234,7 @@ def plain(hint: object) -> bool:
     [
         architectures.largest, architectures.cells, fragmentation.budget_case,
         fragmentation.batch_case, table1.batch_cells, hybrid.cells, hybrid.replays,
-        offload_ratios.chain_cells,
+        table1.offload_bounds, offload_ratios.chain_cells, offload_ratios.slot_cells,
     ],
 )  # fmt: skip
 def test_rows_of_every_experiment_can_be_kept(work):
@@ -275,5 +275,6 @@ def test_cases_of_every_experiment_can_travel_to_other_processes(monkeypatch, na
         raise Travelled
 
     monkeypatch.setattr("ooctrain.experiments.spread.finished", packed)
+    monkeypatch.setattr(hybrid, "fitted_link", lambda network: 1e3)
     with pytest.raises(Travelled):
         EXPERIMENTS[name](Wanted(True, GIB, None, ""), Console(quiet=True))

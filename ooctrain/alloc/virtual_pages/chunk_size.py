@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from ooctrain.devices.base import VirtualMemory
 from ooctrain.errors import ConfigError
+from ooctrain.units import format_bytes
 
 
 def checked_chunk_bytes(memory: VirtualMemory, chunk: int, example: str) -> int:
@@ -27,6 +28,17 @@ def checked_chunk_bytes(memory: VirtualMemory, chunk: int, example: str) -> int:
             numbers=f"page {page} bytes", fix=f"for example {example}",
         )  # fmt: skip
     return chunk
+
+
+def check_chunk_count(memory: VirtualMemory, chunk_bytes: int, allocator: str) -> None:
+    """Raises ConfigError if the memory has no whole chunk, or more than can be mapped apart."""
+    chunks, most = memory.size_bytes // chunk_bytes, memory.max_mappings
+    if not 0 < chunks <= most:
+        raise ConfigError(
+            f"chunks of {format_bytes(chunk_bytes)} do not suit the budget", code="OOC-107",
+            numbers=f"{chunks} of them in {format_bytes(memory.size_bytes)}, of 1 to {most}",
+            fix=f"{allocator}:chunk=BYTES",
+        )  # fmt: skip
 
 
 def mappable_chunk_bytes(least_bytes: int, budget_bytes: int, max_mappings: int) -> int:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -200,6 +200,7 @@ class MappingCache:
     def _count(self, mapping: ChunkMapping, sign: int) -> None:
         self.mappings += sign * len(mapping.runs)
         self.mapped_chunks += sign * mapping.mapped()
+        self._counts["mapped_bytes"] = self.mapped_chunks * self._chunk
 
     def _bound(self, kept: ChunkMapping) -> None:
         """Lets idle mappings go, the one used longest ago first, while too much is mapped."""
@@ -213,3 +214,11 @@ class MappingCache:
         self._memory.release(mapping.address)
         self._by_slots[mapping.slots].remove(mapping)
         self._count(mapping, -1)
+
+
+def chunks_by_block(blocks: Mapping[int, ChunkMapping]) -> dict[int, list[list[int]]]:
+    """{block: [slot within it, slot behind, chunk] of each of its slots}, for snapshots."""
+    return {
+        key: [[slot, slot + 1, chunk] for slot, chunk in enumerate(mapping.table.tolist())]
+        for key, mapping in sorted(blocks.items())
+    }

@@ -13,24 +13,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from math import isqrt
 
-from ooctrain.experiments.paper_000.fragmentation import largest_batches
+from ooctrain.experiments.paper_000.fragmentation import BASELINE_ALLOCATOR, largest_batches
 from ooctrain.experiments.paper_000.table1 import (
     BASELINE,
-    BEST_FIT,
+    NNABLA_VA,
+    OUR_VA,
     OURS,
     SCHEDULE,
     SCHEDULE_VA,
-    VA,
     MethodCell,
     cells_of,
     method_named,
 )
 
-METHODS = tuple(method_named(name) for name in (BASELINE, SCHEDULE, SCHEDULE_VA, OURS))
-QUICK_METHODS = METHODS[:3]
+WITH_VA = (SCHEDULE_VA, NNABLA_VA, OUR_VA)
+METHODS = tuple(method_named(name) for name in (BASELINE, SCHEDULE, *WITH_VA, OURS))
+QUICK_METHODS = METHODS[:-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +74,20 @@ def largest(case: tuple[FigureNetwork, int]) -> list[Largest]:
     """In-core, with scheduling, and with virtual addressing, of (network, physical bytes)."""
     network, physical_bytes = case
     model, step = network.model, network.batch_step
-    (in_core,) = largest_batches(model, (BEST_FIT,), physical_bytes, 1, "keep-all")
-    best_fit, va = largest_batches(model, (BEST_FIT, VA), physical_bytes, step)
-    found = {BASELINE: in_core.batch, SCHEDULE: best_fit.batch, SCHEDULE_VA: va.batch}
-    return [Largest(model, method, batch) for method, batch in found.items()]
+    (in_core,) = largest_batches(model, (BASELINE_ALLOCATOR,), physical_bytes, 1, "keep-all")
+    methods = (SCHEDULE, *WITH_VA)
+    allocators = [method_named(name).allocator for name in methods]
+    swapped = largest_batches(model, allocators, physical_bytes, step)
+    return [
+        Largest(model, method, row.batch)
+        for method, row in zip((BASELINE, *methods), (in_core, *swapped), strict=True)
+    ]
 
 
 def batches_of(found: Sequence[Largest]) -> list[int]:
-    """Half of what fits in-core, what fits, the largest of the others, and one in between."""
-    in_core, schedule, va = (row.batch for row in found)
+    """Half of what fits in-core, what fits, the largest of the others as in print, and one in
+    between."""
+    in_core, schedule, va = (row.batch for row in found[:3])
     between = isqrt(in_core * schedule)
     return sorted({batch for batch in (in_core // 2, in_core, between, schedule, va) if batch})
 
@@ -94,11 +99,15 @@ def cells(case: tuple[str, int, int, bool]) -> list[MethodCell]:
 
 
 def factors(found: Sequence[Largest]) -> Mapping[str, float | None]:
-    """{method: how many times the batch of the method before it}; the baseline has none."""
-    before: dict[str, float | None] = {}
-    for smaller, larger in pairwise(found):
-        before[larger.method] = larger.batch / smaller.batch if smaller.batch else None
-    return before
+    """{method: how many times the batch}: the schedule's of the baseline's, virtual addressing's of
+    the schedule's."""
+    batches = {row.method: row.batch for row in found}
+    base = {name: BASELINE if name == SCHEDULE else SCHEDULE for name in batches}
+    return {
+        name: batch / batches[base[name]] if batches[base[name]] else None
+        for name, batch in batches.items()
+        if name != BASELINE
+    }
 
 
 def printed_factor(network: FigureNetwork, method: str) -> str:

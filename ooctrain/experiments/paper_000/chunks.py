@@ -2,8 +2,10 @@
 
 For each chunk size a replay gives the memory that rounding wastes, and the mapping changes of the
 first and of a later step; the cpu device gives the time of real steps. Paper 000 bounds the waste
-by N_max chunks (equation 2) and found 40 MB by experiment; this is that experiment. Source: paper
-000, section 4, last paragraph. Read next: `fragmentation.py`.
+by N_max chunks (equation 2) and found 40 MB by experiment; this is that experiment, once with one
+list for all chunks, and once with a list for each, planned in its chunks (`chunk_trades`): what
+rounding takes, prefetches cannot have. Source: paper 000, section 4, last paragraph. Read next:
+`fragmentation.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from ooctrain.alloc.replay.replay import replay
 from ooctrain.api import step_trace
 from ooctrain.errors import DoesNotFit, Infeasible
 from ooctrain.execution.allocation_log import allocation_log
-from ooctrain.experiments.paper_000.fragmentation import Bench
+from ooctrain.experiments.paper_000.fragmentation import PAPER_VA, PHYSICAL_BYTES, Bench
 from ooctrain.models import build
 from ooctrain.optim import SGD
 from ooctrain.train import Trainer
@@ -32,6 +34,9 @@ MODEL, BATCH, BUDGET_BYTES = "resnet50", 928, 12 * GIB
 #: A quarter of the way from the least to the most; in bytes, since a percentage grows with chunks.
 DEVICE_MODEL, DEVICE_BATCH, DEVICE_BUDGET = "resnet18", 64, "200MiB"
 WARM_UP_STEPS, TIMED_STEPS, QUICK_STEPS = 1, 4, 2
+#: The paper's trade-off: the least that its GPU maps, the paper's choice, and one in between.
+TRADED_CHUNKS, QUICK_TRADED = (2 * MIB, 10 * MIB, 40 * MIB), (2 * MIB, 40 * MIB)
+TRADED_BATCHES, QUICK_TRADED_BATCHES = (190, 512, 928, 1440), (928,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,49 @@ class ChunkCost:
     def wasted_bytes(self) -> int:
         """What rounding costs at the peak."""
         return self.reserved_bytes - self.requested_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkTrade:
+    """What a chunk size costs a step that was planned in it.
+
+    Args:
+        batch, chunk_bytes: which.
+        live_blocks: N_max of equation 2, the most variables at one time.
+        wasted_bytes: what rounding costs at the peak.
+        images_per_s: simulated, without what mapping costs.
+        maps: mapping changes of a later step as printed: each request is mapped anew.
+    """
+
+    batch: int
+    chunk_bytes: int
+    live_blocks: int
+    wasted_bytes: int
+    images_per_s: float
+    maps: int
+
+
+def chunk_trades(
+    batches: Sequence[int] = TRADED_BATCHES, chunks: Sequence[int] = TRADED_CHUNKS,
+    model: str = MODEL, physical_bytes: int = PHYSICAL_BYTES,
+) -> list[ChunkTrade]:  # fmt: skip
+    """Plans each batch in each chunk size, and asks for it as paper 000 prints it."""
+    trades = []
+    for batch in batches:
+        bench = Bench(step_trace(model, batch))
+        for chunk in chunks:
+            plan = bench.plan(physical_bytes, chunk)
+            log = allocation_log(plan.trace, plan.schedule, physical_bytes)
+            found = replay(log, f"{PAPER_VA}:chunk={chunk}")
+            stats = found.stats
+            trades.append(
+                ChunkTrade(
+                    batch, chunk, most_live(log.requests),
+                    stats.peak_reserved_bytes - stats.peak_requested_bytes,
+                    batch / plan.makespan_us * 1e6, found.maps_by_step[-1],
+                )
+            )  # fmt: skip
+    return trades
 
 
 def replay_chunks(

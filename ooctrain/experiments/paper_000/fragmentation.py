@@ -1,10 +1,10 @@
 """How much of the memory can a scheduler use? Paper 000, figure 3, by replays without a GPU.
 
-The scheduler counts bytes, but the allocator rounds them and leaves holes, so the budget of the
-scheduler must be smaller than the physical memory. How much smaller is found by planning and
-replaying, budget by budget. The results are, for a model, a batch size and an allocator, the
-largest budget with which the allocator reserves no more than the physical memory; and the largest
-batch that can be trained at all.
+The scheduler counts what the allocator grants (bytes, or whole chunks), but not the holes between
+blocks, so its budget must be smaller than the physical memory. How much smaller is found by
+planning and replaying, budget by budget. The results are, for a model, a batch size and an
+allocator, the largest budget whose plan the allocator serves in an arena of the physical memory;
+and the largest batch that can be trained at all.
 
 Sources: paper 000, section 5.1, figure 3 and table 1. Departures: docs/papers.md. Read next:
 `chunks.py`, the sweep over chunk sizes; `fragmentation_shown.py`.
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from ooctrain.alloc.registry import AllocatorChoice, choose_dry
 from ooctrain.api import step_trace
 from ooctrain.errors import Infeasible, OutOfDeviceMemory
-from ooctrain.execution.placement import reserved_peak
+from ooctrain.execution.placement import reserved_within
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.schedule import Plan
 from ooctrain.step.presets import machine
@@ -30,8 +30,15 @@ MACHINE = "v100-16gb-nvlink"
 PHYSICAL_BYTES = 16 * GIB
 #: As the authors' code: parameters swap like everything else.
 PLANNER = "window:persistent=host"
-ALLOCATORS = ("best-fit", "first-fit", "first-fit-by-size", "va:chunk=2MiB")
-QUICK_ALLOCATORS = ("best-fit", "va:chunk=2MiB")
+#: The paper's baseline, with its framework's rounding; then the paper's way as printed.
+BASELINE_ALLOCATOR, PAPER_VA = "best-fit-caching", "va-paper"
+#: The baseline with PyTorch's rounding too; one arena without borders, and placing beforehand; the
+#: authors' code; ours.
+ALLOCATORS = (
+    BASELINE_ALLOCATOR, "best-fit-caching:rules=pytorch", "best-fit", "first-fit",
+    "first-fit-by-size", PAPER_VA, "va-nnabla", "va:chunk=2MiB",
+)  # fmt: skip
+QUICK_ALLOCATORS = (BASELINE_ALLOCATOR, PAPER_VA)
 #: Paper 000's batch sizes of ResNet-50 from those on that do not fit in-core; then ours, then the
 #: networks of its figures 4 and 5, from a batch that the paper trained with scheduling alone.
 BATCHES = {
@@ -42,11 +49,11 @@ BATCHES = {
     "pix2pixhd": (16, 32),
     "deeplabv3plus": (32, 64),
 }
-#: Of these only the quick allocators are asked: the static ones plan for minutes.
+#: Of these the static allocators are not asked: they plan for minutes.
 LARGE_MODELS = ("densenet121", "pix2pixhd", "deeplabv3plus")
 QUICK_BATCHES = {"resnet50": (190, 512, 928)}
 #: Table 1's last batch sizes of "Schedule" and of "Schedule + VA".
-PAPER_LARGEST_BATCH = {"best-fit": 928, "va:chunk=2MiB": 1440}
+PAPER_LARGEST_BATCH = {BASELINE_ALLOCATOR: 928, PAPER_VA: 1440}
 #: Budgets are searched in steps of this share of the physical memory.
 STEPS = 32
 #: A batch counts as trainable if one of these multiples of the planner's minimum fits.
@@ -54,7 +61,6 @@ TRIED_BUDGETS = (1.0, 1.15, 1.4)
 BATCH_STEP = 32
 SMALL_BATCH_STEPS = {"pix2pixhd": 2, "deeplabv3plus": 8}
 MOST_BATCH = 1 << 14
-_BYTES_WHOLE = Granule(1, ranges=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +70,7 @@ class LargestBudget:
     Args:
         model, batch, allocator: by name.
         budget_bytes: the largest that was found to fit; None: none does.
-        peak_bytes: of the plan's ledger, in bytes as the scheduler counts them.
+        peak_bytes: of the plan's ledger, as the scheduler counts it: in the allocator's granule.
         reserved_bytes: by the allocator, rounding and holes included.
         minimum_bytes: the planner's least budget.
         makespan_us: of the plan, simulated.
@@ -117,28 +123,33 @@ class Bench:
     def __init__(self, trace: Trace, planner: str = PLANNER):
         self.trace = trace
         self._planner, self._machine = get_planner(planner), machine(MACHINE)
-        self._plans: dict[int, Plan] = {}
-        self.minimum_bytes = self._minimum()
+        self._plans: dict[tuple[int, int], Plan] = {}
 
-    def plan(self, budget_bytes: int) -> Plan:
-        """The plan of a budget, whole variables, counted in bytes. Raises Infeasible."""
-        if budget_bytes not in self._plans:
-            self._plans[budget_bytes] = self._planner.plan(
-                self.trace, budget_bytes, self._machine, granule=_BYTES_WHOLE
+    def plan(self, budget_bytes: int, granule_bytes: int = 1) -> Plan:
+        """The plan of a budget: whole variables, each rounded up to granules. Raises Infeasible."""
+        key = budget_bytes, granule_bytes
+        if key not in self._plans:
+            self._plans[key] = self._planner.plan(
+                self.trace, budget_bytes, self._machine, granule=Granule(granule_bytes, False)
             )
-        return self._plans[budget_bytes]
+        return self._plans[key]
+
+    def plan_for(self, choice: AllocatorChoice, budget_bytes: int) -> Plan:
+        """The same in the granule of an allocator: what it rounds, the planner has counted."""
+        return self.plan(budget_bytes, choice.granule.size_bytes)
 
     def reserved_bytes(self, budget_bytes: int, choice: AllocatorChoice) -> float:
         """What an allocator reserves for the plan of a budget; infinity if it never gets by."""
-        plan = self.plan(budget_bytes)
+        plan = self.plan_for(choice, budget_bytes)
         try:
-            return reserved_peak(plan.schedule, plan.trace, choice)
+            return reserved_within(plan.schedule, plan.trace, choice, choice.budget_bytes)
         except OutOfDeviceMemory:
             return math.inf
 
-    def _minimum(self) -> int:
+    def minimum_bytes(self, choice: AllocatorChoice) -> int:
+        """The least budget for which there is a plan in the allocator's granule."""
         try:
-            self.plan(1)
+            self.plan_for(choice, 1)
         except Infeasible as refusal:
             return refusal.minimum_bytes
         return 1
@@ -169,23 +180,21 @@ def largest_budget(
     rows = []
     for name in allocators:
         choice = choose_dry(name, physical_bytes)
+        least = bench.minimum_bytes(choice)
 
         def fits(budget: int, choice: AllocatorChoice = choice) -> bool:
             return bench.reserved_bytes(budget, choice) <= physical_bytes
 
-        found = _largest(_budgets(bench.minimum_bytes, physical_bytes), fits)
+        found = _largest(_budgets(least, physical_bytes), fits)
         if found is None:
-            rows.append(
-                LargestBudget(model, batch, name, None, None, None, bench.minimum_bytes, None)
-            )
+            rows.append(LargestBudget(model, batch, name, None, None, None, least, None))
             continue
-        plan, reserved = bench.plan(found), int(bench.reserved_bytes(found, choice))
+        plan, reserved = bench.plan_for(choice, found), int(bench.reserved_bytes(found, choice))
         rows.append(
             LargestBudget(
-                model, batch, name, found, plan.peak_bytes, reserved, bench.minimum_bytes,
-                plan.makespan_us,
+                model, batch, name, found, plan.peak_bytes, reserved, least, plan.makespan_us
             )
-        )  # fmt: skip
+        )
     return rows
 
 
@@ -199,7 +208,7 @@ def largest_batches(
     def trains(batch: int, choice: AllocatorChoice) -> bool:
         if batch not in benches:
             benches[batch] = Bench(step_trace(model, batch), planner)
-        least = benches[batch].minimum_bytes
+        least = benches[batch].minimum_bytes(choice)
         budgets = (int(least * factor) for factor in TRIED_BUDGETS)
         return any(
             benches[batch].reserved_bytes(budget, choice) <= physical_bytes

@@ -17,8 +17,9 @@ from rich.table import Table
 
 from ooctrain.experiments.paper_000 import chunks as chunk_sizes
 from ooctrain.experiments.paper_000 import fragmentation as experiment
-from ooctrain.experiments.paper_000.chunks import ChunkCost
+from ooctrain.experiments.paper_000.chunks import ChunkCost, ChunkTrade
 from ooctrain.experiments.paper_000.fragmentation import (
+    BASELINE_ALLOCATOR,
     PAPER_LARGEST_BATCH,
     LargestBatch,
     LargestBudget,
@@ -59,6 +60,7 @@ def fragmentation(wanted: Wanted, console: Console) -> Mapping[str, Any]:
     largest = [row for rows in found for row in rows]
     console.print(batch_table(largest))
     chunks = _chunks(wanted.quick, console)
+    trades = _trades(wanted, console)
     write_figure(wanted, console, fragmentation_figure(budgets, chunks, physical, allocators))
     return {
         "planner": experiment.PLANNER,
@@ -69,6 +71,7 @@ def fragmentation(wanted: Wanted, console: Console) -> Mapping[str, Any]:
         ],
         "largest_batches": [asdict(row) for row in largest],
         "chunks": [{**asdict(row), "wasted_bytes": row.wasted_bytes} for row in chunks],
+        "chunk_trades": [asdict(row) for row in trades],
     }
 
 
@@ -88,6 +91,34 @@ def _chunks(quick: bool, console: Console) -> Sequence[ChunkCost]:
     rows = [replace(row, step_us=times.get(row.chunk_bytes)) for row in replayed]
     console.print(chunk_table(rows))
     return rows
+
+
+def _trades(wanted: Wanted, console: Console) -> Sequence[ChunkTrade]:
+    quick = wanted.quick
+    batches = chunk_sizes.QUICK_TRADED_BATCHES if quick else chunk_sizes.TRADED_BATCHES
+    sizes = chunk_sizes.QUICK_TRADED if quick else chunk_sizes.TRADED_CHUNKS
+    print_title(
+        console,
+        "\nChunks that the planner counts in",
+        f" ({chunk_sizes.MODEL}, {format_bytes(wanted.physical_bytes)}, mapped as printed)",
+    )
+    trades = chunk_sizes.chunk_trades(batches, sizes, chunk_sizes.MODEL, wanted.physical_bytes)
+    console.print(trade_table(trades))
+    return trades
+
+
+def trade_table(rows: Sequence[ChunkTrade]) -> Table:
+    """A line for each batch and chunk size."""
+    table = plain_table(
+        "batch", "chunk", "N_max", "rounding", "bound N c", "maps a step", "images/s"
+    )
+    for row in rows:
+        table.add_row(
+            str(row.batch), format_bytes(row.chunk_bytes), str(row.live_blocks),
+            format_bytes(row.wasted_bytes), format_bytes(row.live_blocks * row.chunk_bytes),
+            str(row.maps), f"{row.images_per_s:.0f}",
+        )  # fmt: skip
+    return table
 
 
 def budget_table(rows: Sequence[LargestBudget], *, header: bool = True) -> Table:
@@ -116,9 +147,10 @@ def budget_table(rows: Sequence[LargestBudget], *, header: bool = True) -> Table
 def batch_table(rows: Sequence[LargestBatch]) -> Table:
     """The largest batch of each model and allocator, beside the paper's."""
     table = plain_table(
-        "model", "allocator", "largest batch", "of best-fit's", "paper", left=("model", "allocator")
-    )
-    base = {row.model: row.batch for row in rows if row.allocator == "best-fit"}
+        "model", "allocator", "largest batch", "of the baseline's", "paper",
+        left=("model", "allocator"),
+    )  # fmt: skip
+    base = {row.model: row.batch for row in rows if row.allocator == BASELINE_ALLOCATOR}
     for row in rows:
         paper = PAPER_LARGEST_BATCH.get(row.allocator) if row.model == "resnet50" else None
         share = row.batch / base[row.model] if base.get(row.model) else None

@@ -3,9 +3,9 @@
 A method is a planner and an allocator. For each batch and method this finds the images per second
 of the fastest step that both get into the memory of the device. The planner's budget is what the
 allocator can place, which the experiment on fragmentation finds, so a method that fragments plans
-with less memory and swaps more. Speeds are simulated from roofline times. The share of the in-core
-speed that a method keeps depends on the ratio of the link's rate to the arithmetic's, so compare
-shares only where this ratio is alike.
+with less memory and swaps more. Speeds are simulated from roofline times, on the preset and on two
+machines that are fitted to the paper (`fitted.py`): which method wins depends on how its link is
+read. Beside them stands what no list exceeds that only offloads, by an LP.
 
 Source: paper 000, section 5.1, table 1. Departures: docs/papers.md. Read next: `fragmentation.py`,
 whose search this is; `table1_shown.py`.
@@ -21,25 +21,37 @@ from ooctrain.alloc.registry import choose_dry
 from ooctrain.api import step_trace
 from ooctrain.errors import Infeasible
 from ooctrain.execution.placement import reserved_peak
-from ooctrain.experiments.paper_000.fragmentation import MACHINE, PLANNER, Bench, largest_budget
+from ooctrain.experiments.paper_000.fitted import machines
+from ooctrain.experiments.paper_000.fragmentation import (
+    BASELINE_ALLOCATOR,
+    MACHINE,
+    PAPER_VA,
+    PLANNER,
+    Bench,
+    largest_budget,
+)
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.rewrite.pin_small import pinning_for
 from ooctrain.sched.bounds.closed import compute_us
+from ooctrain.sched.bounds.lp import fluid_bound
 from ooctrain.sched.budget import with_region
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.planning.beside_region import plan_beside
 from ooctrain.sched.planning.question import Question
+from ooctrain.sched.schedule import Plan
+from ooctrain.sched.simulate import simulate
+from ooctrain.step.machine import Machine
 from ooctrain.step.presets import machine
 from ooctrain.step.trace import Trace
 
 MODEL = "resnet50"
 BATCHES = (64, 128, 190, 256, 512, 928, 1120, 1248, 1440)
 QUICK_BATCHES = (190, 928)
-BEST_FIT, VA = "best-fit", "va:chunk=2MiB"
+NNABLA_VA, VA = "va-nnabla", "va:chunk=2MiB"
 BASELINE, LMS, SCHEDULE, SCHEDULE_VA = "baseline", "LMS", "schedule", "schedule + VA"
-OURS = "auto + va"
-#: Behind the titles of tables: the rows are named as in print, the allocator is another.
-ABOUT_VA = "; VA here is va, which maps each chunk once: ours, not the paper's"
+OUR_VA, OURS = "va", "auto + va"
+#: Behind the titles of tables.
+ABOUT_VA = "; VA is va-paper, as printed; va-nnabla is its authors' code, va ours"
 
 
 def _printed(*images_per_s: int) -> Mapping[int, int]:
@@ -66,12 +78,17 @@ class Method:
 
 
 METHODS = (
-    Method(BASELINE, "keep-all", BEST_FIT, _printed(336, 492, 581), 581),
-    Method(LMS, "lms-auto", BEST_FIT, _printed(235, 255, 241, 236, 209, 137), 258),
-    Method(SCHEDULE, PLANNER, BEST_FIT, _printed(320, 439, 533, 559, 457, 400), 581),
-    Method(SCHEDULE_VA, PLANNER, VA, _printed(304, 389, 415, 424, 446, 409, 398, 347, 321), 581),
+    Method(BASELINE, "keep-all", BASELINE_ALLOCATOR, _printed(336, 492, 581), 581),
+    Method(LMS, "lms-auto", BASELINE_ALLOCATOR, _printed(235, 255, 241, 236, 209, 137), 258),
+    Method(SCHEDULE, PLANNER, BASELINE_ALLOCATOR, _printed(320, 439, 533, 559, 457, 400), 581),
+    Method(
+        SCHEDULE_VA, PLANNER, PAPER_VA,
+        _printed(304, 389, 415, 424, 446, 409, 398, 347, 321), 581,
+    ),
+    Method(NNABLA_VA, PLANNER, NNABLA_VA, _printed(), 581),
+    Method(OUR_VA, PLANNER, VA, _printed(), 581),
     Method(OURS, "auto", VA, _printed(), 581),
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +96,13 @@ class MethodCell:
     """What a method makes of a batch; None where it cannot be trained.
 
     Args:
-        method, batch: which.
+        machine, method, batch: which.
         budget_bytes: what the planner was given; reserved_bytes: what the allocator took.
         images_per_s: simulated.
         compute_images_per_s: of the calls alone, without any stall or swap.
     """
 
+    machine: str
     method: str
     batch: int
     budget_bytes: int | None
@@ -93,30 +111,66 @@ class MethodCell:
     compute_images_per_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class OffloadBound:
+    """What no list that only offloads exceeds on a machine, whatever the allocator."""
+
+    machine: str
+    batch: int
+    images_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A plan that an allocator serves."""
+
+    budget_bytes: int
+    reserved_bytes: int
+    plan: Plan
+
+
 def batch_cells(case: tuple[str, int, int]) -> list[MethodCell]:
-    """The cells of (model, batch, physical bytes), in the order of `METHODS`."""
-    return cells_of(*case, METHODS)
+    """The cells of (model, batch, physical bytes), machine by machine, method by method."""
+    return cells_of(*case, METHODS, machines())
+
+
+def offload_bounds(case: tuple[str, int, int]) -> list[OffloadBound]:
+    """What no list that only offloads exceeds for (model, batch, physical bytes)."""
+    model, batch, physical_bytes = case
+    step, found = step_trace(model, batch), []
+    for where in machines():
+        bound = fluid_bound(step, physical_bytes, where, recompute=False)
+        if bound is not None:
+            found.append(OffloadBound(where.name, batch, batch / bound.makespan_us * 1e6))
+    return found
 
 
 def cells_of(
-    model: str, batch: int, physical_bytes: int, methods: Sequence[Method]
-) -> list[MethodCell]:
-    """What some methods make of a batch, in their order."""
+    model: str, batch: int, physical_bytes: int, methods: Sequence[Method],
+    wheres: Sequence[Machine] = (),
+) -> list[MethodCell]:  # fmt: skip
+    """What some methods make of a batch on some machines, in their order; on the preset alone
+    where none is given.
+
+    All plans but auto's depend on sizes alone, so they are made once and timed on each machine. The
+    one of auto, which is no row of the paper and takes longest to find, is made for the first.
+    """
     step = step_trace(model, batch)
-    compute = batch / compute_us(step, machine(MACHINE)) * 1e6
+    wheres = wheres or (machine(MACHINE),)
     benches: dict[str, Bench] = {}
-    cells = []
+    found: dict[str, _Found | None] = {}
     for method in methods:
         if method.name == OURS:
-            found = _as_trained(step, method, physical_bytes)
+            found[OURS] = _as_trained(step, method, physical_bytes, wheres[0])
         else:
             bench = benches.setdefault(method.planner, Bench(step, method.planner))
-            (row,) = largest_budget(model, batch, (method.allocator,), physical_bytes, bench)
-            found = (row.budget_bytes, row.reserved_bytes, row.makespan_us)
-        budget, reserved, makespan_us = found
-        speed = None if makespan_us is None else batch / makespan_us * 1e6
-        cells.append(MethodCell(method.name, batch, budget, reserved, speed, compute))
-    return cells
+            found[method.name] = _placed(bench, method, batch, physical_bytes)
+    return [
+        _cell(where, method, found[method.name], batch, batch / compute_us(step, where) * 1e6)
+        for where in wheres
+        for method in methods
+        if method.name != OURS or where == wheres[0]
+    ]
 
 
 def in_core_images_per_s(cells: Iterable[MethodCell]) -> float | None:
@@ -147,22 +201,41 @@ def method_named(name: str) -> Method:
     return next(method for method in METHODS if method.name == name)
 
 
-def _as_trained(
-    step: Trace, method: Method, physical_bytes: int
-) -> tuple[int | None, int | None, float | None]:
-    """(budget, reserved bytes, makespan in us), planned as `ooctrain train` does.
+def _cell(
+    where: Machine, method: Method, found: _Found | None, batch: int, compute_images_per_s: float
+) -> MethodCell:
+    """A plan timed on a machine."""
+    head = where.name, method.name, batch
+    if found is None:
+        return MethodCell(*head, None, None, None, compute_images_per_s)
+    time_us = simulate(found.plan.schedule, found.plan.trace, where).makespan_us
+    return MethodCell(
+        *head, found.budget_bytes, found.reserved_bytes, batch / time_us * 1e6,
+        compute_images_per_s,
+    )  # fmt: skip
+
+
+def _placed(bench: Bench, method: Method, batch: int, physical_bytes: int) -> _Found | None:
+    """The plan of the largest budget that the method's allocator serves."""
+    (row,) = largest_budget("", batch, (method.allocator,), physical_bytes, bench)
+    if row.budget_bytes is None or row.reserved_bytes is None:
+        return None
+    plan = bench.plan_for(choose_dry(method.allocator, physical_bytes), row.budget_bytes)
+    return _Found(row.budget_bytes, row.reserved_bytes, plan)
+
+
+def _as_trained(step: Trace, method: Method, physical_bytes: int, where: Machine) -> _Found | None:
+    """Planned as `ooctrain train` does.
 
     The ledger counts in chunks, and small parameters lie in a region of their own.
     """
     choice = choose_dry(method.allocator, physical_bytes)
     pinned = apply_rewrites(step, pinning_for(step, choice.granule))
     granule = with_region(choice.granule, pinned)
-    planner, where = get_planner(method.planner), machine(MACHINE)
+    planner = get_planner(method.planner)
     try:
         plan = plan_beside(planner, Question(pinned, physical_bytes, where, granule))
     except Infeasible:
-        return None, None, None
+        return None
     reserved = reserved_peak(plan.schedule, plan.trace, choice)
-    if reserved > physical_bytes:
-        return None, None, None
-    return physical_bytes, reserved, plan.makespan_us
+    return None if reserved > physical_bytes else _Found(physical_bytes, reserved, plan)

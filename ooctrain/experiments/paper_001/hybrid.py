@@ -4,7 +4,9 @@ Two networks train at a fixed batch on growing images. For each image and method
 megapixels per second and the number of swap-outs, and what the paper's printed parameters do here.
 TensorFlow's steps take about twice the memory of ours, so the 32 GB that are too little in the
 paper are enough here. A second memory is therefore fitted to one printed figure, the largest image
-without any method; all other printed values are then predictions.
+without any method. Nor does our swapping get slower where the paper's does, so beside that memory a
+link is fitted to another: the knee, up to which swapping loses nothing. All other printed values
+are then predictions.
 
 Source: paper 001, section 4. Departures: docs/papers.md. Read next: `hybrid_printed.py`, the
 tables; `sched/planners/tflms_hybrid.py`; `hybrid_shown.py`.
@@ -13,11 +15,12 @@ tables; `sched/planners/tflms_hybrid.py`; `hybrid_shown.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from ooctrain.api import step_trace
 from ooctrain.errors import Infeasible
+from ooctrain.experiments.bisected import bisected
 from ooctrain.experiments.paper_001.hybrid_printed import NETWORKS, Tuned, TunedNetwork
 from ooctrain.sched.budget import trace_peak_bytes
 from ooctrain.sched.planners.auto import Auto
@@ -29,15 +32,19 @@ from ooctrain.sched.planning.planner import Planner
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.unroll import plan_runs
 from ooctrain.sched.schedule import BYTES, Plan, SwapOut
+from ooctrain.sched.simulate import simulate
 from ooctrain.sched.verify import verify
+from ooctrain.step.machine import Machine
 from ooctrain.step.presets import v100_32gb_nvlink
 from ooctrain.step.trace import Trace
 
-DEVICE, FITTED = "32 GiB", "fitted"
+DEVICE, FITTED, FITTED_LINK = "32 GiB", "fitted", "fitted, and link"
 VANILLA, RECOMPUTE, SWAP, HYBRID = "vanilla", "recompute", "swap", "hybrid"
 PRINTED_LIST, OURS = "printed list", "auto"
 METHODS = (VANILLA, RECOMPUTE, SWAP, HYBRID, PRINTED_LIST, OURS)
 MACHINE = v100_32gb_nvlink()
+#: Swapping is flat where it keeps this share of its speed on the stated link.
+FLAT = 0.99
 QUICK_SIZES = MappingProxyType({"resnet50": (3000, 6500)})
 
 
@@ -47,7 +54,8 @@ class ImageCell:
 
     Args:
         model, image_size, method: which.
-        memory: "32 GiB" or "fitted"; budget_bytes: the same in bytes.
+        memory: "32 GiB", "fitted", or "fitted, and link" where the link is fitted, too;
+            budget_bytes: the same in bytes; link_bytes_per_us: of each way.
         megapixels_per_s: simulated.
         minimum_bytes: what the method needs where it does not fit.
         swap_outs: how many copies to the host the list has; bytes_out: theirs.
@@ -59,6 +67,7 @@ class ImageCell:
     method: str
     memory: str
     budget_bytes: int
+    link_bytes_per_us: float
     megapixels_per_s: float | None
     minimum_bytes: int | None
     swap_outs: int | None
@@ -90,13 +99,14 @@ class TunedReplay:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A step and a memory: what all methods are asked for."""
+    """A step, a memory and a machine: what all methods are asked for."""
 
     network: TunedNetwork
     image_size: int
     step: Trace
     memory: str
     budget_bytes: int
+    machine: Machine
 
 
 def memories(network: TunedNetwork) -> dict[str, int]:
@@ -106,8 +116,26 @@ def memories(network: TunedNetwork) -> dict[str, int]:
     return {DEVICE: MACHINE.device_bytes, FITTED: trace_peak_bytes(_step(network, size), BYTES)}
 
 
-def cells(case: tuple[TunedNetwork, int]) -> list[ImageCell]:
-    """All methods and memories of (network, image size)."""
+def fitted_link(network: TunedNetwork) -> float:
+    """Bytes per us each way, with which swapping just begins to lose halfway between the largest
+    image at which the paper's does not and the next that it tried.
+
+    The plan depends on memory alone, so it is made once.
+    """
+    flat, slower = network.sizes_of_knee
+    plan = LmsAuto().plan(_step(network, (flat + slower) // 2), memories(network)[FITTED], MACHINE)
+
+    def time_us(link: float) -> float:
+        where = replace(MACHINE, link_bytes_per_us=link)
+        return simulate(plan.schedule, plan.trace, where).makespan_us
+
+    stated = MACHINE.link_bytes_per_us
+    most_us = time_us(stated) / FLAT
+    return bisected(stated / 1000, stated, lambda link: time_us(link) > most_us)
+
+
+def cells(case: tuple[TunedNetwork, int, float | None]) -> list[ImageCell]:
+    """All methods and memories of (network, image size, fitted link; None: without that)."""
     return [
         _cell(asked, method, plan)
         for asked in _asked_in_all_memories(*case)
@@ -115,12 +143,12 @@ def cells(case: tuple[TunedNetwork, int]) -> list[ImageCell]:
     ]
 
 
-def replays(case: tuple[TunedNetwork, int]) -> list[TunedReplay]:
-    """The printed parameters of (network, image size), as given and scaled."""
-    network, size = case
+def replays(case: tuple[TunedNetwork, int, float | None]) -> list[TunedReplay]:
+    """The printed parameters of (network, image size, fitted link), as given and scaled."""
+    network, size, _ = case
     return [
         _replay(asked, kind, table[size], scaled)
-        for asked in _asked_in_all_memories(network, size)
+        for asked in _asked_in_all_memories(*case)
         for kind, table in (("swap", network.swap), ("hybrid", network.hybrid))
         if size in table
         for scaled in (False, True)
@@ -184,33 +212,43 @@ def network_of(model: str) -> TunedNetwork:
     return next(network for network in NETWORKS if network.model == model)
 
 
-def _asked_in_all_memories(network: TunedNetwork, size: int) -> Iterator[_Asked]:
-    step = _step(network, size)
-    for memory, budget_bytes in memories(network).items():
-        yield _Asked(network, size, step, memory, budget_bytes)
+def _asked_in_all_memories(
+    network: TunedNetwork, size: int, link: float | None
+) -> Iterator[_Asked]:
+    step, found = _step(network, size), memories(network)
+    for memory, budget_bytes in found.items():
+        yield _Asked(network, size, step, memory, budget_bytes, MACHINE)
+    if link is not None:
+        where = replace(MACHINE, link_bytes_per_us=link)
+        yield _Asked(network, size, step, FITTED_LINK, found[FITTED], where)
 
 
 def _methods(asked: _Asked) -> Iterator[tuple[str, Callable[[], Plan]]]:
-    """(name, what plans), in the order of `METHODS`."""
+    """(name, what plans), in the order of `METHODS`; auto, which takes longest, on the stated link
+    alone."""
     step, budget, printed = asked.step, asked.budget_bytes, asked.network.hybrid
     every = tuple(checkpoint.id for checkpoint in TflmsHybrid().checkpoints(step))
     yield VANILLA, lambda: _plan(asked, (), KeepAll())
     yield RECOMPUTE, lambda: _plan(asked, every, KeepAll())
     yield SWAP, lambda: _plan(asked, (), LmsAuto())
-    yield HYBRID, lambda: TflmsHybrid().plan(step, budget, MACHINE)
+    yield HYBRID, lambda: TflmsHybrid().plan(step, budget, asked.machine)
     listed = printed[asked.image_size].checkpoints if asked.image_size in printed else ()
     if listed:
         yield PRINTED_LIST, lambda: _plan(asked, listed, LmsAuto())
-    yield OURS, lambda: Auto().plan(step, budget, MACHINE)
+    if asked.memory != FITTED_LINK:
+        yield OURS, lambda: Auto().plan(step, budget, asked.machine)
 
 
 def _cell(asked: _Asked, method: str, plan: Callable[[], Plan]) -> ImageCell:
-    head = (asked.network.model, asked.image_size, method, asked.memory, asked.budget_bytes)
+    head = (
+        asked.network.model, asked.image_size, method, asked.memory, asked.budget_bytes,
+        asked.machine.link_bytes_per_us,
+    )  # fmt: skip
     try:
         found = plan()
     except Infeasible as refusal:
         return ImageCell(*head, None, refusal.minimum_bytes, None, None, "")
-    verify(found, asked.step, asked.budget_bytes, MACHINE)
+    verify(found, asked.step, asked.budget_bytes, asked.machine)
     outs = [i for i in found.schedule.instructions if isinstance(i, SwapOut)]
     bytes_out = sum(out.hi - out.lo for out in outs)
     speed = _megapixels_per_s(asked, found)
@@ -235,7 +273,7 @@ def _replay(asked: _Asked, kind: str, printed: Tuned, scaled: bool) -> TunedRepl
 def _plan(asked: _Asked, checkpoints: Sequence[int], swapper: Planner) -> Plan:
     """Paper 001's order of edits: compute again, then swap."""
     runs = TflmsHybrid().runs(asked.step, checkpoints)
-    question = Question(asked.step, asked.budget_bytes, MACHINE)
+    question = Question(asked.step, asked.budget_bytes, asked.machine)
     return plan_runs("hybrid", question, runs, swapper, {})
 
 

@@ -35,6 +35,7 @@ class TunedNetwork:
         levels: height of its graph in TensorFlow.
         image_sizes: that are asked here.
         sizes_of_fit: the largest image without any method, and the next that the paper tried.
+        sizes_of_knee: the largest image at which swapping loses nothing, and the next.
         largest: {method: largest image}.
         recompute_overhead: at the first of `sizes_of_fit`.
         gain: (image size, gain) of hybrid over swapping.
@@ -46,6 +47,7 @@ class TunedNetwork:
     levels: int
     image_sizes: tuple[int, ...]
     sizes_of_fit: tuple[int, int]
+    sizes_of_knee: tuple[int, int]
     largest: Mapping[str, int]
     recompute_overhead: float
     gain: tuple[int, float]
@@ -68,6 +70,7 @@ _LATER = (8, 9, 11, 12, 13, 14, 15, 16, 17, 18)
 
 RESNET50 = TunedNetwork(
     "resnet50", 1, 802, (2000, 2500, 3000, *_TABLE_1, 7500, 8000, 9000, 10000), (3000, 3500),
+    (4000, 4500),
     {"vanilla": 3000, "recompute": 4500, "swap": 7000, "hybrid": 7000},
     0.158, (6500, 0.375),
     _table(
@@ -82,6 +85,7 @@ RESNET50 = TunedNetwork(
 )  # fmt: skip
 DEEPLAB = TunedNetwork(
     "deeplabv3plus_xception65", 16, 1501, (300, 400, *_TABLE_2, 1400, 1500, 1700), (400, 500),
+    (500, 600),
     {"vanilla": 400, "recompute": 800, "swap": 1300, "hybrid": 1300},
     0.167, (1000, 0.187),
     _table(

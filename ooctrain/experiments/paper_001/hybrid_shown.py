@@ -1,8 +1,9 @@
 """`ooctrain reproduce hybrid`: paper 001's figures 3 to 6 and tables 1 and 2, and ours.
 
-It shows tables, a figure and numbers, all of them twice: for the memory of the device, and for the
-memory in which the step without any method reaches the paper's largest image. Read next:
-`hybrid.py`; `report/charts.py`.
+It shows tables, a figure and numbers, all of them three times: for the memory of the device, for
+the memory in which the step without any method reaches the paper's largest image, and for that with
+the link with which swapping begins to lose where the paper's does. Read next: `hybrid.py`;
+`report/charts.py`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from ooctrain.experiments.paper_001 import hybrid as experiment
 from ooctrain.experiments.paper_001.hybrid import (
     DEVICE,
     FITTED,
+    FITTED_LINK,
     HYBRID,
     METHODS,
     OURS,
@@ -38,7 +40,7 @@ from ooctrain.report.charts import Curve, curves_svg, stacked_svg
 from ooctrain.report.tables import or_dash, plain_table
 from ooctrain.units import format_bytes
 
-MEMORIES = (DEVICE, FITTED)
+MEMORIES = (DEVICE, FITTED, FITTED_LINK)
 
 
 def hybrid(wanted: Wanted, console: Console) -> Mapping[str, Any]:
@@ -46,7 +48,12 @@ def hybrid(wanted: Wanted, console: Console) -> Mapping[str, Any]:
     sizes = {each.model: each.image_sizes for each in NETWORKS}
     asked = experiment.QUICK_SIZES if wanted.quick else sizes
     networks = [network_of(model) for model in asked]
-    cases = [(network, size) for network in networks for size in asked[network.model]]
+    links = {network.model: experiment.fitted_link(network) for network in networks}
+    cases = [
+        (network, size, links[network.model])
+        for network in networks
+        for size in asked[network.model]
+    ]
     processes = 1 if wanted.quick else None
     found = spread(experiment.cells, cases, processes, wanted.keep)
     cells = [cell for rows in found for cell in rows]
@@ -56,6 +63,8 @@ def hybrid(wanted: Wanted, console: Console) -> Mapping[str, Any]:
     console.print(largest_table(cells, networks))
     console.print()
     console.print(claim_table(cells, networks))
+    for model, link in links.items():
+        console.print(f"\n{model}: the fitted link carries {link / 1e3:.1f} GB/s each way")
     for memory in MEMORIES:
         print_title(console, f"\nMegapixels per second, simulated, {memory} memory")
         console.print(speed_table(cells, memory))
@@ -65,6 +74,7 @@ def hybrid(wanted: Wanted, console: Console) -> Mapping[str, Any]:
     return {
         "machine": experiment.MACHINE.name,
         "memories": {network.model: experiment.memories(network) for network in networks},
+        "links_bytes_per_us": links,
         "cells": [asdict(cell) for cell in cells],
         "replays": [asdict(replay) for replay in replays],
     }
@@ -162,9 +172,12 @@ def hybrid_figure(cells: Sequence[ImageCell]) -> str:
 
 
 def _memory(cell: ImageCell) -> str:
-    """The memory in words."""
+    """The memory, and the link, in words."""
     fitted = "" if cell.memory == DEVICE else ", fitted to the paper's largest image without swap"
-    return f"{format_bytes(cell.budget_bytes)}{fitted}"
+    link = ""
+    if cell.memory == FITTED_LINK:
+        link = f", link of {cell.link_bytes_per_us / 1e3:.1f} GB/s, fitted to where swapping loses"
+    return f"{format_bytes(cell.budget_bytes)}{fitted}{link}"
 
 
 def _curves(

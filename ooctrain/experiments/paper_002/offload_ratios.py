@@ -53,10 +53,13 @@ SHARES = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 REPRESENTATIVE = ("resnet18", "resnet50", "densenet121")
 USUAL_SIZE, USUAL_BATCH = 224, 32
 STEP_SHARES = (0.1, 0.25, 0.5, 0.75)
+#: How finely DYNPROG counts memory on long chains: the paper's 500, coarser and finer.
+SLOTS = (100, 500, 2000)
 #: Up to it memory counts as low.
 LOW_SHARE = 0.3
 QUICK_NETWORKS, QUICK_BATCHES = ("resnet18",), MappingProxyType({224: (32, 64)})
 QUICK_SHARES, QUICK_STEP_SHARES = (0.1, 0.3, 0.5, 0.9), (0.25, 0.5)
+QUICK_DENSENETS = ("densenet121",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +120,22 @@ class Wins:
 
 
 @dataclass(frozen=True, slots=True)
+class SlotCell:
+    """DYNPROG on a DenseNet's chain with its memory in some number of slots.
+
+    Args:
+        model: the network, at figure 4's image size and batch.
+        slots: the paper's S.
+        share: of the memory; ratio: step over proposition 3.
+    """
+
+    model: str
+    slots: int
+    share: float
+    ratio: float
+
+
+@dataclass(frozen=True, slots=True)
 class Claim:
     """A sentence of the paper, with what is found here."""
 
@@ -152,6 +171,21 @@ def chain_cells(case: tuple[Group, Sequence[float]]) -> list[ChainCell]:
             )
             for name in ASKED_PLANNERS
         ]
+    return cells
+
+
+def slot_cells(case: tuple[str, Sequence[float]]) -> list[SlotCell]:
+    """The cells of (network, shares): does counting more finely mend what rounding costs?"""
+    model, shares = case
+    chain = _view(Group(model, USUAL_SIZE, USUAL_BATCH)).as_chain()
+    view, cells = chain_view(chain, machine(MACHINE)), []
+    least, most = view.minimum()[0], view.peak()[0]
+    for share in shares:
+        budget = least + round(share * (most - least))
+        bound = proposition_3_us(chain, budget, machine(MACHINE))
+        for slots in SLOTS:
+            name = f"dynprog:slots={slots},exact_stages=0"
+            cells.append(SlotCell(model, slots, share, _makespan_us(name, chain, budget) / bound))
     return cells
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from statistics import mean
 from typing import Any
 
 from rich.console import Console
@@ -22,11 +23,13 @@ from ooctrain.experiments.paper_002.offload_ratios import (
     BATCHES,
     CHAIN_PLANNERS,
     HEURISTICS,
+    SLOTS,
     STEP_PLANNERS,
     USUAL_SIZE,
     ChainCell,
     Claim,
     Group,
+    SlotCell,
     drawn,
     worst,
 )
@@ -57,6 +60,15 @@ def offload_ratios(wanted: Wanted, console: Console) -> Mapping[str, Any]:
     claims = experiment.claims(cells)
     console.print()
     console.print(claim_table(claims))
+    dense = experiment.QUICK_DENSENETS if wanted.quick else experiment.DENSENETS
+    counted = spread(
+        experiment.slot_cells, [(model, shares) for model in dense], processes, wanted.keep
+    )
+    slots = [cell for found in counted for cell in found]
+    print_title(
+        console, "\nDYNPROG in slots: step / proposition 3, mean and largest over all shares"
+    )
+    console.print(slot_table(slots))
     steps = experiment.step_cases(
         experiment.QUICK_NETWORKS if wanted.quick else experiment.REPRESENTATIVE,
         experiment.QUICK_STEP_SHARES if wanted.quick else experiment.STEP_SHARES,
@@ -69,6 +81,7 @@ def offload_ratios(wanted: Wanted, console: Console) -> Mapping[str, Any]:
         "machine": experiment.MACHINE,
         "cells": [_numbers(cell) for cell in cells],
         "claims": [asdict(claim) for claim in claims],
+        "slots": [asdict(cell) for cell in slots],
         "steps": [asdict(row) for row in rows],
     }
 
@@ -100,6 +113,16 @@ def claim_table(claims: Sequence[Claim]) -> Table:
     table = plain_table(*titles, left=titles)
     for claim in claims:
         table.add_row(claim.printed, claim.here)
+    return table
+
+
+def slot_table(cells: Sequence[SlotCell]) -> Table:
+    """A line for each network, a column for each number of slots."""
+    titles = [f"{slots} slots" for slots in SLOTS]
+    table = plain_table("network", *titles, left=("network",))
+    for model in dict.fromkeys(cell.model for cell in cells):
+        found = [[c.ratio for c in cells if (c.model, c.slots) == (model, s)] for s in SLOTS]
+        table.add_row(model, *(f"{mean(ratios):.3f}, {max(ratios):.3f}" for ratios in found))
     return table
 
 

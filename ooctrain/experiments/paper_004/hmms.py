@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from ooctrain.api import step_trace
+from ooctrain.experiments.bisected import bisected
 from ooctrain.sched.planners.bn_recompute import (
     generated_bytes,
     offloadable_share,
@@ -55,8 +56,8 @@ PRINTED_LOSS: Mapping[tuple[str, str], float] = MappingProxyType(
         ("resnet50", LAYER_WISE): 0.129, ("resnet50", HMMS): 0.051,
     }
 )  # fmt: skip
-#: The fit: bisections of the factor on the arithmetic rate, between 1 and the largest.
-FIT_STEPS, LARGEST_FACTOR = 30, 16.0
+#: The fit: the factor on the arithmetic rate is between 1 and this.
+LARGEST_FACTOR = 16.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +122,12 @@ def fitted(step: Trace, base: Machine, share: float) -> Machine:
 
     Arithmetic alone is made faster; what memory bounds stays. The nearer end where no rate fits.
     """
-    low, high = 1.0, LARGEST_FACTOR
-    for _ in range(FIT_STEPS):
-        middle = (low + high) / 2
-        too_slow = offloadable_share(step, _faster(base, middle)) > share
-        low, high = (middle, high) if too_slow else (low, middle)
-    return replace(_faster(base, low), name=f"{base.name}-fitted")
+
+    def too_slow(factor: float) -> bool:
+        return offloadable_share(step, _faster(base, factor)) > share
+
+    factor = bisected(1.0, LARGEST_FACTOR, too_slow)
+    return replace(_faster(base, factor), name=f"{base.name}-fitted")
 
 
 def call_bytes(step: Trace, where: Machine) -> list[CallBytes]:
