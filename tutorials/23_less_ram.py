@@ -169,6 +169,7 @@ except oc.Infeasible as refused:
 # %% [markdown]
 # ## Exercises
 #
+# `python 23_less_ram.py --check 1 ANSWER` checks your answer to the first one.
 # `ooctrain plan resnet18 --batch 64 --image-size 32 --memory 700MiB` shows a division,
 # `ooctrain train` with `--memory` its parts and the count; `ooctrain explain OOC-124` says what
 # "too little" means.

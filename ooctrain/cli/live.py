@@ -247,14 +247,12 @@ def shown(lines: Lines) -> Iterator[Lines | Redrawn]:
 
 
 def told_every(total_steps: int, steps_per_epoch: int) -> int:
-    """k, where a pipe shows each k-th step: all steps of a short run, else at most `MOST_LINES`
-    besides the first; where there are several epochs, ends of epochs.
+    """k, where a pipe shows each k-th step: all steps of a short run, else about `MOST_LINES`, but
+    never less than one for each epoch.
     """
     if total_steps <= MOST_LINES:
         return 1
-    unit = steps_per_epoch if steps_per_epoch < total_steps else 1
-    units = math.ceil(total_steps / unit)
-    return unit * math.ceil(units / MOST_LINES)
+    return min(steps_per_epoch, math.ceil(total_steps / MOST_LINES))
 
 
 def _three_digits(number: float) -> str:

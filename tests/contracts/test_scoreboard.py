@@ -1,7 +1,7 @@
 """docs/scoreboard.md is what its command prints, and no strategy of it beats the bound.
 
-In: the page, and `docs/pages/scoreboard.py`. Out: verdicts. The one idea: a generated page is true
-as long as a part of it, generated again, has the same lines.
+A part of the page is generated again and compared, line by line, since all of it takes minutes. The
+times on the page are compared with each other.
 """
 
 from __future__ import annotations

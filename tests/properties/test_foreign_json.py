@@ -128,7 +128,7 @@ def says_where(error: OoctrainError, kind: str) -> bool:
     """Whether an error names the place in the file, and what mends it."""
     if error.code in ("OOC-210", "OOC-106", "OOC-312") or "nested" in error.what:
         return True  # of another step, name or version; too deep for any place
-    places = ("$", "it is ", "it has no", "it holds no", "request ", "no header")
+    places = ("$", "it is ", "it has no", "it holds no", "request ", "not a header")
     named = kind == "rubric" or any(place in error.what for place in places)
     return bool(error.fix) and named
 

@@ -57,10 +57,10 @@ def act(trainer, way, samples):
 
 def check_budgets(budget, uses):
     """All steps that a trainer prepares have the bytes of the first one that trains."""
-    prepared, prepare = [], seen.prepare
+    prepared, prepare = [], seen.prepare_within
 
-    def noted(trace, how):
-        prepared.append(prepare(trace, how))
+    def noted(trace, how, own_bytes):
+        prepared.append(prepare(trace, how, own_bytes))
         return prepared[-1]
 
     with (
@@ -69,7 +69,7 @@ def check_budgets(budget, uses):
             network(), budget=budget, planner="naive", threads=1, allocator="best-fit"
         ) as trainer,
     ):
-        patch.setattr(seen, "prepare", noted)
+        patch.setattr(seen, "prepare_within", noted)
         for way, samples in uses:
             try:
                 act(trainer, way, samples)

@@ -233,15 +233,15 @@ class Trainers(RuleBasedStateMachine):
 @contextmanager
 def quickly():
     """Plans each step once for all trainers, and lets the collector look at new objects only."""
-    patch, planned, prepare = pytest.MonkeyPatch(), {}, seen.prepare
+    patch, planned, prepare = pytest.MonkeyPatch(), {}, seen.prepare_within
 
-    def once(trace, how):
+    def once(trace, how, own_bytes):
         key = trace.fingerprint, how
         if key not in planned:
-            planned[key] = prepare(trace, how)
+            planned[key] = prepare(trace, how, own_bytes)
         return planned[key]
 
-    patch.setattr(seen, "prepare", once)
+    patch.setattr(seen, "prepare_within", once)
     gc.collect()
     gc.freeze()
     try:

@@ -306,7 +306,7 @@ class Absent(BestFit):
 
 
 WRONG = [
-    (Overlapping, r"it lies on '[xy]\d'"), (Unaligned, "no positive multiple of 64"),
+    (Overlapping, r"it lies on '[xy]\d'"), (Unaligned, "not a positive multiple of 64"),
     (Stingy, "with rounding; it says"), (Absent, "it is None"),
 ]  # fmt: skip
 

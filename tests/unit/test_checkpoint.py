@@ -305,7 +305,7 @@ def test_a_folder_in_the_way_is_found_before_anything_is_written(tmp_path, place
 def test_a_folder_of_that_name_stays_where_it_is(tmp_path):
     folder = tmp_path / "runs"
     folder.mkdir()
-    with pytest.raises(CheckpointError, match="no file") as refused:
+    with pytest.raises(CheckpointError, match="not a file") as refused:
         save(folder, arrays(), RUN)
     assert refused.value.code == "OOC-314"
     assert os.listdir(tmp_path) == ["runs"]

@@ -102,12 +102,12 @@ def test_a_log_without_a_granule_is_refused(tmp_path, granule):
     ("line", "why"),
     [
         ("not json", "line 6"),
-        ('{"op": "alloc", "id": 9}', "no request"),
+        ('{"op": "alloc", "id": 9}', "not a request"),
         ('{"op": "free", "id": 9}', "request 4 of the log"),
         ('{"op": "allocate", "id": 0, "bytes": 5}', "request 4 of the log"),
         ('{"op": "allocate", "id": 9, "bytes": 0}', "request 4 of the log"),
         ('{"op": "map", "id": 0, "lo": 5, "hi": 5}', "request 4 of the log"),
-        ("[1]", "no request"),
+        ("[1]", "not a request"),
     ],
 )
 def test_a_line_that_means_nothing_is_named(tmp_path, line, why):

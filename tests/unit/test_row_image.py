@@ -64,7 +64,7 @@ def test_files_that_are_none_are_named(
 
 
 def test_arrays_that_are_no_image_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataFormatError, match="no image"):
+    with pytest.raises(DataFormatError, match="not an image"):
         RowImage(saved(tmp_path, PIXELS[None]))
     with pytest.raises(DataFormatError, match="holds int64"):
         RowImage(saved(tmp_path, PIXELS.astype(np.int64)))

@@ -399,7 +399,7 @@ def test_a_link_of_memory_does_not_go_with_it():
 
 MEMORY = MemoryOptions(
     budget="50%", host_budget=None, planner="auto", allocator="va", machine=None,
-    link_bandwidth=None, time_limit=None, rewrites=[],
+    link_bandwidth=None, time_limit=None, evaluations=None, rewrites=[],
 )  # fmt: skip
 
 

@@ -213,7 +213,7 @@ def test_mistakes_are_named():
         train(Shapeless())
     with pytest.raises(AutogradError, match="takes no gradient"):
         train(Ungraded())
-    with pytest.raises(ShapeError, match="gives complex64, which is not a float32"):
+    with pytest.raises(ShapeError, match="gives complex64, which is no float32"):
         train(Complex())
     with pytest.raises(AutogradError, match="asks for 'z'"):
         train(Forgetful())

@@ -17,7 +17,7 @@ from ooctrain.execution.promise import Promise
 fills_at_most = division_laws.test_the_parts_of_a_promise_fill_the_memory_at_most
 DIVISION_BUGS = {
     "the slab is not counted where all fits": (
-        "quickest", "in_core.budget_bytes + _slab_bytes(in_core) <= left",
+        "quickest", "self._sum_bytes(in_core) <= left",
         "in_core.budget_bytes <= left",
     ),
     "an arena as if there were no slab": ("_beside", "if over <= 0:", "if over <= host_bytes:"),

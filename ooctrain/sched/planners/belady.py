@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ooctrain.sched.planning.decisions import Decisions, Gap, runs_once
 from ooctrain.sched.planning.host_room import RoomForGaps, host_left_bytes
@@ -58,11 +58,20 @@ class Belady:
         self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
         host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
     ) -> Plan:  # fmt: skip
-        """See `Planner`. The minimum is what the largest call needs beside what never leaves."""
-        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
+        """See `Planner`. The minimum is what the largest call needs beside what never leaves. The
+        host's room is counted only where the plan would need more than there is.
+        """
+        question = Question(trace, budget_bytes, machine, granule)
         step = max(budget_bytes // self.pieces, worth_its_latency_bytes(machine))
-        decisions = offload(self.name, question, runs_once(trace), step_bytes=step)
-        return plan_of(self.name, question, decisions, {"piece_bytes": step})
+        notes = {"piece_bytes": step}
+        plan = plan_of(self.name, question, self._decisions(question, step), notes)
+        if host_budget_bytes is None or plan.host_peak_bytes <= host_budget_bytes:
+            return plan
+        within = replace(question, host_budget_bytes=host_budget_bytes)
+        return plan_of(self.name, within, self._decisions(within, step), notes)
+
+    def _decisions(self, question: Question, step_bytes: int) -> Decisions:
+        return offload(self.name, question, runs_once(question.trace), step_bytes=step_bytes)
 
 
 def offload(
