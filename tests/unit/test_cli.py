@@ -420,6 +420,7 @@ def test_no_host_memory_for_swapped_values_leaves_the_inputs(run, command):
     assert run(command, *SMALL, "--budget", "1GiB", "--host-budget", "0", *steps)[0] == 0
 
 
+@pytest.mark.slow
 def test_what_lacks_on_the_host_is_proposed_and_fits(run, tmp_path):
     path = tmp_path / "plan.json"
     arguments = ["plan", *SMALL, "--budget", "1GiB", "--json", str(path), "--planner", "naive"]
