@@ -103,7 +103,8 @@ class Lines:
         """Prints the step, if it is one of those that are told."""
         done = run.trainer.steps_done
         every = told_every(self.total_steps, self.steps_per_epoch)
-        if self._seen_memory and done % every and done != self.total_steps:
+        is_told = done % self.steps_per_epoch % every == 0 or done == self.total_steps
+        if self._seen_memory and not is_told:
             self.count(run)
         else:
             self.tell(run)
@@ -247,12 +248,14 @@ def shown(lines: Lines) -> Iterator[Lines | Redrawn]:
 
 
 def told_every(total_steps: int, steps_per_epoch: int) -> int:
-    """k, where a pipe shows each k-th step: all steps of a short run, else about `MOST_LINES`, but
-    never less than one for each epoch.
+    """k, where a pipe shows each k-th step of an epoch: all steps of a short run, else at most
+    `MOST_LINES`, but the last step of each epoch in any case.
     """
     if total_steps <= MOST_LINES:
         return 1
-    return min(steps_per_epoch, math.ceil(total_steps / MOST_LINES))
+    epochs = math.ceil(total_steps / steps_per_epoch)
+    lines_an_epoch = max(1, MOST_LINES // epochs)
+    return math.ceil(min(steps_per_epoch, total_steps) / lines_an_epoch)
 
 
 def _three_digits(number: float) -> str:

@@ -7,6 +7,7 @@ from dataclasses import asdict, fields, replace
 import pytest
 
 import ooctrain as oc
+from ooctrain.devices.spill import FileCalls, Spill
 from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.execution import division
 from ooctrain.execution.division import prepare_within
@@ -18,6 +19,7 @@ from ooctrain.sched.schedule import Run
 from ooctrain.step.trace import Trace
 from ooctrain.units import MIB
 
+EXT4 = 0xEF53
 HOW = Settings(machine="cpu-generic", threads=1, planner="chen-sqrt", time_limit_s=None)
 
 
@@ -62,6 +64,25 @@ def test_the_parts_of_a_promise_fill_the_memory_at_most():
     for left in (arena, arena * 7 // 8, arena * 3 // 4):
         promise = promise_is_kept_by_the_sum(trace, left)
         assert promise.arena_bytes < arena
+
+
+def test_a_slab_on_a_disk_counts_for_its_buffers_alone(tmp_path, monkeypatch):
+    """Swapping saves nothing where both memories are RAM, and does where one is a disk."""
+    monkeypatch.setattr(FileCalls, "file_system", lambda self, folder: EXT4)
+    trace = small_trace()
+    needed = in_core_bytes(trace)[0]
+    how = replace(HOW, planner="belady", spill=Spill(str(tmp_path)))
+    left = needed // 2 + division.BUFFERS_BYTES
+    found = divided(trace, left, how)
+    promise, plan = found.promise, found.plan
+    assert promise is not None
+    assert promise.slab_bytes == division.BUFFERS_BYTES
+    assert promise.arena_bytes == found.budget_bytes <= left - promise.slab_bytes
+    assert promise.promised_bytes <= promise.memory_bytes
+    slab = host_extent_bytes(plan.trace, plan.schedule)
+    assert slab + promise.arena_bytes >= needed > promise.arena_bytes
+    with pytest.raises(Infeasible):
+        divided(trace, left, replace(how, spill=None))
 
 
 def test_much_memory_is_not_taken_where_little_is_needed():
