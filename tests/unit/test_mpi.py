@@ -48,7 +48,8 @@ def run(command: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 @with_mpi
-@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [2, 4])
 def test_train_verifies_on_ranks_and_goes_on_on_one(count, tmp_path, capsys):
     path = str(tmp_path / "run.safetensors")
     words = [*TRAIN, "--budget", "60%", "--planner", "belady", "--checkpoint", path]

@@ -100,7 +100,7 @@ def test_nothing_is_offered_where_no_call_is_wide(residual):
     assert planner.steps == {}
 
 
-@pytest.mark.parametrize("evaluations", quick([100, None], 0))
+@pytest.mark.parametrize("evaluations", quick([100, None]))
 def test_auto_trains_within_less_than_the_widest_call(residual, tight, evaluations):
     """To the bits of training without a budget."""
     model, trace = residual

@@ -85,7 +85,7 @@ def inputs_away(step, tables):
     return away
 
 
-@settings(max_examples=20)
+@settings(max_examples=8)
 @given(chains(), machines(), SEEDS, st.sampled_from([BYTES, Granule(4)]), st.floats(0, 1))
 def test_the_compiled_engine_keeps_the_time_of_the_readable_one(
     trace, machine, seed, granule, share
