@@ -83,7 +83,7 @@ class _Division:
             return self._promised(in_core)
         found, leasts = self._within(left, NEAR * self._time(in_core)[0])
         if not found:
-            raise self._too_small(min(leasts, default=self._sum_bytes(in_core)))
+            raise self._too_small(min(leasts, default=0) or self._by_halving(in_core))
         return self._promised(min(found, key=self._time))
 
     def _within(self, left: int, enough_us: float) -> tuple[list[PreparedStep], list[int]]:
@@ -126,6 +126,18 @@ class _Division:
         return replace(
             prepared, promise=replace(self.parts, arena_bytes=arena, slab_bytes=slab)
         )  # fmt: skip
+
+    def _by_halving(self, in_core: PreparedStep) -> int:
+        """Bytes of arena and slab that do, where no planner says how many it needs (what lacks is
+        host memory, for example)."""
+        too_few, enough = max(self.parts.left_bytes, 0), self._sum_bytes(in_core)
+        for _ in range(LEAST_TRIES):
+            middle = (too_few + enough) // 2
+            if self._within(middle, math.inf)[0]:
+                enough = middle
+            else:
+                too_few = middle
+        return enough
 
     def _too_small(self, least: int) -> Infeasible:
         """The refusal, with a memory in which a plan has been found."""

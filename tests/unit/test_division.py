@@ -13,8 +13,10 @@ from ooctrain.execution import division
 from ooctrain.execution.division import prepare_within
 from ooctrain.execution.executor import host_extent_bytes
 from ooctrain.execution.prepare import PreparedStep, Settings, prepare
-from ooctrain.execution.promise import Promise, parts_of
+from ooctrain.execution.promise import OWN_STEP_BYTES, Promise, parts_of
 from ooctrain.sched.budget import input_bytes, trace_peak_bytes
+from ooctrain.sched.planners.chen import ChenSqrt
+from ooctrain.sched.planning.planner import host_lacks
 from ooctrain.sched.schedule import Run
 from ooctrain.step.trace import Trace
 from ooctrain.units import MIB
@@ -82,7 +84,28 @@ def test_a_slab_on_a_disk_counts_for_its_buffers_alone(tmp_path, monkeypatch):
     slab = host_extent_bytes(plan.trace, plan.schedule)
     assert slab + promise.arena_bytes >= needed > promise.arena_bytes
     with pytest.raises(Infeasible):
-        divided(trace, left, replace(how, spill=None))
+        divided(trace, needed // 2, replace(how, spill=None))
+
+
+class SaysOnlyThatTheHostLacks(ChenSqrt):
+    """A planner that names no budget when it refuses."""
+
+    def plan(self, trace, budget_bytes, machine, **how):
+        try:
+            return super().plan(trace, budget_bytes, machine, **how)
+        except Infeasible:
+            raise host_lacks(self.name) from None
+
+
+def test_where_no_planner_names_a_least_it_is_looked_for():
+    trace, how = small_trace(), replace(HOW, planner=SaysOnlyThatTheHostLacks())
+    in_core = sum(in_core_bytes(trace))
+    fixed = parts_of(trace, 0, 0, 1).fixed_bytes
+    with pytest.raises(Infeasible) as refused:
+        divided(trace, in_core // 8, how)
+    least = refused.value.minimum_bytes - fixed - OWN_STEP_BYTES
+    assert least < 0.8 * in_core
+    assert divided(trace, least, how).promise is not None
 
 
 def test_much_memory_is_not_taken_where_little_is_needed():
