@@ -365,9 +365,11 @@ def show_executed(
     missed += [f"{one.size.side} pixels in {one.size.budget_mib} MiB: predicted"
                for one in found if abs(one.error) > PROMISE]  # fmt: skip
     alone = [one for one in found if one.ratio is None]
-    growth = alone[-1].ns_per_pixel / alone[0].ns_per_pixel
-    missed += ["time per pixel"] if growth > WANTED_RATIO else []
-    print(f"a pixel of the largest / of the smallest: {growth:.2f}  {verdict(not missed)}")
+    if len(alone) > 1:
+        growth = alone[-1].ns_per_pixel / alone[0].ns_per_pixel
+        kept = growth <= WANTED_RATIO
+        print(f"a pixel of the largest / of the smallest: {growth:.2f}  {verdict(kept)}")
+        missed += [] if kept else ["time per pixel"]
     results = [asdict(one) | {"error": one.error, "ns_per_pixel": one.ns_per_pixel}
                for one in found]  # fmt: skip
     return results, missed

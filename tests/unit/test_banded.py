@@ -15,7 +15,7 @@ from ooctrain.report.text import tiling_rows
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.rewrite.mixed_bands import mixed_tilings, sparing
 from ooctrain.rewrite.tile.banded import Banded, can_be_banded, offers_for
-from ooctrain.rewrite.tile.choose import cuts_of
+from ooctrain.rewrite.tile.choose import cuts_of, lasting_bytes
 from ooctrain.rewrite.tile.offers import MOVES, Offer, OperatorTimes
 from ooctrain.rewrite.tile.operators import operators_of
 from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
@@ -47,6 +47,12 @@ def test_a_network_is_cut_where_one_small_tensor_leads_across() -> None:
     names = [operators.calls[i].name for i in cuts_of(operators)[:-1]]
     assert {"0.fwd", "5.fwd"} <= {*names}  # the begin, and behind the pooling
     assert "1.fwd" not in names  # an activation stays with what it follows
+
+
+def test_what_lasts_counts_once() -> None:
+    """Parameters and momenta, though each has a variable before the step and one after it."""
+    parameter_bytes = sum(parameter.numpy().nbytes for parameter in model().parameters())
+    assert lasting_bytes(operators_of(step()[1])) == 2 * parameter_bytes
 
 
 def test_offers_go_down_in_memory_and_do_not_know_the_budget() -> None:

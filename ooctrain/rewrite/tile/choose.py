@@ -247,8 +247,11 @@ def choices_of(operators: Operators, times: OperatorTimes, machine: Machine) -> 
 
 
 def lasting_bytes(operators: Operators) -> int:
-    """Parameters, slots of the optimizer, running statistics."""
-    return sum(v.nbytes for v in operators.trace.variables if v.persistent)
+    """Parameters, slots of the optimizer, running statistics: each once, though a step that ends
+    with new values has two variables of it.
+    """
+    variables = operators.trace.variables
+    return sum(variables[v].nbytes for v in operators.trace.initial if variables[v].persistent)
 
 
 def _choices(
