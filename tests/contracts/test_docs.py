@@ -142,6 +142,18 @@ def test_what_is_not_a_command_of_ours_names_what_there_is(page):
             check_outside_command(line)
 
 
+@pytest.mark.parametrize("page", sorted((ROOT / "tutorials").rglob("README.md")), ids=name_of)
+def test_the_commands_of_a_handout_are_typed_in_its_folder(page):
+    """Who has the wheel alone has a copy of the lessons, in a folder with a name of his own."""
+    for line in lines_in(prose_of(page)):
+        if re.match(r"\S*(ooctrain|python|pytest) \S", line):
+            command, *words = shlex.split(line, comments=True)
+            assert "/" not in command, line
+            files = [word.partition(":")[0] for word in words]
+            named = {name for name in files if "/" in name or name.endswith(".py")}
+            assert not [n for n in named - {"my.py", "mine.py"} if not (page.parent / n).exists()], line
+
+
 def test_examples_in_docstrings_are_true():
     found = [p for p in (ROOT / "ooctrain").rglob("*.py") if ">>> " in p.read_text("utf-8")]
     assert found
