@@ -53,7 +53,7 @@ ELSEWHERE = {
 #: What a page shows to fail, with the code that it prints.
 FAILS = {"ooctrain replay log.jsonl --allocator best-fit --budget 330MiB": "OOC-130"}
 #: Words that stand for a reader's own.
-PLACEHOLDER = re.compile(r"[A-Z]{2,}|\.\.\.")
+PLACEHOLDER = re.compile(r"[A-Z]+|\.\.\.")
 #: {command: what is put in place of an option's value, or added, so that it takes seconds}
 CUT_DOWN = {
     "train": {"--steps": "2", "--batch": "16", "--epochs": "1"},
@@ -71,17 +71,17 @@ def is_whole(words: list[str]) -> bool:
     """
     if any(PLACEHOLDER.fullmatch(word) for word in words) or words[0] != "ooctrain":
         return False
-    command = command_of(words)
+    command, rest = command_of(words)
     needed = [p for p in command.params if isinstance(p, click.Argument)]
     try:
-        command.make_context(words[1], list(words[2:]))
+        command.make_context(words[1], list(rest))
     except (click.MissingParameter, click.exceptions.NoArgsIsHelpError):
         return False
     except click.BadOptionUsage as error:
         return "requires an argument" not in error.message
     except (click.UsageError, ConfigError):
         return True
-    given = [name for name in words[2:] if not name.startswith("-")]
+    given = [name for name in rest if not name.startswith("-")]
     return bool(given) or not needed
 
 
@@ -110,14 +110,17 @@ def cut_down(words: list[str]) -> list[str]:
             result.append(changed.pop(word))
         elif words[1] == "compare" and word in LISTS:
             result.append(next(following).split(",")[0])
-    known = {option for p in command_of(words).params for option in p.opts}
+    known = {option for p in command_of(words)[0].params for option in p.opts}
     return result + [part for pair in changed.items() if pair[0] in known for part in pair]
 
 
-def command_of(words: list[str]) -> click.Command:
-    command = command_line.get_command(click.Context(command_line), words[1])
+def command_of(words: list[str]) -> tuple[click.Command, list[str]]:
+    """(the command that is meant, what it is given); of `course strip` it is `strip`."""
+    command, rest = command_line.get_command(click.Context(command_line), words[1]), words[2:]
+    if isinstance(command, click.Group) and rest and rest[0] in command.commands:
+        command, rest = command.commands[rest[0]], rest[1:]
     assert command is not None, words
-    return command
+    return command, rest
 
 
 def shown_in(page: Path) -> list[list[str]]:
@@ -173,7 +176,10 @@ def test_every_command_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
 def test_no_command_is_left_out_because_it_is_wrong_or_writes_a_file():
     for text in ("ooctrain plan lenet --batch many", "ooctrain compare lenet --json FILE"):
         assert is_whole(filled(shlex.split(text)))
-    for text in ("ooctrain plan", "ooctrain plan lenet --budget", "ooctrain plan MODEL"):
+    for text in (
+        "ooctrain plan", "ooctrain plan lenet --budget", "ooctrain plan MODEL", "ooctrain diff A B",
+        "ooctrain course strip",
+    ):  # fmt: skip
         assert not is_whole(filled(shlex.split(text)))
 
 
