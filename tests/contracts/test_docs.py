@@ -142,7 +142,9 @@ def test_what_is_not_a_command_of_ours_names_what_there_is(page):
             check_outside_command(line)
 
 
-@pytest.mark.parametrize("page", sorted((ROOT / "tutorials").rglob("README.md")), ids=name_of)
+@pytest.mark.parametrize(
+    "page", [p for p in every_page() if "tutorials" in p.relative_to(ROOT).parts], ids=name_of
+)
 def test_the_commands_of_a_handout_are_typed_in_its_folder(page):
     """Who has the wheel alone has a copy of the lessons, in a folder with a name of his own."""
     for line in lines_in(prose_of(page)):
