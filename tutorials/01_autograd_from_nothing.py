@@ -204,7 +204,7 @@ later_reads = [c.name for c in trace.calls if relu.outs[0] in c.ins and c.phase 
 before_relu_reads = [c.name for c in trace.calls if relu.ins[0] in c.ins and c.phase == "backward"]
 
 # %% [markdown]
-# Puzzles e1 to e3 (`tutorials/puzzles/`) let you add a product, a convolution and batch norm to
+# Puzzles e1 to e3 (`puzzles/`) let you add a product, a convolution and batch norm to
 # this tape; each attempt is checked by finite differences.
 #
 # ## Exercises

@@ -144,7 +144,7 @@ lesson.reveal("window / in-core, ResNet-50 over PCIe", results["window", "v100-p
 #
 # ## Write it yourself
 #
-# `window` takes 245 us; the bound is 240. Puzzle a2 (`python tutorials/puzzles/a2_swap_in_time.py`)
+# `window` takes 245 us; the bound is 240. Puzzle a2 (`python puzzles/a2_swap_in_time.py`)
 # asks you to write such a list by hand, in text, and draws each attempt.
 #
 # ## Exercises

@@ -328,7 +328,7 @@ for name, value in intensity.items():
 # with tensor cores, raises the flat part itself to 494. What a real GPU reaches is in
 # `benchmarks/results/`.
 #
-# Four puzzles, d1 to d4 (`tutorials/puzzles/`), are kernels for you to write, checked by this
+# Four puzzles, d1 to d4 (`puzzles/`), are kernels for you to write, checked by this
 # emulator.
 #
 # ## Exercises

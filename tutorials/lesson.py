@@ -1,10 +1,10 @@
 """What the tutorials share: prose, pauses, predictions, exercises and pictures.
 
-Each tutorial runs whole (`python tutorials/00_tour.py`), paused (`python tutorials/00_tour.py
+Each tutorial runs whole (`python 00_tour.py`), paused (`python 00_tour.py
 --step`), or cell by cell in a notebook or an editor that knows the percent format. A script prints
 its own prose before each cell, since a terminal does not show comments. `predict` asks for the
 reader's guess before an experiment, with `--step` at the keyboard and in a notebook in an input
-box; `reveal` then prints how far off it was. `python tutorials/00_tour.py --check 2 ANSWER` prints
+box; `reveal` then prints how far off it was. `python 00_tour.py --check 2 ANSWER` prints
 nothing but whether an answer to the second exercise is right. Nothing is graded here: the asserts
 at the end of a tutorial are about the library, the exercises about the reader.
 """

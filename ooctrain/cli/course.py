@@ -36,6 +36,8 @@ from ooctrain.report.tables import plain_table
 
 #: A secret seed is below this.
 _SEEDS = 2**31
+#: The first graded cell does all the grading, and nbgrader gives a cell 30 seconds.
+_PATIENCE = "put c.Execute.timeout = 900 into nbgrader_config.py: by default a cell has 30 seconds"
 _assignment = click.argument("assignment", metavar="ASSIGNMENT")
 
 
@@ -118,7 +120,9 @@ def otter(assignment: str, seed: int | None, out: str | None) -> int:
 @_out_option("The folder; default: ASSIGNMENT-nbgrader.")
 def nbgrader(assignment: str, seed: int | None, out: str | None) -> int:
     """Make a notebook for nbgrader's source folder of an ASSIGNMENT."""
-    return _packed(assignment, seed, out, "nbgrader", write_nbgrader)
+    status = _packed(assignment, seed, out, "nbgrader", write_nbgrader)
+    make_console().print(_PATIENCE, soft_wrap=True)
+    return status
 
 
 def _packed(

@@ -261,5 +261,5 @@ def _check(rubric: Rubric, path: Path) -> None:
 def _refuse(path: Path, why: str) -> ConfigError:
     return ConfigError(
         f"{path} is not a rubric of an assignment: {why}", code="OOC-119",
-        fix=f"name a folder with a {RUBRIC} such as that of tutorials/assignments/lru_planner",
+        fix=f"name an assignment of `ooctrain course list`, or a folder with a {RUBRIC}",
     )  # fmt: skip

@@ -158,6 +158,6 @@ ARGUMENTS: Mapping[str, Explanation] = {
         "cannot be run. Or the submission is of a kind that is not graded: an allocator that is "
         "told all requests before, or any file on a system that is neither Linux nor macOS.",
         "ooctrain grade docs",
-        "name the folder of an assignment, such as tutorials/assignments/lru_planner",
+        "name an assignment of `ooctrain course list`, such as lru_planner, or its folder",
     ),
 }

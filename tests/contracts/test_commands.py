@@ -2,28 +2,44 @@
 
 Commands are run in the order in which a page shows them, in one folder, so that what one writes the
 next one reads. A command that is only mentioned (`ooctrain plan`, `ooctrain report FILE`) has
-nothing to be executed with; `test_docs.py` checks its name and its options. What is not executed
-here has its reason in `ELSEWHERE`.
+nothing to be executed with; `test_docs.py` checks its name and its options. A lesson's prose is a
+page too. What is not executed here has its reason in `ELSEWHERE`.
 """
 
 from __future__ import annotations
 
+import ast
 import io
+import os
 import re
 import shlex
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
 import click
 import pytest
-from contracts.test_docs import DOCUMENTS, ROOT, commands_in, python_in
+from contracts import test_howto
+from contracts.test_docs import (
+    DOCUMENTS,
+    ROOT,
+    code_in,
+    commands_in,
+    every_page,
+    name_of,
+    prose_of,
+    python_in,
+)
+from support.handouts import LRU_STUB, SOLUTION
 
 from ooctrain.cli import command_line, main
 from ooctrain.errors import ConfigError
 from ooctrain.layers.kernels.cuda.runtime.shim import why_no_ptx
 from ooctrain.testing.driver.stub.build import why_no_stub
 
-PAGES = [*DOCUMENTS, *sorted((ROOT / "tutorials").rglob("README.md"))]
+#: In the order in which one reads them; what no page before shows is executed.
+PAGES = list(dict.fromkeys([*DOCUMENTS, *every_page()]))
 #: What a document's commands are not run for, each with who runs it.
 ELSEWHERE = {
     r"ooctrain grade .*": "tests/contracts/test_assignments.py",
@@ -37,28 +53,45 @@ ELSEWHERE = {
 #: What a page shows to fail, with the code that it prints.
 FAILS = {"ooctrain replay log.jsonl --allocator best-fit --budget 330MiB": "OOC-130"}
 #: Words that stand for a reader's own.
-PLACEHOLDER = re.compile(r"[A-Z]{2,}|\.\.\.")
+PLACEHOLDER = re.compile(r"[A-Z]+|\.\.\.")
 #: {command: what is put in place of an option's value, or added, so that it takes seconds}
 CUT_DOWN = {
     "train": {"--steps": "2", "--batch": "16", "--epochs": "1"},
     "compare": {"--jobs": "1", "--time-limit": "2", "--evaluations": "500"},
 }
+#: Options that name a file which the command writes.
+WRITTEN = ("--json", "--save", "--html", "--allocation-log")
 #: Of several values of an option the first one stands for all.
 LISTS = ("--planner", "--budget", "--batch", "--image-size")
 
 
 def is_whole(words: list[str]) -> bool:
-    """Whether a command could be typed as it stands."""
+    """Whether nothing in a command is left to be filled in. A wrong command is whole too, and fails
+    when it is executed.
+    """
     if any(PLACEHOLDER.fullmatch(word) for word in words) or words[0] != "ooctrain":
         return False
-    command = command_line.get_command(click.Context(command_line), words[1])
+    command, rest = command_of(words)
     needed = [p for p in command.params if isinstance(p, click.Argument)]
     try:
-        context = command.make_context(words[1], list(words[2:]))
-    except (click.UsageError, ConfigError):
+        command.make_context(words[1], list(rest))
+    except (click.MissingParameter, click.exceptions.NoArgsIsHelpError):
         return False
-    given = [name for name in words[2:] if not name.startswith("-")]
-    return bool(context) and (bool(given) or not needed)
+    except click.BadOptionUsage as error:
+        return "requires an argument" not in error.message
+    except (click.UsageError, ConfigError):
+        return True
+    given = [name for name in rest if not name.startswith("-")]
+    return bool(given) or not needed
+
+
+def filled(words: list[str]) -> list[str]:
+    """The same command with a name for each file that it writes."""
+    before = ["", *words]
+    return [
+        f"shown{option}" if option in WRITTEN and PLACEHOLDER.fullmatch(word) else word
+        for option, word in zip(before, words, strict=False)
+    ]
 
 
 def elsewhere(words: list[str]) -> str:
@@ -77,19 +110,23 @@ def cut_down(words: list[str]) -> list[str]:
             result.append(changed.pop(word))
         elif words[1] == "compare" and word in LISTS:
             result.append(next(following).split(",")[0])
-    known = {option for p in command_of(words).params for option in p.opts}
+    known = {option for p in command_of(words)[0].params for option in p.opts}
     return result + [part for pair in changed.items() if pair[0] in known for part in pair]
 
 
-def command_of(words: list[str]) -> click.Command:
-    command = command_line.get_command(click.Context(command_line), words[1])
+def command_of(words: list[str]) -> tuple[click.Command, list[str]]:
+    """(the command that is meant, what it is given); of `course strip` it is `strip`."""
+    command, rest = command_line.get_command(click.Context(command_line), words[1]), words[2:]
+    if isinstance(command, click.Group) and rest and rest[0] in command.commands:
+        command, rest = command.commands[rest[0]], rest[1:]
     assert command is not None, words
-    return command
+    return command, rest
 
 
 def shown_in(page: Path) -> list[list[str]]:
     """The whole commands of a page, each once."""
-    found = {shlex.join(words): words for words in commands_in(page.read_text(encoding="utf-8"))}
+    shown = map(filled, commands_in(prose_of(page)))
+    found = {shlex.join(words): words for words in shown}
     return [words for words in found.values() if is_whole(words)]
 
 
@@ -101,8 +138,13 @@ def first_shown() -> dict[str, list[list[str]]]:
     for page in PAGES:
         new = [w for w in shown_in(page) if shlex.join(w) not in seen and not elsewhere(w)]
         seen |= {shlex.join(w) for w in new}
-        found[str(page.relative_to(ROOT))] = [] if "howto" in page.parts else new
+        found[name_of(page)] = [] if "howto" in page.parts else new
     return found
+
+
+WITH_COMMANDS = [
+    name_of(page) for page in PAGES if "ooctrain " in prose_of(page) and "howto" not in page.parts
+]
 
 
 @pytest.mark.slow
@@ -115,9 +157,10 @@ def test_the_readme_s_commands_are_among_them():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [str(page.relative_to(ROOT)) for page in PAGES])
+@pytest.mark.parametrize("page", WITH_COMMANDS)
 def test_every_command_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    Path("my.py").write_text(f"{LRU_STUB}{SOLUTION}\nMine = Solved\n", encoding="utf-8")
     monkeypatch.setattr("sys.stdin", io.StringIO())  # who steps through a run is not asked
     failed = []
     for words in first_shown()[page]:
@@ -130,13 +173,42 @@ def test_every_command_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
     assert not failed, "\n".join(failed)
 
 
-GPU_PAGE = ROOT / "docs" / "gpu.md"
-BLOCKS = re.findall(r"```python\n(.*?)```", GPU_PAGE.read_text(encoding="utf-8"), re.S)
-#: Pages whose one block of Python other tests run.
+def test_no_command_is_left_out_because_it_is_wrong_or_writes_a_file():
+    for text in ("ooctrain plan lenet --batch many", "ooctrain compare lenet --json FILE"):
+        assert is_whole(filled(shlex.split(text)))
+    for text in (
+        "ooctrain plan", "ooctrain plan lenet --budget", "ooctrain plan MODEL", "ooctrain diff A B",
+        "ooctrain course strip",
+    ):  # fmt: skip
+        assert not is_whole(filled(shlex.split(text)))
+
+
+#: Pages that show Python, each with the test that runs it; `test_howto.py` runs the others.
 RUN_BY = {
-    "README.md": "test_docs.py", "allocators.md": "test_docs.py", "puzzles.md": "test_puzzles.py",
-    "schedule.md": "test_list_text.py", "planners.md": "test_reorder.py",
+    "README.md": "test_docs.py", "docs/allocators.md": "test_docs.py",
+    "docs/puzzles.md": "test_puzzles.py", "docs/schedule.md": "test_list_text.py",
+    "docs/planners.md": "test_reorder.py", "docs/gpu.md": "test_commands.py",
+    "docs/distributed.md": "test_commands.py", "tutorials/20_many_ranks.py": "test_commands.py",
+    "docs/split.md": "test_commands.py", "docs/teaching.md": "test_commands.py",
 }  # fmt: skip
+GPU_PAGE = ROOT / "docs" / "gpu.md"
+BLOCKS = [code for language, code in code_in(prose_of(GPU_PAGE)) if language == "python"]
+
+
+def looks_like_python(code: str) -> bool:
+    """Whether a block parses and is more than a formula: it imports, defines, or calls a method."""
+    try:
+        nodes = list(ast.walk(ast.parse(code)))
+    except SyntaxError:
+        return ">>> " in code
+    calls = [node.func for node in nodes if isinstance(node, ast.Call)]
+    return any(isinstance(n, (ast.Import, ast.ImportFrom, ast.FunctionDef)) for n in nodes) or any(
+        isinstance(function, ast.Attribute) for function in calls
+    )
+
+
+def blocks_of(page: Path) -> list[tuple[str, str]]:
+    return [block for block in code_in(prose_of(page)) if block[0] != "span"]
 
 
 @pytest.mark.slow
@@ -151,10 +223,61 @@ def test_the_python_of_the_gpu_page_runs(number):
     assert stub is None or not stub.why, "the stub refused nothing"
 
 
+@pytest.mark.slow
+def test_the_stub_of_the_gpu_page_serves_a_command_that_knows_nothing_of_it(tmp_path):
+    if why_no_stub():
+        pytest.skip(why_no_stub())
+    (block,) = [code for word, code in blocks_of(GPU_PAGE) if "LD_LIBRARY_PATH" in code]
+    ours = 'python() { "$PYTHON" "$@"; }\nooctrain() { "$PYTHON" -m ooctrain "$@"; }\n'
+    paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    done = subprocess.run(
+        ["bash", "-ec", ours + block.replace("/tmp/counts", str(tmp_path / "counts"))],
+        capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHON": sys.executable, "PYTHONPATH": paths},
+    )  # fmt: skip
+    assert "stub" in done.stdout.lower(), done.stdout + done.stderr
+    assert (tmp_path / "counts").read_text()
+
+
+@pytest.mark.slow
+def test_the_python_about_ranks_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for page in (ROOT / "docs" / "distributed.md", ROOT / "tutorials" / "20_many_ranks.py"):
+        exec(compile(python_in(page), page.name, "exec"), names)
+        names["trainer"].close()
+    assert (tmp_path / "run.safetensors").is_file()
+    assert names["ranks"].count == 1
+
+
+@pytest.mark.slow
+def test_the_python_about_patches_prints_what_it_says(capsys):
+    block = python_in(ROOT / "docs" / "split.md")
+    exec(compile(block, "split.md", "exec"), {})
+    assert capsys.readouterr().out.strip() == block.rpartition("# ")[2].strip()
+
+
+def test_the_test_on_the_teaching_page_is_one_of_an_assignment():
+    block = python_in(ROOT / "docs" / "teaching.md")
+    tests = ROOT / "tutorials" / "assignments" / "window_planner" / "test_window.py"
+    assert block in tests.read_text(encoding="utf-8")
+
+
 def test_each_page_with_python_has_a_test_that_runs_it():
-    pages = {p.name for p in DOCUMENTS if "```python" in p.read_text(encoding="utf-8")}
-    howto = {p.name for p in (ROOT / "docs" / "howto").glob("*.md")}
-    assert pages - howto == {*RUN_BY, GPU_PAGE.name}
-    for name in RUN_BY:
-        (path,) = [p for p in DOCUMENTS if p.name == name]
-        assert python_in(path), "one block, which its test runs"
+    pages = [p for p in every_page() if any(word == "python" for word, _ in blocks_of(p))]
+    assert {name_of(p) for p in pages if "howto" not in p.parts} == {*RUN_BY}
+    for name, file in RUN_BY.items():
+        (test,) = (ROOT / "tests").rglob(file)
+        assert Path(name).name in test.read_text(encoding="utf-8")
+        assert name == name_of(GPU_PAGE) or python_in(ROOT / name), "one block, which its test runs"
+    for page in (ROOT / "docs" / "howto").glob("*.md"):
+        run = test_howto.BLOCK.findall(page.read_text(encoding="utf-8"))
+        assert [b for b in blocks_of(page) if b[0] in ("python", "console")] == run
+        lines = {line.removeprefix("$ ") for kind, text in run for line in text.splitlines()}
+        assert {shlex.join(w) for w in shown_in(page) if not elsewhere(w)} <= lines
+
+
+def test_python_is_labelled_as_such():
+    for page in every_page():
+        for language, code in blocks_of(page):
+            assert language == "python" or not looks_like_python(code), f"{name_of(page)}:\n{code}"

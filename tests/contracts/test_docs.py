@@ -1,18 +1,28 @@
 """What the documents promise exists: commands, options, functions, files, make targets; and what
 they show in Python runs.
+
+Pages are read by the grammar of Markdown, so a code span may go over the end of a line. Read next:
+`test_commands.py`, which executes what is collected here.
 """
 
 from __future__ import annotations
 
+import doctest
 import importlib
 import re
 import shlex
+import tomllib
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
+from markdown_it import MarkdownIt
 
+import ooctrain as oc
+from benchmarks.__main__ import NAMES as BENCHMARKS
 from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.cli import COMMANDS, command_line
@@ -25,13 +35,65 @@ DOCUMENTS = [
 ]  # fmt: skip
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 TARGETS = set(re.findall(r"^([a-z][a-z-]*):", MAKEFILE, re.M))
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+MARKDOWN = MarkdownIt("commonmark").enable("table")
+#: The folders whose pages a reader may open; what one builds is elsewhere.
+FOLDERS = (".github", "benchmarks", "docs", "ooctrain", "tests", "tutorials")
+
+
+def every_page() -> list[Path]:
+    """Whatever a reader reads: each Markdown file but the history, and each lesson."""
+    pages = [*ROOT.glob("*.md"), *(p for name in FOLDERS for p in (ROOT / name).rglob("*.md"))]
+    left = {"CHANGELOG.md", "_build", "_generated"}  # history; what Sphinx makes
+    here = [page for page in pages if not left & {*page.parts}]
+    return sorted(here) + sorted((ROOT / "tutorials").rglob("*.py"))
+
+
+def name_of(page: Path) -> str:
+    """Its path from the root, the same on every system."""
+    return page.relative_to(ROOT).as_posix()
+
+
+def prose_of(page: Path) -> str:
+    """A page as Markdown; of a lesson, its cells of prose."""
+    text = page.read_text(encoding="utf-8")
+    if page.suffix != ".py":
+        return text
+    cells = re.findall(r"^# %% \[markdown\]\n((?:#.*\n)+)", text, re.M)
+    return "\n".join(re.sub(r"^# ?", "", cell, flags=re.M) for cell in cells)
+
+
+@cache
+def code_in(text: str) -> list[tuple[str, str]]:
+    """(language, code) of every block, and ("span", code) of every code span; a directive like
+    {glossary} holds Markdown again.
+    """
+    return list(_code_in(text))
+
+
+def _code_in(text: str) -> Iterator[tuple[str, str]]:
+    for token in MARKDOWN.parse(text):
+        language = token.info.strip()
+        if token.type == "fence" and language.startswith("{"):
+            yield from code_in(token.content)
+        elif token.type in ("fence", "code_block"):
+            yield language, token.content
+        for part in token.children or ():
+            if part.type == "code_inline":
+                yield "span", part.content
+
+
+def lines_in(text: str) -> list[str]:
+    """The lines of all code, without a prompt."""
+    return [
+        line.strip().removeprefix("$ ") for _, code in code_in(text) for line in code.split("\n")
+    ]
 
 
 def commands_in(text: str) -> list[list[str]]:
     """Every `ooctrain ...` and `make ...` in code blocks and code spans."""
-    code = re.findall(r"```.*?\n(.*?)```", text, re.S) + re.findall(r"`([^`\n]+)`", text)
-    lines = [line.strip().removeprefix("$ ") for block in code for line in block.splitlines()]
-    calls = [line for line in lines if re.match(r"(ooctrain|make) [a-z]", line)]
+    calls = [line for line in lines_in(text) if re.match(r"(ooctrain|make) [a-z]", line)]
     return [shlex.split(re.split(r" [|>] ", call)[0], comments=True) for call in calls]
 
 
@@ -49,17 +111,69 @@ def check_command(words: list[str]) -> None:
     known = {option for parameter in command.params for option in parameter.opts}
     unknown = [w for w in words[2:] if w.startswith("--") and w.split("=")[0] not in known]
     assert not unknown, f"{' '.join(words)}: no option {unknown}"
+    for option, there in (("--planner", oc.planners), ("--allocator", oc.allocators)):
+        if option in words:
+            given = words[words.index(option) + 1].split(",")
+            names = {name.split(":")[0] for name in given if ".py" not in name}
+            strange = {name for name in names if not name.isupper()} - {"auto", *there()}
+            assert not strange, f"{' '.join(words)}: no {option} {strange}"
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
-def test_every_command_in_a_document_exists(path):
-    for words in commands_in(path.read_text(encoding="utf-8")):
+def check_outside_command(line: str) -> None:
+    """A line that starts Python, pytest or pip: its benchmark, option or extra is there."""
+    words = shlex.split(line.split(" | ")[0], comments=True)
+    if words[:3] == ["python", "-m", "benchmarks"] and words[3:4]:
+        assert words[3] in BENCHMARKS or words[3].startswith("--"), line
+    elif words[:2] == ["python", "-m"] and words[2].startswith("benchmarks."):
+        file = words[2].replace(".", "/")
+        assert (ROOT / f"{file}.py").is_file() or (ROOT / file / "__main__.py").is_file(), line
+    elif words[:3] == ["pytest", "--pyargs", "ooctrain.laws"]:
+        source = (ROOT / "ooctrain" / "laws" / "plugin.py").read_text(encoding="utf-8")
+        assert all(f'"{word}"' in source for word in words[3:] if word.startswith("--")), line
+    elif words[:2] == ["pip", "install"]:
+        asked = re.findall(r"\[([\w,]+)\]", line)
+        assert set(",".join(asked).split(",")) <= {"", *EXTRAS}, line
+
+
+@pytest.mark.parametrize("page", every_page(), ids=name_of)
+def test_what_is_not_a_command_of_ours_names_what_there_is(page):
+    for line in lines_in(prose_of(page)):
+        if re.match(r"(python3?|pytest|pip) \S", line) and "'" not in line:
+            check_outside_command(line)
+
+
+@pytest.mark.parametrize(
+    "page", [p for p in every_page() if "tutorials" in p.relative_to(ROOT).parts], ids=name_of
+)
+def test_the_commands_of_a_handout_are_typed_in_its_folder(page):
+    """Who has the wheel alone has a copy of the lessons, in a folder with a name of his own."""
+    for line in lines_in(prose_of(page)):
+        if re.match(r"\S*(ooctrain|python|pytest) \S", line):
+            command, *words = shlex.split(line, comments=True)
+            assert "/" not in command, line
+            files = [word.partition(":")[0] for word in words]
+            named = {name for name in files if "/" in name or name.endswith(".py")}
+            gone = {name for name in named if not (page.parent / name).exists()}
+            assert gone <= {"my.py", "mine.py"}, line
+
+
+def test_examples_in_docstrings_are_true():
+    found = [p for p in (ROOT / "ooctrain").rglob("*.py") if ">>> " in p.read_text("utf-8")]
+    assert found
+    for path in found:
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        assert doctest.testmod(importlib.import_module(name)).failed == 0, path
+
+
+@pytest.mark.parametrize("page", every_page(), ids=name_of)
+def test_every_command_in_a_document_exists(page):
+    for words in commands_in(prose_of(page)):
         check_command(words)
 
 
-def python_in(path: Path) -> str:
+def python_in(page: Path) -> str:
     """The one block of Python in a document."""
-    (block,) = re.findall(r"```python\n(.*?)```", path.read_text(encoding="utf-8"), re.S)
+    (block,) = [code for language, code in code_in(prose_of(page)) if language == "python"]
     return block
 
 
@@ -81,11 +195,27 @@ def test_the_allocator_in_the_documents_is_one(tmp_path):
 
 
 def test_the_contract_notices_a_command_that_does_not_exist():
-    text = "```\n$ ooctrain plan lenet --bogus 3\n$ make nothing\n```\nand `ooctrain nothing x`"
-    assert len(commands_in(text)) == 3
+    text = (
+        "```\n$ ooctrain plan lenet --bogus 3\n$ make nothing\n```\nand `ooctrain nothing x`; over "
+        "the end of a line `ooctrain\nnothing y`\n\n1. in a list\n\n       ooctrain nothing z\n\n"
+        "```{glossary}\n`ooctrain nothing u`\n```\n\n"
+        "`ooctrain plan lenet --planner belady,nobody`\n"
+    )
+    assert len(commands_in(text)) == 7
     for words in commands_in(text):
         with pytest.raises(AssertionError):
             check_command(words)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["python -m benchmarks nothing", "python -m benchmarks.nothing",
+     "pytest --pyargs ooctrain.laws --nothing x",
+     'pip install "ooctrain[nothing]"', "pip install -e .[dev,nothing]"],
+)  # fmt: skip
+def test_the_contract_notices_a_name_that_does_not_exist(line):
+    with pytest.raises(AssertionError):
+        check_outside_command(line)
 
 
 def test_the_makefile_has_its_targets_and_help_names_them():

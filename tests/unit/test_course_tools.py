@@ -438,6 +438,13 @@ def test_nbgrader_s_notebook_and_otter_s_tests_count_the_rubric_s_points(tmp_pat
     assert sum(points) == pytest.approx(100)
 
 
+def test_a_teacher_is_told_that_nbgrader_stops_a_cell_after_thirty_seconds(tmp_path, capsys):
+    assert main(["course", "nbgrader", "lru_planner", "--out", str(tmp_path / "nb")]) == 0
+    assert "c.Execute.timeout = 900" in capsys.readouterr().out
+    page = PACKAGE.parent / "docs" / "teaching.md"
+    assert "`c.Execute.timeout = 900`" in page.read_text(encoding="utf-8")
+
+
 @pytest.mark.slow
 def test_a_notebook_s_cells_give_the_points_of_the_grade(tmp_path, monkeypatch):
     tiny = tiny_assignment(tmp_path / "tiny")
