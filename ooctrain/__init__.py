@@ -128,7 +128,7 @@ if TYPE_CHECKING:  # "x as x" is how a type checker knows that a name is public
 
 
 class _Package(ModuleType):
-    """Whoever first imports a room binds its name in the package. `oc.machine` and `oc.split` are
+    """The first import of a room binds its name in the package. `oc.machine` and `oc.split` are
     functions beside rooms of the same name, so those stay what they are."""
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -289,7 +289,7 @@ class DriverError(OoctrainError):
 
 
 class VmmUnavailable(DriverError):
-    """Virtual addressing is not to be had on this machine."""
+    """Virtual addressing is not available on this machine."""
 
     default_code = "OOC-151"
 

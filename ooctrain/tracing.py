@@ -168,7 +168,7 @@ def trace(
     """
     algorithm = algorithm_for(device, conv_algorithm, allow_tf32)
     if threads is not None and threads < 1:
-        raise ConfigError(f"threads is {threads}", code="OOC-106", fix="threads=1 or more")
+        raise ConfigError(f"{threads} threads are too few", code="OOC-106", fix="threads=1 or more")
     if not isinstance(accumulate, Integral):
         raise ConfigError(
             f"accumulate {accumulate!r} is not a whole number", code="OOC-106", fix="accumulate=1"
@@ -357,7 +357,7 @@ def named_optimizer(optimizer: str | Optimizer, model: Module) -> Optimizer:
     """The optimizer that a name stands for; others as they are.
 
     Raises:
-        ConfigError: there is none, or a setting is out of its range; or there is no model.
+        ConfigError: an unknown optimizer, a setting out of range, or not a model.
     """
     if not isinstance(model, Module):
         raise ConfigError(

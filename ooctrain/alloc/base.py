@@ -61,7 +61,7 @@ class Stats:
     Args:
         requested_bytes: R, what the live blocks asked for (with ranges: what is mapped of it).
         granted_bytes: A, what they hold.
-        pending_bytes: W, freed, but not to be had yet, as its last uses may not be over. 0
+        pending_bytes: W, freed, but not available yet, as its last uses may not be over. 0
             where free memory can be claimed at once: a list allows it (`docs/schedule.md`).
         cached_bytes: C, free, but in holes between blocks: what external fragmentation costs.
             Always 0 where any free chunk serves any request.

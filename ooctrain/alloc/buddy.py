@@ -171,7 +171,7 @@ class Buddy:
         return True
 
     def _reserved(self) -> int:
-        """All up to the end of the highest place, as far as it lies in the arena."""
+        """All up to the end of the highest place that lies in the arena."""
         return min(self._top, self.budget_bytes)
 
     def _largest(self) -> int:
@@ -186,5 +186,5 @@ class Buddy:
 
 
 def _place_bytes(size_bytes: int) -> int:
-    """The smallest power of two that holds so many bytes."""
+    """The smallest power of two that holds `size_bytes` bytes."""
     return 1 << (size_bytes - 1).bit_length()

@@ -26,7 +26,7 @@ class DryMemory:
         max_mappings: how many mappings apart from each other it carries.
 
     Attributes:
-        linear_address: of the whole; None: nobody has asked for it.
+        linear_address: of the whole; None: not asked for yet.
     """
 
     ranges = True
@@ -61,7 +61,7 @@ class DryMemory:
 
 class DryAllocator:
     """An allocator that grants all that is asked for, each block at an address of its own: for
-    recording what a schedule asks for, whoever will serve it.
+    recording what a schedule asks for, whichever allocator will serve it.
 
     Args:
         granule: how it rounds, and whether it has ranges.

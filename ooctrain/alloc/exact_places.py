@@ -128,7 +128,7 @@ def places_within(
     """A packing of at most `capacity_bytes`.
 
     Returns:
-        Without offsets: there is none (`proved`), or none was found in so many nodes.
+        Without offsets: no placement exists (`proved`), or none was found in `nodes` nodes.
     """
     status, offsets, used = _placed(sections_of(sizes, spans), capacity_bytes, nodes)
     if status != FOUND:

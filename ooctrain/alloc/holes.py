@@ -31,7 +31,7 @@ class Holes:
 
     @property
     def largest_bytes(self) -> int:
-        """Size of the largest; 0: there is none."""
+        """Size of the largest; 0: no hole."""
         return self.by_size[-1][0] if self.by_size else 0
 
     def smallest(self, size_bytes: int) -> tuple[int, int] | None:

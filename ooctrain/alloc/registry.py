@@ -88,7 +88,7 @@ def choose_allocator(
         budget_bytes: size of the arena.
         probe: says why there is no virtual memory here; empty text where there is.
         binding: False only asks how it rounds in an arena of about this size.
-        page_bytes: what the device maps; chunks that nobody asked for are whole pages.
+        page_bytes: what the device maps; a chunk is a whole page unless a size was given.
 
     Raises:
         ConfigError: unknown name or parameter, or (if binding) one that cannot serve the budget.

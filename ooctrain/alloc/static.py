@@ -30,7 +30,7 @@ from ooctrain.units import Granule
 Order = Literal["list", "size", "exact"]
 Span = tuple[int, int]
 _FEW = 256
-#: From so many blocks on a compiled search is worth its compilation.
+#: The number of blocks from which a compiled search is worth its compilation.
 MANY = 10_000
 #: What the exact search may do: nodes times blocks. About ten seconds.
 EXACT_WORK = 20_000_000
@@ -166,7 +166,7 @@ def _place(
     filled = needed = 0
     for i, horizon in zip(members, earliest, strict=True):
         if filled > 2 * needed + _FEW:
-            # What has ended before all that is left begins is in nobody's way any more.
+            # A block that ended before all remaining ones begin is no longer in the way.
             alive = end[:filled] > horizon
             needed = int(alive.sum())
             placed[:, :needed] = placed[:, :filled][:, alive]
@@ -202,7 +202,7 @@ def _exact(
 
 
 def _searches() -> tuple[ModuleType, ModuleType]:
-    # Late: whoever packs a step has no need of the compiler that they load.
+    # Late: packing a step needs no compiler, which they would load.
     from ooctrain.alloc import exact_places, many_places
 
     return many_places, exact_places

@@ -143,7 +143,7 @@ class VirtualAddressing:
         """A block with an address and nothing in it, to be held in parts.
 
         Raises:
-            DriverError: no address range is to be had; the state is as before.
+            DriverError: no address range is available; the state is as before.
         """
         size = self._books.checked_size(nbytes)
         slots = self._slots(size)
@@ -154,7 +154,7 @@ class VirtualAddressing:
         return block
 
     def map_range(self, block: Block, lo: int, hi: int) -> None:
-        """Claims bytes [lo, hi): the chunks mapped there as far as free, others for the rest.
+        """Claims bytes [lo, hi): the chunks mapped there where they are free, others for the rest.
 
         To map others over those waits for the last use of these slots.
 

@@ -1,17 +1,23 @@
 """Whether a step fits a budget, how much is missing, and the cheapest change that makes it fit.
 
 A planner that finds no plan names the least budget with which it would. So four changes can be
-tried and timed: another planner, a larger budget, a smaller batch, more host memory. What a step
-needs grows almost linearly with the batch, so two traces suffice to find the batch that fits. The
-result is an `Advice`. Read next: `sched/planners/auto.py`, `plan.py`.
+tried and timed: another planner, a larger budget, a smaller batch, more host memory. Each is proved
+by a plan that fits; its time is about that of the plan which a longer search finds. What a step
+needs grows almost linearly with the batch, so the batch that fits lies near the line through the
+needs of two batches, and each refusal gives a better line. Below the least of whole calls only
+tilings can fit, and the first one that does is enough. Read next: `sched/planners/auto.py`,
+`plan.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from ooctrain.errors import Infeasible
+from ooctrain.execution.planners import get_planner
+from ooctrain.rewrite.narrow import narrower
 from ooctrain.sched.budget import trace_minimum_bytes
 from ooctrain.sched.planners.keep_all import KeepAll, write_in_core
 from ooctrain.sched.planning.beside_region import plan_beside
@@ -23,9 +29,12 @@ from ooctrain.step.trace import Trace
 from ooctrain.units import MAX_BYTES, Granule, format_bytes, format_us
 
 Retrace = Callable[[int], Trace]
-BATCH_TRIES = 4
+#: Batches that are planned until one fits.
+BATCH_TRIES = 3
 #: Of planners that search: several changes are tried.
 EVALUATIONS = 3000
+#: What `auto` asks where whole calls do not fit, cut short: the first tiling that has a plan.
+FIRST_TILING = "banded:planner=belady,untiled=false,choices=1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +57,18 @@ class FitQuestion:
     host_budget_bytes: int | None = None
     seed: int = 0
 
+    def ask_cheaply(self, planner: Planner, trace: Trace, budget_bytes: int) -> Plan:
+        """A plan of a budget that the planner manages too, but not all that `auto` compares where
+        whole calls do not fit: the first form of the step, or the first tiling, that fits. Raises
+        Infeasible.
+        """
+        if planner.name != "auto" or budget_bytes >= trace_minimum_bytes(trace, self.granule):
+            return self.ask(planner, trace, budget_bytes)
+        for form in narrower(trace, budget_bytes).values():
+            with suppress(Infeasible):
+                return self.ask(get_planner("window"), form, budget_bytes)
+        return self.ask(get_planner(FIRST_TILING), trace, budget_bytes)
+
     def ask(self, planner: Planner, trace: Trace, budget_bytes: int) -> Plan:
         """The planner's plan of a trace. Raises Infeasible."""
         question = Question(
@@ -64,7 +85,7 @@ class Change:
     Args:
         kind: "planner", "budget", "batch" or "host".
         option: what to type instead, such as "--batch 96".
-        us_per_image: predicted time of a step, divided by its images.
+        us_per_image: predicted time of a step, divided by its images; another plan may be faster.
     """
 
     kind: str
@@ -123,7 +144,7 @@ def changes_that_fit(
 
 def describe_change(change: Change) -> str:
     """A change in words."""
-    return f"{change.option}  ({format_us(change.us_per_image)} an image)"
+    return f"{change.option}  (about {format_us(change.us_per_image)} an image)"
 
 
 def _by_planner(question: FitQuestion, trace: Trace, name: str, other: Planner) -> Change | None:
@@ -138,7 +159,7 @@ def _by_budget(
     question: FitQuestion, trace: Trace, planner: Planner, minimum_bytes: int
 ) -> Change | None:
     try:
-        plan = question.ask(planner, trace, minimum_bytes)
+        plan = question.ask_cheaply(planner, trace, minimum_bytes)
     except Infeasible:
         return None
     option = f"--budget {minimum_bytes} ({format_bytes(minimum_bytes)})"
@@ -157,22 +178,29 @@ def _by_host_budget(question: FitQuestion, trace: Trace, planner: Planner) -> Ch
 
 
 def _by_batch(question: FitQuestion, planner: Planner, minimum_bytes: int) -> Change | None:
-    """The largest batch that fits, on the line through the needs of this batch and of one image."""
+    """A batch that fits: on the line through the needs of one image and of the least batch that was
+    refused, and after a refusal below the line, as needs may grow on a curve.
+    """
     of_one = _minimum(question, planner, question.retrace(1)) if question.batch > 1 else None
     if of_one is None or of_one > question.budget_bytes:
         return None
-    slope = (minimum_bytes - of_one) / (question.batch - 1) or 1.0
-    batch = min(question.batch - 1, 1 + int((question.budget_bytes - of_one) / slope))
-    for _ in range(BATCH_TRIES):
+    refused, needs = question.batch, minimum_bytes
+    for attempt in range(BATCH_TRIES):
+        slope = (needs - of_one) / (refused - 1) or 1.0
+        more = (1 - attempt / BATCH_TRIES) * (question.budget_bytes - of_one) / slope
+        batch = min(refused - 1, 1 + int(more))
         try:
-            plan = question.ask(planner, question.retrace(batch), question.budget_bytes)
+            plan = question.ask_cheaply(planner, question.retrace(batch), question.budget_bytes)
             return Change("batch", f"--batch {batch}", plan.makespan_us / batch)
-        except Infeasible:
-            batch = max(1, int(batch * 0.9))
+        except Infeasible as refusal:
+            if batch == 1 or refusal.minimum_bytes <= question.budget_bytes:
+                return None
+            refused, needs = batch, refusal.minimum_bytes
     return None
 
 
 def _minimum(question: FitQuestion, planner: Planner, trace: Trace) -> int | None:
+    """The least budget that the planner names for a trace; None if it names none."""
     try:
         return question.ask(planner, trace, 1).peak_bytes
     except Infeasible as refusal:

@@ -77,7 +77,7 @@ def copy(assignment: str, out: str | None) -> int:
     source = read_rubric(folder_of(assignment)).folder
     target = Path(out or source.name)
     if target.exists():
-        raise ConfigError(f"{target} is there already", code="OOC-117", fix="--out FOLDER")
+        raise ConfigError(f"{target} already exists", code="OOC-117", fix="--out FOLDER")
     shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
     make_console().print(f"written: {target}")
     return DONE

@@ -44,7 +44,7 @@ def launch(ranks: int, words: Sequence[str]) -> int:
         return status
     reason = next((m.group(1) for m in map(_SIGNAL.search, banner) if m), f"status {status}")
     raise RanksDiffer(
-        "a rank has ended in the midst of the run, and the others with it", numbers=reason.strip(),
+        "a rank has ended during the run, and the others were stopped", numbers=reason.strip(),
         fix="if memory ran out, a smaller --budget, --host-budget or --batch; --checkpoint-steps "
         "and --resume lose less",
     )  # fmt: skip

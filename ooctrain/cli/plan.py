@@ -54,6 +54,7 @@ from ooctrain.report.numbers_file import write_numbers
 from ooctrain.report.record import NOT_DRAWN, drawing
 from ooctrain.report.text import facts, layer_table, placement, search_rows, share, tiling_rows
 from ooctrain.rewrite import apply_rewrites
+from ooctrain.sched.planners.registry import PLANNERS
 from ooctrain.sched.planners.tflms_hybrid import TflmsHybrid
 from ooctrain.sched.planning.effort import EVALUATIONS
 from ooctrain.sched.planning.question import Question
@@ -183,7 +184,7 @@ def _answer(workload: Workload, memory: MemoryOptions) -> Answer:
         )  # fmt: skip
         made = plan_step(step, as_planner(memory.planner), asked)
     except Infeasible as refusal:
-        changes = _changes(question, refusal, memory)
+        changes = _changes(question, refusal, memory, need)
         return Answer(step.trace, split_rows(task), question, need, None, None, refusal, changes)
     if rows := split_rows(task):
         said = "; ".join(text for _, text in rows)
@@ -212,7 +213,7 @@ def _rows(workload: Workload, memory: MemoryOptions, answer: Answer) -> Rows:
         placed = _placement_rows(memory, question, answer.plan)
         return rows + _plan_rows(need, answer.plan, answer.timeline) + placed
     assert answer.refusal is not None
-    return rows + _refusal_rows(question, answer.refusal, memory, answer.changes)
+    return rows + _refusal_rows(answer, answer.refusal, memory)
 
 
 def _budget_text(question: FitQuestion, need: Need) -> str:
@@ -254,22 +255,29 @@ def _plan_rows(need: Need, made: Plan, timeline: Timeline) -> Rows:
     return rows
 
 
-def _refusal_rows(
-    question: FitQuestion, refusal: Infeasible, memory: MemoryOptions, changes: list[Change]
-) -> Rows:
-    lacking = refusal.minimum_bytes - question.budget_bytes
+def _refusal_rows(answer: Answer, refusal: Infeasible, memory: MemoryOptions) -> Rows:
+    lacking = refusal.minimum_bytes - answer.question.budget_bytes
     where = f" at {refusal.witness_call}" if refusal.witness_call else ""
     text = f"does not fit with planner {memory.planner} by {format_bytes(lacking)}{where}"
     verdict = text if lacking > 0 else f"does not fit: {refusal.what}"
-    labels = ("fits with", *["or"] * len(changes))
-    fitting = list(zip(labels, map(describe_change, changes), strict=False))
-    return [("verdict", verdict), *(fitting or [("fits with", "none of the changes tried")])]
+    labels = ("fits with", *["or"] * len(answer.changes))
+    fitting = list(zip(labels, map(describe_change, answer.changes), strict=False))
+    rows = [("verdict", verdict), *(fitting or [("fits with", "none of the changes tried")])]
+    if any(c.kind == "budget" for c in answer.changes) and (
+        refusal.minimum_bytes < answer.need.minimum_bytes
+    ):
+        rows.append(("", "a budget below 0 % runs the step in parts of calls (bands, tiles)"))
+    return rows
 
 
-def _changes(question: FitQuestion, refusal: Infeasible, memory: MemoryOptions) -> list[Change]:
+def _changes(
+    question: FitQuestion, refusal: Infeasible, memory: MemoryOptions, need: Need
+) -> list[Change]:
     # `auto` has asked the others already; integer programs take longer than an advice may.
     names = () if memory.planner == "auto" else planners()
     left_out = {"auto", "checkmate", "checkmate-lp", memory.planner}
+    if question.budget_bytes < need.minimum_bytes:
+        left_out |= set(PLANNERS)  # these run whole calls
     others = {name: get_planner(name) for name in names if name not in left_out}
     return changes_that_fit(question, refusal, get_planner(memory.planner), others)
 

@@ -85,7 +85,7 @@ def agree_on_run(ranks: Ranks, options: RunOptions, task: Task, *, verify: bool)
     ranks.part_of(options.workload.batch)
     if verify and ranks.sync_batch_norm:
         raise ConfigError(
-            "--verify compares bits, and --sync-batch-norm adds in another order than one rank",
+            "--verify compares bits with one rank; --sync-batch-norm adds in another order",
             fix="one of the two",
         )
 

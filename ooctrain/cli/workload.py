@@ -78,7 +78,8 @@ def make_task(workload: Workload) -> Task:
     shape = _augmented(shape, augmentation)
     if train is not None and len(train) < workload.batch:
         raise ConfigError(
-            f"a batch of {workload.batch} is more than the {len(train)} images of {workload.data}",
+            f"the batch of {workload.batch} is larger than the data: {workload.data} has "
+            f"{len(train)} images",
             fix=f"--batch {len(train)} or less",
         )
     model = _make_model(workload, shape)
@@ -139,14 +140,14 @@ def spill_of(memory: MemoryOptions) -> Spill | None:
     if memory.spill is None:
         if memory.spill_rate is not None:
             raise ConfigError(
-                "--spill-rate limits a disk, and none is named", code="OOC-106",
+                "--spill-rate limits a disk, but no --spill FOLDER is given", code="OOC-106",
                 fix="--spill FOLDER; --link-bandwidth is the rate of copies in memory",
             )  # fmt: skip
         return None
     if memory.link_bandwidth is not None:
         raise ConfigError(
-            "--link-bandwidth is that of memory, and with --spill the host is a disk",
-            code="OOC-106", fix="--spill-rate in the place of --link-bandwidth",
+            "--link-bandwidth limits copies in memory, but with --spill the host is a disk",
+            code="OOC-106", fix="--spill-rate instead of --link-bandwidth",
         )  # fmt: skip
     rate = None if memory.spill_rate is None else parse_rate(memory.spill_rate, "spill rate")
     return Spill(memory.spill, rate)
@@ -193,7 +194,7 @@ def _check_target(workload: Workload, shape: Shape) -> None:
         words = {"class": "a class for each image", "pixels": "a class for each pixel",
                  "image": "another image for each image"}  # fmt: skip
         raise ConfigError(
-            f"{workload.model} learns {words[wanted]}, and {workload.data} has "
+            f"{workload.model} learns {words[wanted]}, but {workload.data} has "
             f"{words[shape.target]}", code="OOC-111", fix=f"--data {USUAL_DATA[wanted]}",
         )  # fmt: skip
 
@@ -204,12 +205,12 @@ def _augmented(shape: Shape, augmentation: Augmentation) -> Shape:
     crop, least = augmentation.crop, min(shape.height, shape.width)
     if augmentation.training is not None and shape.target != "class":
         raise ConfigError(
-            "--crop and --flip would change images and not what is to be learned of them",
+            "--crop and --flip would change the images but not their targets",
             code="OOC-111", fix="data with a class for each image, or neither of them",
         )  # fmt: skip
     if crop is not None and crop > least:
         raise ConfigError(
-            f"--crop {crop} is more than images of {shape.height} x {shape.width} have",
+            f"--crop {crop} is larger than the images of {shape.height} x {shape.width}",
             code="OOC-106", fix=f"--crop {least} or less, or a larger --image-size",
         )  # fmt: skip
     return shape if crop is None else replace(shape, height=crop, width=crop)

@@ -209,5 +209,5 @@ def _size(value: Any) -> int:
 
 def _granule(row: Any) -> Granule:
     if not isinstance(row, list) or len(row) != 3 or not isinstance(row[1], bool):
-        raise TypeError("its granule is none")
+        raise TypeError("its granule is not a granule")
     return Granule(_size(row[0]), row[1], _size(row[2]))

@@ -64,7 +64,7 @@ class RemotePlanner:
             refusal, _ = error_of(told["refusal"])
             if not isinstance(refusal, Infeasible) or refusal.minimum_bytes < 0:
                 raise ConfigError(
-                    "its refusal names no budget", code="OOC-104",
+                    "its refusal names no minimum_bytes", code="OOC-104",
                     fix="Infeasible(..., minimum_bytes=) of a budget that is enough",
                 )  # fmt: skip
             raise refusal
@@ -88,7 +88,7 @@ def plan_told(data: Any, trace: Trace) -> Plan:
     )  # fmt: skip
     if not fits or not math.isfinite(makespan or 0):
         raise ConfigError(
-            "broken plan file: a claim that is none", code="OOC-104",
+            "broken plan file: a claim is not a number", code="OOC-104",
             fix="peaks and times that are numbers of 0 or more, and no rewrites",
         )  # fmt: skip
     return Plan.from_json({**data, "lower_bound": None}, trace)

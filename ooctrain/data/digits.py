@@ -62,7 +62,7 @@ def parse_table(packed: bytes, path: str) -> np.ndarray:
         ) from error
     if table.shape != (IMAGES, SIDE * SIDE + 1):
         raise DataFormatError(
-            f"{path} holds {table.shape} numbers, not (1797, 65)",
+            f"{path} has a table of shape {table.shape}, not (1797, 65)",
             path=path,
             fix="reinstall ooctrain, or give the original file",
         )

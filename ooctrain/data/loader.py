@@ -50,7 +50,7 @@ class DataLoader:
         if not isinstance(drop_last, bool):
             raise ConfigError(
                 f"drop_last is {type(drop_last).__name__}, not True or False",
-                fix="PyTorch takes a sampler here, this loader takes none; write drop_last=...",
+                fix="this loader has no sampler as its third argument; write drop_last=...",
             )
         if batch_size < 1 or prefetch < 0 or num_workers < 0:
             raise ConfigError(

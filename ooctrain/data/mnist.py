@@ -108,10 +108,10 @@ def _parse_idx(file: BinaryIO | gzip.GzipFile, path: Path, dimensions: int) -> n
     magic = bytes((0, 0, UNSIGNED_BYTE, dimensions))
     if header[:4] != magic or len(header) < header_bytes:
         raise DataFormatError(
-            f"{path} does not start like an IDX file of bytes in {dimensions} dimensions",
+            f"{path} is not an IDX file of bytes in {dimensions} dimensions",
             path=str(path),
             offset=0,
-            numbers=f"starts with {header[:4].hex()}, must start with {magic.hex()}",
+            numbers=f"it starts with {header[:4].hex()}, an IDX file with {magic.hex()}",
             fix="download it again; the folder wants MNIST's four files",
         )
     extents = struct.unpack(f">{dimensions}I", header[4:])

@@ -96,7 +96,7 @@ def load(
     size = usual if image_size is None else image_size
     if size < 1:
         raise ConfigError(
-            f"images of {size} x {size} have no pixels",
+            f"the image size {size} is not 1 or more",
             code="OOC-106",
             fix="--image-size 1 or more",
         )

@@ -30,7 +30,7 @@ class TensorDataset:
         arrays = [np.asarray(t.numpy() if hasattr(t, "numpy") else t) for t in tensors]
         if len(arrays) != 2:
             raise ConfigError(
-                f"{len(arrays)} arrays: a batch is images and targets", fix="two arrays"
+                f"a batch is images and targets, got {len(arrays)} arrays", fix="two arrays"
             )
         masked = any(isinstance(one, np.ma.MaskedArray) for one in tensors)
         if masked or any(a.ndim < 1 or a.dtype.kind not in "biuf" for a in arrays):
@@ -40,7 +40,7 @@ class TensorDataset:
             )
         if len(arrays[0]) != len(arrays[1]):
             raise ConfigError(
-                f"{len(arrays[0])} images and {len(arrays[1])} targets",
+                f"{len(arrays[0])} images do not match {len(arrays[1])} targets",
                 fix="as many targets as images",
             )
         self.tensors = tuple(arrays)

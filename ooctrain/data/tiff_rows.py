@@ -49,7 +49,7 @@ class TiffRows:
             raise self._broken("is a volume, not an image")
         if self._page.photometric == _PALETTE:
             raise DataFormatError(
-                f"{path} holds numbers of colours in a palette, not colours", path=str(path),
+                f"{path} is a palette image: its pixels are indices, not colours", path=str(path),
                 fix="save it as grey or RGB",
             )  # fmt: skip
         self._expect_all_there()

@@ -67,7 +67,7 @@ class RandomCrop:
         padding_mode: "constant", "edge", "reflect" or "symmetric".
 
     Raises:
-        ConfigError: a size or a padding that is none; in a call: the image is smaller.
+        ConfigError: an invalid size or padding; in a call: the image is smaller.
     """
 
     def __init__(
@@ -76,7 +76,8 @@ class RandomCrop:
     ):  # fmt: skip
         if padding_mode not in ("constant", "edge", "reflect", "symmetric"):
             raise ConfigError(
-                f"padding_mode {padding_mode!r}", fix="constant, edge, reflect or symmetric"
+                f"unknown padding_mode {padding_mode!r}",
+                fix="constant, edge, reflect or symmetric",
             )
         self.size, self.padding, self.fill = _pair(size), _sides(padding), fill
         self.padding_mode = padding_mode
@@ -178,8 +179,8 @@ class Augmentation:
             RandomCrop(self.crop, self.pad)
         elif self.pad:
             raise ConfigError(
-                f"--pad {self.pad} makes images larger, and nothing cuts them again",
-                fix="--crop SIZE besides",
+                f"--pad {self.pad} needs --crop, which cuts the padded images back to one size",
+                fix="add --crop SIZE",
             )
 
     @property

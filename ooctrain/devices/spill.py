@@ -77,11 +77,11 @@ class Spill:
 
     def __post_init__(self) -> None:
         if not self.folder:
-            raise ConfigError("no folder is named to spill to", code="OOC-142", fix="--spill /tmp")
+            raise ConfigError("--spill needs a folder", code="OOC-142", fix="--spill /tmp")
         rate = self.bytes_per_us
         if rate is not None and not 0 < rate < float("inf"):
             raise ConfigError(
-                f"a spill rate of {rate} bytes/us is none", code="OOC-105",
+                f"the spill rate of {rate} bytes/us is not above 0", code="OOC-105",
                 fix="--spill-rate 500MB, for example; without it the disk goes as fast as it can",
             )  # fmt: skip
 
@@ -93,7 +93,7 @@ def as_spill(given: Spill | str | os.PathLike[str] | None) -> Spill | None:
     if isinstance(given, str | os.PathLike):
         return Spill(os.fspath(given))
     raise ConfigError(
-        f"{type(given).__name__} is no folder to spill to", code="OOC-142",
+        f"{type(given).__name__} is not a folder to spill to", code="OOC-142",
         fix='spill="/tmp", or Spill("/tmp", bytes_per_us=500)',
     )  # fmt: skip
 

@@ -23,7 +23,7 @@ from ooctrain.step.trace import Kind
 
 @dataclass(frozen=True, slots=True)
 class SendMessage(Op):
-    """Sends its inputs. Writes one byte, which whoever takes the message reads."""
+    """Sends its inputs. Writes one byte, which the call that receives the message reads."""
 
     message: Message
     exchange: Exchange = field(repr=False)

@@ -27,7 +27,7 @@ FLOAT = np.dtype(np.float32)
 
 @dataclass(slots=True, eq=False)
 class _UnderWay:
-    """A message whose result nobody has taken yet.
+    """A message whose result has not been fetched yet.
 
     Args:
         send, receive: of the half that is going on.
@@ -152,7 +152,7 @@ class Exchange:
             self._next, self.spans = 0, []
         if message.number != self._next:
             raise RanksDiffer(
-                f"message {message.number} is sent when it is the turn of {self._next}",
+                f"message {message.number} is sent out of turn, before message {self._next}",
                 where=f"rank {self._rank}",
                 fix="a planner or rewrite that leaves calls that run once in their order",
             )
@@ -172,6 +172,6 @@ class Exchange:
             time.sleep(left_ns / 1e9)
 
     def _buffer(self, size_bytes: int) -> np.ndarray:
-        """Of one size, one that nobody uses any more."""
+        """A buffer of one size that is no longer in use."""
         spare = self._spare.get(size_bytes)
         return spare.pop() if spare else np.empty(size_bytes, np.uint8)

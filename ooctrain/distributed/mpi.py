@@ -89,7 +89,7 @@ def world(
 ) -> Ranks:  # fmt: skip
     """All ranks that `mpiexec` has started; without it there is one.
 
-    From now on an exception that nobody catches ends all ranks, not this one alone.
+    From now on an uncaught exception ends all ranks, not this one alone.
 
     Args:
         bucket, ahead, sync_batch_norm, network: see `Ranks`.
@@ -115,7 +115,7 @@ def find_mpiexec() -> str:
     wheel, or on the path.
 
     Raises:
-        ConfigError: there is none, or no mpi4py for the ranks.
+        ConfigError: no MPI library, or no mpi4py, is installed.
     """
     folders = str(Path(sys.executable).parent), os.environ.get("PATH", "")
     found = shutil.which("mpiexec", path=os.pathsep.join(folders))

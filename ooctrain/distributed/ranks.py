@@ -37,7 +37,7 @@ class Ranks:
 
     Args:
         communicator: between them; `mpi.world()` makes the usual one.
-        bucket: gradients are sent as soon as so many bytes of them are complete.
+        bucket: how many bytes of gradients must be complete before they are sent.
         ahead: buckets that may be under way while the step goes on.
         sync_batch_norm: batch norm by the statistics of the whole batch; else of each rank's part.
         network: imposed on all messages; None: as fast as they go.
@@ -46,7 +46,7 @@ class Ranks:
         agreed_on: the step that all ranks were found to have in common last.
 
     Raises:
-        ConfigError: sizes that are none.
+        ConfigError: a size that is not positive.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Ranks:
             if its.get(name) != first.get(name)
         ]
         raise RanksDiffer(
-            "the ranks were not given the same", numbers="\n".join(found),
+            "the ranks differ in what they were given", numbers="\n".join(found),
             fix="the same command, program and version for all ranks",
         )  # fmt: skip
 

@@ -28,7 +28,7 @@ from ooctrain.step.trace import Kind
 
 
 class _Sent(NamedTuple):
-    """A message that nobody has taken yet."""
+    """A message that has not been received yet."""
 
     path: str
     message: Message

@@ -150,7 +150,7 @@ class Algebra:
         result = self
         for bound, function in ((min, "at_least"), (max, "at_most")):
             if isinstance(bound, Algebra):
-                raise ConfigError("clamp takes numbers as bounds, no tensors", code="OOC-106")
+                raise ConfigError("clamp takes numbers as bounds, not tensors", code="OOC-106")
             if bound is not None:
                 result = self._apply(Elementwise(function, float(bound)), result)
         return result
@@ -200,7 +200,9 @@ class Algebra:
 
     def __matmul__(self, other: Any) -> Self:
         raise ConfigError(
-            "a tensor has no @", code="OOC-106", fix="functional.linear(x, weight), or an oc.Op"
+            "a tensor has no operator @",
+            code="OOC-106",
+            fix="functional.linear(x, weight), or an oc.Op",
         )
 
     if not TYPE_CHECKING:  # else any attribute would be taken for one
@@ -236,6 +238,6 @@ def _number(value: Any) -> float:
     if isinstance(value, Real | np.generic) or (isinstance(value, np.ndarray) and not value.ndim):
         return float(value)
     raise ShapeError(
-        f"a tensor is computed with tensors and numbers, got {type(value).__name__}",
+        f"a tensor can be combined with tensors and numbers, not with {type(value).__name__}",
         fix="wrap it: oc.tensor(array)",
     )

@@ -87,7 +87,7 @@ def clip_grad_norm_(
     Args:
         parameters: those without a gradient are left out.
         max_norm: bound of the 2-norm of all gradients as one vector.
-        norm_type: 2, the only one that there is.
+        norm_type: 2, the only one supported.
         error_if_nonfinite: refuses a norm that is not a finite number.
 
     Raises:
@@ -95,7 +95,9 @@ def clip_grad_norm_(
         ConfigError: another norm.
     """
     if norm_type != 2:
-        raise ConfigError(f"clip_grad_norm_: the {norm_type}-norm is not here", code="OOC-106")
+        raise ConfigError(
+            f"clip_grad_norm_: norm_type {norm_type} is not supported, only 2", code="OOC-106"
+        )
     with_grad = _with_grad(parameters)
     squares = [np.sum(np.square(gradient_of(p).numpy(), dtype=np.float64)) for p in with_grad]
     norm = float(np.sqrt(sum(squares)))

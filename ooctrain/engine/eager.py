@@ -96,7 +96,7 @@ class Storage:
 
     @property
     def version(self) -> int:
-        """Grows with every change of the value, whoever makes it; moving it changes nothing."""
+        """Grows with every change of the value; moving the value does not count."""
         holder = self.holder
         return self._writes if holder is None else self._writes + holder.changes
 
@@ -144,7 +144,7 @@ class Storage:
         self._written = self.version, _line_outside_library()
 
     def _write_here(self, array: np.ndarray) -> bool:
-        """`write` of a value that nobody keeps; False: somebody does."""
+        """`write` of a value that is not kept; False: something keeps it."""
         with self._moving:
             if self.holder is not None:
                 return False
@@ -205,7 +205,7 @@ def _again(
 
 
 def in_own_pages(array: np.ndarray) -> np.ndarray:
-    """The array, moved to memory that the system has back as soon as nobody refers to it.
+    """The array, moved to memory that the system gets back as soon as no reference is left.
 
     What malloc gets back may stay with the process; a trainer's values, which come home when its
     session closes and leave when the next one opens, would be there twice.
@@ -256,7 +256,7 @@ def physical_value(tensor: Stored) -> np.ndarray:
 
 def make_pool(threads: int) -> Any:
     """A pool of kernel threads."""
-    # Not at the top: it loads Numba, which whoever only plans never waits for.
+    # Not at the top: it loads Numba, which planning alone never needs.
     from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 
     return ThreadPool(threads)

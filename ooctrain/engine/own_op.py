@@ -224,7 +224,7 @@ def _find(name: str, forward: Callable, ins: Sequence[Any], outs: Sequence[Any])
 
 
 def _or_zeros(tape: Any, grad: Any, out: Any) -> Any:
-    """The gradient of an output; of one that nobody uses: zeros."""
+    """The gradient of an output; zeros where the output is not used."""
     return tape.call(Constant(0.0, out.shape), (), of=(out,))[0] if grad is None else grad
 
 

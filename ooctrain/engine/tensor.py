@@ -286,7 +286,7 @@ class Tape:
     # Backward
 
     def gradient(self, op: Op, ins: Sequence[Tensor], of: Tensor) -> Tensor | None:
-        """Records the one call that gives the gradient of `of`; None where nobody asks for it."""
+        """Records the one call that gives the gradient of `of`; None where it is not needed."""
         return self.call(op, ins, of=(of,))[0] if of.requires_grad else None
 
     @contextmanager

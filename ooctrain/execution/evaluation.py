@@ -115,7 +115,7 @@ class Averages:
         """
         if not self._batches:
             raise ConfigError(
-                "nothing to evaluate: the data set is empty",
+                "the data set to evaluate is empty",
                 code="OOC-106",
                 fix="one batch at least; a generator that has been read once is empty",
             )

@@ -171,7 +171,7 @@ class Session:
         self.allocator.close()
 
     def expect_idle(self) -> None:
-        """Raises InUse in the midst of a step, such as from an operation of one's own."""
+        """Raises InUse while a step is running, for example from a user's own operation."""
         if self._walking:
             raise InUse("a step is under way", fix="look at values between steps")
 

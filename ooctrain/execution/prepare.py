@@ -93,12 +93,17 @@ class Settings:
     def __post_init__(self) -> None:
         if self.device not in DEVICES:
             raise ConfigError(
-                f"device {self.device!r} is none", code="OOC-106", fix=f"one of {DEVICES}"
+                f"unknown device {self.device!r}",
+                code="OOC-106",
+                fix=f"one of {', '.join(DEVICES)}",
             )
         if self.threads is not None and not (
             isinstance(self.threads, Integral) and self.threads >= 1
         ):
-            raise ConfigError(f"{self.threads} threads are none", code="OOC-106", fix="1 or more")
+            raise ConfigError(
+                f"threads={self.threads!r} is not a whole number of 1 or more", code="OOC-106",
+                fix="threads=1, or None for all cores",
+            )  # fmt: skip
         if not isinstance(self.seed, Integral):
             raise ConfigError(
                 f"seed {self.seed!r} is not a whole number", code="OOC-106", fix="seed=0"
@@ -106,7 +111,7 @@ class Settings:
         limit = self.time_limit_s
         if limit is not None and not (isinstance(limit, Real) and float(limit) > 0):
             raise ConfigError(
-                f"a time limit of {limit!r} s is none", code="OOC-106",
+                f"the time limit {limit!r} is not a number of seconds above 0", code="OOC-106",
                 fix="seconds above 0, or None for no limit",
             )  # fmt: skip
         if self.memory is not None:
@@ -118,8 +123,8 @@ class Settings:
     def _check_spill(self) -> None:
         if self.spill is not None and self.link_bytes_per_us is not None:
             raise ConfigError(
-                "a link bandwidth is that of memory, and the host is a disk", code="OOC-106",
-                fix="--spill-rate in the place of --link-bandwidth",
+                "--link-bandwidth limits copies in memory, but with --spill the host is a disk",
+                code="OOC-106", fix="--spill-rate instead of --link-bandwidth",
             )  # fmt: skip
 
     @property

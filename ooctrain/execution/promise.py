@@ -101,7 +101,7 @@ def check_memory_setting(memory: int | str, beside: Sequence[str], device: str) 
     parse_bytes(memory, what="memory")
     if beside:
         raise ConfigError(
-            f"--memory is given beside {' and '.join(beside)}", code="OOC-122",
+            f"--memory cannot be combined with {' and '.join(beside)}", code="OOC-122",
             fix="--memory alone: it divides itself between device and host",
         )  # fmt: skip
     if device != "cpu":

@@ -262,7 +262,7 @@ def _expect_repeatable(before: Around, after: Around, trace: Trace) -> None:
     moved = [v for v, address in before.places.items() if after.places.get(v) != address]
     if moved:
         raise CaptureRefused(
-            "a step leaves values elsewhere than it found them",
+            "a step leaves values at other addresses than it found them",
             where=trace.variables[moved[0]].name, numbers=f"{len(moved)} of {len(before.places)}",
             fix="updates in place",
         )  # fmt: skip

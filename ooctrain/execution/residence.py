@@ -117,7 +117,7 @@ class Stay:
         """Raises InUse in a forked process."""
         if self.forked:
             raise InUse(
-                "the values are in a trainer of the process that this one is a fork of",
+                "the values belong to a trainer of the parent process",
                 code="OOC-163",
                 numbers=f"opened in process {self._process}, this is {os.getpid()}",
                 fix="close the trainer before the fork; or here: trainer.close(), and then "

@@ -61,7 +61,7 @@ def _require_one_command() -> None:
         return
     installed = importlib.util.find_spec("mpi4py") is not None
     raise ConfigError(
-        "mpiexec started this command several times, and each would compute everything",
+        "mpiexec started several copies of this command, and each would compute everything",
         numbers=f"{launched_ranks()} processes",
         fix=("" if installed else 'pip install "ooctrain[mpi]", then ')
         + f"mpiexec -n {launched_ranks()} python -m {POOL} -m ooctrain ...",

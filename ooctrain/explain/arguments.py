@@ -59,7 +59,8 @@ ARGUMENTS: Mapping[str, Explanation] = {
     "OOC-106": Explanation(
         "an unknown name",
         "No planner, allocator, data set, model, command or option has that name, or it does not "
-        "know that parameter.",
+        "know that parameter. A model is a name or file.py:function; an ONNX graph or a PyTorch "
+        "file cannot be read.",
         "ooctrain plan lenet --planner windwo",
         "the message lists the names, and suggests the nearest; your own: file.py:Class",
     ),

@@ -1,7 +1,7 @@
 """Code OOC-180: a part of the library is not in a course wheel.
 
 A teacher hands out a wheel without the solution of an assignment (`ooctrain course strip`). What
-was left out can be imported and named; whoever uses it is told. Read next: `../course/strip.py`.
+was left out can be imported and named; using it raises this error. Read next: `../course/strip.py`.
 """
 
 from __future__ import annotations

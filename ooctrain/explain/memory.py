@@ -155,8 +155,8 @@ MEMORY: Mapping[str, Explanation] = {
     "OOC-162": Explanation(
         "two threads at once",
         "A trainer works for any thread, and for one at a time: while one is in a step, an "
-        "evaluation or another of its methods, a second one is refused, and so is whoever reads a "
-        "parameter in the midst of a step. Nothing has happened to the values.",
+        "evaluation or another of its methods, a second one is refused, and so is reading "
+        "a parameter during a step. The values have not changed.",
         "threading.Thread(target=trainer.step, args=batch), twice",
         "one thread after the other, with a threading.Lock; or a model for each thread",
     ),

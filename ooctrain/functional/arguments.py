@@ -33,7 +33,7 @@ def pair(value: IntOrPair) -> Pair:
         rows, columns = (value, value) if isinstance(value, int | Integral) else value
         return index(rows), index(columns)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"{value!r} is neither a whole number nor two of them") from error
+        raise ConfigError(f"{value!r} is not a whole number or a pair of whole numbers") from error
 
 
 def sides(value: Sequence[int]) -> Sides:

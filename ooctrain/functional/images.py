@@ -145,7 +145,7 @@ def pad(
     Raises:
         ConfigError: a value for what is mirrored, no such mode (PyTorch's "replicate" and
             "circular" are not here), or not four whole numbers.
-        ShapeError: no images, a negative side, or more to mirror than there is.
+        ShapeError: no images, a negative side, or more to mirror than the image has.
     """
     if not isinstance(mode, str) or mode not in _PADDINGS:
         raise ConfigError(

@@ -93,7 +93,7 @@ def instance_norm(
         raise ConfigError("instance_norm keeps no running statistics", code="OOC-106")
     affine = present(weight, bias)
     if len(affine) == 1:
-        raise ConfigError("instance_norm takes weight and bias, or neither", code="OOC-106")
+        raise ConfigError("instance_norm takes both weight and bias, or neither", code="OOC-106")
     mean, inv_std = current_tape().call(InstanceNormStats(eps), (input,))
     return call(InstanceNormApply(affine=bool(affine)), input, mean, inv_std, *affine)
 
@@ -133,7 +133,7 @@ def group_norm(
         eps: added to the variance.
 
     Raises:
-        ShapeError: channels that do not part into so many groups, or one value has no variance.
+        ShapeError: `num_groups` does not divide the channels, or one value has no variance.
     """
     if input.ndim < 2 or num_groups < 1 or input.shape[1] % num_groups:
         raise ShapeError(f"group_norm in {num_groups} groups", numbers=f"got {input.shape}")

@@ -27,7 +27,7 @@ CUDA_ALGORITHMS: tuple[CudaAlgorithm, ...] = ("implicit_gemm", "tf32", "tiled", 
 WINOGRAD_OVERHEAD = 1.3
 MIN_TILES = 12
 MIN_CHANNELS = 32
-#: Winograd's kernels take channels and filters in whole vectors, the widest that there are.
+#: Winograd's kernels take channels and filters in whole vectors, the widest of the machine.
 CHANNEL_UNIT = 16
 #: GPU kernels count pixels and weights of one call in 31 bits; addresses have 64.
 MOST_COUNTED = 2**31 - 1

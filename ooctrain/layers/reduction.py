@@ -100,7 +100,7 @@ def sum_over(call: Callable[[Op, Any], Any], x: Any, axes: Sequence[int], factor
 
 def sum_to(tape: Any, gradient: Any, of: Any, factor: float = 1.0) -> Any:
     """Records the gradient of an operand that was repeated (as NumPy repeats): the sum over all
-    places where it was seen. None where nobody asks for it.
+    places where it was seen. None where it is not needed.
     """
 
     def call(op: Op, x: Any) -> Any:

@@ -76,7 +76,7 @@ class LeakyReLU(Pointwise):
     def infer(self, x: Spec) -> tuple[Spec, ...]:
         require_float(self, x)
         what = f"leaky_relu: slope {self.slope} must be positive"
-        require(self.slope > 0, what, fix="use relu for 0")
+        require(self.slope > 0, what, fix="for slope 0 use relu")
         return (x,)
 
     def reference(self, x, scalars):

@@ -188,7 +188,7 @@ class SumOfSquares(Op):
 @dataclass(frozen=True, slots=True)
 class ClipFactor(Op):
     """min(1, max_norm / norm of all gradients), from the sum of squares of each; not a number where
-    the norm is none, as in PyTorch.
+    the norm is not finite, as in PyTorch.
     """
 
     max_norm: float

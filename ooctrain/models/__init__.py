@@ -23,7 +23,7 @@ from ooctrain.models.deeplab import deeplabv3plus_resnet50, deeplabv3plus_xcepti
 from ooctrain.models.densenet import densenet121, densenet161, densenet169, densenet201
 from ooctrain.models.inception import inception_v3
 from ooctrain.models.lenet import lenet
-from ooctrain.models.own import is_own, own_model
+from ooctrain.models.own import is_own, own_model, refuse_foreign
 from ooctrain.models.pix2pixhd import pix2pixhd, pix2pixhd_perceptual
 from ooctrain.models.resnet import resnet18, resnet34, resnet50, resnet101, resnet152
 from ooctrain.models.unet import unet
@@ -94,16 +94,19 @@ def recipe_of(name: str) -> Recipe:
         name: one of `MODELS`, or "file.py:function".
 
     Raises:
-        ConfigError: no such network; the nearest name is suggested.
+        ConfigError: no such network (the nearest name is suggested), or a file of another
+            framework.
     """
     if is_own(name):
         return Recipe(partial(own_model, name))
     if name.endswith(".py"):
         raise ConfigError(
-            f"{name!r} is a file, and does not say what in it makes the network", code="OOC-106",
+            f"{name!r} names a file, but not the function in it that makes the network",
+            code="OOC-106",
             fix=f"{name}:function",
         )  # fmt: skip
     if name not in MODELS:
+        refuse_foreign(name)
         otherwise = "one of these, or file.py:function"
         raise unknown_name("no model is called", name, MODELS, otherwise)
     return MODELS[name]

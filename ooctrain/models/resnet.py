@@ -28,7 +28,7 @@ class BasicBlock(nn.Module):
         super().__init__()
         if dilation != 1:
             raise ConfigError(
-                "a basic block has no dilated form", code="OOC-106", fix="use bottlenecks"
+                "a BasicBlock cannot be dilated", code="OOC-106", fix="use Bottleneck"
             )
         self.conv1 = nn.Conv2d(in_planes, planes, 3, stride, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(planes)

@@ -39,7 +39,7 @@ class Sequential(Module):
     def tiled(self, bands: int | tuple[int, int] = 8, *, again: bool = True) -> Sequential:
         """The same module, which steps run in bands of rows or in tiles, with the same gradients.
 
-        Only the trace of a step changes: `model.features.tiled(16)` is all that there is to do. Not
+        Only the trace of a step changes: `model.features.tiled(16)` is enough. Not
         for steps that accumulate: bands take the images of a batch one after the other anyway.
 
         Args:

@@ -50,13 +50,13 @@ class GroupNorm(Module):
         affine: with a weight and a bias for each channel.
 
     Raises:
-        ShapeError: the channels do not part into so many groups.
+        ShapeError: `num_groups` does not divide the channels.
     """
 
     def __init__(self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True):
         super().__init__()
         if num_groups < 1 or num_channels % num_groups:
-            raise ShapeError(f"{num_channels} channels do not part into {num_groups} groups")
+            raise ShapeError(f"{num_channels} channels cannot be split into {num_groups} groups")
         self.num_groups, self.num_channels, self.eps = num_groups, num_channels, eps
         self.affine = affine
         self.register_parameter("weight", Parameter(np.ones(num_channels)) if affine else None)

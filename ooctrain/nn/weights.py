@@ -33,7 +33,7 @@ class Conv2d(Module):
         bias: (out_channels,) or None.
 
     Raises:
-        ShapeError: the channels do not part into so many groups.
+        ShapeError: `groups` does not divide the channels.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class ConvTranspose2d(Module):
         bias: (out_channels,) or None.
 
     Raises:
-        ShapeError: the channels do not part into so many groups.
+        ShapeError: `groups` does not divide the channels.
     """
 
     def __init__(
@@ -198,6 +198,6 @@ def _register_weights(module: Module, shape: tuple[int, ...], outputs: int, bias
 def _require_groups(name: str, in_channels: int, out_channels: int, groups: int) -> None:
     if groups < 1 or in_channels % groups or out_channels % groups:
         raise ShapeError(
-            f"{name}: {in_channels} channels in and {out_channels} out do not part into "
+            f"{name}: {in_channels} channels in and {out_channels} out cannot be split into "
             f"{groups} groups"
         )

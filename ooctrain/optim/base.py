@@ -192,7 +192,7 @@ class Optimizer:
         return found
 
     def check_settings(self) -> None:
-        """Raises ConfigError where somebody has written a setting to a group that is none; whether
+        """Raises ConfigError where a group has been given an invalid setting; whether
         a learning rate may have become negative is the user's business, as in PyTorch."""
         self.scalars()
         for group in self.param_groups:
@@ -229,7 +229,7 @@ class Optimizer:
         self.count(updated)
 
     def count(self, updated: Iterable[Tensor]) -> None:
-        """Counts a step that has updated these parameters, whoever made it."""
+        """Counts a step that has updated these parameters."""
         self.steps_done += 1
         for parameter in updated:
             self.steps[parameter] = self.steps.get(parameter, 0) + 1
@@ -342,7 +342,7 @@ def momentum_in(group: Mapping[str, Any], lr: str) -> float | str:
 
 def _no_rate(scalars: Mapping[str, object]) -> ConfigError:
     return ConfigError(
-        f"{', '.join(f'{name} {value!r}' for name, value in scalars.items())}: no finite number",
+        f"{', '.join(f'{name} {value!r}' for name, value in scalars.items())} is not finite",
         fix="look at what has set it: a schedule, or param_groups; nothing has been changed",
     )
 

@@ -83,7 +83,7 @@ class _Reader:
         self.last_copies: set[int] = set()  # whose bytes on the host no later copy touches
 
     def read(self, row: Issued) -> Iterable[ListedLine]:
-        """The line of a row; an implied End is none, as its bytes belong to the next line."""
+        """The line of a row; an implied End has no line, as its bytes belong to the next one."""
         if not row.implied:
             yield self._line(row)
         if row.host_last_bytes:

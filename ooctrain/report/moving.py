@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from ooctrain.report import shapes
 
 MOVING = "@media screen and (prefers-reduced-motion: no-preference)"
-#: At the end the last frame stands for so many frames, to be looked at.
+#: How many times the last frame is repeated at the end, to be looked at.
 _PAUSE = 4
 
 

@@ -27,7 +27,7 @@ LOST = "#f6c9c4"
 
 def window_spans(trace: Trace, most_bytes: int) -> list[tuple[int, int]]:
     """For each call the calls [first, last) whose values are in the window: from the call on, as
-    long as the values that they touch have at most so many bytes, each counted once.
+    long as the values that they touch stay below this many bytes, each counted once.
     """
     spans = []
     for call in trace.calls:

@@ -1,6 +1,6 @@
 """The file of `--json` when a command fails before it could write the file itself.
 
-Whoever reads the file must find in it why there are no numbers, even if an option was wrong and the
+A reader of the file must find in it why there are no numbers, even if an option was wrong and the
 command never began. So the arguments are searched for `--json` by hand, and the file gets a JSON
 object with the message as `error`. A file that the command has written itself says more and is left
 alone. Read next: `docs/json.md`.

@@ -23,7 +23,7 @@ from ooctrain.sched.schedule import Plan
 from ooctrain.sched.timeline import Event, Timeline
 from ooctrain.step.schema import Count, FileKind, Finite, Misfit
 
-#: What stands in the place of `drawing` where there is no step to draw.
+#: Stands for `drawing` where there is no step to draw.
 NOT_DRAWN: Mapping[str, None] = MappingProxyType(
     dict.fromkeys(("planned_by", "remarks", "timeline", "phases", "holdings", "list"))
 )

@@ -44,7 +44,7 @@ def snapshot(record: Record) -> dict[str, Any]:
     """
     if not record.holdings:
         raise ConfigError(
-            "the record does not say who held the memory, only how much was held", code="OOC-118",
+            "the record says how much memory was held, but not by which variables", code="OOC-118",
             fix="write it again with this version of `ooctrain simulate MODEL --json FILE`",
         )  # fmt: skip
     live: dict[int, Block] = {}

@@ -26,7 +26,7 @@ GROUP_COLOURS: Mapping[str, str] = MappingProxyType(
 )
 CURVE_HEIGHT, LEGEND_HEIGHT, HEAD_ROOM = 240, 26, 1.2
 PEAK_COLOUR = "#222"
-Height = Callable[[float], float]  # of so many bytes, in pixels
+Height = Callable[[float], float]  # bytes to pixels
 
 
 def step_svg(record: Record) -> str:

@@ -75,12 +75,12 @@ def as_named(name: str, factory: Callable[..., Any], **options: Any) -> NamedRew
     objects are called with a trace.
 
     Raises:
-        ConfigError: it cannot be called so, or says of `keeps` what means nothing.
+        ConfigError: it cannot be called like that, or its `keeps` has an unknown value.
     """
     keeps = getattr(factory, "keeps", "bits")
     if keeps not in KEEPS:
         raise ConfigError(
-            f"rewrite {name!r} keeps {keeps!r}, which means nothing", code="OOC-106",
+            f"rewrite {name!r} has an unknown value of keeps: {keeps!r}", code="OOC-106",
             fix=f"keeps = one of {', '.join(map(repr, KEEPS))}",
         )  # fmt: skip
     if inspect.isclass(factory):

@@ -230,7 +230,7 @@ class Ledger:
             waits[C], waits[H] = max(waits[C], run), max(waits[H], swap_in)
             spans.put(lo, hi, (run, index, swap_in))
         for _, _, swap_in in self._reads_of_slot(swap.var).over(swap.lo, swap.hi):
-            # Whoever still reads this host range must be done before it is written again.
+            # All readers of this host range must be done before it is written again.
             waits[H] = max(waits[H], swap_in)
         self._give_back_host(index, "D", waits)
         if index in self._host_life.claims:
@@ -281,7 +281,7 @@ class Ledger:
         """Releases the host bytes of last copies that are done before this instruction starts.
 
         It waits for them by `waits`, or stands behind them on its stream. So no SwapOut waits for a
-        host release that nobody has had to wait for, and theorem 2 holds for the host too.
+        host release that no instruction has had to wait for, and theorem 2 holds for the host too.
         """
         if not self._host_pending:
             return

@@ -82,7 +82,7 @@ INSTRUCTIONS: Mapping[str, Meaning] = MappingProxyType(
         ),
     }
 )
-#: Of lists of names: so many are told, the others counted.
+#: How many names of a list are printed; the others are counted.
 MOST_NAMES = 4
 
 

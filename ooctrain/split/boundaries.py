@@ -44,7 +44,7 @@ def upper_bound(window: Window, output: int) -> int:
 def allowed(window: Window, output: int) -> Interval:
     """Where the input may be cut before output O so that every row is read that was read.
 
-    With k < s equations 1 and 2 leave nothing: between two windows lie rows that nobody reads. The
+    With k < s equations 1 and 2 leave nothing: between two windows lie rows that none reads. The
     part then begins at its first window, O s - p_b, and these rows stay with the part before.
     """
     low = lower_bound(window, output)
@@ -52,7 +52,7 @@ def allowed(window: Window, output: int) -> Interval:
 
 
 def paddings(window: Window, outputs: Cuts, inputs: Cuts) -> list[tuple[int, int]]:
-    """Equation 5: (p_{i,b}, p_{i,e}) of each part; negative: so many rows are not read.
+    """Equation 5: (p_{i,b}, p_{i,e}) of each part; a negative number counts rows that are not read.
 
     Args:
         outputs, inputs: first index of each part, O and I.

@@ -57,7 +57,7 @@ def cuts_of(
             if free:
                 between = [_nearest(*pair) for pair in zip(between, around, strict=True)]
         else:
-            continue  # of no image, or read by nobody before the joint
+            continue  # of no image, or not read before the joint
         key = how.seed, step, axis, place
         starts = [
             drawn(where, (*key, i)) if chance else middle(where) for i, where in enumerate(between)
@@ -80,7 +80,7 @@ def _shared(wishes: Sequence[Interval], name: str) -> Interval:
     low, high = max(low for low, _ in wishes), min(high for _, high in wishes)
     if low > high:
         raise ConfigError(
-            f"no cut of {name} suits all that read it", code="OOC-172",
+            f"no cut of {name} suits all calls that read it", code="OOC-172",
             numbers=f"they allow {', '.join(f'{a} to {b}' for a, b in wishes)}",
             fix="another depth, so that the patches are joined before",
         )  # fmt: skip
@@ -96,7 +96,7 @@ def _nearest(allowed_here: Interval, around: Interval) -> Interval:
 def _checked(cuts: Cuts, extent: int, where: str) -> Cuts:
     if any(a >= b for a, b in pairwise((*cuts, extent))):
         raise ConfigError(
-            "a patch would have no row or column left", code="OOC-171", where=where,
+            "a patch would have no row or no column", code="OOC-171", where=where,
             numbers=f"{extent} in all, parts would begin at {', '.join(map(str, cuts))}",
             fix="fewer patches, a smaller depth, or larger images",
         )  # fmt: skip

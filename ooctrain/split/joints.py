@@ -47,7 +47,7 @@ class Joint:
 
 
 def images_of(sketch: Sketch) -> set[int]:
-    """Values with rows and columns of the input image, as far as parts can be made of them."""
+    """The values that have rows and columns of the image and can be cut into parts."""
     images = {sketch.input.variable} if sketch.input.ndim == IMAGE_AXES else set()
     for call in sketch.calls:
         if any(tensor.variable in images for tensor in call.ins):

@@ -123,7 +123,7 @@ class SplitModel(Module):
         """Where everything is cut for a batch of this shape, in the present step.
 
         Raises:
-            ConfigError: there is no place to join so many patches at about this depth.
+            ConfigError: there is no place near this depth to join the patches.
         """
         sketch = sketch_of(self.whole, images, current_tape())
         joint = self._joint(sketch)

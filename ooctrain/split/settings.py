@@ -99,7 +99,7 @@ def parse_splitting(text: str, seed: int = 0) -> tuple[Splitting, str]:
     "depth=0.5,grid=2x2,stochastic,omega=0.2" or "fit=4GiB"; no budget: "".
 
     Raises:
-        ConfigError: a word that means nothing, or a number out of its range.
+        ConfigError: an unknown setting, or a number out of range.
     """
     given: dict[str, Any] = {"seed": seed}
     fit = ""
@@ -112,7 +112,7 @@ def parse_splitting(text: str, seed: int = 0) -> tuple[Splitting, str]:
         elif name in _READ and value:
             given[name] = _read(name, value)
         else:
-            raise ConfigError(f"split: {word!r} means nothing", code="OOC-170", fix=FIX)
+            raise ConfigError(f"split: {word!r} is not a known setting", code="OOC-170", fix=FIX)
     how = Splitting(**given)
     if fit:
         expect_free(how)

@@ -36,7 +36,7 @@ def as_numbers(value: Any, what: str) -> np.ndarray:
     """
     if isinstance(value, np.ma.MaskedArray):
         raise ShapeError(
-            f"{what} is a masked array: what the mask hides would count",
+            f"{what} is a masked array, and its hidden values would count",
             fix="filled(0), or an array of the values that count",
         )
     try:

@@ -98,7 +98,7 @@ class TapeLike(Protocol[T]):
         """Records one call; returns its outputs, the gradients of the tensors `of`."""
 
     def gradient(self, op: Op, ins: Sequence[T], of: T) -> T | None:
-        """Records the one call that gives the gradient of `of`; None where nobody asks for it."""
+        """Records the one call that gives the gradient of `of`; None where it is not needed."""
 
 
 class Op:

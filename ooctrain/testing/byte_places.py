@@ -34,7 +34,7 @@ class GrowingArena:
         self.free: list[int] = []
 
     def take(self, count: int) -> list[int]:
-        """The addresses of so many blocks."""
+        """The addresses of all blocks."""
         taken = []
         for _ in range(count):
             if not self.free:

@@ -73,7 +73,7 @@ def check_allocator(
 
     Raises:
         AllocatorFailure: a law is broken.
-        ConfigError: a back end that there is not, or none that the allocator can stand on.
+        ConfigError: an unknown back end, or the allocator can use none of them.
     """
     if isinstance(make, str):
         make = choose_allocator(make, 2 * UNITS * _PAGE_BYTES, binding=False).make
@@ -91,7 +91,7 @@ def find_failure(
     Args:
         shortest: whether to look for the shortest list, which takes most of the time.
     """
-    # Not at the top: Hypothesis is loaded by whoever searches, not by whoever checks a planner.
+    # Not at the top: only a search needs Hypothesis, checking a planner does not.
     import hypothesis
 
     from ooctrain.testing.allocator_draws import programs

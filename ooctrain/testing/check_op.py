@@ -236,7 +236,7 @@ class _Block:
 
     @property
     def intact(self) -> bool:
-        """Whether nobody wrote on the guards."""
+        """Whether the guards still hold what was written there."""
         return bool((self.before == GUARD).all() and (self.after == GUARD).all())
 
 

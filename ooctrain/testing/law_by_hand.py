@@ -1,6 +1,6 @@
 """Laws by hand: a function that asks an arena for blocks, and says when a promise is broken.
 
-An arena of so many bytes gives the offset of a block, or None where it has no room, and takes
+An arena of a given size gives the offset of a block, or None where it has no room, and takes
 blocks back. A law tries one arena and raises AssertionError where the arena breaks a promise; it
 sees nothing but the answers. A law is worth something if it lets every right arena pass and stops
 every broken one. `check_law` holds the first half, over right arenas of several kinds and sizes;
@@ -36,7 +36,7 @@ class AskedArena(Protocol):
         ...
 
     def free(self, offset: int) -> None:
-        """Gives a block back. Raises KeyError: there is none at this offset."""
+        """Gives a block back. Raises KeyError: no block begins at this offset."""
         ...
 
 

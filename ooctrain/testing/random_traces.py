@@ -119,7 +119,7 @@ class _TraceWriter:
         rng, variables = self.rng, self.builder.variables
         recent = self.readable[-4:] if rng.random() < 0.7 else self.readable
         ins = [rng.choice(recent) for _ in range(min(len(recent), rng.randint(1, 3)))]
-        # In place: nobody reads the first input any more.
+        # In place: no later call reads the first input.
         in_place = rng.random() < 0.3 and variables[ins[0]].kind == "activation"
         sizes: list[int | None] = [variables[ins[0]].nbytes if in_place else None]
         sizes += [None] * rng.choice([0, 0, 0, 1, 2])

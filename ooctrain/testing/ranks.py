@@ -145,7 +145,7 @@ def lone_rank() -> Ranks:
 
 
 def on_ranks(count: int, run: Callable[[Ranks], Result], seed: int = 0, **how: Any) -> list[Result]:
-    """Runs a function on each of so many ranks at once, each in a thread of its own.
+    """Runs a function on every rank at once, each in its own thread.
 
     Args:
         seed: of the chance by which ranks notice what has come.

@@ -26,7 +26,7 @@ def shrink(
     Args:
         trace: fails.
         fails: whether a trace does.
-        max_questions: after so many the best so far is returned.
+        max_questions: how many are asked before the best so far is returned.
     """
     questions = 0
     shrunk = True

@@ -144,7 +144,7 @@ def _check_extent(allocator: Allocator, forecast: Forecast) -> None:
 
 
 def _check_places(allocator: Allocator, forecast: Forecast, places: list[tuple[int, int]]) -> None:
-    """S1: meeting lifetimes, different bytes. S4: nobody floats."""
+    """S1: blocks that live at one time share no byte. S4: no block floats."""
     floors = {0, *allocator.snapshot()["pools"][:1]}
     for i, (offset, size) in enumerate(places):
         life = forecast.lifetimes[i]

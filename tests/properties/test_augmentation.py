@@ -166,9 +166,9 @@ def test_images_that_a_crop_is_cut_out_of_are_larger_by_an_eighth(photos):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--data", "digits", "--crop", "64"], "--crop 64 is more than images of 32 x 32"),
-        (["--data", "digits", "--pad", "4"], "nothing cuts them again"),
-        (["--data", "synthetic-pixels", "--flip"], "not what is to be learned"),
+        (["--data", "digits", "--crop", "64"], "--crop 64 is larger than the images of 32 x 32"),
+        (["--data", "digits", "--pad", "4"], "needs --crop"),
+        (["--data", "synthetic-pixels", "--flip"], "but not their targets"),
     ],
 )
 def test_a_crop_that_cannot_be_is_refused(options, words, capsys):

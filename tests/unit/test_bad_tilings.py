@@ -115,10 +115,10 @@ def conv(kernel: int = 3, channels: int = 4) -> nn.Conv2d:
 
 #: What is asked for, and what its error says.
 REFUSED: dict[str, tuple[Callable[[], object], str]] = {
-    "bands that are not number": (lambda: planned("bands:x"), "'bands:x' names no tiling"),
+    "bands that are not number": (lambda: planned("bands:x"), "'bands:x' is not a tiling"),
     "no bands": (lambda: planned("bands:0"), "'bands:0' asks for 0 bands"),
     "no tiles across": (lambda: planned("tile:2x0"), "'tile:2x0' asks for 0 tiles"),
-    "fewer than no bands": (lambda: planned("bands:-1"), "'bands:-1' names no tiling"),
+    "fewer than no bands": (lambda: planned("bands:-1"), "'bands:-1' is not a tiling"),
     "more digits than a number has": (
         lambda: planned("bands:" + "9" * 5000), "is none of 1, 2, 3 and so on"
     ),

@@ -224,7 +224,7 @@ def test_the_number_of_bands_is_positive(grid: object) -> None:
 
 @pytest.mark.parametrize("name", ["bands", "bands:", "bands:4x4", "bands:0x", "bands:4:a:b:c"])
 def test_names_that_are_none(name: str) -> None:
-    with pytest.raises(ConfigError, match="names no tiling"):
+    with pytest.raises(ConfigError, match="is not a tiling"):
         tile_by_name(step(), name)
 
 

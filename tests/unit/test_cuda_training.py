@@ -282,5 +282,5 @@ def test_without_a_driver_nothing_is_planned(monkeypatch):
 
 
 def test_a_device_that_is_none_is_refused():
-    with pytest.raises(ConfigError, match="'gpu' is none"):
+    with pytest.raises(ConfigError, match="unknown device 'gpu'"):
         Settings(device="gpu")

@@ -574,7 +574,7 @@ def test_a_device_without_virtual_memory_is_said_by_the_probe_and_serves_otherwi
 def test_a_device_that_others_hold_is_said(stub):
     prototype = ctypes.CFUNCTYPE(ctypes.c_int, *abi.SYMBOLS["cuDevicePrimaryCtxRetain"])
     stub.cuDevicePrimaryCtxRetain = prototype(lambda _out, _device: 46)
-    with pytest.raises(DeviceUnavailable, match="not to be had now") as caught:
+    with pytest.raises(DeviceUnavailable, match="not available now") as caught:
         open_cuda_driver(load=lambda _: stub)
     assert "another process holds the GPU" in caught.value.fix
     assert "--device cpu" in caught.value.fix

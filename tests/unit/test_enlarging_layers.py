@@ -141,7 +141,7 @@ def test_sizes_of_a_transposed_convolution():
     [
         (lambda x: nn.ConvTranspose2d(4, 6, 3, output_padding=1)(x), "does not lead"),
         (lambda x: nn.ConvTranspose2d(3, 6, 3)(x), "the weight must be"),
-        (lambda x: nn.ConvTranspose2d(4, 6, 3, groups=3), "do not part"),
+        (lambda x: nn.ConvTranspose2d(4, 6, 3, groups=3), "cannot be split"),
         (lambda x: nn.ConvTranspose2d(4, 6, 3, padding=9)(x), "does not lead|extent|size"),
         (lambda x: F.conv_transpose2d(x, tensor(values(4, 2))), "wants images"),
         (lambda x: F.pad(x, (6, 0, 0, 0), mode="reflect"), "less than the image"),

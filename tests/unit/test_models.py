@@ -347,6 +347,25 @@ def test_unknown_names():
         models.build("resnet18", stem="mnist")
 
 
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("model.onnx", "ONNX graphs"),
+        ("Model.ONNX", "ONNX graphs"),
+        ("runs/model.onnx", "ONNX graphs"),
+        ("model.pt", "pickled files"),
+        ("resnet50-0676ba61.pth", "pickled files"),
+        ("weights.safetensors", "a network from weights alone"),
+    ],
+)
+def test_a_file_of_another_framework_is_told_how_its_network_comes_here(name, kind):
+    with pytest.raises(ConfigError, match=f"does not read {kind}") as caught:
+        models.build(name)
+    assert caught.value.code == "OOC-106"
+    for way in ("file.py:function", "load_state_dict", "docs/howto/network.md"):
+        assert way in caught.value.fix
+
+
 def test_images_with_a_side_of_more_than_64_pixels_are_no_small_ones():
     assert models.stem_for(64, 28) == "cifar"
     assert models.stem_for(28, 65) == models.stem_for(65, 28) == "imagenet"

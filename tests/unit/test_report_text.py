@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -113,6 +115,51 @@ def test_rows_of_layers_add_up_to_the_whole_step(fused, depth):
     assert len(set(names)) == len(names)
     assert "(other)" not in names
     assert {"conv1", "fc"} <= set(names)
+
+
+LENET_ROWS = [
+    "input", "conv1", "relu after conv1", "max_pool2d after conv1", "conv2", "relu after conv2",
+    "max_pool2d after conv2", "reshape", "fc1", "relu after fc1", "fc2", "relu after fc2", "fc3",
+    "target", "cross_entropy",
+]  # fmt: skip
+
+
+def test_a_function_without_parameters_has_a_row_for_each_place_where_it_is_called():
+    step = trace(build("lenet"), (2, 3, 32, 32))
+    rows = layer_rows(step)
+    assert [row.name for row in rows] == LENET_ROWS
+    by_name = {row.name: row for row in rows}
+    assert (by_name["input"].shape, by_name["target"].shape) == ((2, 3, 32, 32), (2,))
+    for layer in ("conv1", "conv2", "fc1", "fc2"):
+        row = by_name[f"relu after {layer}"]
+        assert row.shape == by_name[layer].shape
+        assert row.calls == 2
+        assert row.activation_bytes == row.gradient_bytes == 4 * math.prod(row.shape)
+
+
+def test_parts_of_a_batch_share_the_rows():
+    rows = layer_rows(trace(build("lenet"), (4, 3, 32, 32), accumulate=2))
+    by_name = {row.name: row for row in rows}
+    layers = [name for name in by_name if name in LENET_ROWS]
+    assert sorted(layers) == sorted(LENET_ROWS)
+    order = [name for name in layers if name != "target"]
+    assert order == [name for name in LENET_ROWS if name != "target"]
+    assert by_name["relu after fc2"].calls == 4
+    assert not [name for name in by_name if "#" in name]
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("depth", [1, 2, 9])
+def test_rows_stand_in_the_order_of_the_calls(fused, depth):
+    """What was given stands before the first call that reads it, and the loss at the end."""
+    step = trace(build("resnet18", stem="cifar"), (4, 3, 32, 32))
+    step = apply_rewrites(step, ("fuse", "share_storage")) if fused else step
+    names = [row.name for row in layer_rows(step, depth)]
+    assert names[0] == "input"
+    assert names[-2:] == ["target", "cross_entropy"]
+    heads = [".".join(name.split(" ")[0].split(".")[:1]) for name in names]
+    wanted = ["input", "conv1", "bn1", "relu", "layer1", "layer2", "layer3", "layer4", "avgpool"]
+    assert list(dict.fromkeys(heads))[:9] == wanted
 
 
 def test_placement_says_how_far_it_is_from_the_least():

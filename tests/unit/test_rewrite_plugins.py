@@ -91,7 +91,7 @@ def test_a_plan_file_runs_no_code_that_nobody_named(own: str, tmp_path: Path) ->
     ("name", "says"),
     [
         ("{own}:number", "returned int"),
-        ("{own}:wrong", "keeps 'most'"),
+        ("{own}:wrong", "unknown value of keeps: 'most'"),
         ("{own}:tiles:tile=3", "tiles"),
         ("{own}:nobody", "defines no 'nobody'"),
         ("{own}x.py:f", "no Python file"),

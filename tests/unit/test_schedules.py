@@ -76,7 +76,7 @@ def test_one_cycle():
     np.testing.assert_allclose(found, wanted, rtol=1e-12)
     wanted = [0.95, 0.9, 0.85, *(0.85 + 0.1 * k / 7 for k in range(1, 8))]
     np.testing.assert_allclose(momenta, wanted, rtol=1e-12)
-    with pytest.raises(ConfigError, match="step 11 of a cycle of 10 steps"):
+    with pytest.raises(ConfigError, match="step 11 lies beyond the cycle of 10 steps"):
         schedule.step()
 
 

@@ -486,7 +486,7 @@ def test_what_moves_is_rounded_as_asked(transfers, left):
 
 
 def test_no_rounding_but_those():
-    with pytest.raises(ConfigError, match="cannot round"):
+    with pytest.raises(ConfigError, match="has no rounding"):
         get_planner("dynprog:transfers=even")
 
 

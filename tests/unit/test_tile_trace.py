@@ -198,7 +198,7 @@ def test_a_grid_is_two_positive_numbers(grid: tuple[int, ...]) -> None:
     "name", ["tile", "tile:4", "tile:4x", "tile:axb", "tile:1x1:a:b:c", "split:2x2"]
 )
 def test_names_that_are_none(name: str) -> None:
-    with pytest.raises(ConfigError, match="names no tiling"):
+    with pytest.raises(ConfigError, match="is not a tiling"):
         tile_by_name(step(), name)
 
 

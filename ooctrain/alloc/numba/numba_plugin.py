@@ -75,7 +75,7 @@ class Store:
         """What gives out addresses, made on first use.
 
         Raises:
-            VmmUnavailable, ConfigError, DriverError: there is none to be had, and why.
+            VmmUnavailable, ConfigError, DriverError: no memory is available, and why.
         """
         if self._blocks is None:
             driver = self._open_driver(self._ordinal)

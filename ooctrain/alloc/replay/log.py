@@ -87,7 +87,7 @@ class AllocationLog:
         """Reads what `save` wrote.
 
         Raises:
-            ConfigError: not such a file, of another version, or a line that means nothing; it names
+            ConfigError: not such a file, another version, or a line that cannot be read; it names
                 the line.
         """
         try:
@@ -253,7 +253,7 @@ def check_requests(requests: Iterable[Request], where: str = "") -> None:
             wrong = False
         if wrong:
             raise ConfigError(
-                f"request {place} of the log means nothing: {op} of block {key}", code="OOC-114",
+                f"request {place} of the log is impossible: {op} of block {key}", code="OOC-114",
                 where=where, fix="a block is made once, and freed once after that",
             )  # fmt: skip
 

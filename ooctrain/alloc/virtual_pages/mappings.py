@@ -82,12 +82,12 @@ class MappingCache:
         return (mapping for made in self._by_slots.values() for mapping in made)
 
     def find(self, slots: int, free: FreeRuns, *, whole: bool) -> ChunkMapping | None:
-        """The first made mapping of so many slots that nobody uses and whose chunks are all free.
+        """The oldest unused mapping of `slots` slots whose chunks are all free.
 
         The first made one, since then a step that begins as the last one finds what that one made.
 
         Args:
-            slots: exactly so many.
+            slots: its exact number.
             free: which chunks are free.
             whole: only mappings with a chunk at every slot.
         """
@@ -98,7 +98,7 @@ class MappingCache:
         return None
 
     def make(self, slots: int, runs: Sequence[Run]) -> ChunkMapping:
-        """A new mapping with these chunks mapped, which nobody has to wait for.
+        """A new mapping with these chunks mapped, for which no stream has to wait.
 
         Raises:
             DriverError: refused; everything is as before.

@@ -31,10 +31,10 @@ REQUESTS = ("allocate", "free", "reserve", "map_range", "unmap_range")
 
 
 class Limited(Wrapper):
-    """Grants no more than so many bytes at a time, however large the arena is.
+    """Grants at most `limit_bytes` at a time, however large the arena is.
 
     Holes that the inner allocator leaves are its arena's, not the limit's: they count as held up
-    only as far as the limit reaches.
+    up to the limit only.
 
     Args:
         inner: the allocator that does it.
@@ -66,7 +66,7 @@ class Limited(Wrapper):
         super().map_range(block, lo, hi)
 
     def stats(self) -> Stats:
-        """The inner allocator's, as far as the limit reaches."""
+        """The inner allocator's, up to the limit."""
         stats, limit = self.inner.stats(), self.budget_bytes
         held = stats.granted_bytes + stats.pending_bytes
         free = min(stats.free_bytes, limit - held)
@@ -144,7 +144,7 @@ class Fillable(Protocol):
 class Poisoned(Wrapper):
     """Fills what is given out with NaN and what is given back with a large number.
 
-    Whoever reads before writing, or after freeing, gets a wrong result that shows: 0xFF is NaN in
+    Reading before the first write, or after the free, gives a result that shows it: 0xFF is NaN in
     every float type; 0x7F is 3.4e38 in float32, for what max() and ReLU would swallow as NaN. It
     fills at once, not on a stream: for use without streams; `Debug(poison=...)` is the same for
     training.
@@ -182,7 +182,7 @@ class Poisoned(Wrapper):
 
 
 class FailAt(Wrapper):
-    """Refuses the n-th claim, once, as if memory were short: whoever claims must survive it.
+    """Refuses the n-th claim, once, as if memory were short: the caller must survive it.
 
     Args:
         inner: the allocator that does it.

@@ -85,8 +85,9 @@ def _bands(submission: str) -> Answer:
     bands = resolve(submission, {}, group="ooctrain.nobody", what="bands")
     if not callable(getattr(bands, "rows", None)) or not hasattr(bands, "name"):
         raise ConfigError(
-            f"{type(bands).__name__} is no bands: it lacks `name` or `rows`", code="OOC-108",
-            fix="the handout of the assignment says what bands have",
+            f"{type(bands).__name__} does not define bands: it lacks `name` or `rows`",
+            code="OOC-108",
+            fix="the assignment's handout says what a class of bands has",
         )  # fmt: skip
 
     def answer(question: Mapping[str, Any]) -> Any:

@@ -102,5 +102,5 @@ def printable(text: str) -> str:
 
 
 def _no_error(data: Any) -> tuple[Exception, str]:
-    why = f"it tells an error that is none: {data!r:.40}"
+    why = f"it reports an error of an unknown form: {data!r:.40}"
     return TypeError(why), why

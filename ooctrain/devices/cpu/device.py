@@ -63,7 +63,7 @@ class CpuDevice:
     ):  # fmt: skip
         if threads < 1:
             raise ConfigError(
-                f"{threads} threads cannot work", code="OOC-100", fix="--threads 1 or more"
+                f"{threads} threads are too few", code="OOC-100", fix="--threads 1 or more"
             )
         link = link or CopyLink()
         in_memory = host if isinstance(host, int) else 0

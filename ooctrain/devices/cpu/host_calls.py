@@ -54,7 +54,7 @@ class HostCalls:
         reason = why_no_virtual_memory()
         if reason:
             raise VmmUnavailable(
-                "virtual addressing is not to be had", call="memfd_create", numbers=reason,
+                "virtual addressing is not available", call="memfd_create", numbers=reason,
                 fix=_FALLBACK,
             )  # fmt: skip
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -64,13 +64,13 @@ class HostCalls:
 
     def make_file(self, size_bytes: int) -> int:
         """A file in memory, all of its bytes allocated: a memfd never says that memory is short, a
-        process that writes to it is killed instead. Whoever asks has looked at what is free
-        (`host_vm.check_memory`): to allocate more than that gets somebody killed, too."""
+        process that writes to it is killed instead. The caller has compared the size with the free
+        memory (`host_vm.check_memory`): to allocate more than that gets a process killed, too."""
         try:
             file = os.memfd_create("ooctrain", os.MFD_CLOEXEC)
         except OSError as error:
             raise VmmUnavailable(
-                "memfd is refused here", call="memfd_create", status=error.errno or 0,
+                "this system refuses memfd_create", call="memfd_create", status=error.errno or 0,
                 numbers=os.strerror(error.errno or 0), fix=_FALLBACK,
             ) from error  # fmt: skip
         try:

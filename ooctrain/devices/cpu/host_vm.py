@@ -188,7 +188,7 @@ def whole_pages(size_bytes: int) -> int:
 def open_arena(
     size_bytes: int, probe: Callable[[], str] = why_no_virtual_memory
 ) -> Arena | VirtualArena:
-    """An arena of `size_bytes`; a plain one where virtual memory is not to be had.
+    """An arena of `size_bytes`; a plain one where virtual memory is not available.
 
     Args:
         size_bytes: the budget.
@@ -200,7 +200,7 @@ def open_arena(
     """
     if size_bytes <= 0:
         raise ConfigError(
-            f"an arena of {size_bytes} bytes is none", code="OOC-102",
+            f"an arena cannot have {size_bytes} bytes", code="OOC-102",
             fix="`ooctrain plan MODEL` prints the smallest budget that fits",
         )  # fmt: skip
     check_memory(size_bytes, "the arena")

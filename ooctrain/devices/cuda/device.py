@@ -221,7 +221,7 @@ def _device_memory(
     """The arena. Raises OutOfDeviceMemory: the device has less free."""
     if budget_bytes <= 0:
         raise ConfigError(
-            f"an arena of {budget_bytes} bytes is none", code="OOC-102",
+            f"an arena cannot have {budget_bytes} bytes", code="OOC-102",
             fix="`ooctrain plan MODEL` prints the smallest budget that fits",
         )  # fmt: skip
     free, total = driver.memory_info()

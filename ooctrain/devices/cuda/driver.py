@@ -69,7 +69,7 @@ class CudaDriver:
         try:
             self._context = self._out("cuDevicePrimaryCtxRetain", ctypes.c_void_p, self._device)
         except DriverError as error:
-            raise _unusable(f"{self.name} is there, but not to be had now", error) from error
+            raise _unusable(f"{self.name} is there, but not available now", error) from error
         self.make_current()
 
     def make_current(self) -> None:

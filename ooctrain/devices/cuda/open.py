@@ -125,7 +125,7 @@ def require_kernels(trace: Trace, gpu: Gpu) -> None:
     if missing:
         where = next(call.name for call in trace.calls if call.op.name == missing[0])
         raise ConfigError(
-            f"{', '.join(missing)}: no kernel for the GPU", code="OOC-116", where=where,
+            f"{', '.join(missing)} has no kernel for the GPU", code="OOC-116", where=where,
             fix="--device cpu; or give the operation a method `cuda` (ooctrain/engine/own_op.py)",
         )  # fmt: skip
     wants_tf32 = any(getattr(call.op, "algorithm", "") == "tf32" for call in trace.calls)
@@ -164,7 +164,7 @@ def make_kernels(driver: GpuDriver, stream: int) -> Kernels:
         return DriverKernels(cast("Any", driver), stream, graphs=name == "graph")
     if name != "numba":
         raise ConfigError(
-            f"there is no launcher {name!r}", where="$OOCTRAIN_LAUNCHER",
+            f"unknown launcher {name!r}", where="$OOCTRAIN_LAUNCHER",
             fix="OOCTRAIN_LAUNCHER=driver, OOCTRAIN_LAUNCHER=graph or OOCTRAIN_LAUNCHER=numba",
         )  # fmt: skip
     # As above.

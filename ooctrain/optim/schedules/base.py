@@ -26,7 +26,7 @@ class LRScheduler:
         last_epoch: -1: begins anew; else the schedule goes on after this epoch.
 
     Raises:
-        ConfigError: it is to go on, and nobody has noted the first rates.
+        ConfigError: it should continue, but the first rates were not saved.
     """
 
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1):
@@ -86,14 +86,14 @@ class LRScheduler:
         self._set(self._expected)
 
     def _planned(self, epoch: int) -> list[float]:
-        """The rates of all groups after so many epochs, if nobody else changes them."""
+        """The rates of all groups after `epoch` epochs, if nothing else changes them."""
         return [self._rate(epoch, base_lr) for base_lr in self.base_lrs]
 
     def _rate(self, epoch: int, base_lr: float) -> float:
         return self.factor(epoch, base_lr) if epoch else base_lr
 
     def _scaled(self, rate: float, before: float, after: float) -> float:
-        """What a rate becomes that would have gone from `before` to `after`, had nobody changed
+        """What a rate becomes that would have gone from `before` to `after`, had nothing changed
         it."""
         limit = self._limit()
         if before == limit:

@@ -58,7 +58,9 @@ class OneCycleLR(LRScheduler):
         final_div_factor: float = 1e4, three_phase: bool = False, last_epoch: int = -1,
     ):  # fmt: skip
         if anneal_strategy not in ("cos", "linear"):
-            raise ConfigError(f"anneal_strategy {anneal_strategy!r}", fix="cos or linear")
+            raise ConfigError(
+                f"unknown anneal_strategy {anneal_strategy!r}", fix="'cos' or 'linear'"
+            )
         self.optimizer, self.total_steps = optimizer, _total(total_steps, epochs, steps_per_epoch)
         self._phases = _phases(self.total_steps, pct_start, three_phase)
         self._anneal_func_type, self._final_div_factor = anneal_strategy, final_div_factor
@@ -108,7 +110,7 @@ class OneCycleLR(LRScheduler):
     def _planned(self, epoch: int) -> list[float]:
         if epoch > self.total_steps:
             raise ConfigError(
-                f"step {epoch} of a cycle of {self.total_steps} steps",
+                f"step {epoch} lies beyond the cycle of {self.total_steps} steps",
                 fix="total_steps is the number of all training steps",
             )
         rates = []
@@ -128,7 +130,7 @@ class OneCycleLR(LRScheduler):
                 _set_momentum(group, self._between(self.last_epoch, levels))
 
     def _between(self, step: int, levels: Levels) -> float:
-        """What there is after so many steps of something that goes from level to level."""
+        """The value after `step` steps of what moves from level to level."""
         begin = 0.0
         for phase in self._phases:
             if step <= phase.end or phase is self._phases[-1]:
@@ -178,7 +180,7 @@ def _for_each(name: str, value: Each, optimizer: Optimizer) -> list[float]:
         return [float(value)] * count
     if len(value) != count:
         raise ConfigError(
-            f"{len(value)} values of {name} for {count} parameter groups",
+            f"{name} has {len(value)} values for {count} parameter groups",
             fix="one number for all groups, or one for each",
         )
     return [float(one) for one in value]

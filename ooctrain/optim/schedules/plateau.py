@@ -94,11 +94,11 @@ class ReduceLROnPlateau(LRScheduler):
         self._set(list(state_dict["_last_lr"]))
 
     def _is_better(self, value: float) -> bool:
-        """Whether a value is an improvement. Raises ConfigError: a mode that there is not."""
+        """Whether a value is an improvement. Raises ConfigError: an unknown mode."""
         if self.mode not in ("min", "max") or self.threshold_mode not in ("rel", "abs"):
             raise ConfigError(
-                f"mode {self.mode!r} with threshold {self.threshold_mode!r}",
-                fix="min or max; rel or abs",
+                f"unknown mode {self.mode!r} or threshold_mode {self.threshold_mode!r}",
+                fix="mode is 'min' or 'max', threshold_mode is 'rel' or 'abs'",
             )
         best = (math.inf if self.mode == "min" else -math.inf) if self.best is None else self.best
         sign = -1 if self.mode == "min" else 1
@@ -119,7 +119,7 @@ class ReduceLROnPlateau(LRScheduler):
             return [self.min_lr] * count
         if len(self.min_lr) != count:
             raise ConfigError(
-                f"{len(self.min_lr)} least rates for {count} parameter groups",
+                f"min_lr has {len(self.min_lr)} rates for {count} parameter groups",
                 fix="one number for all groups, or one for each",
             )
         return list(self.min_lr)

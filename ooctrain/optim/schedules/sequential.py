@@ -45,12 +45,12 @@ class SequentialLR(LRScheduler):
         for schedule in schedulers:
             if isinstance(schedule, ReduceLROnPlateau):
                 raise ConfigError(
-                    "ReduceLROnPlateau wants a loss, which SequentialLR has not",
+                    "ReduceLROnPlateau wants a loss, but SequentialLR has none to give",
                     fix="call its step(loss) beside the other schedule's step()",
                 )
             if schedule.optimizer is not optimizer:
                 raise ConfigError(
-                    f"a {type(schedule).__name__} has another optimizer",
+                    f"a {type(schedule).__name__} belongs to another optimizer",
                     fix="schedules made with the same optimizer",
                 )
         self._schedulers, self._milestones = list(schedulers), list(milestones)

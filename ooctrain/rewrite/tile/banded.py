@@ -36,13 +36,13 @@ from ooctrain.sched.budget import trace_minimum_bytes
 from ooctrain.sched.planners.belady import Belady
 from ooctrain.sched.planners.prefix import Prefix
 from ooctrain.sched.planners.registry import get_planner
-from ooctrain.sched.planning.planner import HOST_LACKS, Planner
+from ooctrain.sched.planning.planner import HOST_LACKS, Planner, check_whole_numbers
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.trace import Trace
 
-#: Choices that are planned once one has fitted, besides it; fewer of long lists.
+#: Plans that are compared once one has fitted; fewer of long lists.
 MORE_CHOICES, MORE_CALLS = 6, 20_000
 #: How many lists `prefix` may make, of a list with so many calls and of longer ones.
 FINE, COARSE, LONG_CALLS = 16, 8, 12_000
@@ -55,8 +55,9 @@ class Banded:
     Args:
         planner: of the lists, by name; "": `belady` and `prefix`.
         untiled: whether the step as it is is one of the choices.
+        choices: how many plans are compared; with 1 the first one is taken.
 
-    Cost: that of the planner, for about `MORE_CHOICES` tiled steps.
+    Cost: that of the planner, for about `choices` tiled steps.
     """
 
     name = "banded"
@@ -64,9 +65,11 @@ class Banded:
     planner: str = ""
     untiled: bool = True
     evaluations: int | None = None
+    choices: int = MORE_CHOICES
 
     def __post_init__(self) -> None:
         check_untiled_too(self.name, self.untiled)
+        check_whole_numbers(self.name, {"choices": self.choices})
         if self.planner:
             get_planner(self.planner)  # a wrong name is an error at once
 
@@ -84,12 +87,15 @@ class Banded:
             self.evaluations,
         )  # fmt: skip
         offers = offers_for(trace, machine, untiled=self.untiled)
-        attempts = _Attempts(question, get_planner(self.planner) if self.planner else None)
+        planner = get_planner(self.planner) if self.planner else None
+        attempts = _Attempts(question, planner, self.choices)
         in_turn = _in_turn(offers, budget_bytes)
         for offer in in_turn:
             attempts.make(offer)
             if attempts.best is not None:
                 break
+        if attempts.best is not None and self.choices == 1:
+            return attempts.best
         for offer in _mixed(question) if attempts.best else ():
             attempts.make(offer, of_any_length=True)
         for offer in in_turn:
@@ -156,8 +162,8 @@ def _in_turn(offers: Sequence[Offer], budget_bytes: int) -> Iterator[Offer]:
 class _Attempts:
     """Plans of tiled steps, the best of them and its offer, and why others have none."""
 
-    def __init__(self, question: Question, planner: Planner | None) -> None:
-        self.question, self.planner = question, planner
+    def __init__(self, question: Question, planner: Planner | None, choices: int) -> None:
+        self.question, self.planner, self.choices = question, planner, choices
         self.best: Plan | None = None
         self.offer: Offer | None = None
         self.refusals: list[Infeasible] = []
@@ -167,7 +173,7 @@ class _Attempts:
 
     def enough(self) -> bool:
         """Whether a plan has been found and as many others as are worth their time."""
-        tried = self.made >= MORE_CHOICES or self.calls >= MORE_CALLS
+        tried = self.made >= self.choices or self.calls >= MORE_CALLS
         return self.best is not None and tried
 
     def make(self, offer: Offer, *, of_any_length: bool = False) -> None:

@@ -162,7 +162,7 @@ def parse_name(name: str) -> Tiling:
     if kind not in NAMED or not whole or len(ends) > 2:
         what = "" if whole else f"{size!r} is none of 1, 2, 3 and so on"
         raise ConfigError(
-            f"{name!r} names no tiling",
+            f"{name!r} is not a tiling",
             code="OOC-113",
             numbers=what if kind.startswith("bands") else "",
             fix="tile:4x4, tile:4x4:conv1:pool2, bands:16:conv1:pool2 or bands_again:16",

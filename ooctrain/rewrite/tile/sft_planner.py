@@ -122,7 +122,7 @@ def check_untiled_too(planner: str, untiled: object) -> None:
     """Raises ConfigError: `untiled` of a planner is neither True nor False."""
     if not isinstance(untiled, bool):
         raise ConfigError(
-            f"{planner}: untiled={untiled!r} is neither true nor false", code="OOC-105",
+            f"{planner}: untiled={untiled!r} is not true or false", code="OOC-105",
             fix=f"{planner}:untiled=false, or leave untiled out",
         )  # fmt: skip
 

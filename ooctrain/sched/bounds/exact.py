@@ -65,7 +65,7 @@ def exact_makespan_us(
         The makespan; None if no schedule fits the budget.
 
     Raises:
-        ConfigError: the trace is none of these, or too large for the search.
+        ConfigError: the trace is of another kind, or too large for the search.
     """
     return _Search(trace, budget_bytes, duplex, recompute, partial).run(most_states)
 
@@ -76,12 +76,12 @@ class _Search:
     ):
         if any(c.reuse or c.duration_ns is None or c.duration_ns % NS_PER_US for c in trace.calls):
             raise ConfigError(
-                "the exact search wants whole microseconds and no reuse",
+                "the exact search takes only whole microseconds, and no storage that is reused",
                 fix="times of whole microseconds; share_storage left out",
             )
         if any(variable.persistent for variable in trace.variables):
             raise ConfigError(
-                "the exact search wants no persistent values",
+                "the exact search takes no persistent values",
                 fix="a chain, such as oc.chain(...) makes",
             )
         self.trace, self.budget_bytes = trace, budget_bytes

@@ -161,7 +161,7 @@ class FluidProgram:
 
     def _chain(self, var: int) -> list[int]:
         """The calls that must run if a value is computed again: its producer, and the producers
-        of those of its sources that nobody else reads.
+        of those of its sources that no other call reads.
 
         A list may instead have kept such a source, on the device or on the host. But the source is
         at least as large as the value, so keeping the value itself would have been no worse.

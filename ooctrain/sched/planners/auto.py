@@ -33,15 +33,15 @@ from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
 
-#: Whom to ask besides, given the best plan so far (None: nobody has one): planners that rewrite the
-#: step first, which this floor does not know.
+#: Which planners to ask besides, given the best plan so far (None: no planner has one): those that
+#: rewrite the step first, which this floor does not know.
 Others = Callable[[Question, Plan | None], Sequence[Planner]]
 #: A plan within this factor of what no list beats is not worth seconds of search.
 NEAR = 1.05
-#: Whoever moves parts of variables is asked for multiples of this (`alloc/virtual.py`'s chunk), so
-#: that a plan made to the byte can be executed too.
+#: Planners that move parts of variables are asked for multiples of this, the chunk of
+#: `alloc/virtual.py`, so that a plan made to the byte can be executed too.
 CHUNK_BYTES = 64 << 10
-#: Share of a time limit that is kept for the search: before it nobody is asked in that time.
+#: Share of a time limit that is kept for the search; planners asked before it leave that time.
 SEARCH_SHARE = 0.25
 #: A rewrite of the step, "" for none, and the step after it.
 Form = tuple[str, Trace]
@@ -70,12 +70,12 @@ class Auto:
     """The best plan of `keep-all`, `window` with several windows, `belady` and `naive`; of `dtr`,
     `superneurons` and `combined` too, where the best so far is more than `NEAR` from the bound or
     there is none (they need less host memory). `combined` searches forms of the step, too, that
-    were offered: all of them if nobody says how many evaluations, else the one that promises most.
+    were offered: all of them if no number of evaluations is set, else the one that promises most.
     Cost: theirs together.
 
     Args:
         others: whom to ask besides; `execution/planners.py` hands in those that rewrite the step.
-        evaluations: of the search; None: as many as whoever asks says, or as `combined` does.
+        evaluations: of the search; None: as many as the question says, or as `combined` does.
     """
 
     name = "auto"
@@ -119,7 +119,7 @@ class Auto:
         poll.ask(KeepAll())
         if poll.best is None:
             near_us = NEAR * lower_bound(trace, budget_bytes, machine).makespan_us
-            # Those who gain most come first: there may be no time for the others.
+            # The planners that gain most come first: there may be no time for the others.
             poll.ask(SlidingWindow())
             if poll.best_us > near_us:
                 poll.ask(Dtr(), SuperNeurons())
@@ -234,7 +234,7 @@ class _Poll:
         """The best plan.
 
         Raises:
-            Infeasible: nobody had one.
+            Infeasible: no planner had one.
         """
         if self.best is None:
             raise least_refusal("auto", self.refusals, self.question.budget_bytes)

@@ -59,7 +59,7 @@ class Belady:
         host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
     ) -> Plan:  # fmt: skip
         """See `Planner`. The minimum is what the largest call needs beside what never leaves. The
-        host's room is counted only where the plan would need more than there is.
+        host's room is counted only where the plan would need more than the host has.
         """
         question = Question(trace, budget_bytes, machine, granule)
         step = max(budget_bytes // self.pieces, worth_its_latency_bytes(machine))

@@ -158,7 +158,7 @@ class Policy:
         ]
 
     def fitting(self) -> Played | None:
-        """The first choice that fits once it is played through; None: there is none."""
+        """The first choice that fits once it is played through; None: no choice fits."""
         budget = target = self.question.budget_bytes
         while target > 0:
             choice = self.choose(target)

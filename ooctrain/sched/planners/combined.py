@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 #: Steps up to this length get all evaluations; longer ones fewer, as each takes more time, and more
 #: than in proportion: a prefetch looks over more runs.
 CALLS, GROWTH = 600, 1.5
-#: Evaluations where nobody says how many.
+#: Evaluations where the caller does not say how many.
 THOROUGH = 120_000
 #: Of a time limit: what is kept for the search while the starts are asked.
 SEARCH_SHARE = 0.5
-#: Writing the plan down takes at most so many times as long as the plan of `belady`.
+#: How many times longer writing the plan down may take than `belady` takes for its plan.
 WRITING = 1.5
 #: Evaluations that tell which of several forms of a step is worth a search.
 PROMISE = 500

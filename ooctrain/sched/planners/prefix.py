@@ -120,7 +120,7 @@ class _Attempts:
             self.make(range(len(self.choices)))
 
     def make(self, places: Iterable[int]) -> None:
-        """Tries those of some choices that there are and that have not been tried."""
+        """Tries those of some choices that exist and have not been tried."""
         asked = self.question
         for place in places:
             if place in self.runs or not 0 <= place < len(self.choices):

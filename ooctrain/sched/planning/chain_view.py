@@ -132,7 +132,7 @@ class ChainView:
             raise infeasible(planner, budget_bytes, least, witness)
 
     def _largest(self, present: Sequence[int]) -> tuple[int, str]:
-        """The most that a stage needs with so many bytes of x present."""
+        """The most that a stage needs while these bytes of x are present."""
         needs = [(self.start_bytes, "the start")]
         for i, stage in enumerate(self.stages):
             forward = self.pinned_bytes + self.extra_forward[i] + present[i]

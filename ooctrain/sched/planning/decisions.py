@@ -80,7 +80,7 @@ def runs_once(trace: Trace) -> tuple[Run, ...]:
 
 
 def lives(trace: Trace, runs: Sequence[Run]) -> list[Life]:
-    """All lives of all variables, by their beginning. Inputs that nobody reads have none.
+    """All lives of all variables, by their beginning. An input that no call reads has none.
 
     Raises:
         ConfigError: a Run reads what is not alive, or keeps what is.

@@ -1,7 +1,7 @@
 """How much a search may do: evaluations, which are counted, and a clock, which only interrupts.
 
 A planner that searches ends after a number of evaluations. A count is the same on every machine,
-however busy, and so is the plan. Whoever is in a hurry sets a time limit as well: a `Deadline`,
+however busy, and so is the plan. A caller in a hurry sets a time limit as well: a `Deadline`,
 which the planner looks at between two evaluations. What it cuts short depends on the machine, so
 the plan's notes then say `cut_short`. Source: ours. Read next: `sched/planners/combined.py`.
 """
@@ -26,7 +26,7 @@ class SearchingPlanner(Planner, Protocol):
     """A planner whose search ends after a number of evaluations."""
 
     def with_evaluations(self, evaluations: int) -> Planner:
-        """The same planner, with so many evaluations where it was not given a number itself."""
+        """The same planner, with this number of evaluations where it was not given one itself."""
         ...
 
 
@@ -43,7 +43,7 @@ def check_evaluations(planner: str, evaluations: object) -> None:
 
 
 def with_effort(planner: Planner, evaluations: int | None) -> Planner:
-    """A planner that evaluates so many choices at most; one that does not search stays as it is.
+    """The planner, limited to `evaluations` choices; one that does not search stays as it is.
 
     Args:
         evaluations: None: the planner's own number.
@@ -55,7 +55,7 @@ def with_effort(planner: Planner, evaluations: int | None) -> Planner:
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """When a time limit is over, on the monotonic clock; `at_s` is None where there is none."""
+    """When a time limit ends, on the monotonic clock; without a limit `at_s` is None."""
 
     at_s: float | None = None
 
@@ -73,5 +73,5 @@ class Deadline:
         return self.left_s() == 0
 
     def earlier(self, seconds: float) -> Deadline:
-        """A deadline so many seconds before."""
+        """A deadline `seconds` earlier."""
         return Deadline(None if self.at_s is None else self.at_s - seconds)

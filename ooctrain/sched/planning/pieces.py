@@ -103,7 +103,7 @@ def tabulate(decisions: Decisions, trace: Trace, machine: Machine, granule: Gran
     away = held_during(_moved_away(trace, pieces), len(runs))
     durations = call_durations_ns(trace, machine)
     on_host = {(gap.var, gap.lo, gap.hi) for gap in gaps if gap.after == BEFORE_THE_STEP}
-    # Inputs that nobody reads have no life and no gap, but they are on the host too.
+    # An input that no call reads has no life and no gap, but it is on the host too.
     on_host |= {(v, 0, trace.variables[v].nbytes) for v in trace.initial if not trace.readers[v]
                 and not trace.variables[v].persistent}  # fmt: skip
     start_device = tuple(_on_device(trace, on_host))

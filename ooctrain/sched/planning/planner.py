@@ -35,7 +35,7 @@ from ooctrain.step.trace import Call, Trace
 from ooctrain.units import format_bytes
 
 #: `Infeasible.minimum_bytes` where host memory is what lacks and the planner names no device budget
-#: that makes up for it: there is none, or it has not looked for one.
+#: that makes up for it: there is no such plan, or it has not looked for one.
 HOST_LACKS = 0
 
 
@@ -163,7 +163,7 @@ def bound_to_device(trace: Trace) -> frozenset[int]:
 
 
 def turning_point(trace: Trace) -> int:
-    """The first call after the forward phase; past the end where there is none."""
+    """The first call after the forward phase; past the end where no call follows."""
     return next((call.id for call in trace.calls if call.phase != "forward"), len(trace.calls))
 
 
@@ -243,7 +243,7 @@ class ListWriter:
         self.hosted.discard(self.trace.carries.get(variable, -1))  # both share one host slot
 
     def cancel_swap_out(self, variable: int) -> None:
-        """Takes a listed copy to the host back off the list; nothing happens if there is none."""
+        """Takes a listed copy to the host off the list again, if there is one."""
         position = self._swap_out_at.pop(variable, None)
         if position is not None:
             if self._sizes[variable]:
@@ -262,7 +262,7 @@ class ListWriter:
         self._instructions.append(Fence())
 
     def is_dead(self, variable: int, call_id: int) -> bool:
-        """Whether nobody needs a variable after a call, the next step included."""
+        """Whether no call needs a variable after this one, the next step included."""
         return self.last_use[variable] <= call_id
 
     def free_dead(self, call_id: int) -> None:

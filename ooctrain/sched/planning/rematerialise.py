@@ -58,7 +58,7 @@ def rematerialise(
         again: those of `dropped` that die again right after the call for which they came back.
         unread: those of `dropped` that do so unless the next call reads them too, as the two calls
             of a batch norm's gradient read the same values.
-        held: values that nobody reads after the forward pass, but that are to stay for the calls
+        held: values that no call reads after the forward pass, but that must stay for the calls
             that run again and read them.
 
     Returns:

@@ -122,5 +122,5 @@ class Liveness:
 
     def _not_alive(self, variables: Collection[int]) -> ConfigError:
         names = ", ".join(repr(self.trace.variables[v].name) for v in sorted(variables)[:3])
-        return ConfigError(f"the runs read {names} when it is not alive", code="OOC-109",
+        return ConfigError(f"a run reads {names}, which is not alive at that point", code="OOC-109",
                            fix="run the producer again before")  # fmt: skip

@@ -26,7 +26,7 @@ def inputs_resident(state: State, index: int, run: Run) -> Problem | None:
 
 
 def inputs_not_overwritten(state: State, index: int, run: Run) -> Problem | None:
-    """What a Run has taken over by `reuse` is gone: nobody may read the old value any more."""
+    """What a Run has taken over by `reuse` is gone: no later call may read the old value."""
     for variable in dict.fromkeys(state.trace.calls[run.call].ins):
         taker = overwriter(state, index, variable) if state.ledger.missing(variable) else None
         if state.trace.variables[variable].pinned:

@@ -31,7 +31,7 @@ class ExpandedStep(NamedTuple):
         ok: whether every value that is read could be computed.
         runs: calls.
         claim, end: bytes that a run claims, and those that its End releases.
-        dead: bytes of lives that end with it and give their storage to nobody.
+        dead: bytes of lives that end with it and whose storage is not taken over.
         resident: bytes on the device during it if nothing moves.
         start: bytes on the device before the first.
         gap_var, gap_life, gap_after, gap_before: gaps between uses, by their ends.
@@ -57,7 +57,7 @@ class Lives(NamedTuple):
 
     Args:
         var: of each life its variable.
-        first_alone, last: the first run during which its storage is nobody else's, the last one.
+        first_alone, last: the first run during which it has its storage alone, the last one.
         still_open: whether the next step needs it.
         taken_over: whether an output takes its storage.
     """

@@ -55,7 +55,7 @@ class FakeLauncher:
     def part(
         self, workspace: DeviceArray, offset_bytes: int, count: int, dtype: str
     ) -> DeviceArray:
-        """A piece of a workspace. Raises ValueError: the workspace has not so many bytes."""
+        """A piece of a workspace. Raises ValueError: the workspace is smaller."""
         kind = np.dtype(dtype)
         if offset_bytes < 0 or offset_bytes + count * kind.itemsize > workspace.nbytes:
             raise ValueError(f"{count} of {dtype} from byte {offset_bytes} leave the workspace")

@@ -27,7 +27,7 @@ FAKE_BYTES = 256 << 20
 def fake_gpu(
     kernels: Literal["emulator", "cpu kernels"] = "cpu kernels", choose: Choose = min
 ) -> Iterator[None]:
-    """Whoever opens a GPU gets the fake: 256 MiB, in pages of 4 KiB.
+    """Every caller who opens a GPU gets the fake: 256 MiB, in pages of 4 KiB.
 
     Args:
         kernels: "emulator": the real device code, slowly; "cpu kernels": those of the cpu device.

@@ -85,7 +85,9 @@ class LaunchRunner:
         """Runs one launch; `grid` and `block` are pointers to three numbers."""
         text = self._texts.of(name.decode(), ctypes.string_at(image, image_bytes))
         if text is None:
-            self.faults.append(OoctrainError("nobody kept the PTX", where=name.decode()))
+            self.faults.append(
+                OoctrainError("the PTX of this module was not kept", where=name.decode())
+            )
             return NO_TEXT
         x, y, z = grid.contents
         threads_x, threads_y, threads_z = block.contents

@@ -24,7 +24,7 @@ class CodeBlock:
     Args:
         body: its instructions, without the one that ends it.
         guard: which lanes take `target`; None: all.
-        target: the piece jumped to, `Flow.end` for a return; None: nobody jumps.
+        target: the piece jumped to, `Flow.end` for a return; None: there is no jump.
         following: the piece below.
         last: the instruction that ends it, if it jumps.
     """
@@ -45,7 +45,7 @@ class Flow:
 
     @property
     def end(self) -> int:
-        """The number of the piece that is none: all have returned."""
+        """The number that stands for no piece: all threads have returned."""
         return len(self.pieces)
 
 

@@ -32,7 +32,7 @@ class PtxLauncher:
     Args:
         capability: that kernels are compiled for.
         edit: changes a kernel's text before it runs, to see what notices.
-        last_blocks: run only so many blocks, the last ones; None: all.
+        last_blocks: how many blocks to run, counted from the end; None: all.
         watched: look for races in global memory too.
     """
 

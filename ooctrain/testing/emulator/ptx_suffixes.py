@@ -64,7 +64,7 @@ def either(of_floats: Function, of_integers: Function) -> Callable[[Form], Funct
 
 
 def only_floats(function: Function) -> Callable[[Form], Function]:
-    """A function that there is for floats only."""
+    """A function that exists for floats only."""
 
     def make(form: Form) -> Function:
         if not form.is_float:

@@ -53,7 +53,7 @@ class Loop:
 
 
 def why_no_machine_code(kernel: Kernel, capability: Capability) -> str:
-    """Why there is none to read; empty where there is."""
+    """Why no machine code can be read; "" where it can."""
     image = CubinStore().get(kernel, capability).image
     return "" if image.startswith(ELF) else "nvJitLink is not here, so the driver would make it"
 

@@ -30,7 +30,7 @@ Answer = Sequence[Sequence[Sequence[int]]]
 
 
 class BandsByHand(Protocol):
-    """Whoever says which rows are computed when."""
+    """Says which rows are computed when."""
 
     name: str
 
@@ -78,7 +78,7 @@ def footprint_of(chain: BandedChain, answer: Any) -> Footprint:
     """Counts what an answer costs.
 
     Raises:
-        ValueError: it is none, or a row is read that is not there, or never computed.
+        ValueError: it is invalid, or it reads a row that does not exist or is never computed.
     """
     heights, bands = chain.heights, list(pairwise(chain.cuts))
     _check_form(answer, len(bands), heights)

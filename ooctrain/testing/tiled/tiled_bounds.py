@@ -85,7 +85,7 @@ BITS, BY_DEFINITION = Allowed(), Allowed(None)
 
 
 def gamma(terms: float) -> float:
-    """The bound of a sum of so many products, relative to the sum of their absolute values."""
+    """The error bound of a sum of products, relative to the sum of their absolute values."""
     return terms * UNIT / (1 - terms * UNIT)
 
 

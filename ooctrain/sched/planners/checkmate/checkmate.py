@@ -52,7 +52,7 @@ THRESHOLDS = (0.25, 0.5, 0.75)
 ALLOWANCES = (0.0, 0.1, 0.25)
 #: Whose plans stand in where the search ends before the optimum: they offload nothing either.
 OTHERS: tuple[Planner, ...] = (Rotor(), Dtr())
-#: Up to so many whole columns a search tree has all its nodes.
+#: A search tree has all its nodes up to this many whole columns.
 USUAL_COLUMNS = 100
 
 

@@ -125,7 +125,7 @@ class RunGraph:
         return most
 
     def runs(self, chosen: Iterable[tuple[int, int]]) -> tuple[Run, ...]:
-        """The runs that some (stage, node) mean, without those whose outputs nobody reads.
+        """The runs that some (stage, node) mean, without those whose outputs are never read.
 
         Args:
             chosen: which nodes run in which stages; each in its own stage besides.

@@ -153,7 +153,7 @@ class Runtime:
         self.around.is_gone(var)
 
     def _let_go(self, call: Call) -> None:
-        """What nobody in the rest of the step reads; inputs stay."""
+        """Frees what no later call of the step reads; inputs stay."""
         candidates = {*call.touched(), *self.around.brought_back}
         self.around.brought_back.clear()
         for var in candidates & self.alive:

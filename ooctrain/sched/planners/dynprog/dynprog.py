@@ -34,9 +34,9 @@ class DynProg:
     """Paper 002's DYNPROG on the chain of a trace.
 
     Args:
-        slots: the memory is counted in so many slots (the paper's S).
+        slots: how many slots the memory is counted in (the paper's S).
         exact_stages: chains of at most this many stages are counted in bytes.
-        most_states: so many states are followed from each stage; the paper follows all.
+        most_states: how many states are followed from each stage; the paper follows all.
         transfers: how slots that move during a call are rounded: "down" promises no room that is
             not there, so that its idle time is never too low; "nearest" and "up" may. All are safe,
             since what was decided is planned to the byte. Paper 002 does not say which it took.
@@ -56,7 +56,7 @@ class DynProg:
         check_whole_numbers(self.name, {"exact_stages": self.exact_stages}, least=0)
         if self.transfers not in get_args(Rounding):
             raise ConfigError(
-                f"dynprog cannot round transfers {self.transfers!r}", code="OOC-106",
+                f"dynprog has no rounding {self.transfers!r} of transfers", code="OOC-106",
                 fix=f"transfers is one of {', '.join(get_args(Rounding))}",
             )  # fmt: skip
 

@@ -55,8 +55,8 @@ class Pofo:
 
     Args:
         slots: how finely memory is counted.
-        most_states: so many states are followed from each stage.
-        most_amounts: so many amounts of memory are tried for each run of stages.
+        most_states: how many states are followed from each stage.
+        most_amounts: how many amounts of memory are tried for each run of stages.
 
     Cost: O(stages^3 slots + stages^2 amounts states), in NumPy, for at most `MOST_STAGES` stages.
     """

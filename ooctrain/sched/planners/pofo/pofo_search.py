@@ -95,8 +95,8 @@ class BlockSearch:
         chain: what to plan; `memory` and sizes in the slots of `table`.
         output: |a_i| in slots: what a stage hands over if nothing else of it is kept.
         table: rotor's, of the same chain.
-        most_states: so many are followed from each stage.
-        most_amounts: so many amounts of memory are tried for each run of stages. The result is the
+        most_states: how many are followed from each stage.
+        most_amounts: how many amounts of memory are tried for each run of stages. The result is the
             optimum if neither number cuts anything off.
 
     Cost: O(stages^2 amounts states), in NumPy.

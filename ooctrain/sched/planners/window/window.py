@@ -91,7 +91,7 @@ class SlidingWindow:
             yield place, VariableSequence(trace, granule, pin_persistent=place == "device")
 
     def _plans(self, question: Question) -> list[Plan]:
-        """A plan for each place where persistent variables may rest, as far as the budgets go."""
+        """A plan for each place where persistent variables may rest and the budgets allow it."""
         trace, host_budget_bytes = question.trace, question.host_budget_bytes
         host_limit = math.inf if host_budget_bytes is None else host_budget_bytes
         plans = []

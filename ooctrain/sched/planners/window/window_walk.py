@@ -201,7 +201,7 @@ class Walk:
         return True
 
     def _make_room(self, size_bytes: int) -> bool:
-        """Step (b): waits for swap-outs until so many bytes are free, the oldest first."""
+        """Step (b): waits for swap-outs until enough bytes are free, the oldest first."""
         while self.present_bytes + self.leaving_bytes + size_bytes > self.budget_bytes:
             if not self.leaving:
                 return False
@@ -213,7 +213,7 @@ class Walk:
         return True
 
     def next_use(self, root: int) -> int:
-        """Position of a storage's next use outside the window; past the end if there is none."""
+        """Position of a storage's next use outside the window; past the end if it has no more."""
         positions = self.sequence.positions[root]
         after = bisect.bisect_left(positions, self.head)
         return positions[after] if after < len(positions) else len(self.sequence.order)
