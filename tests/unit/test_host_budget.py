@@ -10,11 +10,13 @@ from support.quick import quick
 import ooctrain as oc
 from ooctrain.errors import Infeasible
 from ooctrain.sched.budget import resolve_budget, trace_minimum_bytes, trace_peak_bytes
-from ooctrain.sched.planners.belady import Belady
+from ooctrain.sched.planners.belady import Belady, offload
 from ooctrain.sched.planners.checkmate.checkmate import Checkmate
 from ooctrain.sched.planners.combined import Combined
 from ooctrain.sched.planners.prefix import Prefix
-from ooctrain.sched.planning.host_room import input_bytes
+from ooctrain.sched.planning.host_room import RoomForGaps, input_bytes
+from ooctrain.sched.planning.question import Question
+from ooctrain.sched.planning.rematerialise import droppable, rematerialise
 from ooctrain.sched.schedule import BYTES
 from ooctrain.sched.verify import verify
 from ooctrain.step.machine import Machine
@@ -77,6 +79,61 @@ def host_budgets_are_kept(seed):
 def test_host_budgets_are_kept_and_enough_host_memory_changes_nothing(first):
     count = 100 if first else 15
     assert sum(map(host_budgets_are_kept, range(first, first + count))) > count // 3
+
+
+def some_runs(rng, trace):
+    """Each call once, or some values computed again."""
+    return rematerialise(trace, [v for v in droppable(trace) if rng.random() < 0.3])
+
+
+def on_the_host(trace, gaps, runs):
+    """Byte by byte: what copies of gaps hold on the host in each slot, from the first gap of a byte
+    to its last one.
+    """
+    held = [0] * (runs + 1)
+    inputs = {v for v in trace.initial if not trace.variables[v].persistent}
+    for var in {gap.var for gap in gaps} - inputs:
+        for byte in range(trace.variables[var].nbytes):
+            away = [gap for gap in gaps if gap.var == var and gap.lo <= byte < gap.hi]
+            if away:
+                first, last = min(g.after for g in away) + 1, max(g.before for g in away)
+                for slot in range(first, last + 1):
+                    held[slot] += 1
+    return held
+
+
+def what_leaves_fits_on_the_host(seed):
+    """Of what Belady's rule sends out; and the room is counted to the byte."""
+    rng = random.Random(seed)
+    trace = random_trace(rng, calls=rng.randint(4, 14), max_bytes=12, duration_ns=20_000)
+    least, most = trace_minimum_bytes(trace, BYTES), trace_peak_bytes(trace, BYTES)
+    runs, host = some_runs(rng, trace), input_bytes(trace) + rng.randint(0, max(1, most // 2))
+    device = rng.randint(least, max(least, most - 1))
+    found = 0
+    for host_bytes in (None, host):
+        question = Question(trace, device, MACHINE, host_budget_bytes=host_bytes)
+        try:
+            gaps = offload("test", question, runs, step_bytes=1 << 40).gaps
+        except Infeasible:
+            continue
+        held = on_the_host(trace, gaps, len(runs))
+        if host_bytes is not None:
+            assert max(held) <= host_bytes - input_bytes(trace)
+            found += max(held) > 0
+        inputs = frozenset(v for v in trace.initial if not trace.variables[v].persistent)
+        room = RoomForGaps(most * 10, len(runs), inputs)
+        for gap in sorted(gaps, key=lambda gap: gap.after):
+            room.open(gap)
+            assert room.fitting(gap, 0, gap.hi) == gap.hi
+            room.take(gap, 0, gap.hi)
+        assert [most * 10 - left for left in room._room.room_bytes] == held
+    return found
+
+
+@pytest.mark.parametrize("first", quick([0, 200, 600], 0))
+def test_what_leaves_fits_on_the_host(first):
+    count = 400 if first else 60
+    assert sum(map(what_leaves_fits_on_the_host, range(first, first + count))) > count // 8
 
 
 def test_no_host_memory_costs_time_and_the_bound_knows_it():

@@ -16,10 +16,10 @@ from ooctrain.sched.planning.decisions import Decisions, Gap
 from ooctrain.sched.planning.lower import lower_timed
 from ooctrain.sched.planning.pieces import tabulate
 from ooctrain.sched.planning.question import Question
-from ooctrain.sched.planning.rematerialise import droppable, rematerialise
+from ooctrain.sched.planning.rematerialise import droppable_uses, rematerialise_after
 from ooctrain.sched.schedule import BYTES, Granule
 from ooctrain.sched.search.evict import evict
-from ooctrain.sched.search.expand import DROP, DROP_UNREAD, KEEP, expand
+from ooctrain.sched.search.expand import DROP, DROP_UNREAD, HELD, KEEP, expand
 from ooctrain.sched.search.play import Link, SearchLimits, play
 from ooctrain.sched.search.tables import tables_of
 
@@ -36,18 +36,36 @@ def chains(draw):
 
 
 def random_choice(trace, seed):
+    """A fate for each time after a use: some of those after which a value may die, and some values
+    held after the last one.
+    """
     rng = random.Random(seed)
-    choice = np.zeros(len(trace.variables), np.int8)
-    for var in droppable(trace):
-        choice[var] = rng.choice([KEEP, DROP, DROP_UNREAD])
-    held = np.array([rng.random() < 0.3 for _ in trace.variables])
-    return choice, held
+    fates = {use: rng.choice([KEEP, DROP, DROP_UNREAD]) for use in droppable_uses(trace)}
+    held = {v: uses[-1] for v, uses in enumerate(trace.uses) if uses and rng.random() < 0.3}
+    return fates | dict.fromkeys(held.items(), HELD)
 
 
-def readable_runs(trace, choice, held):
-    return rematerialise(
-        trace, np.flatnonzero(choice).tolist(),
-        unread=np.flatnonzero(choice == DROP_UNREAD).tolist(), held=np.flatnonzero(held).tolist(),
+def slots(trace):
+    """{(variable, call): the slot of the time after it}."""
+    at = tables_of(trace, oc.machine("v100-pcie"), BYTES).slot_at
+    pairs = ((v, uses) for v, uses in enumerate(trace.uses))
+    return {(v, use): int(at[v]) + place for v, uses in pairs for place, use in enumerate(uses)}
+
+
+def by_slot(trace, fates):
+    places = slots(trace)
+    fate = np.zeros(sum(max(1, len(uses)) for uses in trace.uses), np.int8)
+    for use, chosen in fates.items():
+        fate[places[use]] = chosen
+    return fate
+
+
+def readable_runs(trace, fates):
+    last = {(v, uses[-1]) for v, uses in enumerate(trace.uses) if uses}
+    return rematerialise_after(
+        trace, [use for use, fate in fates.items() if fate != KEEP and use not in last],
+        unread=[use for use, fate in fates.items() if fate == DROP_UNREAD],
+        held=[use[0] for use, fate in fates.items() if use in last and fate == HELD],
     )  # fmt: skip
 
 
@@ -56,16 +74,16 @@ def readable_runs(trace, choice, held):
 def test_expanding_gives_the_runs_and_the_memory_of_the_readable_modules(
     trace, machine, seed, granule
 ):
-    choice, held = random_choice(trace, seed)
-    step = expand(tables_of(trace, machine, granule), choice, held)
-    runs = readable_runs(trace, choice, held)
+    choice = random_choice(trace, seed)
+    step = expand(tables_of(trace, machine, granule), by_slot(trace, choice))
+    runs = readable_runs(trace, choice)
     if not step.ok:
         # Some value had to be kept that the choice drops, or the step got too long.
-        assert choice.any()
+        assert any(choice.values())
         return
     assert step.runs.tolist() == [run.call for run in runs]
     table = tabulate(Decisions(runs), trace, machine, granule)
-    nobody = np.zeros(len(trace.variables), np.int8)
+    nobody = np.zeros_like(by_slot(trace, choice))
     _, lack = evict(step, tables_of(trace, machine, granule).granted, nobody, 1 << 60, 0)
     assert lack <= 0
     assert step.claim.tolist() == table.claim_bytes
@@ -90,14 +108,14 @@ def inputs_away(step, tables):
 def test_the_compiled_engine_keeps_the_time_of_the_readable_one(
     trace, machine, seed, granule, share
 ):
-    choice, held = random_choice(trace, seed)
+    choice = random_choice(trace, seed)
     tables = tables_of(trace, machine, granule)
-    step = expand(tables, choice, held)
-    assert step.ok or choice.any()
+    step = expand(tables, by_slot(trace, choice))
+    assert step.ok or any(choice.values())
     if not step.ok:
         return
     most = int((step.resident - inputs_away(step, tables)).max())
-    stays = np.array([seed >> v.id & 1 for v in trace.variables], np.int8)
+    stays = np.array([seed >> slot & 1 for slot in range(tables.slot_at[-1])], np.int8)
     least = max(step.start, int(evict(step, tables.granted, stays, 0, 0)[1]))
     budget_bytes = least + round(share * max(0, most - least))
     chunk_bytes = granule.size_bytes * 4
@@ -109,7 +127,7 @@ def test_the_compiled_engine_keeps_the_time_of_the_readable_one(
     )  # fmt: skip
     found = play(tables, step, evicted, SearchLimits(budget_bytes, chunk_bytes, link))
     decisions = Decisions(
-        readable_runs(trace, choice, held), tuple(gaps(trace, step, evicted, chunk_bytes))
+        readable_runs(trace, choice), tuple(gaps(trace, step, evicted, chunk_bytes))
     )
     truth = lower_timed(decisions, trace, budget_bytes, machine, granule).makespan_ns
     # Transfers round the last granule of a value up here, to the byte there.
@@ -136,17 +154,17 @@ def test_the_compiled_rule_of_belady_makes_as_much_room_as_the_readable_one(
 ):
     """With values that stay, too: these leave only when all others have left."""
     rng = random.Random(seed)
-    tables = tables_of(trace, machine, BYTES)
-    step = expand(tables, *random_choice(trace, seed))
+    tables, choice = tables_of(trace, machine, BYTES), random_choice(trace, seed)
+    step = expand(tables, by_slot(trace, choice))
     if not step.ok:
         return
-    stays = np.array([rng.random() < 0.4 for _ in trace.variables], np.int8)
+    stays = np.array([rng.random() < 0.4 for _ in range(tables.slot_at[-1])], np.int8)
     most = int((step.resident - inputs_away(step, tables)).max())
     least = max(step.start, int(evict(step, tables.granted, stays, 0, 0)[1]))
     budget_bytes = least + round(share * max(0, most - least))
     evicted, lack = evict(step, tables.granted, stays, budget_bytes, 1)
-    runs = readable_runs(trace, *random_choice(trace, seed))
-    staying = frozenset(np.flatnonzero(stays).tolist())
+    runs = readable_runs(trace, choice)
+    staying = frozenset(use for use, slot in slots(trace).items() if stays[slot])
     readable = offload("test", Question(trace, budget_bytes, machine), runs, staying)
     moves = step.gap_after >= 0
     assert lack <= 0

@@ -71,6 +71,26 @@ def compute_us(trace: Trace, machine: Machine) -> float:
     return sum(call_durations_ns(trace, machine)) / 1000
 
 
+def arrivals_us(trace: Trace, machine: Machine) -> float:
+    """Inputs come in one after the other; a call waits for its own and for those of all calls
+    before it, and the calls from it on run one after the other. Valid for every legal list whose
+    calls first run in trace order, in any budget; reached where everything fits.
+    """
+    durations = call_durations_ns(trace, machine)
+    arrived_ns, left_ns, bound_ns = 0, sum(durations), 0
+    there = set[int]()
+    for call, duration in zip(trace.calls, durations, strict=True):
+        for v in call.ins:
+            variable = trace.variables[v]
+            is_input = trace.producer[v] is None and not variable.persistent
+            if is_input and variable.nbytes and v not in there:
+                there.add(v)
+                arrived_ns += machine.transfer_ns(variable.nbytes, "in")
+        bound_ns = max(bound_ns, arrived_ns + left_ns)
+        left_ns -= duration
+    return bound_ns / 1000
+
+
 def proposition_3_us(trace: Trace, budget_bytes: int, machine: Machine) -> float:
     """Paper 002: max(sum of u, 2 (M_peak - M) / B), for lists as with `recompute=False`.
 

@@ -16,7 +16,7 @@ eight networks, 1.3 % on U-Net. Read next: `greedy.py`, `sched/planning/lower.py
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ooctrain.sched.planning.decisions import Decisions, Gap, runs_once
@@ -24,6 +24,7 @@ from ooctrain.sched.planning.host_room import RoomForGaps, host_left_bytes
 from ooctrain.sched.planning.lower import plan_of
 from ooctrain.sched.planning.planner import check_whole_numbers, host_lacks, infeasible
 from ooctrain.sched.planning.question import Question
+from ooctrain.sched.planning.rematerialise import Use
 from ooctrain.sched.planning.residency import Liveness
 from ooctrain.sched.planning.swap import (
     in_pieces,
@@ -75,14 +76,14 @@ class Belady:
 
 
 def offload(
-    name: str, question: Question, runs: tuple[Run, ...], stays: Collection[int] = (),
+    name: str, question: Question, runs: tuple[Run, ...], stays: Collection[Use] = (),
     step_bytes: int | None = None,
 ) -> Decisions:  # fmt: skip
     """The runs, and what Belady's rule sends to the host so that they fit.
 
     Args:
         name: of the planner, for what is raised.
-        stays: variables that leave only when all others have left.
+        stays: after these uses a variable leaves only when all others have left.
         step_bytes: how large the pieces of a gap are; None: `piece_bytes`.
 
     Raises:
@@ -98,14 +99,31 @@ def offload(
         raise infeasible(name, budget_bytes, least, witness)
     if step_bytes is None:
         step_bytes = piece_bytes(budget_bytes, question.machine)
-    gone = evictions(name, gaps, liveness.resident_bytes(runs), question, stays)
+    staying = _gaps_after(stays, gaps, runs, question.trace)
+    gone = evictions(name, gaps, liveness.resident_bytes(runs), question, staying)
     pieces = (piece for gap in gone for piece in in_pieces(gap, step_bytes, granule))
     return Decisions(runs, tuple(pieces))
 
 
+def _gaps_after(
+    uses: Collection[Use], gaps: Iterable[Gap], runs: Iterable[Run], trace: Trace
+) -> Collection[Gap]:
+    """The gaps that lie after some uses and before the next calls of the trace that use them."""
+    if not uses:
+        return ()
+    first: dict[int, int] = {}  # where the calls of the trace run, not those that run again
+    for position, run in enumerate(runs):
+        first.setdefault(run.call, position)
+    return {
+        gap for gap in gaps
+        if (gap.var, max((u for u in trace.uses[gap.var] if first[u] < gap.before),
+                         default=trace.uses[gap.var][0])) in uses
+    }  # fmt: skip
+
+
 def evictions(
     name: str, gaps: Sequence[Gap], resident_bytes: Sequence[int], question: Question,
-    stays: Collection[int] = (),
+    stays: Collection[Gap] = (),
 ) -> Iterator[Gap]:  # fmt: skip
     """The gaps, or their first bytes, that Belady's rule spends on the host.
 
@@ -113,7 +131,7 @@ def evictions(
         name: of the planner, for what is raised.
         gaps: whole variables between two uses; together they make room enough.
         resident_bytes: for each call what is there while it runs if nothing leaves.
-        stays: variables that leave only when all others have left.
+        stays: gaps that are used only when all others have been.
 
     Raises:
         Infeasible: the host has not got room enough.
@@ -153,7 +171,7 @@ def evictions(
             gap = opening.pop()
             if room is not None:
                 room.open(gap)
-            heapq.heappush(farthest, (gap.var in stays, -gap.before, gap.var, gap))
+            heapq.heappush(farthest, (gap in stays, -gap.before, gap.var, gap))
     for gap, size_bytes in taken.items():
         if size_bytes:
             yield Gap(gap.var, 0, size_bytes, gap.after, gap.before)

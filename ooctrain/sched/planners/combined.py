@@ -12,12 +12,12 @@ take part. Source: ours; what it reaches is in docs/planners.md. Read next:
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from ooctrain.errors import Infeasible
+from ooctrain.sched.bounds.closed import arrivals_us
 from ooctrain.sched.planners.belady import Belady, offload
 from ooctrain.sched.planners.checkmate.checkmate import Checkmate
 from ooctrain.sched.planners.dtr.dtr import Dtr
@@ -29,7 +29,7 @@ from ooctrain.sched.planning.host_room import is_short_of_host
 from ooctrain.sched.planning.lower import plan_of
 from ooctrain.sched.planning.planner import Planner, least_refusal
 from ooctrain.sched.planning.question import Question
-from ooctrain.sched.planning.rematerialise import droppable, rematerialise
+from ooctrain.sched.planning.rematerialise import read_off, rematerialise_after
 from ooctrain.sched.schedule import BYTES, Granule, Plan, Run
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
@@ -87,14 +87,14 @@ class Combined:
         best = asked.best_plan()
         if best is None and not is_short_of_host(question):
             raise least_refusal("combined", asked.refusals, budget_bytes)
-        if asked.all_fits and best is not None:
-            return best  # nothing is faster
-        found = self._searched(question, asked.deadline.earlier(asked.writing_s), asked.again)
-        plans = [plan for plan in (best, found.plan) if plan is not None]
-        if not plans:
-            raise least_refusal("combined", asked.refusals, budget_bytes)
-        best = min(plans, key=lambda plan: plan.makespan_us)
-        cut_short = asked.cut_short or found.cut_short
+        cut_short = asked.cut_short
+        if best is None or not (asked.all_fits or asked.is_least(best)):
+            found = self._searched(question, asked.deadline.earlier(asked.writing_s), asked.again)
+            plans = [plan for plan in (best, found.plan) if plan is not None]
+            if not plans:
+                raise least_refusal("combined", asked.refusals, budget_bytes)
+            best = min(plans, key=lambda plan: plan.makespan_us)
+            cut_short |= found.cut_short
         return replace(best, notes={**best.notes, "cut_short": True}) if cut_short else best
 
     def promise(self, question: Question) -> float:
@@ -106,15 +106,15 @@ class Combined:
         return search.cost(search.improve(first[0], number, seed=question.seed, deadline=deadline))
 
     def _searched(
-        self, question: Question, deadline: Deadline, again: Iterable[frozenset[int]]
+        self, question: Question, deadline: Deadline, others: Iterable[Plan]
     ) -> _Searched:
         """The plan of the best choice: half of the search goes to the starts, half to what came of
         the best of them.
 
         Args:
-            again: calls that plans of the starts run again.
+            others: plans that run calls again.
         """
-        seed, (search, first) = question.seed, _begun(question, again)
+        seed, (search, first) = question.seed, _begun(question, others)
         number = THOROUGH if self.evaluations is None else self.evaluations
         half = _evaluations(number / 2, question)
         found = [
@@ -143,8 +143,8 @@ class _Starts:
 
     Attributes:
         deadline: of the whole search.
-        all_fits: whether the step fits as it is.
-        again: calls that those run again which offload nothing.
+        all_fits: whether the step fits as it is; then a search finds nothing to drop.
+        again: plans of those who compute again.
         writing_s: how long it takes at most to write a plan down.
         refusals: of those that have no plan.
         cut_short: whether one of them was not asked, or was cut short itself.
@@ -156,7 +156,7 @@ class _Starts:
         self.all_fits = self.cut_short = False
         self.writing_s = 0.0
         self.refusals: list[Infeasible] = []
-        self.again: list[frozenset[int]] = []
+        self.again: list[Plan] = []
 
     def best_plan(self) -> Plan | None:
         """The fastest of them."""
@@ -177,14 +177,18 @@ class _Starts:
             if planner.name == "belady":
                 self.writing_s = WRITING * (time.monotonic() - began_s)
             if planner in others:
-                self.again.append(run_again(plan))
+                self.again.append(plan)
             self.cut_short |= bool(plan.notes.get("cut_short"))
             if best is None or plan.makespan_us < best.makespan_us:
                 best = replace(plan, notes={"from": planner.name, **plan.notes})
-            if planner.name == "keep-all":
-                self.all_fits = True
+            self.all_fits |= planner.name == "keep-all"
+            if self.is_least(best):
                 break
         return best
+
+    def is_least(self, plan: Plan) -> bool:
+        """Whether no list is faster, whatever the budget."""
+        return plan.makespan_us <= arrivals_us(self.question.trace, self.question.machine)
 
 
 def starts() -> tuple[Planner, ...]:
@@ -204,35 +208,35 @@ def _evaluations(number: float, question: Question) -> int:
     return int(number / longer**GROWTH)
 
 
-def run_again(plan: Plan) -> frozenset[int]:
-    """The calls that a plan runs more than once."""
-    runs = Counter(i.call for i in plan.schedule.instructions if isinstance(i, Run))
-    return frozenset(call for call, times in runs.items() if times > 1)
+def _begun(question: Question, others: Iterable[Plan] = ()) -> tuple[Search, list[Choice]]:
+    """A search, and what annealing begins with: values to drop.
 
-
-def _begun(question: Question, again: Iterable[frozenset[int]] = ()) -> tuple[Search, list[Choice]]:
-    """A search, and what annealing begins with: values to drop."""
+    Args:
+        others: plans that run calls again, whose choices are tried, too.
+    """
     # Late: it loads Numba, which planning otherwise does without.
-    from ooctrain.sched.search.choice import Choice, Search
+    from ooctrain.sched.search.choice import Choice, Search, dropping
 
     trace, machine = question.trace, question.machine
     search = Search(question)
     prefixes = Prefix(steps=8).choices(trace, machine)
-    first = [Choice(tuple(sorted(prefix))) for prefix in prefixes]
-    made = {v: trace.producer[v] for v in droppable(trace)}
-    first += [Choice(tuple(v for v, call in made.items() if call in calls)) for calls in again]
+    first = [dropping(trace, prefix) for prefix in prefixes]
     if search.short_of_host:
-        first += [replace(choice, unread=choice.dropped) for choice in first]
+        first += [dropping(trace, prefix, repeatedly=True) for prefix in prefixes]
+    for plan in others:
+        runs = [i for i in plan.schedule.instructions if isinstance(i, Run)]
+        first.append(Choice(*(tuple(sorted(part)) for part in read_off(trace, runs))))
     return search, search.best_first(first)
 
 
 def _plan_of(choice: Choice, question: Question, evaluations: int) -> Plan | None:
     """The plan of a choice, or None if `lower` does not accept it."""
-    runs = rematerialise(question.trace, choice.dropped, unread=choice.unread, held=choice.held)
+    trace = question.trace
+    runs = rematerialise_after(trace, choice.dropped, unread=choice.unread, held=choice.held)
     notes = {
         "from": "search", "evaluations": evaluations, "dropped": len(choice.dropped),
         "held": len(choice.held), "stays": len(choice.stays),
-        "runs_again": len(runs) - len(question.trace.calls),
+        "runs_again": len(runs) - len(trace.calls),
     }  # fmt: skip
     stays = frozenset(choice.stays)
     try:

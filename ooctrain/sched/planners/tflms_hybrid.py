@@ -25,7 +25,7 @@ from ooctrain.sched.planners.lms.lms_auto import tuned_list
 from ooctrain.sched.planning.fastest import Candidate, fastest_list
 from ooctrain.sched.planning.planner import HOST_LACKS
 from ooctrain.sched.planning.question import Question
-from ooctrain.sched.planning.rematerialise import rematerialise
+from ooctrain.sched.planning.rematerialise import last_forward_use, rematerialise
 from ooctrain.sched.planning.segments import SegmentCheckpoint, checkpoints_by_types, segments
 from ooctrain.sched.planning.unroll import list_runs
 from ooctrain.sched.schedule import BYTES, Granule, Plan, Run
@@ -154,11 +154,12 @@ def times_to_drop_ns(
 
     tables = tables_of(trace, machine, BYTES)
     durations, in_core_ns = tables.duration_ns, int(tables.duration_ns.sum())
-    held = np.zeros(len(trace.variables), np.bool_)
     for dropped in sets:
-        choice = np.full(len(trace.variables), KEEP, np.int8)
-        choice[list(dropped)] = DROP
-        step = expand(tables, choice, held)
+        fate = np.full(tables.slot_at[-1], KEEP, np.int8)
+        for var in dropped:
+            last = trace.uses[var].index(last_forward_use(trace, var))
+            fate[tables.slot_at[var] + last] = DROP
+        step = expand(tables, fate)
         runs = step.runs if step.ok else [run.call for run in rematerialise(trace, dropped)]
         yield int(durations[runs].sum()) - in_core_ns
 

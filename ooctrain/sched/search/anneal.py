@@ -1,10 +1,13 @@
 """Simulated annealing over what to drop and what to hold, compiled.
 
 From `Tables` and a first choice the search returns the best choice met. A move flips a value, a
-pair, or a run of neighbours between keep, drop and drop again, or says of a value that it stays
-while others can leave. Where memory is still short Belady's rule offloads, so every choice has a
-makespan, and the makespan alone decides. The random numbers are our own (splitmix64): the same seed
-gives the same plan everywhere. Source: ours; Kirkpatrick, Gelatt and Vecchi (1983) for annealing.
+pair, or a run of neighbours between keep, drop and drop again, or does so after one use of a value
+only, or says of a value that it stays while others can leave. Where memory is still short Belady's
+rule offloads, so every choice has a makespan, and the makespan alone decides. Where the host is
+short, too, many choices do not fit; the search may pass through them at a price for the bytes that
+lack, as the way from one good choice to another often leads there. The random numbers are our own
+(splitmix64): the same seed gives the same plan everywhere. Sources: ours; Kirkpatrick, Gelatt and
+Vecchi (1983) for annealing; Glover (1977) for paths through what is infeasible.
 Read next: `sched/planners/combined.py`.
 """
 
@@ -15,14 +18,14 @@ from typing import NamedTuple
 import numpy as np
 
 from ooctrain.sched.search.evict import Shortage, evict_within
-from ooctrain.sched.search.expand import DROP_UNREAD, expand
+from ooctrain.sched.search.expand import DROP_UNREAD, HELD, KEEP, expand
 from ooctrain.sched.search.jit import compiled
 from ooctrain.sched.search.play import SearchLimits, play
 from ooctrain.sched.search.tables import INPUT
 
-#: Rows of the array that holds a choice, one number for each variable: KEEP, DROP or DROP_UNREAD;
-#: whether it is held as a source; whether it stays while others can leave.
-FATE, HELD, STAYS = 0, 1, 2
+#: Rows of the array that holds a choice, one number for each slot of a variable: KEEP, DROP or
+#: DROP_UNREAD (in the last slot HELD or not); whether it stays while others can leave.
+FATE, STAYS = 0, 1
 #: The cost of a choice that is not a schedule: beyond every makespan, and less the closer it is.
 IMPOSSIBLE = 1e30
 
@@ -31,8 +34,8 @@ class Annealing(NamedTuple):
     """Where a search stands.
 
     Args:
-        choice: int8, rows `FATE`, `HELD`, `STAYS`.
-        cost: of the choice, in ns.
+        choice: int8, rows `FATE`, `STAYS`.
+        cost: what the choice counts as, in ns.
         best, best_cost: the best met so far.
         random: state of the random numbers.
     """
@@ -49,42 +52,64 @@ class Cooling(NamedTuple):
 
     Args:
         heat: the first temperature, as a share of the makespan; it falls to 0 at `total`.
+        price: by how many times its time a choice that lacks as much as the budget counts as
+            slower; 0: it is out of the question.
     """
 
     first: int
     stop: int
     total: int
     heat: float
+    price: float
 
 
 class Field(NamedTuple):
     """What a move may change.
 
     Args:
-        values: those that can be dropped or held, in order of production.
-        saved: for each variable, whether it is dropped or kept (True), or held or not.
-        large: those that can stay.
+        first, end: of values in order of production the slots that change together: the one after
+            the last use in the forward pass, and those after it; in the last slot alone a value is
+            held or not.
+        slots: those in which a value may be dropped or held.
+        may_drop: for each slot, whether a value may be dropped in it.
+        large_first, large_end: of values that can stay, their slots.
     """
 
-    values: np.ndarray
-    saved: np.ndarray
-    large: np.ndarray
+    first: np.ndarray
+    end: np.ndarray
+    slots: np.ndarray
+    may_drop: np.ndarray
+    large_first: np.ndarray
+    large_end: np.ndarray
 
 
 @compiled
 def evaluate(t, choice, limits):
     """Makespan of a choice in ns, or a cost beyond `IMPOSSIBLE`."""
-    step = expand(t, choice[FATE], choice[HELD])
+    return weigh(t, choice, limits, 0.0)[0]
+
+
+@compiled
+def weigh(t, choice, limits, price):
+    """(makespan of a choice in ns, or a cost beyond `IMPOSSIBLE`; what it counts as)."""
+    step = expand(t, choice[FATE])
     if not step.ok:
-        return 4 * IMPOSSIBLE
+        return 4 * IMPOSSIBLE, 4 * IMPOSSIBLE
     budget_bytes, host_bytes = limits.budget_bytes, limits.host_bytes
     room = np.full(step.runs.size + 1 if host_bytes >= 0 else 0, host_bytes, np.int64)
     short = Shortage(budget_bytes, limits.chunk_bytes, limits.grain_bytes, room, t.origin == INPUT)
     evicted, lack = evict_within(step, t.granted, choice[STAYS], short)
     if lack > 0:
-        return IMPOSSIBLE * (1 + lack / (lack + budget_bytes + 1))
+        cost = IMPOSSIBLE * (1 + lack / (lack + budget_bytes + 1))
+        if price == 0:
+            return cost, cost
+        run_ns = 0
+        for place in range(step.runs.size):
+            run_ns += t.duration_ns[step.runs[place]]
+        return cost, run_ns * (1 + price * lack / budget_bytes)
     makespan = play(t, step, evicted, limits)
-    return float(makespan) if makespan >= 0 else 2 * IMPOSSIBLE
+    cost = float(makespan) if makespan >= 0 else 2 * IMPOSSIBLE
+    return cost, cost
 
 
 @compiled
@@ -102,33 +127,59 @@ def draw(state, below):
 def move(state, choice, field):
     """Changes one value, two, or a run of neighbours, in place; returns the state."""
     state, kind = draw(state, 12)
-    if kind < 4 and field.large.size:
-        state, place = draw(state, field.large.size)
-        choice[STAYS, field.large[place]] ^= 1
+    if kind < 4 and field.large_first.size:
+        state, place = draw(state, field.large_first.size)
+        first, end = field.large_first[place], field.large_end[place]
+        if kind == 0:
+            state, more = draw(state, end - first)
+            first, end = first + more, first + more + 1
+        stays = choice[STAYS, first] ^ 1
+        choice[STAYS, first:end] = stays
         return state
     if kind < 6:
         return _move_neighbours(state, choice, field)
-    for _ in range(2 if kind < 8 else 1):
-        state, place = draw(state, field.values.size)
+    if kind < 8 and field.slots.size:
+        state, place = draw(state, field.slots.size)
         state, turned = draw(state, 2)
-        var = field.values[place]
-        if field.saved[var]:
-            choice[FATE, var] = (choice[FATE, var] + 1 + turned) % (DROP_UNREAD + 1)
+        slot = field.slots[place]
+        if field.may_drop[slot]:
+            choice[FATE, slot] = (choice[FATE, slot] + 1 + turned) % (DROP_UNREAD + 1)
         else:
-            choice[HELD, var] ^= 1
+            choice[FATE, slot] ^= HELD
+        return state
+    for _ in range(2 if kind < 10 else 1):
+        state, place = draw(state, field.first.size)
+        state, turned = draw(state, 2)
+        now = choice[FATE, field.first[place]]
+        _give(choice, field, place, (now + 1 + turned) % (DROP_UNREAD + 1))
     return state
+
+
+@compiled
+def _give(choice, field, place, fate):
+    """Gives a value a fate: after its last use in the forward pass, and, if it is dropped
+    repeatedly, after each later one.
+    """
+    first = field.first[place]
+    if not field.may_drop[first]:
+        choice[FATE, first] ^= HELD
+        return
+    choice[FATE, first] = fate
+    for slot in range(first + 1, field.end[place]):
+        if field.may_drop[slot]:
+            choice[FATE, slot] = DROP_UNREAD if fate == DROP_UNREAD else KEEP
 
 
 @compiled
 def _move_neighbours(state, choice, field):
     """Two to seven neighbours are kept, dropped, or dropped again, all the same."""
-    values = field.values
-    state, first = draw(state, values.size)
+    values = field.first.size
+    state, start = draw(state, values)
     state, more = draw(state, 6)
     state, fate = draw(state, 3)
-    for place in range(first, min(values.size, first + 2 + more)):
-        if field.saved[values[place]]:
-            choice[FATE, values[place]] = fate
+    for place in range(start, min(values, start + 2 + more)):
+        if field.may_drop[field.first[place]]:
+            _give(choice, field, place, fate)
     return state
 
 
@@ -148,14 +199,14 @@ def anneal(t, walk, field, limits, cooling):
     for turn in range(cooling.first, cooling.stop):
         other = choice.copy()
         state = move(state, other, field)
-        found = evaluate(t, other, limits)
+        true_cost, found = weigh(t, other, limits, cooling.price)
         temperature = cooling.heat * (1 - turn / cooling.total)
         state, die = draw(state, 1 << 30)
         worse = (found - cost) / max(cost, 1.0)
         if worse <= 0 or die < (1 << 30) * np.exp(-worse / max(temperature, 1e-12)):
             choice, cost = other, found
-            if cost < best_cost:
-                best, best_cost = choice, cost
+            if true_cost < best_cost:
+                best, best_cost = choice, true_cost
     return Annealing(choice, cost, best, best_cost, np.int64(state))  # type: ignore[arg-type]
 
 

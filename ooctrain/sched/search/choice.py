@@ -1,7 +1,8 @@
-"""The interface of the compiled search: choices as sets of variables, evaluations counted.
+"""The interface of the compiled search: choices as sets of uses, evaluations counted.
 
-Compiled code works on arrays; all other code works on sets of variables, of which a `Choice`
-consists. This file translates between them. Read next: `tables.py`, `anneal.py`.
+Compiled code works on arrays; all other code works on sets of uses, of which a `Choice` consists: a
+use (variable, call) stands for the time after it, a slot of the arrays. This file translates
+between them. Read next: `tables.py`, `anneal.py`.
 """
 
 from __future__ import annotations
@@ -14,11 +15,10 @@ import numpy as np
 from ooctrain.sched.planning.effort import Deadline
 from ooctrain.sched.planning.host_room import host_left_bytes, is_short_of_host
 from ooctrain.sched.planning.question import Question
-from ooctrain.sched.planning.rematerialise import droppable
+from ooctrain.sched.planning.rematerialise import Use, droppable_uses, last_forward_use
 from ooctrain.sched.planning.swap import piece_bytes
 from ooctrain.sched.search.anneal import (
     FATE,
-    HELD,
     IMPOSSIBLE,
     STAYS,
     Cooling,
@@ -27,7 +27,7 @@ from ooctrain.sched.search.anneal import (
     annealing_from,
     evaluate,
 )
-from ooctrain.sched.search.expand import DROP, DROP_UNREAD
+from ooctrain.sched.search.expand import DROP, DROP_UNREAD, HELD
 from ooctrain.sched.search.play import Link, SearchLimits
 from ooctrain.sched.search.tables import tables_of
 from ooctrain.step.trace import Trace
@@ -35,6 +35,8 @@ from ooctrain.step.trace import Trace
 #: The first temperature, as a share of the makespan: of a search from a start, and of the last one,
 #: from the best that those found.
 HEAT, LESS_HEAT = 0.004, 0.0015
+#: What bytes that lack cost where host memory is short, as of `Cooling`.
+PRICE = 2.0
 #: Between two looks at the clock: evaluations times calls. Some 50 ms.
 BLOCK = 150_000
 #: More evaluations than this for each value that can be changed find nothing new; where host memory
@@ -46,12 +48,23 @@ STARTS = 2
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What `rematerialise` and `offload` take, by variable ids ascending."""
+    """What `rematerialise_after` and `offload` take, ascending."""
 
-    dropped: tuple[int, ...]
-    unread: tuple[int, ...] = ()
+    dropped: tuple[Use, ...]
+    unread: tuple[Use, ...] = ()
     held: tuple[int, ...] = ()
-    stays: tuple[int, ...] = ()
+    stays: tuple[Use, ...] = ()
+
+
+def dropping(trace: Trace, values: Iterable[int], *, repeatedly: bool = False) -> Choice:
+    """The choice that drops values after their last use in the forward pass, or after each from
+    then on.
+    """
+    last = {var: last_forward_use(trace, var) for var in values}
+    uses = [(v, use) for v, use in droppable_uses(trace) if v in last and use >= last[v]]
+    if repeatedly:
+        return Choice(tuple(uses), unread=tuple(uses))
+    return Choice(tuple((v, use) for v, use in uses if use == last[v]))
 
 
 class Search:
@@ -76,15 +89,33 @@ class Search:
         host_bytes = _host_bytes(question)
         self.short_of_host = host_bytes >= 0
         self._limits = SearchLimits(budget_bytes, chunk, link, host_bytes, granule.size_bytes)
-        saved = np.zeros(len(trace.variables), np.bool_)
-        saved[list(droppable(trace))] = True
-        self._field = Field(
-            np.array(_changeable(trace), np.int64),
-            saved,
-            np.array(_large(trace, piece) if host_bytes else [], np.int64),
-        )
+        self._uses = trace.uses
+        self._field = self._written(trace, _large(trace, piece) if host_bytes else [])
         self._block = max(1, BLOCK // max(1, len(trace.calls)))
         self.evaluations, self.cut_short = 0, False
+
+    def _written(self, trace: Trace, large: list[int]) -> Field:
+        """What a search may change."""
+        at = self._tables.slot_at
+        may_drop, may_change = np.zeros(at[-1], np.bool_), np.zeros(at[-1], np.bool_)
+        may_drop[[self._slot(use) for use in droppable_uses(trace)]] = True
+        may_change |= may_drop
+        first, end = [], []
+        for var in _computed_forward(trace):
+            slot, last = self._slot((var, last_forward_use(trace, var))), at[var + 1] - 1
+            may_change[slot] |= slot == last  # it may be held
+            if may_change[slot]:
+                first.append(slot)
+                end.append(last + 1)
+        large_at = np.array(large, np.int64)
+        return Field(
+            np.array(first, np.int64), np.array(end, np.int64), np.flatnonzero(may_change),
+            may_drop, at[large_at], at[large_at + 1],
+        )  # fmt: skip
+
+    def _slot(self, use: Use) -> int:
+        var, call = use
+        return int(self._tables.slot_at[var]) + self._uses[var].index(call)
 
     def best_first(self, choices: Iterable[Choice]) -> list[Choice]:
         """The most promising of some choices."""
@@ -109,27 +140,45 @@ class Search:
             further: it begins with what other searches found, so at a lower temperature.
         """
         walk = annealing_from(self._tables, self._array(start), self._limits, seed)
-        if not self._field.values.size:
+        values = self._field.first.size
+        if not values:
             return start
         enough = ENOUGH_SHORT if self.short_of_host else ENOUGH
-        evaluations = min(evaluations, enough * self._field.values.size)
+        evaluations = min(evaluations, enough * values)
         for first in range(0, evaluations, self._block):
             if deadline.passed():
                 self.cut_short = True
                 break
             stop = min(first + self._block, evaluations)
-            cooling = Cooling(first, stop, evaluations, LESS_HEAT if further else HEAT)
+            cooling = Cooling(
+                first, stop, evaluations, LESS_HEAT if further else HEAT,
+                PRICE if self.short_of_host else 0.0,
+            )  # fmt: skip
             walk = anneal(self._tables, walk, self._field, self._limits, cooling)
             self.evaluations += stop - first
-        return start if walk.best_cost >= IMPOSSIBLE else _choice(walk.best)
+        return start if walk.best_cost >= IMPOSSIBLE else self._choice(walk.best)
 
     def _array(self, start: Choice) -> np.ndarray:
-        choice = np.zeros((3, self._field.saved.size), np.int8)
-        choice[FATE, list(start.dropped)] = DROP
-        choice[FATE, list(start.unread)] = DROP_UNREAD
-        choice[HELD, list(start.held)] = True
-        choice[STAYS, list(start.stays)] = True
+        choice = np.zeros((2, self._field.may_drop.size), np.int8)
+        choice[FATE, [self._slot(use) for use in start.dropped]] = DROP
+        choice[FATE, [self._slot(use) for use in start.unread]] = DROP_UNREAD
+        choice[FATE, [self._tables.slot_at[var + 1] - 1 for var in start.held]] = HELD
+        choice[STAYS, [self._slot(use) for use in start.stays]] = True
         return choice
+
+    def _choice(self, found: np.ndarray) -> Choice:
+        dropped, unread, held, stays = [], [], [], []
+        for var, uses in enumerate(self._uses):
+            for slot, use in enumerate(uses, int(self._tables.slot_at[var])):
+                if found[STAYS, slot]:
+                    stays.append((var, use))
+                if found[FATE, slot] and use == uses[-1]:
+                    held.append(var)
+                elif found[FATE, slot]:
+                    dropped.append((var, use))
+                    if found[FATE, slot] == DROP_UNREAD:
+                        unread.append((var, use))
+        return Choice(tuple(dropped), tuple(unread), tuple(held), tuple(stays))
 
 
 def _host_bytes(question: Question) -> int:
@@ -138,7 +187,7 @@ def _host_bytes(question: Question) -> int:
     return max(0, left_bytes) if left_bytes is not None and is_short_of_host(question) else -1
 
 
-def _changeable(trace: Trace) -> list[int]:
+def _computed_forward(trace: Trace) -> list[int]:
     """Activations of pure forward calls: dropped or kept if they are read in the backward pass,
     else held or not.
     """
@@ -161,9 +210,3 @@ def _large(trace: Trace, piece_bytes: int) -> list[int]:
         and not variable.persistent
         and variable.nbytes >= piece_bytes
     ]
-
-
-def _choice(choice: np.ndarray) -> Choice:
-    dropped, held, stays = (tuple(np.flatnonzero(row).tolist()) for row in choice)
-    unread = tuple(np.flatnonzero(choice[FATE] == DROP_UNREAD).tolist())
-    return Choice(dropped, unread, held, stays)

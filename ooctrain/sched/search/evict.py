@@ -61,7 +61,7 @@ def evict_within(step, granted, stays, limits):
     Args:
         step: ExpandedStep.
         granted: bytes of each variable.
-        stays: for each variable, whether it leaves only when all others have left.
+        stays: for each slot, whether what leaves in it leaves only when all others have left.
         limits: Shortage; its room is taken.
 
     Returns:
@@ -98,7 +98,7 @@ def evict_within(step, granted, stays, limits):
                 var = step.gap_var[gap]
                 hosting.bytes_before[gap] = hosting.bytes[var]
                 hosting.until_before[gap] = hosting.until[var]
-            push(heap, opened, gap - gaps if stays[step.gap_var[gap]] else gap)
+            push(heap, opened, gap - gaps if stays[step.gap_slot[gap]] else gap)
             opened += 1
         short = step.resident[place] - away - budget_bytes
         while short > 0 and opened:

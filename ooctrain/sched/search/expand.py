@@ -1,7 +1,8 @@
 """From a choice of dropped values to runs, lives and gaps, in one compiled walk.
 
-A choice gives for each variable of the `Tables` one of `KEEP`, `DROP` and `DROP_UNREAD`, and
-whether it is held as a source. The walk makes an `ExpandedStep` of it: the runs, the bytes resident
+A choice gives a fate for the time after each call that touches a variable (a slot of the `Tables`):
+`KEEP`, `DROP` or `DROP_UNREAD`. After the last such call a value dies unless it is `HELD` as a
+source. The walk makes an `ExpandedStep` of it: the runs, the bytes resident
 during each if nothing moves, and every gap between two uses. A value is alive while it has an open
 life; a read of a value without one runs its producer first. It is the compiled twin of
 `sched/planning/rematerialise.py`, of the lives in `sched/planning/decisions.py` and of
@@ -20,6 +21,8 @@ from ooctrain.sched.search.tables import COMPUTED, INPUT, PERSISTENT
 #: What is dropped is computed again for its next reader; then it stays, or it dies again as soon as
 #: the next call does not read it.
 KEEP, DROP, DROP_UNREAD = 0, 1, 2
+#: After the last call that touches it: a value stays for those that run again.
+HELD = 1
 #: A search may not make a step longer than this many times its calls.
 LONGEST = 6
 
@@ -34,7 +37,7 @@ class ExpandedStep(NamedTuple):
         dead: bytes of lives that end with it and whose storage is not taken over.
         resident: bytes on the device during it if nothing moves.
         start: bytes on the device before the first.
-        gap_var, gap_life, gap_after, gap_before: gaps between uses, by their ends.
+        gap_var, gap_life, gap_slot, gap_after, gap_before: gaps between uses, by their ends.
         life_first: for each life, the run that writes it; -1: there before the step.
     """
 
@@ -47,6 +50,7 @@ class ExpandedStep(NamedTuple):
     start: int
     gap_var: np.ndarray
     gap_life: np.ndarray
+    gap_slot: np.ndarray
     gap_after: np.ndarray
     gap_before: np.ndarray
     life_first: np.ndarray
@@ -72,13 +76,13 @@ class Lives(NamedTuple):
 # One long function on purpose, like `play`: Numba counts every array that is handed to an inner
 # function in and out at each call, and split by idea this walk took six times as long.
 @compiled
-def expand(t, choice, held):
+def expand(t, fate):
     """The step of a choice.
 
     Args:
         t: Tables.
-        choice: int8 for each variable: KEEP, DROP or DROP_UNREAD.
-        held: bool for each variable.
+        fate: int8 for each slot: KEEP, DROP or DROP_UNREAD; in the last one of a variable HELD or
+            not.
 
     Cost: O(runs + uses), some 0.1 ms for 1000 calls.
     """
@@ -91,6 +95,7 @@ def expand(t, choice, held):
     end = np.zeros(most_runs, np.int64)
     scratch = np.zeros(most_runs, np.int64)
     life = np.full(variables, -1, np.int64)  # the open life of each variable
+    slot = t.slot_at[:variables] - 1  # the slot in which each variable is, once it has been touched
     life_var = np.empty(most_lives, np.int64)
     life_first = np.empty(most_lives, np.int64)
     life_last = np.empty(most_lives, np.int64)
@@ -98,6 +103,7 @@ def expand(t, choice, held):
     taken_over = np.zeros(most_lives, np.bool_)
     gap_var = np.empty(most_gaps, np.int64)
     gap_life = np.empty(most_gaps, np.int64)
+    gap_slot = np.empty(most_gaps, np.int64)
     gap_after = np.empty(most_gaps, np.int64)
     gap_before = np.empty(most_gaps, np.int64)
     revived = np.empty(variables, np.int64)
@@ -156,6 +162,7 @@ def expand(t, choice, held):
                     and not (last < 0 and t.origin[source] == PERSISTENT)
                 ):
                     gap_var[gaps], gap_life[gaps] = source, own
+                    gap_slot[gaps] = max(slot[source], t.slot_at[source])
                     gap_after[gaps], gap_before[gaps] = last, count
                     gaps += 1
                 life_last[own] = count
@@ -192,17 +199,20 @@ def expand(t, choice, held):
             rows, at = (t.ins, t.ins_at) if side == 0 else (t.outs, t.outs_at)
             for place in range(at[call], at[call + 1]):
                 var = rows[place]
+                slot[var] += 1
                 if t.last_use[var] == calls:
                     continue
-                dropped = choice[var] != KEEP and t.drop_after[var] == call
-                over = t.last_use[var] <= call and (not held[var] or is_revived[var])
-                if dropped or over:
+                if t.last_use[var] > call:
+                    dies = fate[slot[var]] != KEEP
+                else:
+                    dies = fate[slot[var]] != HELD or is_revived[var]
+                if dies:
                     life[var] = -1
         left = 0
         for place in range(revivals):
             var = revived[place]
             spent = t.last_use[var] <= call
-            if choice[var] == DROP_UNREAD and call + 1 < calls:
+            if not spent and fate[slot[var]] == DROP_UNREAD and call + 1 < calls:
                 read = False
                 for entry in range(t.ins_at[call + 1], t.ins_at[call + 2]):
                     read = read or t.ins[entry] == var
@@ -224,7 +234,8 @@ def expand(t, choice, held):
     dead, resident = _residency(t, runs[:count], scratch, all_lives)
     return ExpandedStep(
         ok, runs[:count], claim[:count], end[:count], dead[:count], resident, start,
-        gap_var[:gaps], gap_life[:gaps], gap_after[:gaps], gap_before[:gaps], life_first[:lives],
+        gap_var[:gaps], gap_life[:gaps], gap_slot[:gaps], gap_after[:gaps], gap_before[:gaps],
+        life_first[:lives],
     )  # fmt: skip
 
 

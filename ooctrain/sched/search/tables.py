@@ -8,12 +8,12 @@ Read next: `expand.py`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
 
 from ooctrain.sched.planning.planner import last_uses
-from ooctrain.sched.planning.rematerialise import last_forward_use
 from ooctrain.sched.schedule import Granule
 from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.trace import Trace
@@ -31,7 +31,8 @@ class Tables(NamedTuple):
         origin: `COMPUTED`, `PERSISTENT` (on the device before the step), `INPUT` (on the host).
         producer: the call that writes it; -1: none.
         last_use: the last call that touches it; the number of calls if the next step needs it.
-        drop_after: the last call of the forward pass that touches it; -1: none.
+        slot_at: variable v has the slots [slot_at[v], slot_at[v + 1]), one for the time after each
+            call that touches it, in order; one where no call does.
         movable: whether it may spend a gap on the host: a parameter's new value may not, as it
             shares the old one's host slot.
         granted: bytes that the allocator grants it.
@@ -46,7 +47,7 @@ class Tables(NamedTuple):
     origin: np.ndarray
     producer: np.ndarray
     last_use: np.ndarray
-    drop_after: np.ndarray
+    slot_at: np.ndarray
     movable: np.ndarray
     granted: np.ndarray
     duration_ns: np.ndarray
@@ -67,7 +68,7 @@ def tables_of(trace: Trace, machine: Machine, granule: Granule) -> Tables:
         _ints([_origin(trace, v.id) for v in trace.variables]),
         _ints([-1 if call is None else call for call in trace.producer]),
         _ints(last_uses(trace)),
-        _ints([last_forward_use(trace, v.id) for v in trace.variables]),
+        _ints([0, *accumulate(max(1, len(uses)) for uses in trace.uses)]),
         np.array([v.id not in trace.carries for v in trace.variables], np.bool_),
         _ints([granule.granted(v.nbytes) for v in trace.variables]),
         _ints(call_durations_ns(trace, machine)),

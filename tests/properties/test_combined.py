@@ -1,0 +1,105 @@
+"""Laws of `combined`: never worse than its starts, never beaten where everything fits."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from support.quick import quick
+
+from ooctrain.errors import Infeasible
+from ooctrain.sched.bounds.closed import arrivals_us
+from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
+from ooctrain.sched.planners.combined import Combined, starts
+from ooctrain.sched.planners.registry import get_planner, planners
+from ooctrain.sched.planning.host_room import input_bytes
+from ooctrain.sched.planning.rematerialise import (
+    droppable_uses,
+    read_off,
+    rematerialise_after,
+)
+from ooctrain.sched.schedule import BYTES
+from ooctrain.sched.verify import verify
+from ooctrain.testing.random_traces import random_machine, random_trace
+
+#: Those that search for long, or that ask others.
+NOT_ASKED = {"auto", "combined"}
+
+
+def random_step(seed, *, calls=10):
+    rng = random.Random(seed)
+    trace = random_trace(rng, calls=rng.randint(2, calls), max_bytes=24, duration_ns=20_000)
+    return rng, trace, random_machine(rng)
+
+
+def plan_of(planner, trace, budget, machine, host=None):
+    """A plan that the verifier accepts, or None."""
+    try:
+        plan = planner.plan(trace, budget, machine, host_budget_bytes=host)
+    except Infeasible:
+        return None
+    verify(plan, trace, budget, machine, host_budget_bytes=host)
+    return plan
+
+
+def is_never_worse_than_its_starts(seed):
+    """Within any budget, with host memory or without."""
+    rng, trace, machine = random_step(seed)
+    least, most = trace_minimum_bytes(trace, BYTES), trace_peak_bytes(trace, BYTES)
+    budget = rng.randint(least, max(least, most))
+    host = rng.choice([None, input_bytes(trace), input_bytes(trace) + rng.randint(0, most)])
+    ours = plan_of(Combined(evaluations=40), trace, budget, machine, host)
+    compared = 0
+    for planner in (*starts(), get_planner("dtr")):
+        theirs = plan_of(planner, trace, budget, machine, host)
+        if theirs is not None:
+            assert ours is not None, planner.name
+            assert ours.makespan_us <= theirs.makespan_us, planner.name
+            compared += 1
+    return compared
+
+
+@pytest.mark.parametrize("first", quick([0, 100, 200], 0))
+def test_is_never_worse_than_its_starts(first):
+    count = 100 if first else 12
+    assert sum(map(is_never_worse_than_its_starts, range(first, first + count))) > count
+
+
+def is_not_beaten_where_everything_fits(seed):
+    """By no planner's plan, and none is faster than the inputs can come."""
+    _, trace, machine = random_step(seed)
+    budget = trace_peak_bytes(trace, BYTES)
+    ours = plan_of(Combined(evaluations=40), trace, budget, machine)
+    bound = arrivals_us(trace, machine)
+    assert ours.makespan_us >= bound
+    for name in planners():
+        theirs = None if name in NOT_ASKED else plan_of(get_planner(name), trace, budget, machine)
+        if theirs is not None:
+            assert theirs.makespan_us >= bound, name
+            assert ours.makespan_us <= theirs.makespan_us, name
+
+
+@pytest.mark.parametrize(
+    "seed", [9, 118, *(pytest.param(n, marks=pytest.mark.slow) for n in range(200, 300))]
+)
+def test_is_not_beaten_where_everything_fits(seed):
+    is_not_beaten_where_everything_fits(seed)
+
+
+def what_is_read_off_gives_the_runs(seed):
+    """Of a step that drops values after random uses the same values are made again, as often."""
+    rng, trace, _ = random_step(seed, calls=14)
+    uses = list(droppable_uses(trace))
+    dropped = [use for use in uses if rng.random() < 0.4]
+    unread = [use for use in dropped if rng.random() < 0.4]
+    runs = rematerialise_after(trace, dropped, unread=unread)
+    found = read_off(trace, runs)
+    again = rematerialise_after(trace, found.dropped, unread=found.unread, held=found.held)
+    assert [run.call for run in again] == [run.call for run in runs]
+    return len(runs) > len(trace.calls)
+
+
+@pytest.mark.parametrize("first", quick([0, 200, 400], 0))
+def test_what_is_read_off_gives_the_runs(first):
+    count = 200 if first else 60
+    assert sum(map(what_is_read_off_gives_the_runs, range(first, first + count))) > count // 4
