@@ -3,9 +3,9 @@
 The trace of a step says which blocks will be asked for, so they are packed beforehand, as
 `first-fit` does. But some networks ask for more: a mixture of experts sends each batch another way.
 What was not foreseen is therefore served as it comes, by best fit, behind the extent of the plan,
-where no foreseen block ever lies. A request is foreseen if its name and size are those of a place in the
-plan; of several such places it gets the next in the order of the trace, unless a block is still
-there. So a request more or less in one step disturbs nobody else.
+where no foreseen block ever lies. A request is foreseen if its name and size are those of a place
+in the plan; of several such places it gets the next in the order of the trace, unless a block is
+still there. So a request more or less in one step disturbs nobody else.
 
 `unknown=n` leaves each n-th block of the trace out of the plan, to show what that costs. Departures
 from the paper: it packs by phases and layers of the network and fuses groups, here the order by
