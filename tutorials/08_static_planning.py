@@ -20,6 +20,7 @@ from lesson import Lesson
 import ooctrain as oc
 from ooctrain.alloc.first_fit import FirstFit
 from ooctrain.alloc.replay.log import foresee
+from ooctrain.alloc.stalloc import Stalloc
 from ooctrain.alloc.static import Lifetime, pack
 
 pictures, units = oc.pictures, oc.units
@@ -198,6 +199,10 @@ ours = pack(forecast, oc.Granule(1, False), "list", pools=1).extent_bytes
 # time, and their answer is known before the step. On a device without `cuMemMap` they are what
 # there is.
 #
+# How near to the bound can a placement come at all? `first-fit:order=exact,pools=1` searches for the
+# optimum as MiniMalloc does (`ooctrain/alloc/exact_places.py`): it builds placements bottom up, and
+# turns back as soon as what is left cannot fit. That takes seconds instead of milliseconds.
+#
 # ## The price: nothing unforeseen
 #
 # A static plan serves exactly the requests it has foreseen, in order. Anything else is refused,
@@ -217,6 +222,18 @@ except oc.errors.PlanMismatch as error:
 started = time.perf_counter()
 pack(forecast, oc.Granule(512, False), "list", pools=2)
 print(f"    planning {len(lives)} blocks took {(time.perf_counter() - started) * 1e3:.0f} ms, once")
+
+# %% [markdown]
+# STAlloc (2025) keeps the plan and serves what it did not foresee behind it, as it comes. Ours,
+# `stalloc`, does so too:
+
+# %%
+both = Stalloc(oc.alloc.DryMemory(1 << 40))
+both.load_plan(forecast)
+both.allocate(lives[0].nbytes, lives[0].tag)
+surprise = both.allocate(12345, "a surprise")
+offset, planned = surprise.address - both.snapshot()["base"], sum(both.snapshot()["pools"])
+print(f"    a surprise lies at {units.format_bytes(offset)}, behind all that is planned")
 
 # %% [markdown]
 # ## Exercises
@@ -247,4 +264,5 @@ assert (
 )
 assert found["va:chunk=64KiB"].stats.peak_reserved_bytes < 1.02 * least
 assert "foreseen" in refused
+assert offset == planned
 print("\nall asserts passed")

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 from ooctrain.alloc.base import Allocator
@@ -28,7 +29,7 @@ from ooctrain.alloc.virtual import VirtualAddressing
 from ooctrain.devices.base import Memory
 from ooctrain.devices.cpu.host_vm import PAGE_BYTES, max_mapped_chunks, why_no_virtual_memory
 from ooctrain.errors import ConfigError
-from ooctrain.plugins import check_call, locate, names
+from ooctrain.plugins import check_call, locate, names, parse_spec
 from ooctrain.units import Granule, format_bytes
 
 Factory = Callable[..., Allocator]
@@ -44,6 +45,8 @@ _KNOWN: Mapping[str, Factory] = {
     NnablaVirtualAddressing.name: NnablaVirtualAddressing,
     PaperVirtualAddressing.name: PaperVirtualAddressing,
 }
+#: What is there to be compared with; loaded once it is asked for.
+_LATE = {"gmlake": "Gmlake", "stalloc": "Stalloc"}
 _GROUP = "ooctrain.allocators"
 _FALLBACK = BestFit.name
 
@@ -73,7 +76,7 @@ class AllocatorChoice:
 
 def allocators() -> tuple[str, ...]:
     """Names of all allocators, those of other packages included."""
-    return names(_KNOWN, _GROUP)
+    return names([*_KNOWN, *_LATE], _GROUP)
 
 
 def choose_allocator(
@@ -148,7 +151,12 @@ def _choose(
 def _located(named: str | Factory) -> tuple[Factory, Mapping[str, Any]]:
     if not isinstance(named, str):
         return named, {}
-    return locate(named, _KNOWN, group=_GROUP, what="allocator", given=1)
+    spec = parse_spec(named)
+    known: dict[str, Factory] = {**_KNOWN, **dict.fromkeys(_LATE, BestFit)}
+    if spec.name in _LATE and not spec.file:
+        module = import_module(f"ooctrain.alloc.{spec.name}")
+        known[spec.name] = getattr(module, _LATE[spec.name])
+    return locate(named, known, group=_GROUP, what="allocator", given=1)
 
 
 def _defaults(

@@ -27,6 +27,7 @@ OF_PLANNED = ("S1", "S2", "S3", "S4", "S5")
 OF_KIND: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "best-fit": ("B1", "B2", "B3", "B4"),
+        "gmlake": ("V1", "V3", "V5"),
         "va": ("P13", "V1", "V3", "V4", "V5"),
         "va-nnabla": ("V1", "V3", "V5"),
         "va-paper": ("V1", "V3", "V5"),

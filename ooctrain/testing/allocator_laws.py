@@ -50,7 +50,8 @@ LAWS: Mapping[str, str] = {
     "S2": "a packing is between the most that lives at a time and the sum of all",
     "S3": "the same forecast gives the same packing",
     "S4": "a block is at the bottom of its pool or on top of one that lives when it does",
-    "S5": "what was not foreseen is refused with PlanMismatch, and changes nothing",
+    "S5": "what was not foreseen is refused with PlanMismatch, or lies behind the plan; once it is "
+    "gone nothing has changed",
 }
 
 
@@ -144,6 +145,7 @@ def reuse_laws(step: Answered) -> None:
 
 _OWN: Mapping[str, Sequence[Law]] = {
     "best-fit": (best_fit_laws,),
+    "gmlake": (chunk_laws,),
     "va": (chunk_laws, reuse_laws),
     "va-nnabla": (chunk_laws,),
     "va-paper": (chunk_laws,),

@@ -112,6 +112,8 @@ def _round(
             except (PlanMismatch, OutOfDeviceMemory) as error:
                 raise Broken("S1", f"{life.tag} has no place: {error.what}") from error
             places[event.number] = (block.address - base, block.granted_bytes)
+            if getattr(allocator, "serves_unforeseen", False):
+                _serves_apart(allocator, life.nbytes, life.tag)  # once more than foreseen
             ground.fill(block.address, life.nbytes, event.number % 250 + 1, 0)
         else:
             block = live.pop(event.number)
@@ -125,9 +127,13 @@ def _round(
 
 
 def _refuses_others(allocator: Allocator, life: Lifetime) -> None:
-    """Another size or name than the foreseen one has no place."""
+    """Another size or name than the foreseen one has no place; or one that is nobody's."""
     before = allocator.snapshot()
     for nbytes, tag in ((life.nbytes + 1, life.tag), (life.nbytes, "unforeseen")):
+        if getattr(allocator, "serves_unforeseen", False):
+            _serves_apart(allocator, nbytes, tag)
+            hold("S5", allocator.snapshot() == before, "what was not foreseen left a trace")
+            continue
         try:
             allocator.allocate(nbytes, tag)
         except PlanMismatch:
@@ -136,10 +142,24 @@ def _refuses_others(allocator: Allocator, life: Lifetime) -> None:
         hold("S5", False, f"{nbytes} B for {tag!r} are served, {life.tag!r} was foreseen")
 
 
+def _serves_apart(allocator: Allocator, nbytes: int, tag: str) -> None:
+    """What was not foreseen lies behind the plan, or there is no room."""
+    extent = sum(allocator.snapshot()["pools"])
+    try:
+        block = allocator.allocate(nbytes, tag)
+    except OutOfDeviceMemory:
+        return
+    offset = block.address - allocator.snapshot()["base"]
+    hold("S5", offset >= extent, f"{tag!r}, not foreseen, lies at {offset} in a plan of {extent} B")
+    allocator.free(block)
+
+
 def _check_extent(allocator: Allocator, forecast: Forecast) -> None:
     sizes = [allocator.granule.granted(life.nbytes) for life in forecast.lifetimes]
     least = most_alive(sizes, [(life.begin, life.end) for life in forecast.lifetimes])
     extent = allocator.stats().peak_reserved_bytes
+    if getattr(allocator, "serves_unforeseen", False):
+        extent = sum(allocator.snapshot()["pools"])  # what was not foreseen lies behind
     hold("S2", least <= extent <= sum(sizes), f"{extent} B, not from {least} to {sum(sizes)} B")
 
 

@@ -62,6 +62,7 @@ NUMBA_ROOMS = ("layers.kernels", "sched.search", "alloc.numba", "testing.emulato
 #: Who may call `import_module`, and why no import statement does it. All others' calls are refused.
 BY_NAME = {
     "": "public names, each when it is first used",
+    "alloc.registry": "allocators that are there to be compared with, when one is asked for",
     "cli": "the file of a command, when it is given",
     "course.cage.given": "the package itself, as a submission sees it",
     "data.extras": "packages that may be missing, for several readers of files",

@@ -37,7 +37,9 @@ NAMES = {
     "bump": "bump",
     "first-fit": "first-fit",
     "first-fit-by-size": "first-fit-by-size",
+    "gmlake": "gmlake:chunk=4KiB",
     "passthrough": "passthrough:chunk=4KiB",
+    "stalloc": "stalloc",
     "va": "va:chunk=4KiB",
     "va-nnabla": "va-nnabla:chunk=4KiB,waiting=2",
     "va-paper": "va-paper:chunk=4KiB",
@@ -74,7 +76,7 @@ def test_it_keeps_the_laws_for_long(name):
 
 @pytest.mark.parametrize(
     "name", ["best-fit", "best-fit-caching:chunk=4KiB", "va:chunk=4KiB", "va-nnabla:chunk=4KiB",
-             "va-paper:chunk=4KiB"],
+             "va-paper:chunk=4KiB", "gmlake:chunk=4KiB"],
 )  # fmt: skip
 def test_every_obtaining_call_is_refused_once(name):
     """At least one for each piece of memory, one reservation, one mapping, one access."""

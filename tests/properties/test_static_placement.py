@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from support.strategies import machines, traces
 
 import ooctrain as oc
-from ooctrain.alloc import exact_places
+from ooctrain.alloc import exact_places, exact_search
 from ooctrain.alloc.dry_run import DryAllocator, DryMemory
 from ooctrain.alloc.first_fit import FirstFit, FirstFitBySize
 from ooctrain.alloc.registry import choose_allocator
@@ -65,8 +65,9 @@ def overlap(a: Lifetime, b: Lifetime) -> bool:
 @pytest.fixture
 def without_the_compiler(monkeypatch):
     """The exact search on a few blocks takes less than to compile it."""
-    for name, function in list(vars(exact_places).items()):
-        monkeypatch.setattr(exact_places, name, getattr(function, "py_func", function))
+    for module in (exact_search, exact_places):
+        for name, function in list(vars(module).items()):
+            monkeypatch.setattr(module, name, getattr(function, "py_func", function))
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])

@@ -53,6 +53,8 @@ ALLOCATORS = (
     "first-fit",
     "va-paper:chunk=4KiB",
     "va-nnabla:chunk=4KiB",
+    "gmlake:chunk=4KiB",
+    "stalloc",
     "best-fit-caching",
     "passthrough",
 )

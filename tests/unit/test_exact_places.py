@@ -9,7 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ooctrain.alloc import exact_places as search
+from ooctrain.alloc import exact_places as places
+from ooctrain.alloc import exact_search as search
 from ooctrain.alloc import static
 from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.exact_places import exact_places, places_within
@@ -28,8 +29,14 @@ HARD = [(4, (0, 3)), (3, (2, 6)), (3, (5, 9)), (7, (4, 5)), (6, (3, 4)), (5, (6,
 def without_the_compiler(request, monkeypatch):
     """A few nodes are visited sooner than a search is compiled."""
     if "slow" not in request.keywords:
-        for name, function in list(vars(search).items()):
-            monkeypatch.setattr(search, name, getattr(function, "py_func", function))
+        interpret(monkeypatch)
+
+
+def interpret(patch):
+    """The search as plain Python."""
+    for module in (search, places):
+        for name, function in list(vars(module).items()):
+            patch.setattr(module, name, getattr(function, "py_func", function))
 
 
 def apart(sizes, spans, offsets):
@@ -99,8 +106,12 @@ def test_what_first_fit_cannot_do_is_refused():
             FirstFit(DryMemory(1 << 20), **wrong)
 
 
+#: What each instance costs: blocks tried. Another order of the attempts may need others.
+TRIES = 3_000_000
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", "BCDFHJK")
+@pytest.mark.parametrize("name", "ABCDEFGHIJK")
 def test_public_instances_are_packed_at_their_capacity(name, request):
     """MiniMalloc's: the largest first needs 17.9 to 37.5 % more on all eleven."""
     path = request.config.rootpath / f"tests/data/minimalloc/{name}.1048576.csv"
@@ -108,6 +119,34 @@ def test_public_instances_are_packed_at_their_capacity(name, request):
         rows = list(csv.DictReader(file))
     sizes = [int(row["size"]) for row in rows]
     spans = [((int(row["lower"]), int(row["upper"])),) for row in rows]
-    found = places_within(sizes, spans, 1 << 20, 40_000)
+    found = places_within(sizes, spans, 1 << 20, TRIES)
     assert found.offsets is not None
+    assert found.extent_bytes <= 1 << 20
     assert apart(sizes, spans, found.offsets)
+
+
+several = st.lists(st.tuples(st.integers(1, 9), span), min_size=1, max_size=9)
+
+
+@settings(max_examples=20)
+@given(several)
+@example(HARD)
+def test_it_is_never_above_first_fit_in_any_order(blocks):
+    lives = [Lifetime(size, f"b{number}", *own) for number, (size, own) in enumerate(blocks)]
+    forecast = Forecast(tuple(lives))
+    exact = pack(forecast, Granule(1), "exact", 1)
+    for order in ("size", "list"):
+        assert exact.extent_bytes <= pack(forecast, Granule(1), order, 1).extent_bytes
+    assert exact.extent_bytes >= exact.least_bytes
+    spans = [((life.begin, life.end),) for life in lives]
+    assert apart([life.nbytes for life in lives], spans, exact.offsets)
+
+
+@pytest.mark.slow
+@settings(max_examples=60)
+@given(st.lists(st.tuples(st.integers(1, 9), span), min_size=7, max_size=7))
+def test_seven_blocks_are_the_optimum_of_all_orders(blocks):
+    sizes, spans = [size for size, _ in blocks], [(own,) for _, own in blocks]
+    found = exact_places(sizes, spans, 0, sum(sizes) + 1, 1_000_000)
+    assert found.proved
+    assert found.extent_bytes == least_extent(sizes, spans)

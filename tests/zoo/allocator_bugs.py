@@ -36,8 +36,10 @@ from ooctrain.alloc.best_fit_caching import CachingBestFit
 from ooctrain.alloc.buddy import Buddy
 from ooctrain.alloc.bump import Bump
 from ooctrain.alloc.first_fit import FirstFit, FirstFitBySize
+from ooctrain.alloc.gmlake import Gmlake
 from ooctrain.alloc.holes import Holes
 from ooctrain.alloc.passthrough import Passthrough
+from ooctrain.alloc.stalloc import Stalloc
 from ooctrain.alloc.va_nnabla import NnablaVirtualAddressing
 from ooctrain.alloc.va_paper import PaperVirtualAddressing
 from ooctrain.alloc.virtual import VirtualAddressing
@@ -62,6 +64,11 @@ def va_paper(memory: Any) -> PaperVirtualAddressing:
 def va_nnabla(memory: Any) -> NnablaVirtualAddressing:
     """The authors' code, with chunks of a page."""
     return NnablaVirtualAddressing(memory, PAGE, 2)
+
+
+def stitching(memory: Any) -> Gmlake:
+    """GMLake's, with chunks of a page."""
+    return Gmlake(memory, PAGE)
 
 
 def caching(memory: Any) -> CachingBestFit:
@@ -280,6 +287,23 @@ BUGS: dict[str, Bug] = {
     ),
     "a waiting range goes before its last use is over": Bug(
         va_nnabla, NnablaVirtualAddressing, "free", "if after:", "if False:", "P5",
+    ),
+    # Primitive blocks, and a plan with an allocator for the rest.
+    "the rest of a split block is lost": Bug(
+        stitching, Gmlake, "_stitched", "self._primitives.append(split[missing:])", "pass", "P16",
+    ),
+    "a block that lends a part stays whole": Bug(
+        stitching, Gmlake, "_stitched", "del split[missing:]", "pass", "P16",
+    ),
+    "a stitched range goes before its last use is over": Bug(
+        stitching, Gmlake, "free", "= tuple(after)", "= ()", "P5",
+    ),
+    "a request in time takes a place whose block is there": Bug(
+        Stalloc, Stalloc, "_planned", "end <= offset or offset + size <= start", "True",
+        "S1 P16 P1 P4",
+    ),
+    "what was not foreseen lies in the plan": Bug(
+        Stalloc, Stalloc, "load_plan", "self._top = packing.extent_bytes", "pass", "S5 S1 P16 P4",
     ),
     "buddies are joined once only": Bug(
         Buddy, Buddy, "free", "while self._remove(offset ^ length, length):",

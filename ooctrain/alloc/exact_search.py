@@ -1,0 +1,415 @@
+"""The search of exact packing, compiled: places for all blocks below a capacity, or none.
+
+A board holds what changes while blocks are placed, and a trail of what each value was before, so
+that going back is one loop. Frames on a stack stand for the recursion: each places one block after
+another of its part of time and opens a frame for what is left. Where a part falls into pieces,
+the first is searched at once and the others wait in a list; a piece without a packing sends the
+search straight back to the frame that made the pieces. Nothing calls itself, so that Numba can keep
+what it compiled on disk. What is cut off, and why, stands with each function; the ideas are told in
+`exact_places.py`, which asks. Source: M. Moffitt, "MiniMalloc", ASPLOS 2023, from the paper; blocks
+that were passed over, the bound by falling due, and twins are ours. Read next: `sections.py`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ooctrain.alloc.sections import Sections
+from ooctrain.sched.search.jit import compiled
+
+#: What a search ends with.
+NONE, FOUND, CUT_SHORT = 0, 1, 2
+_NEVER = np.int64(1) << 61
+
+# Fields of a frame. Its blocks are items [LOW_ITEM, HIGH_ITEM), its part of time is sections
+# [BEGIN, END). It places nothing before (SINCE, SINCE_RANK), and has tried up to (TRIED,
+# TRIED_RANK). At TRAIL the trail began; WAITING is the first of the pieces that come after it, and
+# PIECES how many there are in all. A failure goes back to the frame CAUSE. KEY tells what is left.
+LOW_ITEM, HIGH_ITEM, BEGIN, END, SINCE, SINCE_RANK, TRIED, TRIED_RANK, TRAIL = range(9)
+WAITING, PIECES, CAUSE, KEY, FIELDS = range(9, 14)
+#: Two primes below 2**31: what is left of a search is told by a sum modulo both.
+_PRIMES = (2147483647, 2147483629)
+
+
+class Board(NamedTuple):
+    """What changes. The arrays after `values` are parts of it, in this order.
+
+    Args:
+        values: all that is put back when the search goes back.
+        offset: of each block; -1: not placed.
+        low: the least offset that what is placed allows each block.
+        beside: how many blocks left live beside each.
+        total: of each section: bytes of its blocks left.
+        crossing: for each section how many blocks left go on into the next.
+        trail, reached: (place in `values`, value before) of each change; [how many].
+        due: the least offset that each block left can still have.
+        items: the blocks; those of a frame stand together.
+        stale: the sections whose bound has to be looked at.
+        falling: (due, size) of the blocks of one section, as scratch.
+    """
+
+    values: np.ndarray
+    offset: np.ndarray
+    low: np.ndarray
+    beside: np.ndarray
+    total: np.ndarray
+    crossing: np.ndarray
+    trail: np.ndarray
+    reached: np.ndarray
+    due: np.ndarray
+    items: np.ndarray
+    stale: np.ndarray
+    falling: np.ndarray
+
+
+def new_board(sections: Sections) -> Board:
+    """All blocks left."""
+    blocks, count = len(sections.size), len(sections.held_start) - 1
+    values = np.zeros(3 * blocks + 2 * count, np.int64)
+    offset, low, beside, total, crossing = np.split(
+        values, [blocks, 2 * blocks, 3 * blocks, 3 * blocks + count]
+    )
+    offset[:] = -1
+    beside[:] = np.diff(sections.near_start)
+    for block in range(blocks):
+        own = sections.own[sections.own_start[block] : sections.own_start[block + 1]]
+        total[own] += sections.size[block]
+        crossing[sections.first[block] : sections.last[block]] += 1
+    spread = int((sections.last - sections.first).sum())
+    changes = 2 * len(sections.near) + len(sections.own) + spread + 2 * blocks
+    return Board(
+        values, offset, low, beside, total, crossing, np.empty((changes, 2), np.int64),
+        np.zeros(1, np.int64), np.zeros(blocks, np.int64), np.arange(blocks),
+        np.ones(count, np.bool_), np.empty((blocks, 2), np.int64),
+    )  # fmt: skip
+
+
+@compiled
+def search(sections, board, rank, failed, limits):
+    """(how it ended, blocks tried): a depth-first search for offsets below a capacity.
+
+    Args:
+        rank: of each block in the fixed order.
+        failed: keys of what could not be packed within this capacity, whatever the order; more are
+            added.
+        limits: the capacity, and how many blocks may be tried.
+    """
+    capacity, nodes = limits
+    blocks, count = len(sections.size), len(board.total)
+    frames = np.empty((2 * blocks + count + 2, FIELDS), np.int64)
+    pieces = np.empty((2 * blocks + 2 * count + 2, 6), np.int64)
+    cuts = np.empty(count + 2, np.int64)
+    now, tried = 0, 0
+    _open(frames[0], 0, blocks, 0, count)
+    _remember(frames[0], board, -1, -1, 0)
+    frames[0, KEY] = -1
+    while True:
+        frame = frames[now]
+        block = _next(sections, board, rank, frame)
+        if block < 0:
+            failed[frame[KEY] % len(failed)] = frame[KEY]
+            now = frame[CAUSE]
+            if now < 0:
+                return NONE, tried
+            _undo(board, frames[now, TRAIL])
+            continue
+        if tried >= nodes:
+            return CUT_SHORT, tried
+        tried += 1
+        frame[TRIED], frame[TRIED_RANK] = board.low[block], rank[block]
+        _place(sections, board, block, capacity)
+        if not _may_fit(sections, board, rank, frame, capacity):
+            _undo(board, frame[TRAIL])
+            continue
+        first = _sorted_out(board, frame[LOW_ITEM], frame[HIGH_ITEM])
+        borders = _borders(sections, board, block, frame, cuts)
+        waiting, made = frame[WAITING], frame[PIECES]
+        if borders == 1 and first < frame[HIGH_ITEM]:
+            _open(frames[now + 1], first, frame[HIGH_ITEM], frame[BEGIN], frame[END])
+            cause = now
+        else:
+            made, waiting = _pieces(sections, board, frame, first, (cuts, borders), pieces, now)
+            if waiting < 0:
+                return FOUND, tried
+            piece = pieces[waiting]
+            _open(frames[now + 1], piece[0], piece[1], piece[2], piece[3])
+            cause, waiting = piece[4], piece[5]
+        after = frames[now + 1]
+        after[SINCE], after[SINCE_RANK] = frames[cause, TRIED], frames[cause, TRIED_RANK]
+        _remember(after, board, cause, waiting, made)
+        after[KEY] = _key(sections, board, rank, after)
+        if failed[after[KEY] % len(failed)] == after[KEY]:
+            now = cause
+            _undo(board, frames[now, TRAIL])
+        else:
+            now += 1
+
+
+@compiled
+def _open(frame, low_item, high_item, begin, end):
+    """A frame that has tried nothing."""
+    frame[LOW_ITEM], frame[HIGH_ITEM], frame[BEGIN], frame[END] = low_item, high_item, begin, end
+    frame[SINCE], frame[SINCE_RANK], frame[TRIED], frame[TRIED_RANK] = 0, 0, -1, -1
+
+
+@compiled
+def _remember(frame, board, cause, waiting, made):
+    """Where the search goes back to, and what it finds there."""
+    frame[TRAIL], frame[CAUSE] = board.reached[0], cause
+    frame[WAITING], frame[PIECES] = waiting, made
+
+
+@compiled
+def _key(sections, board, rank, frame):
+    """A number for what is left of a part: its blocks, their lows, and which were passed over.
+
+    Two states differ by chance in it, except for one in 2**61. Twins count alike.
+    """
+    one = two = 0
+    for at in range(frame[LOW_ITEM], frame[HIGH_ITEM]):
+        block = board.items[at]
+        low = 2 * board.low[block]
+        if _is_before(board, rank, block, frame[SINCE], frame[SINCE_RANK]):
+            low += 1
+        one += sections.mark[block, 0] * (low % _PRIMES[0]) % _PRIMES[0]
+        two += sections.mark[block, 1] * (low % _PRIMES[1]) % _PRIMES[1]
+    return (one % _PRIMES[0] << 31) + two % _PRIMES[1]
+
+
+@compiled
+def _set(board, place, value):
+    reached = board.reached[0]
+    board.trail[reached, 0], board.trail[reached, 1] = place, board.values[place]
+    board.values[place] = value
+    board.reached[0] = reached + 1
+
+
+@compiled
+def _undo(board, reached):
+    """Puts back what was changed since the trail was so long."""
+    for at in range(board.reached[0] - 1, reached - 1, -1):
+        board.values[board.trail[at, 0]] = board.trail[at, 1]
+    board.reached[0] = reached
+
+
+@compiled
+def _next(sections, board, rank, frame):
+    """The block to try: the lowest, of equals the first in rank, after what was tried; -1: none.
+
+    No block is placed where another would fit below it (dominance), nor before what was placed last
+    (canonical), nor before its twin.
+    """
+    least_top = _NEVER
+    for at in range(frame[LOW_ITEM], frame[HIGH_ITEM]):
+        block = board.items[at]
+        least_top = min(least_top, board.low[block] + sections.size[block])
+    found, best, best_rank = -1, least_top, 0
+    for at in range(frame[LOW_ITEM], frame[HIGH_ITEM]):
+        block = board.items[at]
+        low, own = board.low[block], rank[block]
+        if low > best or (low == best and (found < 0 or own > best_rank)):
+            continue
+        if _is_before(board, rank, block, frame[SINCE], frame[SINCE_RANK]):
+            continue
+        if low < frame[TRIED] or (low == frame[TRIED] and own <= frame[TRIED_RANK]):
+            continue
+        twin = sections.twin[block]
+        if twin >= 0 and board.offset[twin] < 0:
+            continue
+        found, best, best_rank = block, low, own
+    return found
+
+
+@compiled
+def _place(sections, board, block, capacity):
+    """Places a block at its low, and with it those that are then alone with what is placed."""
+    blocks = len(sections.size)
+    top = board.low[block] + sections.size[block]
+    _settle(sections, board, block)
+    for at in range(sections.near_start[block], sections.near_start[block + 1]):
+        other = sections.near[at]
+        if board.offset[other] >= 0:
+            continue
+        _set(board, 2 * blocks + other, board.beside[other] - 1)
+        if board.low[other] < top:
+            _set(board, blocks + other, top)
+            _mark(sections, board, other)
+    for at in range(sections.near_start[block], sections.near_start[block + 1]):
+        other = sections.near[at]
+        alone = board.offset[other] < 0 and board.beside[other] == 0
+        if alone and board.low[other] + sections.size[other] <= capacity:
+            _settle(sections, board, other)
+
+
+@compiled
+def _settle(sections, board, block):
+    """Takes a block out of what is left."""
+    blocks, count = len(sections.size), len(board.total)
+    _set(board, block, board.low[block])
+    for at in range(sections.own_start[block], sections.own_start[block + 1]):
+        section = sections.own[at]
+        _set(board, 3 * blocks + section, board.total[section] - sections.size[block])
+        board.stale[section] = True
+    for section in range(sections.first[block], sections.last[block]):
+        _set(board, 3 * blocks + count + section, board.crossing[section] - 1)
+
+
+@compiled
+def _mark(sections, board, block):
+    """The bounds of a block's sections have to be looked at again."""
+    for at in range(sections.own_start[block], sections.own_start[block + 1]):
+        board.stale[sections.own[at]] = True
+
+
+@compiled
+def _may_fit(sections, board, rank, frame, capacity):
+    """Whether each block left can have an offset, and each section holds its blocks."""
+    possible = _find_due(sections, board, rank, frame)
+    for section in range(frame[BEGIN], frame[END]):
+        if board.stale[section]:
+            board.stale[section] = False
+            if possible and board.total[section]:
+                possible = _falls_in_place(sections, board, section, capacity)
+    return possible
+
+
+@compiled
+def _find_due(sections, board, rank, frame):
+    """The least offset that each block left can still have; whether all have one.
+
+    A block at or above what was placed last may come next, at its low. One that was passed over
+    has to be raised by another block left, which must lie below its top.
+    """
+    passed = 0
+    for at in range(frame[LOW_ITEM], frame[HIGH_ITEM]):
+        block = board.items[at]
+        if board.offset[block] < 0:
+            board.due[block] = board.low[block]
+            if _is_passed(board, rank, frame, block):
+                board.due[block] = _NEVER
+                passed += 1
+    changed = passed > 0
+    while changed:
+        changed = False
+        for at in range(frame[LOW_ITEM], frame[HIGH_ITEM]):
+            block = board.items[at]
+            if board.offset[block] < 0 and _is_passed(board, rank, frame, block):
+                due = _raised(sections, board, block)
+                if due < board.due[block]:
+                    board.due[block] = due
+                    changed = True
+    if passed:
+        for at in range(frame[LOW_ITEM], frame[HIGH_ITEM]):
+            block = board.items[at]
+            if board.offset[block] < 0 and _is_passed(board, rank, frame, block):
+                if board.due[block] == _NEVER:
+                    return False
+                _mark(sections, board, block)
+    return True
+
+
+@compiled
+def _is_passed(board, rank, frame, block):
+    return _is_before(board, rank, block, frame[TRIED], frame[TRIED_RANK])
+
+
+@compiled
+def _is_before(board, rank, block, low, since_rank):
+    own = board.low[block]
+    return own < low or (own == low and rank[block] < since_rank)
+
+
+@compiled
+def _raised(sections, board, block):
+    """The least top of the blocks left that can raise one that was passed over."""
+    top, due = board.low[block] + sections.size[block], _NEVER
+    for at in range(sections.near_start[block], sections.near_start[block + 1]):
+        other = sections.near[at]
+        if board.offset[other] < 0 and board.due[other] < top:
+            due = min(due, board.due[other] + sections.size[other])
+    return due
+
+
+@compiled
+def _falls_in_place(sections, board, section, capacity):
+    """Whether the blocks left of a section fit, each at or above its due.
+
+    One upon the other in the order of their dues they reach least high: what one machine needs for
+    jobs with release dates.
+    """
+    first, last, count = _NEVER, np.int64(0), 0
+    for at in range(sections.held_start[section], sections.held_start[section + 1]):
+        block = sections.held[at]
+        if board.offset[block] < 0:
+            due = board.due[block]
+            board.falling[count, 0], board.falling[count, 1] = due, sections.size[block]
+            first, last, count = min(first, due), max(last, due), count + 1
+    if last + board.total[section] <= capacity:
+        return True
+    if first + board.total[section] > capacity:
+        return False
+    for at in range(1, count):
+        due, size, place = board.falling[at, 0], board.falling[at, 1], at
+        while place and board.falling[place - 1, 0] > due:
+            board.falling[place] = board.falling[place - 1]
+            place -= 1
+        board.falling[place, 0], board.falling[place, 1] = due, size
+    top = np.int64(0)
+    for at in range(count):
+        top = max(top, board.falling[at, 0]) + board.falling[at, 1]
+    return top <= capacity
+
+
+@compiled
+def _sorted_out(board, low_item, high_item):
+    """Puts the placed blocks of a frame before those left; where these begin."""
+    first = low_item
+    for at in range(low_item, high_item):
+        block = board.items[at]
+        if board.offset[block] >= 0:
+            board.items[at], board.items[first] = board.items[first], block
+            first += 1
+    return first
+
+
+@compiled
+def _borders(sections, board, block, frame, cuts):
+    """Where the pieces end into which a part falls; how many they are."""
+    found = 0
+    for section in range(sections.first[block], sections.last[block]):
+        if not board.crossing[section]:
+            cuts[found] = section + 1
+            found += 1
+    cuts[found] = frame[END]
+    return found + 1
+
+
+@compiled
+def _pieces(sections, board, frame, first, borders, pieces, now):
+    """Puts pieces with blocks before those that wait, the smallest first; (how many, the first)."""
+    cuts, count = borders
+    start = made = frame[PIECES]
+    begin = frame[BEGIN]
+    for at in range(count):
+        behind = first
+        for place in range(first, frame[HIGH_ITEM]):
+            block = board.items[place]
+            if sections.last[block] < cuts[at]:
+                board.items[place], board.items[behind] = board.items[behind], block
+                behind += 1
+        if behind > first:
+            place = made
+            while place > start and pieces[place - 1, 1] - pieces[place - 1, 0] < behind - first:
+                pieces[place] = pieces[place - 1]
+                place -= 1
+            piece = pieces[place]
+            piece[0], piece[1], piece[2], piece[3], piece[4] = first, behind, begin, cuts[at], now
+            made += 1
+        first, begin = behind, cuts[at]
+    waiting = frame[WAITING]
+    for place in range(start, made):
+        pieces[place, 5] = waiting
+        waiting = place
+    return made, waiting
