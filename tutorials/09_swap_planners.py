@@ -2,8 +2,8 @@
 # # 09 Swap planners
 #
 # **Goal:** take a swap planner apart into its three decisions: what leaves, when it moves, how much
-# at a time; see which of them is worth most.
-# **Prerequisites:** 04. **Minutes:** 25.
+# at a time; see which of them is worth most, and what a better order of the calls adds.
+# **Prerequisites:** 04. **Minutes:** 30.
 # **Paper:** 002, sections 3 and 4 (greedy, dynamic program); 000 (window); 001 (LMS).
 #
 # There are a dozen published planners that do nothing but swap. They look very different. They
@@ -11,10 +11,13 @@
 
 # %%
 import random
+from itertools import permutations
 
 from lesson import Lesson
 
 import ooctrain as oc
+from ooctrain.step.builder import TraceBuilder
+from ooctrain.testing.random_traces import FakeOp
 
 pictures = oc.pictures
 lesson = Lesson("09 swap planners")
@@ -220,6 +223,55 @@ lesson.picture(
 # fastest, as its copies do, and it moves parts of values where the rest move whole ones (*how
 # much*).
 #
+# ## In which order the calls run
+#
+# All of them take the order of the calls as the program has it. Where a step has branches, other
+# orders give the same results, and some of them hold less at once: what is not there need not move.
+# In this step three branches each begin with 80 bytes and end with 10, and the program begins all
+# of them before it finishes the first. `reorder` is not a planner but a rewrite of the step: it
+# looks for an order that holds less, before any planner is asked. **How many times longer does
+# `belady` take in the program's order, with a budget of 140 bytes?**
+
+# %%
+lesson.cell("two orders of the same calls")
+
+
+def branches():
+    """Three branches, all begun before any of them is finished."""
+    builder = TraceBuilder()
+    x = builder.variable("x", (10,), "uint8", kind="input")
+    wide = [builder.variable(f"wide {n}", (80,), "uint8") for n in "abc"]
+    narrow = [builder.variable(f"narrow {n}", (10,), "uint8") for n in "abc"]
+    work = FakeOp()  # an operation that only takes time
+    for n, out in zip("abc", wide, strict=True):
+        builder.call(f"begin {n}", work, (x,), (out,), duration_ns=10_000)
+    for n, begun, out in zip("abc", wide, narrow, strict=True):
+        builder.call(f"finish {n}", work, (begun,), (out,), duration_ns=10_000)
+    y = builder.variable("y", (10,), "uint8")
+    builder.call("join", work, tuple(narrow), (y,), duration_ns=10_000)
+    return builder.build()
+
+
+# %%
+lesson.predict("program's order / better order, makespan")
+
+# %%
+in_program_order = branches()
+in_better_order = oc.apply_rewrites(in_program_order, ("reorder",))
+held, taken_us = [], []
+for step in (in_program_order, in_better_order):
+    held.append(oc.trace_peak_bytes(step, oc.Granule(1)))
+    taken_us.append(oc.plan(step, 140, "belady", machine, rewrites=()).makespan_us)
+    names_in_order = ", ".join(call.name for call in step.calls)
+    print(f"      {held[-1]} bytes in-core, {taken_us[-1]:.0f} us: {names_in_order}")
+lesson.reveal("program's order / better order, makespan", taken_us[0] / taken_us[1])
+
+# %% [markdown]
+# The better order finishes a branch before it begins the next, and nothing has to move. The peak of
+# a training step gains less: between its last forward and its first backward call nearly all
+# activations are alive, in any order. What helps there is to run weight gradients early, as they
+# are the last to read an activation. [docs/planners.md](../docs/planners.md) has the figures.
+#
 # ## Exercises
 #
 # `python 09_swap_planners.py --check 1 ANSWER` checks your answer to the first one.
@@ -228,6 +280,9 @@ lesson.picture(
 # 2. Layers 0 1 2, three times forward, 2 places, least recently used: how many misses?
 # 3. On the chain at 600 bytes, how slow may the link get (bytes per us, whole) before `belady`
 #    takes longer than 240 us?
+# 4. Three branches run one after the other. A begins with 4 bytes and ends with 3, B with 12 and 2,
+#    C with 8 and 4; while a branch ends, both of its values are there, and what it ends with stays.
+#    Which order holds least at once? (such as ABC)
 
 # %%
 lesson.cell("exercises")
@@ -239,10 +294,22 @@ def hidden(bytes_per_us):
     return oc.plan(chain, 600, "belady", link).makespan_us == 240
 
 
+def most_held(order):
+    """The most bytes at one time, if the branches run in this order."""
+    wide_and_narrow, stays, most = {"A": (4, 3), "B": (12, 2), "C": (8, 4)}, 0, 0
+    for branch in order:
+        wide, narrow = wide_and_narrow[branch]
+        most = max(most, stays + wide + narrow)
+        stays += narrow
+    return most
+
+
+best_order = "".join(min(permutations("ABC"), key=most_held))
 slowest = next(rate for rate in range(1, 20) if hidden(rate))
 lesson.exercise("1. misses there and back", lambda a: a == 6, None)
 lesson.exercise("2. misses three times forward", lambda a: a == 9, None)
 lesson.exercise("3. the slowest link", lambda a: a == slowest, None)
+lesson.exercise("4. the order of branches", lambda a: str(a).upper() == best_order, None)
 
 # %%
 assert back == ahead == 12
@@ -256,4 +323,7 @@ assert max(gains) > 1.05
 assert whole.makespan_us > 1.1 * pieces.makespan_us
 assert all(slowdown["belady", share] <= slowdown["lru", share] for share in shares)
 assert len({round(slowdown["vdnn-all", share], 3) for share in shares}) == 1
+assert held[1] < 140 < held[0], "in the better order nothing has to move"
+assert taken_us[0] > 1.2 * taken_us[1]
+assert sorted(map(most_held, permutations("ABC")))[:2] == [14, 17], "one order is the best"
 print("\nall asserts passed")

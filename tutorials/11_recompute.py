@@ -3,7 +3,7 @@
 #
 # **Goal:** trade time for memory by running forward calls again; see how far the trade goes, and
 # why equal stages are a special case.
-# **Prerequisites:** 02, 10. **Minutes:** 25.
+# **Prerequisites:** 02, 10. **Minutes:** 30.
 # **Paper:** 001, sections 2 and 3 (recomputation with swapping); Chen et al. 2016, section 4.1.
 #
 # A value that is needed again does not have to be kept. It does not have to be sent away either:
@@ -17,6 +17,7 @@ import numpy as np
 from lesson import Lesson
 
 import ooctrain as oc
+from ooctrain.functional import concat, relu
 from ooctrain.sched.planners.revolve import Splits
 from ooctrain.sched.planning.chain_runs import Kind
 
@@ -185,9 +186,63 @@ lesson.picture(
 )
 
 # %% [markdown]
-# `rotor` needs a chain. `checkmate` (Jain et al., 2020) writes the same choice on any graph as a
-# mixed-integer program, and says how far its answer may be from the optimum (`plan.notes["gap"]`).
+# ## Where there is no chain
 #
+# `rotor` needs a chain. A U-Net is none: what the first layers make is read again by the last, so
+# no place lies between where one value crosses. `dtr` (2021) knows no chains: it drops, whenever
+# room is needed, what is cheap, large and stale. `checkmate` (2020) writes the choice as a program
+# in whole numbers: for each backward call, what runs again and what is kept until the next. Where
+# its search ends by itself, no other choice of that kind is better; else `plan.notes["gap"]` says
+# how far off it may be. A U-Net of two sizes: **what share of `dtr`'s extra time is `checkmate`'s
+# at 40 %?**
+
+# %%
+lesson.cell("a graph")
+
+
+class SmallUNet(oc.nn.Module):
+    """Down and up once, and a shortcut across."""
+
+    def __init__(self, planes=8):
+        super().__init__()
+        self.first = oc.nn.Conv2d(3, planes, 3, padding=1)
+        self.down = oc.nn.MaxPool2d(2)
+        self.deep = oc.nn.Conv2d(planes, 2 * planes, 3, padding=1)
+        self.up = oc.nn.Upsample(scale_factor=2)
+        self.join = oc.nn.Conv2d(3 * planes, planes, 3, padding=1)
+        self.last = oc.nn.Conv2d(planes, 2, 1)
+
+    def forward(self, x):
+        shortcut = relu(self.first(x))
+        deep = relu(self.deep(self.down(shortcut)))
+        return self.last(relu(self.join(concat([shortcut, self.up(deep)], 1))))
+
+
+# %%
+lesson.predict("checkmate / dtr, extra time at 40 %")
+
+# %%
+forked = oc.trace(SmallUNet(), (64, 3, 128, 128), threads=1, loss="mse")
+forked_base_us = oc.plan(forked, 1 << 40, "keep-all", gpu).makespan_us
+forked_names, forked_shares = ("rotor", "dtr", "checkmate"), (10, 25, 40, 60, 80)
+forked_extra, gaps = {}, []
+for name in forked_names:
+    for share in forked_shares:
+        try:
+            plan = oc.plan(forked, f"{share}%", name, gpu)
+            forked_extra[name, share] = plan.makespan_us / forked_base_us - 1
+            gaps += [plan.notes["gap"]] if name == "checkmate" else []
+        except oc.Infeasible:
+            forked_extra[name, share] = None
+    row = (forked_extra[name, share] for share in forked_shares)
+    print(f"      {name:<10}", *("     -" if value is None else f"{value:6.1%}" for value in row))
+lesson.reveal(
+    "checkmate / dtr, extra time at 40 %",
+    forked_extra["checkmate", 40] / forked_extra["dtr", 40],
+)
+print(f"    gaps of checkmate: {gaps}")
+
+# %% [markdown]
 # ## Computing again is exact
 #
 # A call that runs twice must write the same bits twice. That is not for free: batch norm updates
@@ -226,6 +281,8 @@ print(f"    {recomputing.notes['runs_again']} calls ran again, in {peaks:.0%} of
 #    last run. How many stages can be differentiated?
 # 3. The forward pass takes 10 ms, the backward pass 20. If every forward call runs twice, by what
 #    share does the step get longer? (such as 1 / 2)
+# 4. A plan of `checkmate` computes for 320 us, and its program proves that no choice of its kind
+#    takes less than 304. What does the note `gap` say?
 
 # %%
 
@@ -240,6 +297,7 @@ lesson.cell("exercises")
 lesson.exercise("1. values at once", lambda a: a == 20, None)
 lesson.exercise("2. stages", lambda a: a == math.comb(3 + 3, 3), None)
 lesson.exercise("3. longer by", lambda a: abs(a - 1 / 3) < 0.01, None)
+lesson.exercise("4. the gap", lambda a: abs(a - (320 - 304) / 320) < 0.001, None)
 
 # %%
 assert swapping.makespan_us < rerunning.makespan_us
@@ -252,6 +310,12 @@ assert least_of["revolve"] < least_of["chen-sqrt"] < least_of["keep-all"]
 assert most_runs(20, kept=3) == 3 + 1, "the formula: 20 stages, three runs and the last one"
 assert most_runs(21, kept=3) > 3 + 1
 assert extra["rotor", 50] <= extra["chen-sqrt", 50]
+for share in forked_shares:
+    assert forked_extra["rotor", share] is None, "there is no chain"
+    assert (forked_extra["checkmate", share] is None) == (forked_extra["dtr", share] is None)
+    if forked_extra["dtr", share] is not None:
+        assert 0 < forked_extra["checkmate", share] <= forked_extra["dtr", share]
+assert max(gaps) < 1e-9, "each is proved"
 assert different == 0
 assert recomputing.notes["runs_again"] > 0
 assert again.loss == plain.loss

@@ -17,7 +17,13 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from ooctrain.sched.planners.dynprog.dynprog_search import in_slots, solve
+from ooctrain.sched.planners.dynprog.dynprog_search import (
+    Rounding,
+    SlotChain,
+    idle_us,
+    in_slots,
+    solve,
+)
 from ooctrain.sched.planning.chain_view import chain_view
 from ooctrain.step.chain import chain as trace_of
 from ooctrain.step.machine import Machine
@@ -334,6 +340,9 @@ def test_002_lemma_3() -> None:
     assert Search(chain, 16, (0, 1), ordered=True).makespan() == 27
     # Algorithm 1 finds the best ordered schedule; the lemma is true of those.
     assert min(formula_makespan(chain, 16, chosen) for chosen in decisions(chain)) == 27
+    found = solve(in_library(chain, 16))
+    assert found is not None
+    assert found.idle_us + chain.compute == 27
 
 
 @pytest.mark.parametrize(
@@ -373,6 +382,7 @@ def test_002_printed_formula(
     assert truth < math.inf
     assert formula_makespan(chain, memory, offloaded) == truth
     assert formula_makespan(chain, memory, offloaded, printed) != truth
+    assert idle_us(in_library(chain, memory), offloaded) + chain.compute == truth
 
 
 def test_002_eq_9_bound_direction() -> None:
@@ -419,15 +429,22 @@ def test_002_slots_rounding() -> None:
     )
     assert down >= truth  # a promise that a schedule can keep
     assert up < truth  # F_1 would start before there is room
-    machine = Machine("unit", 1, 1, link_bytes_per_us=1, link="shared")
-    times, extra = (chain.time_f, chain.time_b), (chain.extra_f, chain.extra_b)
-    view = chain_view(trace_of(chain.x, chain.y, *times, *extra), machine)
     idle = {}
     for way in ("down", "up"):
-        found = solve(in_slots(view, memory, machine, slot, way))
+        found = solve(in_library(chain, memory, slot, way))
         assert found is not None
         idle[way] = found.idle_us
     assert idle["down"] + chain.compute >= truth > idle["up"] + chain.compute
+
+
+def in_library(
+    chain: Chain, memory: int, slot: float = 1.0, transfers: Rounding = "down"
+) -> SlotChain:
+    """A chain as the planner `dynprog` counts it, on a link of one byte per us."""
+    machine = Machine("unit", 1, 1, link_bytes_per_us=1, link="shared")
+    times, extra = (chain.time_f, chain.time_b), (chain.extra_f, chain.extra_b)
+    view = chain_view(trace_of(chain.x, chain.y, *times, *extra), machine)
+    return in_slots(view, memory, machine, slot, transfers)
 
 
 def test_002_k_range() -> None:

@@ -16,8 +16,19 @@ from math import prod
 
 import numpy as np
 import pytest
+from unit.test_sft import Residual, figure_6, operators
 
+from ooctrain import nn
+from ooctrain.layers.pooling import MaxPool2d, PoolGeometry
+from ooctrain.rewrite.tile.dimensions import DIMENSIONS, LoopNest, TensorLoops
 from ooctrain.rewrite.tile.halo import Span, read_span
+from ooctrain.rewrite.tile.sft import (
+    find_segments,
+    ft_dimensions,
+    must_tile,
+    need_bytes,
+    tile_spans_of,
+)
 from ooctrain.step.op import Window
 
 # --------------------------------------------------------------------------------------------------
@@ -64,6 +75,10 @@ def test_003_listing_2_map_order(printed: bool) -> None:
     # B, H and W of the input go to B, H and W of the output; C is summed away.
     right = {0: 0, 1: None, 2: 2, 3: 3}
     assert (connected == right) is not printed
+    nest = figure_6().nest(0)
+    assert nest is not None
+    here = LoopNest.connections(nest)
+    assert {inp: here.get((0, inp)) for inp in right} == right
 
 
 # --------------------------------------------------------------------------------------------------
@@ -76,7 +91,7 @@ SIZES = [90, 90, 20, 10]  # bytes of the outputs of a chain of four operators
 CAPACITY = 50
 
 
-def must_tile(sizes: Sequence[int], capacity: int, printed: bool) -> list[bool]:
+def must_tile_sizes(sizes: Sequence[int], capacity: int, printed: bool) -> list[bool]:
     """Lines 2 to 4."""
     return [size < capacity if printed else size > capacity for size in sizes]
 
@@ -85,7 +100,7 @@ def segments(
     sizes: Sequence[int], capacity: int, stuck: bool, inclusive: bool
 ) -> list[tuple[int, int]]:
     """Lines 5 to 17 for a chain, as (start, end); a step limit stands for "for ever"."""
-    tiled, found, i, end = must_tile(sizes, capacity, printed=False), [], 0, 0
+    tiled, found, i, end = must_tile_sizes(sizes, capacity, printed=False), [], 0, 0
     for _ in range(100):
         if i >= len(sizes):
             return found
@@ -103,8 +118,10 @@ def segments(
 
 def test_003_listing_3_capacity() -> None:
     """Line 4 prints "<": what fits would have to be tiled, and what does not fit would not."""
-    assert must_tile(SIZES, CAPACITY, printed=True) == [False, False, True, True]
-    assert must_tile(SIZES, CAPACITY, printed=False) == [True, True, False, False]
+    assert must_tile_sizes(SIZES, CAPACITY, printed=True) == [False, False, True, True]
+    assert must_tile_sizes(SIZES, CAPACITY, printed=False) == [True, True, False, False]
+    graph = figure_6()
+    assert must_tile(graph, need_bytes(graph, 2)) == [True, True, False, False]
 
 
 def test_003_listing_3_endless() -> None:
@@ -112,6 +129,9 @@ def test_003_listing_3_endless() -> None:
     with pytest.raises(TimeoutError):
         segments(SIZES, CAPACITY, stuck=True, inclusive=False)
     assert segments(SIZES, CAPACITY, stuck=False, inclusive=False) == [(0, 2)]
+    # Where an operator that fits comes first, the library goes on, too.
+    graph = operators(nn.Sequential(nn.MaxPool2d(4), nn.Conv2d(3, 512, 3)), (2, 3, 16, 16))
+    assert [s.start for s in find_segments(graph, need_bytes(graph, 0))] == [1]
 
 
 def test_003_listing_3_end() -> None:
@@ -122,15 +142,23 @@ def test_003_listing_3_end() -> None:
     }
     assert checkpoint[False] > CAPACITY
     assert checkpoint[True] <= CAPACITY
+    graph = figure_6()
+    capacity = need_bytes(graph, 2)
+    (found,) = find_segments(graph, capacity)
+    assert [must_tile(graph, capacity)[place] for place in (found.end - 1, found.end)] == [
+        True, False,
+    ]  # fmt: skip
 
 
 def test_003_listing_3_gradient() -> None:
     """An output that fits alone does not fit beside the input and the gradient that its backward
     reads.
     """
-    assert must_tile([40], CAPACITY, printed=False) == [False]
-    assert must_tile([40 + 40 + 40], CAPACITY, printed=False) == [True]
+    assert must_tile_sizes([40], CAPACITY, printed=False) == [False]
+    assert must_tile_sizes([40 + 40 + 40], CAPACITY, printed=False) == [True]
     assert prod([1, 10]) * 4 == 40  # and the printed product counts elements, the capacity bytes
+    image, output = 4 * 2 * 3 * 16 * 16, 4 * 2 * 4 * 16 * 16
+    assert need_bytes(figure_6(), 0) == image + 2 * output
 
 
 def test_003_listing_3_condition() -> None:
@@ -146,6 +174,8 @@ def test_003_listing_3_condition() -> None:
     for i, dim in itertools.product([0], [0, 2]):
         printed, corrected = connection[("in", i)], connection[("in", dim)]
         assert (printed == corrected) is (dim == i)
+    # Four dimensions enter, one ends in each convolution: the other three go on.
+    assert ft_dimensions(figure_6(), 0, 2) == ("B", "H", "W")
 
 
 def test_003_listing_3_entering_edges() -> None:
@@ -164,6 +194,22 @@ def test_003_listing_3_entering_edges() -> None:
 
     assert tileable(["x -> conv1"])  # lines 27 to 29: the segment is called tileable in h
     assert not tileable(["x -> conv1", "mean -> scale"])
+    # The same in the library: the mean of each image enters behind the convolution.
+    graph = operators(MeanBeside(), (2, 3, 8, 8))
+    assert ft_dimensions(graph, 0, 0) == ("B", "H", "W")
+    assert ft_dimensions(graph, 0, len(graph.calls) - 1) == ("B",)
+
+
+class MeanBeside(nn.Module):
+    """A convolution, and the mean of its input over each image, spread out and added."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.mean = nn.Conv2d(3, 3, 3, padding=1), nn.AdaptiveAvgPool2d(1)
+        self.spread = nn.Upsample(scale_factor=8)
+
+    def forward(self, x):
+        return self.conv(x) + self.spread(self.mean(x))
 
 
 # --------------------------------------------------------------------------------------------------
@@ -221,6 +267,12 @@ def test_003_listing_4_all_lines_corrected() -> None:
     first, second, entering = chain_of_two((1, 2))
     compute_tile_size(second, 2, FIXES)
     assert (second.iter_space, first.iter_space, entering.size) == ([4, 4], [6, 6], [8, 8])
+    convs = (nn.Conv2d(1, 1, 3, padding=1) for _ in range(2))
+    graph = operators(nn.Sequential(*convs), (1, 1, 32, 32))
+    (segment,) = find_segments(graph, 0)
+    needed = tile_spans_of(graph, segment, Span(8, 12), 2)
+    tensors = [graph.calls[0].ins[0], *(call.outs[0] for call in graph.calls)]
+    assert [needed[v].extent for v in tensors] == [8, 6, 4]
 
 
 @pytest.mark.parametrize(
@@ -253,6 +305,10 @@ def test_003_listing_4_union_of_intervals() -> None:
     union = Span(min(r.inside.lo for r in reads), max(r.inside.hi for r in reads))
     assert sizes == [6, 6]
     assert union.extent == 8 > max(sizes)
+    graph = operators(Residual(), (1, 8, 16, 16))
+    needed = tile_spans_of(graph, find_segments(graph, 0)[0], Span(2, 4), 2)
+    # The sum reads 4:8 of the fork, the convolution beside it 3:9.
+    assert needed[graph.calls[0].outs[0]] == Span(3, 9)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -283,6 +339,8 @@ def test_003_table_4_stride() -> None:
             == truth
             == read_span(Span(10, 10 + size), window, 999).inside.extent
         )
+        map_of = TensorLoops(DIMENSIONS, {2: window})
+        assert map_of.scale(2) * size + map_of.delta(2) == truth
         right += printed == truth
         wrong += printed != truth
         if stride == 1 and kernel % 2:
@@ -310,6 +368,9 @@ def test_003_max_pool_padding() -> None:
     pooled = {fill: [a[i : i + 3].max() for i in range(3)] for fill, a in padded.items()}
     assert pooled[-np.inf] == [-1.0, -1.0, -1.0]
     assert pooled[0.0] == [0.0, -1.0, 0.0]
+    library = MaxPool2d(PoolGeometry((3, 3), (1, 1), (1, 1, 1, 1)))
+    found, *_ = library.reference(rows.reshape(1, 1, 3, 1).astype(np.float32), scalars={})
+    assert found.ravel().tolist() == pooled[-np.inf]
 
 
 def test_003_padding_of_intermediate_layers() -> None:
@@ -343,6 +404,10 @@ def test_003_batch_norm_is_not_compatible() -> None:
     # it is exact.
     mean, std = x.mean(), x.std()
     assert np.array_equal(np.concatenate([(x[:32] - mean) / std, (x[32:] - mean) / std]), norm(x))
+    graph = operators(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)), (2, 3, 8, 8))
+    apply = next(i for i, call in enumerate(graph.calls) if "Apply" in type(call.op).__name__)
+    assert ft_dimensions(graph, 0, apply) == ()
+    assert ft_dimensions(graph, apply, apply) == ("B", "C", "H", "W")
 
 
 def test_003_random_chains_of_spans() -> None:

@@ -18,7 +18,13 @@ import numpy as np
 import pytest
 from unit.test_swap_planners import step
 
-from ooctrain.sched.planners.hmms import Offloadable, ends_of_offload, offloadable_storages
+from ooctrain.errors import Infeasible
+from ooctrain.sched.planners.hmms import (
+    Hmms,
+    Offloadable,
+    ends_of_offload,
+    offloadable_storages,
+)
 from ooctrain.split import boundaries
 from ooctrain.step.machine import Machine
 from ooctrain.step.op import Window
@@ -134,8 +140,14 @@ def test_004_kernel_not_smaller_than_stride() -> None:
     """The interval [lb, ub] has length k - s: with k < s there is no split at all."""
     for k, s in [(1, 2), (2, 3)]:
         assert (4 - 1) * s + k < 4 * s
+        window = Window(k, s)
+        assert boundaries.upper_bound(window, 4) < boundaries.lower_bound(window, 4)
+        # The library's part begins at its first window.
+        assert boundaries.allowed(window, 4) == (4 * s, 4 * s)
     for k, s in [(2, 2), (3, 2), (3, 1)]:
         assert (4 - 1) * s + k - 4 * s == k - s >= 0
+        low, high = boundaries.allowed(Window(k, s), 4)
+        assert high - low == k - s
 
 
 def test_004_stochastic_empty_range() -> None:
@@ -272,6 +284,15 @@ def test_004_no_budget() -> None:
         plan = offload_plan(slow, chosen, 1, clamp=True, last_reader=True)
         peaks[count] = _peak(slow, sizes, plan)
     assert min(peaks.values()) < 60
+    # The same of the planner: with everything on its way nothing is saved, with less there is room.
+    forward = [f"f{i}: v{i - 1} -> v{i}" for i in range(1, 22)]
+    backward = [f"b{i}: v{i} g{i + 1} -> g{i}" for i in range(20, 0, -1)]
+    trace = step(*forward, "b21: v21 -> g21", *backward)
+    slow_link = Machine("slow", 1, 1, link_bytes_per_us=0.25, link="duplex")
+    budget = Hmms(ratio=0.0).plan(trace, 1 << 20, slow_link).peak_bytes - 10
+    with pytest.raises(Infeasible):
+        Hmms(ratio=1.0).plan(trace, budget, slow_link)
+    assert Hmms().plan(trace, budget, slow_link).notes["ratio"] < 1
 
 
 def _peak(

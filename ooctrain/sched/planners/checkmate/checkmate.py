@@ -9,10 +9,10 @@ only then the plan depends on the machine). `checkmate-lp` solves the relaxation
 two phases: what is kept, then what has to run for that.
 
 Source: Jain, Jain, Nrusimha, Gholami, Abbeel, Keutzer, Stoica and Gonzalez, Checkmate: breaking the
-memory wall with optimal tensor rematerialization (MLSys 2020). Departures: where the search ends
-before the optimum, the answer is no worse than the relaxation rounded, `rotor`'s or `dtr`'s plan;
-long steps are grouped (`checkmate_graph.py`), which costs optimality, as do their narrower choices:
-only forward nodes run again, and only in the backward pass; the rounding
+memory wall with optimal tensor rematerialization (MLSys 2020). Departures: long
+steps are grouped (`checkmate_graph.py`), which costs optimality, as do their narrower choices: only
+forward nodes run again, and only in the backward pass; there, and where the search ends before the
+optimum, the answer is no worse than the relaxation rounded, `rotor`'s or `dtr`'s plan; the rounding
 tries several thresholds and memory allowances, where the paper has one of each. What it cannot: run
 a call twice in one stage, change the order of calls, offload. Inputs are fetched once. Read next:
 `checkmate_graph.py`, `checkmate_program.py`; `../rotor.py` for chains.
@@ -141,7 +141,7 @@ class Checkmate(ByStages):
             "bound_us": max(found.bound, 0.0) * program.unit_ns / 1000, "ended": found.ended,
         }  # fmt: skip
         runs = [asked.graph.runs(program.chosen(found.values))] if found.values else []
-        if found.ended != "optimal":
+        if found.ended != "optimal" or not asked.backward:  # groups have an optimum of their own
             runs += [*roundings_within(asked)[0], *runs_of_others(asked.question)]
         return runs, notes
 
