@@ -36,6 +36,20 @@ def in_fork(work: Callable[[], bool]) -> bool:
     return status == 0
 
 
+class Overtime(BaseException):
+    """A test has had its time, and nobody may take this for an error of its own."""
+
+
+def interrupt_after(seconds: float) -> None:
+    """Raises Overtime in this process after so much CPU time; 0: not any more."""
+
+    def interrupt(signal_number: int, frame: object) -> None:
+        raise Overtime
+
+    signal.signal(signal.SIGPROF, interrupt)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+
+
 def limit(seconds: float) -> None:
     """Ends this process after so much CPU time; what waits for ever ends by the clock, late enough
     for a machine with much else to do.

@@ -145,8 +145,8 @@ def _give_defaults(function: FunctionType, arguments: ast.arguments) -> None:
 
 def interpret() -> None:
     """Puts Python functions in the place of those that Numba would compile."""
-    for name, module in list(sys.modules.items()):
-        if name.startswith("ooctrain."):
+    for module in list(sys.modules.values()):
+        if (getattr(module, "__file__", None) or "").startswith(str(ROOT)):
             for own, value in list(vars(module).items()):
                 python = getattr(value, "py_func", None)
                 if python is not None and getattr(python, "__module__", "").startswith(

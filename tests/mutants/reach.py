@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import resource
+import signal
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,11 +20,12 @@ from pathlib import Path
 
 import pytest
 from mutants import planted
-from mutants.forks import in_fork, limit
+from mutants.forks import in_fork, interrupt_after
 from mutants.operators import ROOT, files, sources
 
-#: CPU seconds of a test that judges, and of a file in which tests are timed.
-LONGEST_TEST_S, LONGEST_FILE_S = 4.0, 60.0
+#: CPU seconds of a test that judges (interpreted: three times as many), and of a file in which
+#: tests are timed.
+LONGEST_TEST_S, LONGEST_FILE_S = 4, 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,15 +127,18 @@ class Tests:
         if interpreted:
             planted.interpret()
             self.probed = planted.plant_probes(files(), self.loaded, compiled=True)
-        items = self.items[file]
-        limit(LONGEST_FILE_S)
+        items, longest_s = self.items[file], LONGEST_TEST_S * (3 if interpreted else 1)
+        resource.setrlimit(resource.RLIMIT_CPU, (LONGEST_FILE_S, LONGEST_FILE_S))
+        signal.alarm(20 * LONGEST_FILE_S)
         with notes.open("w", encoding="utf-8") as lines:
             for item, following in zip(items, [*items[1:], None], strict=True):
                 self.probed.clear()
                 begin = time.process_time()
+                interrupt_after(longest_s)
                 passed, _ = self.run(item, following)
+                interrupt_after(0)
                 seconds = time.process_time() - begin
-                if passed and seconds <= LONGEST_TEST_S:
+                if passed and seconds <= longest_s:
                     row = item.nodeid, round(seconds, 4), sorted(self.probed)
                     lines.write(json.dumps(row) + "\n")
                     lines.flush()

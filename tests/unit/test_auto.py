@@ -8,7 +8,6 @@ import ooctrain as oc
 from ooctrain.sched.planners import auto
 from ooctrain.sched.planners.auto import CHUNK_BYTES, Auto
 from ooctrain.sched.planners.belady import Belady
-from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.schedule import SwapOut
 from ooctrain.step.machine import Machine
 from ooctrain.units import Granule
