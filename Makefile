@@ -41,7 +41,7 @@ test-all: .venv-peers/$(STAMP).stamp
 	$(PEERS_BIN)/python -m pytest -n $(JOBS) --dist loadscope tests
 
 # It goes on where it was interrupted; what is known is in build/mutants.
-MUTANTS = $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY)) \
+MUTANTS = $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY)) $(if $(FROM),--from $(FROM)) \
   $(if $(MINUTES),--minutes $(MINUTES)) $(if $(NEAREST),--nearest) $(if $(PAGE),--page $(PAGE))
 mutants: .venv/$(STAMP).stamp
 	PYTHONPATH=.:tests $(BIN)/python -m mutants $(MUTANTS)

@@ -95,7 +95,7 @@ def to_bytes(value: Any, described: Variable) -> np.ndarray:
         return value.data
     array = np.asarray(value)
     check_value(array, described)
-    return to_physical(array).reshape(-1).view(np.uint8)
+    return to_physical(array).ravel().view(np.uint8)
 
 
 def check_value(value: Any, described: Variable) -> None:

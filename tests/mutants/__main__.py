@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 from mutants import report
-from mutants.court import KILLED, Court, Verdict
+from mutants.court import KILLED, Court, Terms, Verdict
 from mutants.nearby import collected
 from mutants.operators import ROOT, Mutant, files, mutants_of, sample
+from mutants.reach import Tests
 
 RESULT = "## The result\n"
 
@@ -31,7 +32,7 @@ def main() -> int:
     verdicts = try_all(drawn, given)
     found = report.wrongly_equivalent(verdicts, reasons)
     wrong += [f"not equivalent, {v.by} notices it: {v.mutant.key}" for v in found]
-    judged = "the nearest tests alone" if given.nearest else "the tests of their rooms"
+    judged = "the nearest tests alone" if given.nearest else "the quick tests that reach them"
     text = (
         f"{len(verdicts)} of {len(drawn)} mutants tried by {judged}, seed {given.seed}.\n\n"
         f"{report.table_of(verdicts, reasons)}\n"
@@ -51,8 +52,9 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--sample", type=int, default=300, help="how many mutants")
     parser.add_argument("--seed", default="1", help="another one draws other mutants")
     parser.add_argument("--only", default="", help="of files whose path contains this")
+    parser.add_argument("--from", type=int, default=1, dest="first", help="number of the first one")
     parser.add_argument("--minutes", type=float, default=60, help="begin none after so long")
-    parser.add_argument("--seconds", type=float, default=12, help="CPU time of a mutant's tests")
+    parser.add_argument("--seconds", type=float, default=12, help="CPU time of a stage of tests")
     parser.add_argument("--nearest", action="store_true", help="tests that import the file alone")
     parser.add_argument("--least", type=float, default=0.0, help="rate below which it fails")
     parser.add_argument("--kept", type=Path, default=ROOT / "build" / "mutants")
@@ -69,13 +71,16 @@ def drawn_from(part: str, count: int, seed: str) -> list[Mutant]:
 def try_all(drawn: list[Mutant], given: argparse.Namespace) -> list[Verdict]:
     """What pytest, with the court in it, finds of each."""
     until = time.monotonic() + 60 * given.minutes
-    court = Court(drawn, given.kept, given.seconds, until, tell, 1 if given.nearest else 2)
+    terms = Terms(1 if given.nearest else 3, given.seconds, until, given.first - 1)
+    given.kept.mkdir(parents=True, exist_ok=True)
+    court = Court(drawn, Tests(given.kept), terms, tell)
     os.environ["CI"] = "1"  # the same examples in each run
     tests = list(collected(drawn, given.nearest))
     with tempfile.TemporaryDirectory() as folder:
         ended = pytest.main(
-            ["-q", "-s", "-p", "no:xdist", "-p", "no:cacheprovider", "-m", "not slow",
-             "--basetemp", folder, *(tests or ["tests/mutants"])], [court],
+            ["-q", "-s", "--tb=native", "-p", "no:xdist", "-p", "no:cacheprovider",
+             "-m", "not slow", "--basetemp", folder, *(tests or ["tests/mutants"])],
+            [court, court.tests],
         )  # fmt: skip
     assert ended in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED), ended
     return list(court.verdicts.values())
@@ -85,7 +90,9 @@ def tell(verdict: Verdict) -> None:
     """A line of a verdict, as soon as it is there."""
     mutant = verdict.mutant
     by = f"by {verdict.by}" if verdict.outcome == KILLED else f"by none of {verdict.tests}"
-    print(f"{verdict.outcome:9} {verdict.seconds:5.1f} s {mutant.file}:{mutant.line} {by}")
+    print(
+        f"{verdict.outcome:9} {verdict.seconds:5.1f} s {mutant.file}:{mutant.line} {by}", flush=True
+    )
 
 
 if __name__ == "__main__":

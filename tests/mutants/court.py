@@ -1,58 +1,36 @@
-"""Which tests reach a mutant, and whether one of them notices it.
+"""Tries mutants, one after another: does a test notice it?
 
 The court is a pytest plugin: pytest imports and collects the tests once, and each mutant is tried
-in a fork of that process, which plants it and runs the tests that reach its block, the quickest
-first, until one fails. A test that crashes or runs far longer than it did has noticed the mutant,
-too. What a test reaches is found once for each test file, in a fork of its own. Both are kept by
-the content of all that they depend on, so that an interrupted run goes on. Read next: `report.py`.
+in a fork of that process, which plants it and runs the tests that reach its block, of all files
+side by side, until one fails. A test that crashes or runs far longer than it did has noticed the
+mutant, too. Verdicts are kept by the content of all that they depend on, so that an interrupted run
+goes on. Read next: `report.py`.
 """
 
 from __future__ import annotations
 
 import gc
-import hashlib
+import importlib
 import json
 import os
-import resource
-import signal
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import Phase, settings
 from mutants import planted
+from mutants.forks import in_fork, limit
 from mutants.nearby import near_files
-from mutants.operators import ROOT, Mutant, files
+from mutants.operators import Mutant, digest_of, files
+from mutants.reach import Judge, Tests, content_of
 
-#: CPU seconds of a test that judges, of a file in which tests are timed, and of one fork's memory.
-LONGEST_TEST_S, LONGEST_FILE_S, MOST_BYTES = 2.0, 40.0, 6 << 30
-#: CPU seconds of each file's quickest tests, which are tried before any longer ones.
-OF_EACH_FILE_S = 0.5
 #: A test that needs so many times its time, and so many seconds more, runs for ever.
 PATIENCE, GRACE_S = 5, 5
 KILLED, SURVIVED, UNREACHED = "killed", "survived", "unreached"
-
-
-@dataclass(frozen=True, slots=True)
-class Judge:
-    """A test as it is without a mutant.
-
-    Args:
-        seconds: of CPU time.
-        reached: blocks.
-    """
-
-    test: str
-    seconds: float
-    reached: frozenset[str]
-
-    @property
-    def file(self) -> str:
-        return self.test.split("::")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,30 +50,39 @@ class Verdict:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How a court works.
+
+    Args:
+        stages: 1: the nearest tests alone; 2: then those of the room; 3: then all others.
+        budget_s: CPU seconds that the tests of one stage may take, by their usual times.
+        until: `time.monotonic` at which no other mutant is begun.
+        first: mutants before this one are looked up, and not tried.
+    """
+
+    stages: int
+    budget_s: float
+    until: float
+    first: int = 0
+
+
 @dataclass(eq=False)
 class Court:
     """The plugin.
 
     Args:
         mutants: to be tried.
-        kept: folder of what is known already.
-        stages: 1: the nearest tests alone; 2: then those of the room.
-        budget_s: CPU seconds that the longer tests of one mutant may take, by their usual times.
-        until: `time.monotonic` at which no other mutant is begun.
+        tests: that judge; the other plugin.
         tell: gets each verdict as it is found.
     """
 
     mutants: Sequence[Mutant]
-    kept: Path
-    budget_s: float
-    until: float
+    tests: Tests
+    terms: Terms
     tell: Callable[[Verdict], None]
-    stages: int = 2
     verdicts: dict[Mutant, Verdict] = field(default_factory=dict)
     _alone: dict[str, bool] = field(default_factory=dict)
-    _judging: dict[tuple[str, bool], list[Judge]] = field(default_factory=dict)
-    failed: int = 0
-    passed: str = ""
 
     def pytest_collection(self) -> None:
         """A failure is enough: nobody reads the smallest example of it."""
@@ -103,181 +90,152 @@ class Court:
         settings.register_profile("mutants", quick)
         settings.load_profile("mutants")
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self.failed += report.failed
-        if report.when == "call" and report.passed:
-            self.passed = report.nodeid
-
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """In the place of running the tests."""
         assert not session.testsfailed, "a test file cannot be collected"
-        self.kept.mkdir(parents=True, exist_ok=True)
-        self.items: dict[str, list[pytest.Item]] = {}
-        for item in session.items:
-            self.items.setdefault(item.nodeid.split("::")[0], []).append(item)
-        self.reached = planted.plant_probes(files())
+        for file in files():
+            with suppress(ImportError):
+                importlib.import_module(file.removesuffix(".py").replace("/", "."))
+        self.tests.begin(session.items)
         gc.freeze()
-        for stage in range(self.stages):
-            for mutant in self.mutants:
+        for stage in range(self.terms.stages):
+            for number, mutant in enumerate(self.mutants):
                 before = self.verdicts.get(mutant)
-                if time.monotonic() < self.until and (before is None or before.outcome != KILLED):
-                    verdict = self._known(mutant, stage) or self._tried(mutant, stage)
-                    if before is not None and verdict.outcome != KILLED:
-                        tests = before.tests + verdict.tests
-                        outcome = SURVIVED if tests else UNREACHED
-                        verdict = replace(verdict, outcome=outcome, tests=tests)
-                    self.verdicts[mutant] = verdict
-                    self.tell(verdict)
+                if before is not None and before.outcome == KILLED:
+                    continue
+                verdict = self._known(mutant, stage)
+                late = time.monotonic() >= self.terms.until or number < self.terms.first
+                if verdict is None and not late:
+                    verdict = self._tried(mutant, stage)
+                if verdict is not None:
+                    self.verdicts[mutant] = _together(before, verdict)
+                    self.tell(self.verdicts[mutant])
         return True
 
     # A verdict
 
     def _tried(self, mutant: Mutant, stage: int) -> Verdict:
-        """Tries the test files of one stage, the shortest first: the quick tests of each, and only
-        then longer ones.
-        """
-        begin, tests, rest = time.monotonic(), 0, []
-        near = [file for file in near_files(mutant.file)[stage] if file in self.items]
-        for file in sorted(near, key=lambda file: ((ROOT / file).stat().st_size, file)):
-            judges = self._judges(mutant, file)
-            chosen = _within(judges, OF_EACH_FILE_S)
-            rest += [judge for judge in judges if judge not in chosen]
-            by = self._killer(mutant, chosen)
-            tests += len(chosen)
-            if by:
-                break
-        else:
-            chosen = _within(sorted(rest, key=lambda judge: judge.seconds), self.budget_s)
-            by = self._killer(mutant, chosen)
-            tests += len(chosen)
-        outcome = KILLED if by else SURVIVED if tests else UNREACHED
-        return self._keep(Verdict(mutant, outcome, by, tests, time.monotonic() - begin), stage)
+        """Lets the tests of one stage judge, as many as fit into the budget."""
+        begin = time.monotonic()
+        chosen = _within(self._judges(mutant, stage), self.terms.budget_s)
+        by = self._killer(mutant, chosen)
+        outcome = KILLED if by else SURVIVED if chosen else UNREACHED
+        verdict = Verdict(mutant, outcome, by, len(chosen), time.monotonic() - begin)
+        row = {name: getattr(verdict, name) for name in ("outcome", "by", "tests", "seconds")}
+        row["content"] = self._content(mutant, stage, by)
+        row["mutant"] = f"{mutant.file}:{mutant.line} {mutant.place}: {mutant.after}"
+        self._place(mutant, stage).write_text(json.dumps(row, indent=1), encoding="utf-8")
+        return verdict
 
-    def _judges(self, mutant: Mutant, file: str) -> list[Judge]:
-        """Tests of a file that reach the mutant, the quickest first; then those that come after
-        them, for a fixture or a cache may have reached it on their behalf.
+    def _judges(self, mutant: Mutant, stage: int) -> list[Judge]:
+        """Tests that reach a mutant: all files get on side by side, the quickest tests first, for
+        those of one file are often alike. Who has noticed the mutant before is asked at once.
         """
-        judges, block = self._judges_in(file, mutant.compiled), f"{mutant.file}:{mutant.block}"
-        if mutant.compiled:
-            return sorted(judges, key=lambda judge: judge.seconds)
-        first = next((n for n, judge in enumerate(judges) if block in judge.reached), len(judges))
-        return sorted(judges[first:], key=lambda j: (block not in j.reached, j.seconds))
+        found = [
+            (*entry, file)
+            for file in self._files(mutant, stage)
+            for entry in self.tests.reach(file, mutant.compiled).reaching(mutant.reached)
+        ]
+        found.sort(key=lambda entry: (entry[0], entry[1], entry[3]))
+        before = self._row(mutant, stage).get("by")
+        return sorted((judge for _, _, judge, _ in found), key=lambda j: j.test != before)
+
+    def _files(self, mutant: Mutant, stage: int) -> list[str]:
+        """Whose tests judge at a stage. Few others run what is compiled, and slowly."""
+        if mutant.compiled and stage == 2:
+            return []
+        return [file for file in near_files(mutant.file)[stage] if file in self.tests.items]
 
     def _killer(self, mutant: Mutant, chosen: list[Judge]) -> str:
         """The test that notices a mutant, and would not have failed without it; or ""."""
         by = self._first_to_fail(mutant, chosen)
-        while by and not self._passes_alone(by):
-            chosen = [judge for judge in chosen if judge.test != by]
+        while by is not None and not self._passes_alone(by, mutant.compiled):
+            chosen = chosen[chosen.index(by) + 1 :]
             by = self._first_to_fail(mutant, chosen)
-        return by
+        return by.test if by else ""
 
-    def _first_to_fail(self, mutant: Mutant, judges: list[Judge]) -> str:
-        """The test that notices a mutant, or ""."""
-        items = {item.nodeid: item for judge in judges for item in self.items[judge.file]}
-        chosen = [items[judge.test] for judge in judges]
-        diary = self.kept / f"trial-{os.getpid()}"
+    def _first_to_fail(self, mutant: Mutant, judges: list[Judge]) -> Judge | None:
+        """The test that notices a mutant."""
+        items = [self._item(judge) for judge in judges]
+        diary = self.tests.kept / f"trial-{os.getpid()}"
 
         def trial() -> bool:
-            planted.plant(mutant)
-            for number, (judge, item) in enumerate(zip(judges, chosen, strict=True)):
-                diary.write_text(judge.test, encoding="utf-8")
-                _limit(judge.seconds * PATIENCE + GRACE_S)
-                self._run(item, chosen[number + 1] if number + 1 < len(chosen) else None)
-                if self.failed:
+            planted.plant(mutant, self.tests.loaded)
+            for number, item in enumerate(items):
+                diary.write_text(str(number), encoding="utf-8")
+                limit(_patience(judges[number]))
+                _, failed = self.tests.run(item, items[number + 1] if item != items[-1] else None)
+                if failed:
                     return False
             return True
 
-        if not chosen:
-            return ""
-        fine = _in_fork(trial)
-        by = diary.read_text(encoding="utf-8") if diary.exists() else ""
-        assert fine or by, f"{mutant.file}:{mutant.line} cannot be planted: {mutant.after}"
+        if not judges:
+            return None
         diary.unlink(missing_ok=True)
-        return "" if fine else by
+        fine = in_fork(trial)
+        assert fine or diary.exists(), f"{mutant.file}:{mutant.line} cannot be planted"
+        number = int(diary.read_text(encoding="utf-8"))
+        diary.unlink()
+        return None if fine else judges[number]
 
-    def _passes_alone(self, test: str) -> bool:
+    def _passes_alone(self, judge: Judge, interpreted: bool) -> bool:
         """Whether a test that failed would have passed without the mutant, and without others."""
-        if test not in self._alone:
-            (item,) = (item for item in self.items[test.split("::")[0]] if item.nodeid == test)
+        if judge.test not in self._alone:
+            item = self._item(judge)
 
             def trial() -> bool:
-                _limit(10 * LONGEST_TEST_S)
-                self._run(item, None)
-                return not self.failed
+                if interpreted:
+                    planted.interpret()
+                limit(_patience(judge))
+                passed, _ = self.tests.run(item, None)
+                return passed
 
-            self._alone[test] = _in_fork(trial)
-        return self._alone[test]
+            self._alone[judge.test] = in_fork(trial)
+        return self._alone[judge.test]
 
-    def _run(self, item: pytest.Item, following: pytest.Item | None) -> None:
-        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+    def _item(self, judge: Judge) -> pytest.Item:
+        items = self.tests.items[judge.test.split("::")[0]]
+        return next(item for item in items if item.nodeid == judge.test)
 
     # What is known already
 
     def _known(self, mutant: Mutant, stage: int) -> Verdict | None:
-        try:
-            row = json.loads(self._row(mutant, stage).read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return None
-        if row["content"] != self._content(mutant, stage, row["by"]):
+        row = self._row(mutant, stage)
+        if not row or row["content"] != self._content(mutant, stage, row["by"]):
             return None
         return Verdict(mutant, row["outcome"], row["by"], row["tests"], row["seconds"])
 
-    def _keep(self, verdict: Verdict, stage: int) -> Verdict:
-        row = {name: getattr(verdict, name) for name in ("outcome", "by", "tests", "seconds")}
-        row["content"] = self._content(verdict.mutant, stage, verdict.by)
-        self._row(verdict.mutant, stage).write_text(json.dumps(row), encoding="utf-8")
-        return verdict
+    def _row(self, mutant: Mutant, stage: int) -> dict[str, Any]:
+        try:
+            return json.loads(self._place(mutant, stage).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
 
-    def _row(self, mutant: Mutant, stage: int) -> Path:
-        return self.kept / f"{mutant.digest()[:24]}-{stage}.json"
+    def _place(self, mutant: Mutant, stage: int) -> Path:
+        return self.tests.kept / f"{mutant.digest()[:24]}-{stage}.json"
 
     def _content(self, mutant: Mutant, stage: int, by: str) -> str:
         """Of the function, and of the test that killed, or of all those that did not."""
         if by:
-            return digest_of([mutant.source, _content_of(by.split("::")[0])])
-        tests = near_files(mutant.file)[stage]
-        return digest_of([mutant.source, str(self.budget_s), *map(_content_of, tests)])
+            return digest_of([mutant.source, content_of(by.split("::")[0])])
+        reaching = [
+            file for file in self._files(mutant, stage)
+            if mutant.reached in self.tests.reach(file, mutant.compiled).bits
+        ]  # fmt: skip
+        return digest_of([mutant.source, str(self.terms.budget_s), *map(content_of, reaching)])
 
-    # What tests reach
 
-    def _judges_in(self, file: str, interpreted: bool) -> list[Judge]:
-        """The tests of a file that pass in a fork, with what they reach.
+def _patience(judge: Judge) -> float:
+    return PATIENCE * judge.seconds + GRACE_S
 
-        Args:
-            interpreted: what is otherwise compiled.
-        """
-        if (file, interpreted) not in self._judging:
-            name = digest_of([file, str(interpreted), _content_of(file), _sources()])[:24]
-            place = self.kept / f"reach-{name}.jsonl"
-            if not place.exists():
-                partial = place.with_suffix(".part")
-                partial.write_text("", encoding="utf-8")
-                _in_fork(lambda: self._note(file, interpreted, partial))
-                partial.rename(place)
-            rows = map(json.loads, place.read_text(encoding="utf-8").splitlines())
-            judges = [Judge(test, seconds, frozenset(blocks)) for test, seconds, blocks in rows]
-            self._judging[file, interpreted] = judges
-        return self._judging[file, interpreted]
 
-    def _note(self, file: str, interpreted: bool, place: Path) -> bool:
-        """Runs the tests of a file, and writes a line of each one that passes in time."""
-        if interpreted:
-            planted.interpret()
-        items = self.items[file]
-        _limit(LONGEST_FILE_S)
-        with place.open("w", encoding="utf-8") as lines:
-            for number, item in enumerate(items):
-                self.reached.clear()
-                self.passed, begin = "", time.process_time()
-                self._run(item, items[number + 1] if number + 1 < len(items) else None)
-                seconds = time.process_time() - begin
-                if self.passed == item.nodeid and not self.failed and seconds <= LONGEST_TEST_S:
-                    row = item.nodeid, round(seconds, 4), sorted(self.reached)
-                    lines.write(json.dumps(row) + "\n")
-                    lines.flush()
-                self.failed = 0
-        return True
+def _together(before: Verdict | None, verdict: Verdict) -> Verdict:
+    """The verdict of several stages."""
+    if before is None or verdict.outcome == KILLED:
+        return verdict
+    tests = before.tests + verdict.tests
+    return replace(verdict, outcome=SURVIVED if tests else UNREACHED, tests=tests)
 
 
 def _within(judges: list[Judge], seconds: float) -> list[Judge]:
@@ -288,52 +246,3 @@ def _within(judges: list[Judge], seconds: float) -> list[Judge]:
             seconds -= judge.seconds
             chosen.append(judge)
     return chosen
-
-
-# Forks
-
-
-def _in_fork(work: Callable[[], bool]) -> bool:
-    """Whether the work, done in a fork of this process, says yes; a crash or a limit says no."""
-    child = os.fork()
-    if not child:
-        code = 1
-        try:
-            os.setpgid(0, 0)
-            silent = os.open(os.devnull, os.O_RDWR)
-            for stream in (0, 1, 2):
-                os.dup2(silent, stream)
-            gc.unfreeze()  # so that functions are found
-            resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
-            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-            code = 0 if work() else 1
-        finally:
-            os._exit(code)
-    _, status = os.waitpid(child, 0)
-    with suppress(ProcessLookupError):
-        os.killpg(child, signal.SIGKILL)  # what its tests may have left running
-    return status == 0
-
-
-def _limit(seconds: float) -> None:
-    """Ends this process after so much CPU time, or twenty times as much time on the clock."""
-    signal.signal(signal.SIGPROF, signal.SIG_DFL)
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.setitimer(signal.ITIMER_PROF, seconds)
-    signal.setitimer(signal.ITIMER_REAL, 20 * seconds)
-
-
-@cache
-def _content_of(file: str) -> str:
-    return hashlib.sha256((ROOT / file).read_bytes()).hexdigest()
-
-
-@cache
-def _sources() -> str:
-    """Of all that may be mutated."""
-    return digest_of(map(_content_of, files()))
-
-
-def digest_of(parts: Iterable[str]) -> str:
-    """One digest of several texts."""
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()

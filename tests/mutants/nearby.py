@@ -1,7 +1,6 @@
-"""Which test files judge a file: those that import it, then those that import its room.
+"""Which test files judge a file: those that import it, then those that import its room, then all.
 
-What a test imports is read in its text, so nothing has to run. Only files that import one of the
-mutated rooms judge. Read next: `court.py`.
+What a test imports is read in its text, so nothing has to run. Read next: `reach.py`.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from mutants.operators import ROOMS, ROOT, Mutant, parsed
 
 
 def near_files(file: str) -> list[list[str]]:
-    """Test files that import a module, or its folder if none does; then the others that import any
-    of its room.
+    """Test files that import a module, or its folder if none does; the others that import any of
+    its room; and all others.
     """
     module = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     room = ".".join(module.split(".")[:2])
@@ -25,7 +24,8 @@ def near_files(file: str) -> list[list[str]]:
         folder = module.rpartition(".")[0]
         near = [path for path in known if any(n.startswith(folder) for n in known[path])]
     of_room = [path for path in known if any(name.startswith(room) for name in known[path])]
-    return [near, [path for path in of_room if path not in near]]
+    room_too = [path for path in of_room if path not in near]
+    return [near, room_too, [path for path in known if path not in {*near, *room_too}]]
 
 
 @cache
@@ -40,8 +40,9 @@ def judging_files() -> tuple[str, ...]:
     apart = ("test_cli", "test_cuda", "test_gpu", "test_kernels", "test_grade", "test_cage",
              "test_api", "test_reproduce", "test_calibrate", "test_foreign", "test_compare",
              "test_notebook", "test_course", "test_report", "test_page")  # fmt: skip
-    names = [path.relative_to(ROOT).as_posix() for path in found if not path.stem.startswith(apart)]
-    return tuple(name for name in names if imported_by(name))
+    return tuple(
+        path.relative_to(ROOT).as_posix() for path in found if not path.stem.startswith(apart)
+    )
 
 
 @cache
@@ -65,7 +66,7 @@ def collected(mutants: Sequence[Mutant], nearest: bool = False) -> Iterator[str]
         nearest: only those that import a mutant's own module.
     """
     wanted = {
-        path for mutant in mutants for stage in near_files(mutant.file)[: 1 if nearest else 2]
+        path for mutant in mutants for stage in near_files(mutant.file)[: 1 if nearest else None]
         for path in stage
     }  # fmt: skip
     yield from sorted(wanted)

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,7 +61,7 @@ class Site:
         function: the outermost one around it.
         place: its name with its class: "Choice.step".
         statement: the innermost one around the changed node.
-        block: the first line of the block that the statement stands in.
+        block: where the block begins that the statement stands in; see `block_of`.
     """
 
     function: ast.FunctionDef | ast.AsyncFunctionDef
@@ -78,6 +79,7 @@ class Mutant:
         place: the function, with its class.
         before, after: the changed statement, as `ast.unparse` prints it.
         which: of several equal ones in the function.
+        block: see `block_of`.
         number: of the change, in the order of `changes_in`.
         source: digest of the whole function as it is.
         compiled: whether Numba compiles the function.
@@ -104,8 +106,13 @@ class Mutant:
         """Its name, which outlives moves of lines."""
         return self.file, self.place, self.before, self.after, self.which
 
+    @property
+    def reached(self) -> str:
+        """The name of its block, as probes tell it."""
+        return block_name(self.file, self.place, self.block)
+
     def digest(self, seed: str = "") -> str:
-        return hashlib.sha256(repr((seed, self.key)).encode()).hexdigest()
+        return digest_of([repr((seed, self.key))])
 
 
 def is_compiled(function: ast.AST) -> bool:
@@ -129,22 +136,33 @@ def mutants_of(file: str, places: set[str] | None = None) -> list[Mutant]:
     """All mutants of a file's functions, or of those named."""
     found: list[Mutant] = []
     seen: dict[tuple[str, str, str], int] = {}
-    sources: dict[str, str] = {}
+    digests = sources(file)
     for number, (change, site) in enumerate(changes_in(parsed(file))):
         if places is not None and site.place not in places:
             continue
-        if site.place not in sources:
-            text = ast.unparse(site.function)
-            sources[site.place] = hashlib.sha256(text.encode()).hexdigest()[:16]
         before, after = texts(change, site.statement)
         which = seen[site.place, before, after] = seen.get((site.place, before, after), -1) + 1
         around = site.statement if change.text == "pass" else change.node
         line = getattr(around, "lineno", site.statement.lineno)
         found.append(
             Mutant(file, site.place, line, change.operator, before, after, which, number,
-                   site.block, sources[site.place], is_compiled(site.function))
+                   site.block, digests[site.place], is_compiled(site.function))
         )  # fmt: skip
     return found
+
+
+@cache
+def sources(file: str) -> dict[str, str]:
+    """{a function, with its class: digest of it}: comments and moves of lines leave it as it is."""
+    texts_of: dict[str, list[str]] = {}
+    for place, function in functions_in(parsed(file).body):
+        texts_of.setdefault(place, []).append(ast.unparse(function))
+    return {place: digest_of(parts)[:16] for place, parts in texts_of.items()}
+
+
+def digest_of(parts: Iterable[str]) -> str:
+    """One digest of several texts."""
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
 def sample(mutants: list[Mutant], count: int, seed: str) -> list[Mutant]:
@@ -184,9 +202,8 @@ def _head(statement: ast.stmt) -> str:
 def changes_in(tree: ast.Module) -> Iterator[tuple[Change, Site]]:
     """All changes of a file's functions, in the order of its text."""
     for place, function in functions_in(tree.body):
-        yield from _in_function(
-            function, Site(function, place, function, first_line(function.body))
-        )
+        begin = block_of(function, function.body)
+        yield from _in_function(function, Site(function, place, function, begin))
 
 
 def functions_in(
@@ -203,6 +220,18 @@ def functions_in(
 def first_line(block: list[ast.stmt]) -> int:
     """Of a block's first statement that does something."""
     return block[_is_docstring(block[0]) and len(block) > 1].lineno
+
+
+def block_of(function: ast.FunctionDef | ast.AsyncFunctionDef, block: list[ast.stmt]) -> int:
+    """Where a block of a function begins: lines below its `def`, so that edits elsewhere in the
+    file leave it as it is.
+    """
+    return first_line(block) - function.lineno
+
+
+def block_name(file: str, place: str, begin: int) -> str:
+    """The name of a block."""
+    return f"{file}:{place}+{begin}"
 
 
 def _is_docstring(statement: ast.stmt) -> bool:
@@ -222,7 +251,7 @@ def _in_block(parent: ast.AST, field: str, site: Site) -> Iterator[tuple[Change,
     block = getattr(parent, field)
     if not block:
         return
-    first = first_line(block)
+    first = block_of(site.function, block)
     for position, statement in enumerate(block):
         if _is_docstring(statement):
             continue

@@ -13,13 +13,16 @@ import ast
 import builtins
 import gc
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from types import CodeType, FunctionType
 
 from mutants.operators import (
     BLOCKS,
+    FUNCTIONS,
     ROOT,
     Mutant,
+    block_name,
+    block_of,
     changes_in,
     first_line,
     functions_in,
@@ -28,9 +31,12 @@ from mutants.operators import (
 )
 
 PROBE = "__reached__"
+#: {(file, name, first line): functions that have this code}
+Loaded = Mapping[tuple[str, str, int], Sequence[FunctionType]]
+_LIBRARY = str(ROOT / "ooctrain")
 
 
-def plant(mutant: Mutant) -> None:
+def plant(mutant: Mutant, known: Loaded | None = None) -> None:
     """Puts a mutant in the place of its function, in this process."""
     tree = parsed(mutant.file)
     change, site = next(
@@ -40,37 +46,43 @@ def plant(mutant: Mutant) -> None:
     ast.fix_missing_locations(tree)
     if is_compiled(site.function):
         interpret()
-    replaced = [f for f in exchange({mutant.file: tree}) if f.__qualname__ == mutant.place]
+    replaced = [f for f in exchange({mutant.file: tree}, known) if f.__qualname__ == mutant.place]
     assert replaced, f"{mutant.file}:{mutant.line}: nobody has loaded {mutant.place}"
     if site.statement is site.function:
         for function in replaced:
             _give_defaults(function, site.function.args)
 
 
-def plant_probes(files: list[str]) -> set[str]:
-    """Makes every block of the files, but of compiled functions, note that it runs.
+def plant_probes(
+    files: list[str], known: Loaded | None = None, *, compiled: bool = False
+) -> set[str]:
+    """Makes every block of the files note that it runs.
+
+    Args:
+        known: see `exchange`.
+        compiled: of functions, too, that Numba compiles; none of them may run compiled then.
 
     Returns:
-        the set that "file:line" of each block enters, now and later.
+        the set that the name of each block enters, now and later.
     """
     reached: set[str] = set()
     setattr(builtins, PROBE, reached.add)
     trees = {file: parsed(file) for file in files}
     for file, tree in trees.items():
-        for _, function in functions_in(tree.body):
-            if not is_compiled(function):
-                _add_probes(function, file)
-    exchange(trees)
+        for place, function in functions_in(tree.body):
+            if compiled or not is_compiled(function):
+                _add_probes(function, file, place)
+    exchange(trees, known)
     return reached
 
 
-def _add_probes(function: ast.AST, file: str) -> None:
+def _add_probes(function: FUNCTIONS, file: str, place: str) -> None:
     for node in list(ast.walk(function)):
         for field in BLOCKS:
             block = getattr(node, field, None)
             if isinstance(block, list) and block and not isinstance(node, ast.ClassDef):
-                line = first_line(block)
-                block.insert(0, _probe(f"{file}:{line}", line))
+                name = block_name(file, place, block_of(function, block))
+                block.insert(0, _probe(name, first_line(block)))
 
 
 def _probe(name: str, line: int) -> ast.stmt:
@@ -78,16 +90,29 @@ def _probe(name: str, line: int) -> ast.stmt:
     return ast.increment_lineno(probe, line - 1)
 
 
-def exchange(trees: dict[str, ast.Module]) -> list[FunctionType]:
-    """Gives the loaded functions of files the code that other trees of them have."""
+def loaded() -> Loaded:
+    """All functions of the library that live: everybody's methods, copies and closures."""
+    found: dict[tuple[str, str, int], list[FunctionType]] = {}
+    for function in gc.get_objects():
+        if type(function) is FunctionType and function.__code__.co_filename.startswith(_LIBRARY):
+            found.setdefault(_name_of(function.__code__), []).append(function)
+    return found
+
+
+def exchange(trees: dict[str, ast.Module], known: Loaded | None = None) -> list[FunctionType]:
+    """Gives the loaded functions of files the code that other trees of them have.
+
+    Args:
+        known: what was `loaded` before this process was forked.
+    """
+    known = loaded() if known is None else known
     new: dict[tuple[str, str, int], list[CodeType]] = {}
     for file, tree in trees.items():
         for code in _codes_in(compile(tree, str(ROOT / file), "exec")):
             new.setdefault(_name_of(code), []).append(code)
     replaced = []
-    for function in gc.get_objects():
-        if type(function) is FunctionType:
-            codes = new.get(_name_of(function.__code__), [])
+    for name, codes in new.items():
+        for function in known.get(name, ()):
             # Two lambdas in a line are not told apart, and left as they are.
             if len(codes) == 1 and len(codes[0].co_freevars) == len(function.__code__.co_freevars):
                 function.__code__ = codes[0]
@@ -120,8 +145,8 @@ def _give_defaults(function: FunctionType, arguments: ast.arguments) -> None:
 
 def interpret() -> None:
     """Puts Python functions in the place of those that Numba would compile."""
-    for name, module in list(sys.modules.items()):
-        if name.startswith("ooctrain."):
+    for module in list(sys.modules.values()):
+        if (getattr(module, "__file__", None) or "").startswith(str(ROOT)):
             for own, value in list(vars(module).items()):
                 python = getattr(value, "py_func", None)
                 if python is not None and getattr(python, "__module__", "").startswith(

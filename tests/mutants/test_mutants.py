@@ -7,16 +7,18 @@ the tests nearest to each. Read next: `__main__.py`.
 from __future__ import annotations
 
 import ast
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from mutants import operators, planted, report
+from mutants import operators, planted, reach, report
 from mutants.court import KILLED, SURVIVED, Verdict
 from mutants.nearby import near_files
 from mutants.operators import Mutant, changes_in, files, mutants_of, sample, texts
+from mutants.reach import Judge, Reach
 
 from ooctrain.alloc import holes
 
@@ -103,8 +105,9 @@ def test_a_mutant_takes_the_place_of_a_function_whoever_holds_it():
 
 def test_probes_tell_which_blocks_run():
     text = (ROOT / FILE).read_text(encoding="utf-8").splitlines()
-    (line,) = [n for n, this in enumerate(text, 1) if this.strip() == "hi += self.drop(hi)"]
-    known, piece = holes.Holes(), f"{FILE}:{line}"
+    (line,) = [n for n, this in enumerate(text) if this.strip() == "hi += self.drop(hi)"]
+    (begin,) = [n for n, this in enumerate(text) if this.strip().startswith("def joined(")]
+    known, piece = holes.Holes(), f"{FILE}:Holes.joined+{line - begin}"
     known.add(4, 4)
     try:
         reached = planted.plant_probes([FILE])
@@ -118,11 +121,41 @@ def test_probes_tell_which_blocks_run():
 
 
 @pytest.mark.slow  # it reads all tests
-def test_the_nearest_tests_import_the_file_and_all_of_them_its_room():
-    near, others = near_files("ooctrain/alloc/best_fit_caching.py")
+def test_the_nearest_tests_import_the_file_then_its_room_and_then_come_all_others():
+    near, room, others = near_files("ooctrain/alloc/best_fit_caching.py")
     assert "tests/unit/test_caching_allocators.py" in near
-    assert "tests/properties/test_allocators.py" in [*near, *others]
-    assert not set(near) & set(others)
+    assert "tests/properties/test_allocators.py" in [*near, *room]
+    assert "tests/unit/test_train.py" in others
+    assert len({*near, *room, *others}) == len(near) + len(room) + len(others)
+
+
+def test_who_reaches_a_block_judges_first_and_then_whoever_follows():
+    """The quickest first; what runs before anybody reaches the block cannot notice anything."""
+    times = {"before": (1, 0b0), "slow": (3, 0b1), "quick": (2, 0b11), "after": (1, 0b10)}
+    judges = [Judge(test, *values) for test, values in times.items()]
+    found = Reach({"block": 0, "other": 1}, judges).reaching("block")
+    assert [(later, end, judge.test) for later, end, judge in found] == [
+        (False, 2, "quick"), (False, 5, "slow"), (True, 6, "after"),
+    ]  # fmt: skip
+    assert Reach({}, judges).reaching("block") == []
+
+
+def test_what_a_test_reaches_is_kept_until_one_of_its_functions_changes(tmp_path, monkeypatch):
+    kept, notes, test = tmp_path / "kept.json", tmp_path / "notes", "tests/unit/test_alloc.py"
+    blocks = [[f"{FILE}:Holes.add+1", f"{FILE}:Holes.drop+1"], [f"{FILE}:Holes.drop+1"]]
+    rows = [("a", 0.5, blocks[0]), ("b", 0.25, blocks[1])]
+    notes.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    reach.write(kept, test, notes)
+    found = reach.read(kept, test)
+    for judge, (name, seconds, reached) in zip(found.judges, rows, strict=True):
+        assert (judge.test, judge.seconds) == (name, seconds)
+        assert [block for block in found.bits if judge.reached >> found.bits[block] & 1] == reached
+    others = {**operators.sources(FILE), "Holes.joined": "another"}
+    monkeypatch.setattr(reach, "sources", lambda file: others)
+    assert reach.read(kept, test) == found  # no test of this file reaches it
+    others["Holes.add"] = "another"
+    assert reach.read(kept, test) is None
+    assert reach.read(kept, "tests/unit/test_nn.py") is None
 
 
 def test_every_entry_of_the_table_of_equivalents_applies():

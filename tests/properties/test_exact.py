@@ -16,6 +16,7 @@ from ooctrain.sched.planners.belady import Belady
 from ooctrain.sched.planners.prefix import Prefix
 from ooctrain.sched.planners.window.window import SlidingWindow
 from ooctrain.sched.schedule import BYTES
+from ooctrain.step.builder import TraceBuilder
 from ooctrain.testing.tiny_steps import tiny_step
 
 #: One byte per us each way, as in `sched/bounds/exact.py`.
@@ -116,3 +117,13 @@ def test_in_core_the_optimum_is_the_way_in_and_the_compute_time():
     compute = sum(call.duration_ns for call in trace.calls) // 1000
     inputs = trace.variables[0].nbytes
     assert exact_makespan_us(trace, trace_peak_bytes(trace, BYTES)) == compute + inputs
+
+
+def test_it_looks_at_as_many_states_as_it_may():
+    """A step of one call has one state before its end."""
+    builder = TraceBuilder()
+    out = builder.variable("out", (4,), "uint8")
+    builder.call("f", None, (), (out,), duration_ns=1000)
+    assert exact_makespan_us(builder.build(), 4, most_states=1) == 1
+    with pytest.raises(ConfigError, match="too large"):
+        exact_makespan_us(builder.build(), 4, most_states=0)

@@ -17,7 +17,7 @@ from ooctrain.engine.incore import run_trace
 from ooctrain.errors import ConfigError
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.rewrite.tile import tile, tile_by_name
-from ooctrain.rewrite.tile.frontier import computable, even_cuts
+from ooctrain.rewrite.tile.frontier import computable, even_cuts, rounded
 from ooctrain.rewrite.tile.halo import Read, Span
 from ooctrain.rewrite.tile.row_rules import RowsRead
 from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
@@ -49,6 +49,12 @@ def test_rows_that_a_window_reads_by_hand() -> None:
     read = RowsRead(Window(kernel=3, stride=2, pad_lo=1, pad_hi=1))
     assert read.read(Span(0, 2), 9) == Read(Span(0, 4), 1, 0)
     assert (read.first(2, 9), read.stop(2, 9)) == (3, 4)
+
+
+def test_a_frontier_at_multiples_of_rows_by_hand() -> None:
+    """Both ends stay where they are; nothing comes behind the last row."""
+    assert rounded((0, 5, 8, 11, 14), 4, upwards=False) == (0, 4, 8, 8, 14)
+    assert rounded((0, 5, 8, 13, 14), 4, upwards=True) == (0, 8, 8, 14, 14)
 
 
 def test_rows_that_a_gradient_gathers_by_hand() -> None:

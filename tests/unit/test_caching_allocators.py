@@ -13,7 +13,7 @@ from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.alloc.va_nnabla import NnablaVirtualAddressing
 from ooctrain.errors import ConfigError, OutOfDeviceMemory
-from ooctrain.units import GIB, KIB, MIB
+from ooctrain.units import GIB, KIB, MIB, Granule
 
 PAGE = 4 * KIB
 
@@ -192,3 +192,14 @@ def test_a_range_of_the_size_is_used_again_without_the_driver():
 def test_wrong_settings_of_kept_ranges(name):
     with pytest.raises(ConfigError):
         choose_allocator(f"va-nnabla:{name}", GIB, probe=lambda: "")
+
+
+def test_of_ranges_of_one_size_the_one_that_was_freed_first_serves_again():
+    """And no part of one comes or goes on its own."""
+    allocator = NnablaVirtualAddressing(DryMemory(64 * PAGE), PAGE)
+    assert allocator.granule == Granule(PAGE, ranges=False)
+    blocks = [allocator.allocate(3 * PAGE) for _ in range(3)]
+    for block in (blocks[1], blocks[0], blocks[2]):
+        allocator.free(block)
+    again = [allocator.allocate(3 * PAGE).address for _ in range(3)]
+    assert again == [blocks[1].address, blocks[0].address, blocks[2].address]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -135,6 +136,16 @@ def test_the_previous_file_stands_in_for_a_broken_one_and_both_are_named(tmp_pat
         checkpoint = load(path)
     assert_same(checkpoint.arrays, arrays())
     assert checkpoint.run.step == 1
+
+
+def test_a_broken_file_names_the_one_before_it_or_says_that_there_is_none(tmp_path):
+    path = tmp_path / "run.safetensors"
+    path.write_bytes(b"rubbish")
+    with pytest.raises(CheckpointError, match=re.escape(f"there is no {path}.1")):
+        read(path)
+    (tmp_path / "run.safetensors.1").write_bytes(b"older")
+    with pytest.raises(CheckpointError, match=re.escape(f"--resume {path}.1")):
+        read(path)
 
 
 def test_no_checkpoint_at_all(tmp_path):

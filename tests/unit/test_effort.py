@@ -62,11 +62,12 @@ def test_a_slow_clock_does_not_change_the_plan(monkeypatch, planner):
 @pytest.mark.parametrize("planner", quick(["auto", "combined"], 1))
 def test_a_number_of_evaluations_is_what_ends_a_search(monkeypatch, planner):
     """Half of it goes to the starts, half to what came of them; one's own number counts first."""
-    asked = []
+    asked, further = [], []
     improve = Search.improve
 
     def noted(self, start, evaluations, **options):
         asked.append(evaluations)
+        further.append(options.get("further", False))
         return improve(self, start, 1, **options)
 
     monkeypatch.setattr(Search, "improve", noted)
@@ -74,8 +75,10 @@ def test_a_number_of_evaluations_is_what_ends_a_search(monkeypatch, planner):
         (planner, 300, 300), (f"{planner}:evaluations=40", 300, 40), (planner, None, THOROUGH),
     ):  # fmt: skip
         asked.clear()
+        further.clear()
         oc.plan(deep_chain(), "20%", spec, SLOW_LINK, WHOLE, evaluations=evaluations)
         assert sum(asked) == expected
+        assert further == [False] * (len(asked) - 1) + [True]  # of what came of the starts
 
 
 @pytest.mark.parametrize("planner", quick(SEARCHING, 0, 1, 3))

@@ -14,7 +14,13 @@ from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planners.naive import Naive
 from ooctrain.sched.planners.window.window import SlidingWindow
 from ooctrain.sched.planning import fastest as module
-from ooctrain.sched.planning.fastest import Candidate, busiest_stream_us, fastest_list, least_us
+from ooctrain.sched.planning.fastest import (
+    Candidate,
+    busiest_stream_us,
+    fastest_list,
+    fastest_of,
+    least_us,
+)
 from ooctrain.sched.planning.planner import HOST_LACKS, make_plan
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES
@@ -84,6 +90,24 @@ def test_only_lists_within_the_host_budget_count(lists):
     with pytest.raises(Infeasible) as refusal:
         fastest_list("test", Question(trace, 0, machine, host_budget_bytes=-1), found)
     assert refusal.value.minimum_bytes == HOST_LACKS
+
+
+def test_a_known_plan_beyond_the_host_budget_rules_nothing_out_and_one_just_within_does(lists):
+    trace, machine, found = lists
+    every = [make_plan(candidate.schedule, trace, machine) for candidate in found]
+    least, most = (end(every, key=lambda plan: plan.host_peak_bytes) for end in (min, max))
+
+    def asked(known, host_bytes):
+        """How many others are made; they might be as fast as the known one, and no faster."""
+        made = []
+        ways = [(known.makespan_us, lambda: made.append(1) or least)]
+        best = fastest_of("test", [known], ways, host_bytes)
+        assert best.host_peak_bytes <= host_bytes
+        return len(made)
+
+    assert asked(most, most.host_peak_bytes) == 0
+    if least.host_peak_bytes < most.host_peak_bytes:
+        assert asked(most, least.host_peak_bytes) == 1
 
 
 def test_lists_that_cannot_be_the_fastest_are_not_simulated(monkeypatch):

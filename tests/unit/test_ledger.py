@@ -194,6 +194,9 @@ def test_spans_split_melt_and_leave_gaps():
     assert spans.items == [(6, 8, "b"), (8, 30, "a")]
     spans.put(3, 3, "nothing")
     assert spans.gaps(0, 30) == [(0, 6)]
+    spans.put(40, 50, "c")
+    spans.put(4, 6, "b")  # it melts with what begins where it ends, and with nothing else
+    assert spans.items == [(4, 8, "b"), (8, 30, "a"), (40, 50, "c")]
 
 
 def _updated() -> Trace:

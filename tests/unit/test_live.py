@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from support.strategies import Case, cases
 
+import ooctrain as oc
 from ooctrain.cli import main
 from ooctrain.cli.live import MOST_LINES, Lines, Pace, Redrawn, shown
 from ooctrain.cli.options import Extent
@@ -24,7 +25,7 @@ from ooctrain.cli.stepping import PROMPT
 from ooctrain.execution.checkpoint import load
 from ooctrain.explain import explain_code
 from ooctrain.report.text import Facts, flowing
-from ooctrain.sched.instructions import WORDS
+from ooctrain.sched.instructions import WORDS, Run
 from ooctrain.sched.ledger import walk
 from ooctrain.sched.list_words import INSTRUCTIONS, ListGuide
 
@@ -154,6 +155,21 @@ def test_every_instruction_of_every_list_has_words_and_the_ledger_s_numbers(case
         for index in row.waits:
             assert f"{index + 1}, " in " ".join(words)
         assert guide.words(row, briefly=True)[1:] == words[1:]
+
+
+def test_only_a_call_that_runs_again_is_said_to_have_run_before():
+    step = oc.chain([8] * 6, [8] * 6, [3] * 5, [3] * 5, [0] * 5, [0] * 5)
+    plan = oc.plan(step, 48, "revolve", oc.Machine("m", 1, 1, link_bytes_per_us=1))
+    guide, first = ListGuide(plan.trace, plan.schedule), {}
+    runs = [row for row in guide.rows if isinstance(row.instruction, Run)]
+    for row in runs:
+        words, call = " ".join(guide.words(row)), row.instruction.call
+        if call in first:
+            assert f"It ran before, as instruction {first[call] + 1};" in words
+        else:
+            assert "It ran before" not in words
+        first.setdefault(call, row.index)
+    assert len(first) < len(runs)
 
 
 def test_explain_knows_the_instructions():

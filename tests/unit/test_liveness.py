@@ -13,6 +13,7 @@ from ooctrain.sched.planning.rematerialise import droppable, rematerialise
 from ooctrain.sched.planning.residency import Liveness
 from ooctrain.sched.planning.swap import movable_gaps
 from ooctrain.sched.schedule import Granule
+from ooctrain.step.builder import TraceBuilder
 from ooctrain.step.trace import Trace
 from ooctrain.testing.random_traces import random_machine, random_trace
 
@@ -66,3 +67,9 @@ def test_runs_that_read_what_is_gone_are_refused():
 
 def updates(trace: Trace) -> list[int]:
     return [call.id for call in trace.calls if call.phase == "update" and call.reuse]
+
+
+def test_where_no_run_needs_more_the_start_is_named():
+    builder = TraceBuilder()
+    builder.call("f", None, (), (builder.variable("out", (4,), "uint8"),))
+    assert Liveness(builder.build(), Granule(1)).least_budget((), ()) == (0, "the start")

@@ -11,6 +11,7 @@ from collections import deque
 import pytest
 
 from ooctrain.alloc.best_fit import BestFit
+from ooctrain.alloc.numba import numba_plugin
 from ooctrain.alloc.numba.deferred_free import DEFAULT_STREAM, DeferredFree
 from ooctrain.alloc.virtual import VirtualAddressing
 from ooctrain.devices.cuda.driver_memory import DriverMemory
@@ -18,6 +19,11 @@ from ooctrain.errors import ConfigError, DriverError, InvalidFree, OutOfDeviceMe
 from ooctrain.testing.driver.fake_driver import FakeDriver
 
 PAGE = 4096
+
+
+def test_it_has_no_names_but_its_own():
+    with pytest.raises(AttributeError, match="no attribute 'anything'"):
+        _ = numba_plugin.anything
 
 
 def make_driver(_ordinal: int = 0) -> FakeDriver:

@@ -17,11 +17,12 @@ from ooctrain.engine.incore import initial_values
 from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.execution.prepare import Settings, prepare
 from ooctrain.layers.combine import Add
-from ooctrain.layers.conv2d import Conv2d, Geometry
+from ooctrain.layers.conv2d import Conv2d, Conv2dGradWeight, Geometry
 from ooctrain.layers.kernels.cpu.table import CPU
 from ooctrain.layers.pooling import MaxPool2d, PoolGeometry
 from ooctrain.layers.relu import ReLU
 from ooctrain.rewrite.tile.on_rows import OnRows
+from ooctrain.rewrite.tile.pieces import InPieces
 from ooctrain.step.op import Op, Spec, physical_shape, to_logical, to_physical
 from ooctrain.testing.emulator.check_cuda import check_cuda
 
@@ -131,3 +132,13 @@ def test_single_bytes_that_a_gpu_cannot_copy_are_refused() -> None:
     step = oc.trace(model, (1, 3, 16, 12), device="cuda", threads=1)
     with pytest.raises(ConfigError, match="a pixel has 6 bytes"):
         oc.tile(step, (3, 1), halo="keep")
+
+
+def test_parts_of_a_sum_over_pieces_are_read_added_and_written():
+    """A gradient of a weight over three pieces: two parts are added to the first."""
+    op = Conv2dGradWeight(Geometry(), (1, 1), "direct")
+    image, gradient = Spec((1, 4, 300, 16)), Spec((1, 2, 300, 16))
+    pieces = InPieces(op, (image, gradient), ((100, 100, 100), (100, 100, 100)))
+    (weight,) = pieces.outs
+    assert len(pieces.runs()) == 3
+    assert pieces.extra_bytes() == 3 * 2 * weight.nbytes

@@ -219,6 +219,7 @@ def test_the_log_of_a_schedule_reserves_what_the_executor_is_told(name):
     found = replay(log, choice.make(DryMemory(1 << 30)))
     assert found.stats.peak_reserved_bytes == reserved_peak(plan.schedule, plan.trace, choice)
     assert len(found.maps_by_step) == 4
+    assert sum(found.maps_by_step) == found.stats.maps
     check_requests(log.requests)
 
 

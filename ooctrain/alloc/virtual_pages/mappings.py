@@ -118,8 +118,6 @@ class MappingCache:
         self._counts["maps"] += len(runs)
         self._by_slots.setdefault(slots, []).append(mapping)
         self._count(mapping, +1)
-        self._turn += 1
-        mapping.turn = self._turn
         self._bound(mapping)
         return mapping
 

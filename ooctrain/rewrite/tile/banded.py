@@ -189,7 +189,7 @@ class _Attempts:
         if self.best and too_long:
             return
         needs = trace_minimum_bytes(tiled, self.question.granule)
-        if needs > self.question.budget_bytes and needs >= self.least:
+        if needs >= self.least:  # and so above the budget, as the least of all refusals is
             return
         asked = replace(self.question, trace=tiled)
         fits = self._ask(asked, offer, self.planner or Belady())

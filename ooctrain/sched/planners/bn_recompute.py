@@ -85,7 +85,7 @@ def outputs_of_norms(trace: Trace) -> tuple[int, ...]:
         return before is not None and comes_from_norm(trace.calls[before])
 
     return tuple(
-        var for var in droppable(trace) if comes_from_norm(trace.calls[trace.producer[var] or 0])
+        var for var in droppable(trace) if comes_from_norm(trace.calls[trace.uses[var][0]])
     )
 
 

@@ -157,7 +157,7 @@ def bound_to_device(trace: Trace) -> frozenset[int]:
     return frozenset(
         variable
         for old, new in pairs
-        if trace.readers[old] and trace.readers[old][-1] > (trace.producer[new] or 0)
+        if trace.readers[old] and trace.readers[old][-1] > trace.uses[new][0]
         for variable in (old, new)
     )
 

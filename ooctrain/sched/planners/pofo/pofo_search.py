@@ -114,7 +114,7 @@ class BlockSearch:
         self.most_states, self.most_amounts = most_states, most_amounts
         self.stages = len(chain.forward_us)
         own = [f + b for f, b in zip(chain.forward_us, chain.backward_us, strict=True)]
-        self.at_least_us = [math.fsum(own[i:]) for i in range(self.stages + 1)]
+        self.at_least_us = [math.fsum(own[i:]) for i in range(self.stages)]
         self.moves: list[StageBlock] = []
         self.reached: list[list[_States]] = [[] for _ in range(self.stages + 1)]
         self.followed: list[_States] = []

@@ -1,0 +1,50 @@
+"""`auto`: what it asks others, and what it makes of their answers."""
+
+from __future__ import annotations
+
+import pytest
+
+import ooctrain as oc
+from ooctrain.sched.planners import auto
+from ooctrain.sched.planners.auto import CHUNK_BYTES, Auto
+from ooctrain.sched.planners.belady import Belady
+from ooctrain.sched.schedule import SwapOut
+from ooctrain.step.machine import Machine
+from ooctrain.units import Granule
+
+MACHINE = Machine("m", 1, 1, link_bytes_per_us=300, link="duplex")
+CHAIN = oc.chain([300 << 10] * 9, [300 << 10] * 9, [400] * 8, [600] * 8, [0] * 8, [0] * 8)
+
+
+@pytest.fixture
+def answers(monkeypatch):
+    """[(granule in which `belady` is asked, its plan)]; nobody else moves parts."""
+    found = []
+
+    class Noted(Belady):
+        def plan(self, *given, granule, **options):
+            plan = super().plan(*given, granule=granule, **options)
+            found.append((granule, plan))
+            return plan
+
+    monkeypatch.setattr(auto, "Belady", Noted)
+    monkeypatch.setattr(auto, "NEAR", 100.0)  # so that it does not search
+    return found
+
+
+def test_parts_are_moved_in_whole_chunks(answers):
+    """An allocator maps chunks; the plan is counted in the granule of whoever asks."""
+    plan = Auto().plan(CHAIN, 1600 << 10, MACHINE, granule=Granule(512))
+    ((granule, answer),) = answers
+    assert granule == Granule(CHUNK_BYTES)
+    moved = [move for move in answer.schedule if isinstance(move, SwapOut)]
+    assert any(move.lo for move in moved)
+    assert all(move.lo % CHUNK_BYTES == 0 for move in moved)
+    assert plan.notes["chosen"] == "belady"
+    assert plan.schedule.granule == Granule(512)
+
+
+def test_whole_variables_are_counted_as_they_are_asked_for(answers):
+    whole = Granule(512, ranges=False)
+    Auto().plan(CHAIN, 1600 << 10, MACHINE, granule=whole)
+    assert [granule for granule, _ in answers] == [whole]
