@@ -172,6 +172,20 @@ def test_the_longest_wait_is_one_click_away(opened, records):
     assert reader.text("#line-title").endswith(f"run {longest.call}")
 
 
+def test_an_instruction_that_does_not_wait_says_what_was_before_it(opened, records):
+    reader, seen = opened(), set()
+    for event in sorted(records[0].timeline.events, key=lambda one: one.start_us)[:40]:
+        reader.page.fill("#number", str(event.index))
+        reader.page.press("#number", "Enter")
+        told = reader.text("#idle")
+        if told.startswith("It does not wait"):
+            late = event.start_us > 0
+            why = "its stream is busy until it begins" if late else "the step begins with it"
+            assert told == f"It does not wait: {why}."
+            seen.add(late)
+    assert seen == {False, True}
+
+
 def test_a_wait_leads_to_what_is_waited_for(opened, records):
     reader = opened()
     place = next(k for k, line in enumerate(records[0].listed.lines) if line.waits)
