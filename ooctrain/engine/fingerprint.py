@@ -50,7 +50,7 @@ def described(value: object, depth: int = 0) -> Hashable:
     """A value told so that equal descriptions mean equal values.
 
     Numbers, text, arrays, lists, tuples, dictionaries, sets, dataclasses and namespaces are told by
-    what they hold, all else by who it is. A traced tensor that a module keeps means nothing to
+    what they hold, all else by who it is. A traced tensor that a module keeps has no value in
     another trace.
     """
     if isinstance(value, _VALUES):

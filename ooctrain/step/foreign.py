@@ -65,7 +65,7 @@ def parse_json(text: str) -> Any:
     """Plain data from JSON.
 
     Raises:
-        ValueError: it is none, or nested deeper than any file of this library.
+        ValueError: it is not JSON, or nested deeper than any file of this library.
     """
     if text.count("[") + text.count("{") > MOST_NESTED and _depth(text) > MOST_NESTED:
         raise ValueError(f"lists are nested deeper than {MOST_NESTED}")

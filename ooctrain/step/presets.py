@@ -180,7 +180,7 @@ def machine(which: str | Machine | None = None, device: str = "cpu") -> Machine:
         device: "cpu" or "cuda".
 
     Raises:
-        ConfigError: an unknown name, or a calibration file that is none.
+        ConfigError: an unknown name, or a broken calibration file.
     """
     if isinstance(which, Machine):
         return which
