@@ -253,7 +253,7 @@ def split_by_words(model: Module, words: str, seed: int = 0) -> Module:
     """A model split as --split says: "depth=0.5,grid=2x2,stochastic" or "fit=4GiB"; "": itself.
 
     Raises:
-        ConfigError: a word that means nothing, or a model that cannot be split so.
+        ConfigError: an unknown setting, or a model that cannot be split like that.
     """
     if not words:
         return model

@@ -10,6 +10,7 @@ to it; any other error is the library's. Read next: `sched/planners/registry.py`
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import inspect
 import re
@@ -17,7 +18,6 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +131,13 @@ def locate(
         raise unknown_name(f"unknown {what}", spec.name, names(known, group), otherwise)
     _check_options(factory, spec, what, given)
     return factory, spec.options
+
+
+def entry_points(**wanted: str) -> Iterable[Any]:
+    """The plug-ins of other packages. Python's reader of them is slow to load, and our own names
+    are looked up first.
+    """
+    return importlib.import_module("importlib.metadata").entry_points(**wanted)
 
 
 def names(known: Iterable[str], group: str) -> tuple[str, ...]:

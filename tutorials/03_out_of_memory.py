@@ -160,7 +160,7 @@ lesson.picture(
 # %% [markdown]
 # ## The budget is real
 #
-# The cpu device's arena is exactly the budget: there is no more memory to be had. We train one
+# The cpu device's arena is exactly the budget: there is no more memory. We train one
 # step in-core and one within half of it, and compare every bit.
 
 # %%

@@ -7,7 +7,7 @@
 #
 # An allocator answers one question: where does the next block go? On a training step that stays
 # in memory, nearly any answer will do. With swapping, blocks come and go in another order, and the
-# free memory ends up in pieces of which none is large enough: *fragmentation*.
+# free memory ends up in pieces that are all too small: *fragmentation*.
 
 # %%
 import bisect
@@ -215,7 +215,7 @@ print(f"    va served all {chunked.served} requests in 2 % more than the list ne
 # %% [markdown]
 # ## Figure 3 of paper 000
 #
-# A planner counts bytes; it does not know about holes. So its budget must be *less* than there is,
+# A planner counts bytes; it does not know about holes. So its budget must be *less* than the arena,
 # so that what the allocator reserves still fits. Take ResNet-50 at batch 928 on a GPU with 16 GiB.
 # **With best fit, how many of the 16 GiB can the planner use?** (In the paper it was 8
 # GiB, with an allocator that never joins the pieces that the driver gave.)

@@ -70,7 +70,7 @@ lesson.reveal("arena and slab of a swapping plan / in-core peak", both)
 
 # %% [markdown]
 # At every moment each value that is still to be read is in the one or in the other. So no list that
-# runs each call once can do with less than the in-core peak in both together, whoever planned it:
+# runs each call once can do with less than the in-core peak in both together, by any planner:
 # on this device swapping teaches, and saves nothing of the sum. What saves is to hold a value
 # *nowhere* and compute it again (tutorial 11).
 #
@@ -79,7 +79,7 @@ lesson.reveal("arena and slab of a swapping plan / in-core peak", both)
 # `memory=` is a budget for all that the process holds: its own share (interpreter, libraries,
 # kernels), batches on their way, host slab, arena. The library divides it; here `dtr` plans, which
 # computes again whatever is cheap for its size. The system counts what is held: pages of libraries
-# as far as they are ours, our own, and the arena's.
+# that are ours alone, and the arena's.
 
 # %%
 lesson.cell("one budget for the process")

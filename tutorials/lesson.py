@@ -54,7 +54,7 @@ class Lesson:
             _ask("    [Enter] ")
 
     def predict(self, what: str, guess: float | None = None) -> None:
-        """Asks for a guess before an experiment; in a script that runs whole nobody is asked.
+        """Asks for a guess before an experiment; a script that runs as a whole does not ask.
 
         Args:
             what: what will be measured.
@@ -96,7 +96,7 @@ class Lesson:
             if self._checked:
                 how = f"put your answer behind --check {number}"
             elif not self._script.is_file():
-                how = "put your answer in the place of None"
+                how = "replace None by your answer"
             print(f"    exercise: {question}  ({how})")
             return False
         try:

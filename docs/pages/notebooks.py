@@ -35,8 +35,12 @@ from pathlib import Path
 
 try:
     import ooctrain
-except ImportError:
-    %pip install --quiet ooctrain
+except ImportError:  # a wheel beside this notebook, else the newest release
+    wheels = sorted(map(str, Path.cwd().glob("ooctrain-*.whl")))
+    if wheels:
+        %pip install --quiet "{wheels[-1]}"
+    else:
+        %pip install --quiet ooctrain
 from ooctrain.course.lessons import lessons_folder
 
 sys.path.append(str(lessons_folder()))

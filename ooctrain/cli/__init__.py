@@ -57,7 +57,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
 
 
 class _NobodyReads(Exception):
-    """Whoever read the output has left, as `| head -1` does."""
+    """The reader of the output has left, as `| head -1` does."""
 
 
 class _Commands(click.Group):
@@ -138,7 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status, message = FAILED, "interrupted"
         say(message)
     except (_NobodyReads, BrokenPipeError):
-        status, message = FAILED, "whoever read the output has left"
+        status, message = FAILED, "the reader of the output has left"
         give_up_output()
     except (OoctrainError, OSError, MemoryError) as error:
         if "--traceback" in given:

@@ -101,7 +101,7 @@ class Need:
         in_core_bytes: without any eviction, reached at `peak_call`.
         minimum_bytes: the least that any order of whole calls needs (0% of a budget).
         compute_us: all calls, one after the other.
-        in_core_us: the step without any eviction: the calls, their issue, and the way of the batch.
+        in_core_us: the step without any eviction: the calls, their issue, the copy of the batch.
     """
 
     in_core_bytes: int

@@ -87,7 +87,7 @@ def _first_batch(task: Task) -> Batch:
 
 
 def _processor(workload: Workload) -> str:
-    """What computes: so many threads, or the GPU by its name."""
+    """What computes: the number of threads, or the GPU by its name."""
     if workload.device == "cpu":
         return f"{threads_of(workload)} threads"
     return cuda_open.look_at_gpu().name

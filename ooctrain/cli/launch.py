@@ -23,7 +23,7 @@ _OWN_STATUS = range(5)
 
 
 def launch(ranks: int, words: Sequence[str]) -> int:
-    """Runs a command of `ooctrain` on so many ranks of this machine.
+    """Runs a command of `ooctrain` on several ranks of this machine.
 
     Returns:
         Its exit status.

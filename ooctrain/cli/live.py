@@ -209,7 +209,7 @@ class Redrawn:
         )  # fmt: skip
 
     def on_step(self, run: TrainingRun) -> None:
-        """Leaves the step to whoever redraws."""
+        """Leaves the step to the thread that redraws."""
         self._lines.count(run)
         self._run = run
 
@@ -267,6 +267,6 @@ def _labelled(label: str, picture: Text) -> Text:
 
 
 def total_steps(steps_per_epoch: int, epochs: int, most: int | None) -> int:
-    """How many steps a run will have done in the end; `most`: at most so many."""
+    """How many steps a run will have done in the end; `most` limits them."""
     whole = steps_per_epoch * epochs
     return whole if most is None else min(whole, most)

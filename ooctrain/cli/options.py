@@ -112,7 +112,7 @@ class Extent:
         epochs: in all, those before a resume included.
         steps: at most, in all; None: as many as the epochs have.
         checkpoint_path: written after each epoch and at the end; None: nowhere.
-        checkpoint_steps: written after each so many steps besides; None: not.
+        checkpoint_steps: also written each time this many steps are done; None: not.
         resume_path: gone on from; None: from the start.
         lr_schedule: of `schedules.py`, by name with parameters, or "file.py:function".
     """
@@ -131,7 +131,7 @@ class RankOptions:
 
     Args:
         ranks: to start under mpiexec; None: those that were started, if any.
-        bucket: gradients are sent as soon as so many bytes of them are complete, as it was typed.
+        bucket: how many bytes of gradients must be complete before they are sent, as typed.
         sync_batch_norm: batch norm by the statistics of the whole batch.
     """
 

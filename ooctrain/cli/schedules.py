@@ -47,7 +47,7 @@ class RunLength:
         return self.epochs * self.steps_per_epoch
 
     def steps_of(self, epochs: object, name: str) -> int:
-        """Training steps in so many epochs. Raises ConfigError: no whole number of 1 or more."""
+        """The training steps of `epochs` epochs. Raises ConfigError: not a whole number above 0."""
         if not isinstance(epochs, int) or isinstance(epochs, bool) or epochs < 1:
             raise ConfigError(
                 f"{name}={epochs} is not a whole number of epochs, 1 or more",
@@ -67,7 +67,7 @@ def cosine(run: RunLength, eta_min: float = 0.0) -> LRScheduler:
 
 
 def step(run: RunLength, epochs: int = 30, gamma: float = 0.1) -> LRScheduler:
-    """Times `gamma` after every so many epochs."""
+    """Times `gamma` after every `epochs` epochs."""
     return StepLR(run.optimizer, run.steps_of(epochs, "epochs"), _rate("gamma", gamma))
 
 

@@ -175,7 +175,7 @@ def run_test(run: TrainingRun) -> None:
 
 
 def _tested(trainer: Trainer, task: Task, batch: int) -> Evaluation:
-    """The test in batches of so many images, or of fewer: a network that trains in parts or in
+    """The test in batches of this size or a smaller one: a network that trains in parts or in
     patches is tested whole, and what one image needs need not be what a batch needs."""
     assert task.test is not None, "asked before"
     while True:

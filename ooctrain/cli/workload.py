@@ -135,7 +135,7 @@ def spill_of(memory: MemoryOptions) -> Spill | None:
     """The disk of --spill, at most as fast as --spill-rate; None: the host is memory.
 
     Raises:
-        ConfigError: a rate that is none, or is no disk's.
+        ConfigError: an invalid rate, or one that limits no disk.
     """
     if memory.spill is None:
         if memory.spill_rate is not None:

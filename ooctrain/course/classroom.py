@@ -3,7 +3,7 @@
 A folder has a file for each student, named after them, or a folder for each with the file in it.
 Each one is graded by a process of its own, which is the command for one submission; so whatever a
 submission does (crash, hang, print, write files), and even if the grader itself ends, the others
-have their grades. The order of the results is that of the names, whoever ends first. Read next:
+have their grades. Results are in the order of the names, not in that of the finish. Read next:
 `grade.py`; `item_statistics.py`, what a teacher learns of the assignment.
 """
 
@@ -115,7 +115,7 @@ def grade_class(
     rubric: Rubric, all_handed_in: Sequence[HandedIn], jobs: int, seed: int,
     told: Callable[[Graded], None] = lambda graded: None,
 ) -> list[Graded]:  # fmt: skip
-    """Grades all, so many at a time.
+    """Grades all, `jobs` at a time.
 
     Args:
         told: is called with each one as it is graded.

@@ -37,7 +37,7 @@ class Row:
         kind: "law", "test", "measure", "replay", "footprint", "bug", or "file" where it cannot even
             be loaded.
         name: of it.
-        points, most_points: had, and to be had.
+        points, most_points: reached, and possible.
         reason: one line; "" where there is nothing to say.
         details: all that was said.
         ratio: how many times par, where it is compared with par.
@@ -76,7 +76,7 @@ class Grade:
 
     @property
     def most_points(self) -> float:
-        """All that are to be had."""
+        """The sum of all possible points."""
         return round(sum(row.most_points for row in self.rows), 1)
 
     @property

@@ -38,7 +38,7 @@ ENDING_S = 2.0
 ALL_ENDED_S = 20.0
 #: Of what a process printed: its last line is somewhere in them.
 LAST_BYTES = 4096
-#: A cage may use so many seconds of processor time in all, for each second of the limit.
+#: Seconds of processor time that a cage may use in all, for each second of the limit.
 CPU_FACTOR = 20
 _BEGIN = (
     "import sys; sys.path.insert(0, sys.argv[1]); "

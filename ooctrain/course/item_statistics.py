@@ -32,7 +32,7 @@ class ItemStatistics:
 
     Args:
         kind, name: as in a grade.
-        most_points: to be had for it.
+        most_points: that can be reached.
         difficulty: the mean share of them that was had; 1: everybody has all.
         discrimination: None where it is not defined.
     """
@@ -114,7 +114,7 @@ def write_class(folder: Path, grades: Sequence[Graded]) -> list[Path]:
 
 
 def _items(grades: Sequence[Graded]) -> dict[Item, float]:
-    """{(kind, name): points to be had}, in the order of a rubric."""
+    """{(kind, name): possible points}, in the order of a rubric."""
     rows: Iterable[Row] = (row for graded in grades for row in graded.grade.rows)
     return {(row.kind, row.name): row.most_points for row in rows if row.kind != "file"}
 

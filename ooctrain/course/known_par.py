@@ -1,7 +1,7 @@
 """Par, computed by the library's reference, or read where a course wheel has no reference.
 
 Par is never a number in a rubric: it is computed when it is asked for. In a course wheel the
-planner or allocator that computes it is left out, so whoever makes the wheel computes all par of
+planner or allocator that computes it is left out, so the maker of the wheel computes all par of
 the assignment beforehand, and the numbers travel in the wheel. A student's `ooctrain grade` then
 shows the same ratios as the teacher's. Read next: `strip.py`; `measures.py`, `replays.py`,
 `footprints.py`, which compute.

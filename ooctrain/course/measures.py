@@ -49,7 +49,7 @@ def par_us(measure: Measure, par: str | None = None) -> float:
     """The makespan of par.
 
     Args:
-        par: another planner, or "bound", in the place of the rubric's own.
+        par: another planner, or "bound", instead of the rubric's own.
     """
     return known_par(replace(measure, par=par or measure.par), _computed_us)
 
@@ -101,6 +101,6 @@ def _judged_us(measure: Measure, plan: Plan) -> float:
 
 
 def _size(size_bytes: Any) -> str:
-    """A size as a stranger states it; what is none is quoted, its first 40 characters."""
+    """A size as a stranger states it; what is no size is quoted, its first 40 characters."""
     known = isinstance(size_bytes, int) and abs(size_bytes) < MAX_BYTES
     return format_bytes(size_bytes) if known else f"{size_bytes!r:.40}"

@@ -26,7 +26,7 @@ from ooctrain.course.remote_planner import RemotePlanner
 from ooctrain.course.submitted import is_file
 
 NAME = "ooctrain-outcomes"
-#: After so many tests that ended the submission's process the others are not tried.
+#: How many tests may end the submission's process before the others are left out.
 MOST_BROKEN = 3
 
 
@@ -49,7 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class _Submitted:
-    """The fixtures of a person's own tests, with a submission in the place of theirs."""
+    """The fixtures of a person's own tests, with a submission instead of theirs."""
 
     def __init__(self, interview: Interview):
         self._interview = interview

@@ -16,7 +16,7 @@ import os
 import time
 from contextlib import suppress
 
-#: On a machine that never gets to it, a process is ended after so many times its limit.
+#: On a machine that never gets to it, a process is ended after this multiple of its limit.
 MOST_WAITED = 30
 #: Asked again no sooner, since to ask takes a millisecond.
 _AGAIN_S = 0.02

@@ -73,7 +73,7 @@ class RemotePlanner:
 
 def plan_told(data: Any, trace: Trace) -> Plan:
     """A plan of a stranger, who rewrites no traces. Raises ConfigError or PlanMismatch where the
-    data is none.
+    data is no plan.
     """
     if not isinstance(data, Mapping):
         raise _no_plan()

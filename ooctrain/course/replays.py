@@ -31,7 +31,7 @@ from ooctrain.units import MAX_BYTES, Granule, format_bytes
 
 #: As most allocators that move whole variables round.
 GRANULE = Granule(512, ranges=False)
-#: The arena is so many times as large as what is live at the peak.
+#: How many times larger the arena is than what is live at the peak.
 ROOM = 8
 
 
@@ -62,7 +62,7 @@ def extent_bytes(log: AllocationLog, addresses: Sequence[int]) -> int:
     """The bytes that blocks at these addresses span.
 
     Raises:
-        ValueError: too many or too few addresses, one that is none, or two live blocks that share a
+        ValueError: too many or too few addresses, an invalid one, or two live blocks that share a
             byte.
     """
     blocks = [request for request in log.requests if request.op == "allocate"]

@@ -147,7 +147,7 @@ def name_of(part: Compared) -> str:
 
 
 def points_for(part: Compared, ratio: float) -> float:
-    """Points for so many times par, to a tenth."""
+    """Points for a ratio to par, to a tenth."""
     share = (part.none_ratio - ratio) / (part.none_ratio - part.full_ratio)
     return round(part.points * min(1.0, max(0.0, share)), 1)
 

@@ -1,7 +1,7 @@
 """What a student installs: the library without the solution of one assignment.
 
 `stripped` takes a file's text and leaves out the bodies of what it is told to: functions, classes,
-or all of the file. Names, parameters, fields and constants stay, so whoever imports them still can;
+or all of the file. Names, parameters, fields and constants stay, so they can still be imported;
 a function or method that is called raises `Withheld`, which names it and the assignment (an object
 of a dataclass can be made). Docstrings, comments and private names go too, as they explain the
 method. Which parts of which files are left out is said by the assignment's `grade.toml`: `withheld

@@ -34,11 +34,11 @@ class DataLoader:
         num_workers: threads that read; batches are the same, whatever their number.
         transform: changes each image as it is read, see `transforms`; of data whose targets are
             class numbers.
-        share: which samples of a batch of so many are handed out, such as `Ranks.part_of`; only
+        share: which samples of a batch are handed out, by its size, such as `Ranks.part_of`; only
             these are read.
 
     Raises:
-        ConfigError: sizes that are none, or too few samples; while iterating: a transform of images
+        ConfigError: invalid sizes, or too few samples; while iterating: a transform of images
             whose targets are maps, which it would not move along.
     """
 
@@ -79,7 +79,7 @@ class DataLoader:
             yield batch
 
     def reading(self) -> Iterator[tuple[Batch, Callable[[], None]]]:
-        """The batches, each with what is to be called when it is handed out, for whoever reads
+        """The batches, each with what is to be called when it is handed out, for a reader who is
         ahead: only then does the loader's state count it."""
         epoch, first = self._next
         self._next = (epoch + 1, 0)

@@ -58,7 +58,7 @@ SOURCES: Mapping[str, DataSource] = MappingProxyType(
         "synthetic-images": DataSource(synthetic_images, 64, ("channels", "samples", "seed")),
     }
 )
-#: Images are scaled to so many times the size that is cut out of them: 256 for 224, as is usual.
+#: Images are scaled to this multiple of the size that is cut out of them: 256 for 224, as usual.
 ROOM_TO_CROP = 8 / 7
 
 

@@ -106,7 +106,7 @@ class VirtualMemory(Memory, Protocol):
         """Makes physical [offset, offset + size_bytes) appear at `address`, instead of what is
         there.
 
-        It may appear at other addresses too; whoever maps it so lets only one of them be used.
+        It may appear at other addresses too; the caller then lets only one of them be used.
         """
 
     def unmap(self, address: int, size_bytes: int) -> None:

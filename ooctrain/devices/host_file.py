@@ -53,7 +53,7 @@ class HostFile:
         piece_bytes: what is read or written in one call, whole blocks.
 
     Attributes:
-        bytes_per_us: that whoever copies keeps to.
+        bytes_per_us: the rate that copies keep to.
         written_bytes, read_bytes: to and from the disk so far.
         direct: whether the page cache is passed by.
 

@@ -11,8 +11,8 @@ are joined or shared. Read next: `module.py`, then `../execution/seen.py`.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
+import sys
 import types
 import weakref
 from collections.abc import Hashable, Iterable, Mapping
@@ -26,7 +26,6 @@ from ooctrain.engine.module import Module, Parameter
 from ooctrain.engine.tensor import Tensor
 
 _VALUES = (type(None), bool, int, float, complex, str, bytes, np.generic)
-_HOLDERS = (types.SimpleNamespace, argparse.Namespace)
 _changes, _trained = itemgetter("_change_count"), attrgetter("requires_grad")
 #: Deeper structures are told apart by who they are, not by what they hold.
 _DEEPEST = 8
@@ -51,7 +50,7 @@ def described(value: object, depth: int = 0) -> Hashable:
     """A value told so that equal descriptions mean equal values.
 
     Numbers, text, arrays, lists, tuples, dictionaries, sets, dataclasses and namespaces are told by
-    what they hold, all else by who it is. A traced tensor that a module keeps means nothing to
+    what they hold, all else by who it is. A traced tensor that a module keeps has no value in
     another trace.
     """
     if isinstance(value, _VALUES):
@@ -68,6 +67,14 @@ def described(value: object, depth: int = 0) -> Hashable:
     return type(value), frozenset(inner) if isinstance(value, set | frozenset) else tuple(inner)
 
 
+def _is_namespace(value: object) -> bool:
+    # Planning does not load argparse; where it is not loaded there is none of its namespaces.
+    loaded = sys.modules.get("argparse")
+    return isinstance(value, types.SimpleNamespace) or (
+        loaded is not None and isinstance(value, loaded.Namespace)
+    )
+
+
 def _parts(value: object) -> Iterable[object] | None:
     """What a structure holds; None of what is not a structure."""
     if isinstance(value, list | tuple | set | frozenset):
@@ -76,7 +83,7 @@ def _parts(value: object) -> Iterable[object] | None:
         return [*value.keys(), *value.values()]
     if is_dataclass(value) and not isinstance(value, type):
         return [getattr(value, field.name, None) for field in fields(value)]
-    if isinstance(value, _HOLDERS):
+    if _is_namespace(value):
         return [vars(value)]
     return None
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 Pair = tuple[Any, Any]
 Values = Mapping[int, Any]
-#: Values of a room begin at multiples of so many bytes.
+#: Values of a room begin at multiples of this many bytes.
 APART = 256
 #: Larger batches are read in their turn: host memory would have to hold two of them more.
 MOST_BYTES = 1 << 30
@@ -52,7 +52,7 @@ class ReadBatch:
 
     Args:
         batch: as it is handed out.
-        hand_out: tells whoever gave it that it was.
+        hand_out: tells the giver that it was handed out.
         place, values: where it lies, and as what; None: nowhere yet.
     """
 

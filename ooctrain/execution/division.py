@@ -87,7 +87,7 @@ class _Division:
         return self._promised(min(found, key=self._time))
 
     def _within(self, left: int, enough_us: float) -> tuple[list[PreparedStep], list[int]]:
-        """Plans that keep to so many bytes of arena and slab, up to the first that is quick enough,
+        """Plans within these bytes of arena and slab, up to the first that is quick enough,
         and how many bytes the planners say they would need that find none."""
         found: list[PreparedStep] = []
         leasts: list[int] = []

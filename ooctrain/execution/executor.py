@@ -238,7 +238,7 @@ class Session:
         return {v: from_bytes(value, variables[v]) for v, value in outputs.items()}
 
     def _around(self) -> Around:
-        """What a step finds or leaves, for whoever may record it."""
+        """What a step finds or leaves, for a recorder of steps."""
         if not self.replays.watches:
             return Around({}, 0)
         variables, stats = self.program.trace.variables, self.allocator.stats()

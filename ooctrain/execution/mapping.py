@@ -11,9 +11,9 @@ Read next: `placement.py`, `machine/memory_speed.py`.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import pairwise
-from statistics import fmean
 
 from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.registry import AllocatorChoice
@@ -73,7 +73,8 @@ def mapped_by_step(
 def mapped_bytes(schedule: Schedule, trace: Trace, choice: AllocatorChoice) -> float:
     """Bytes mapped in a step that follows others: the mean over `COUNTED_STEPS`, which differ."""
     found = mapped_by_step(schedule, trace, choice, SETTLING_STEPS + COUNTED_STEPS)
-    return fmean(found[SETTLING_STEPS:])
+    counted = found[SETTLING_STEPS:]
+    return math.fsum(counted) / len(counted)
 
 
 def with_mapping(

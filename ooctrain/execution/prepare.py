@@ -191,11 +191,11 @@ def prepare(trace: Trace, settings: Settings) -> PreparedStep:
         Infeasible: the planner finds no schedule within the budget.
         DoesNotFit: it does, but no ledger limit makes the allocator's reserved peak fit.
         ScheduleError: the planner returned an illegal schedule.
-        ConfigError: a word that names nothing, or a budget that is none.
+        ConfigError: an unknown name, or an invalid budget.
         DeviceUnavailable: the device is not there, or nothing can be compiled for it.
     """
     machine, pages = settings.find_machine(), _pages(trace, settings)
-    notices = spill_notices(settings.spill, machine)  # first: no plan for a folder that is none
+    notices = spill_notices(settings.spill, machine)  # first: no plan for a bad folder
     step = rewritten(trace, settings.rewrites)
     # An allocator may round coarser in a larger arena, so it is asked for one of about this size.
     roomy_bytes = 2 * trace_peak_bytes(step.trace)
@@ -249,7 +249,7 @@ def spill_notices(spill: Spill | None, machine: Machine) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Pages:
-    """How a device maps memory: in pages of so many bytes, or why not at all."""
+    """How a device maps memory: the size of its pages, or why not at all."""
 
     size_bytes: int
     problem: str

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ooctrain.execution.result import StepResult
     from ooctrain.step.trace import Trace
 
-#: A step that maps something may be the last one that does; so many are looked at.
+#: A step that maps something may be the last one that does; this many are looked at.
 MOST_TRIES = 4
 Places = Mapping[int, int]
 

@@ -44,7 +44,7 @@ def open_session(
         wanted: variables whose value each step hands out.
 
     Raises:
-        PlanMismatch: kernels on so many threads need more scratch than the trace gives them.
+        PlanMismatch: kernels on this many threads need more scratch than the trace gives them.
         OutOfDeviceMemory: a GPU has less free than the budget.
     """
     plan = prepared.plan

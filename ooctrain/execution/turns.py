@@ -58,7 +58,7 @@ class Turns:
             self._leave()
 
     def end(self, ending: Callable[[], None]) -> None:
-        """Calls `ending` now, or when whoever works or looks now has done so."""
+        """Calls `ending` now, or when the thread that works or looks now is done."""
         self._ending = ending
         self._end()
 

@@ -194,7 +194,7 @@ class _GraphWeaver:
         ]
 
     def _that_read(self, call: Call, rows: Span) -> tuple[Span, list[Read | None]]:
-        """These rows, and if they read nothing but padding, so many beside them that something is
+        """These rows, and if they read nothing but padding, more beside them, so that something is
         read: no kernel runs on zero rows.
         """
         most = self.rows_of(call)

@@ -37,10 +37,10 @@ from ooctrain.step.op import Op, Spec
 from ooctrain.step.trace import Call, Trace
 
 NAME = "narrow"
-#: A call that holds more than one part in so many of the budget is too wide: little of what the
+#: A call that holds more than this fraction (1 / n) of the budget is too wide: little of what the
 #: calls around it need finds room beside it. Measured: docs/planners.md.
 PARTS = 4
-#: A sum is split only where it is so many times too wide: that frees nothing before its time, as
+#: A sum is split only where it is this many times too wide: that frees nothing before its time, as
 #: taking a mask out does, and leaves the search one value more.
 SUMS = 2
 
@@ -90,7 +90,7 @@ class _Edit:
         self._calls = len(trace.calls)
 
     def too_wide(self, call: Call, times: int = 1) -> bool:
-        """Whether a call holds more than so many times what it may."""
+        """Whether a call holds more than `times` what it may."""
         return call_need_bytes(call, self.trace, BYTES) > times * self.most_bytes
 
     def split_sum(self, call: Call) -> None:

@@ -53,7 +53,7 @@ def _network(schedule: Schedule, trace: Trace, machine: Machine) -> NetworkLane 
 
 
 def _rare() -> tuple[ModuleType, ModuleType]:
-    # Late: only a step of several ranks, or a measured machine, needs one of them, and whoever
+    # Late: only a step of several ranks, or a measured machine, needs one of them, and what
     # proves a plan needs little.
     from ooctrain.sched import interference, network
 

@@ -44,7 +44,7 @@ def upper_bound(window: Window, output: int) -> int:
 def allowed(window: Window, output: int) -> Interval:
     """Where the input may be cut before output O so that every row is read that was read.
 
-    With k < s equations 1 and 2 leave nothing: between two windows lie rows that none reads. The
+    With k < s equations 1 and 2 leave nothing: between two windows lie rows that are not read. The
     part then begins at its first window, O s - p_b, and these rows stay with the part before.
     """
     low = lower_bound(window, output)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from itertools import accumulate
 from typing import Any
 
@@ -34,7 +35,7 @@ def as_numbers(value: Any, what: str) -> np.ndarray:
     Raises:
         ShapeError: masked, complex, text, objects, dates; or nothing that NumPy makes an array of.
     """
-    if isinstance(value, np.ma.MaskedArray):
+    if _is_masked(value):
         raise ShapeError(
             f"{what} is a masked array, and its hidden values would count",
             fix="filled(0), or an array of the values that count",
@@ -54,11 +55,17 @@ def as_numbers(value: Any, what: str) -> np.ndarray:
     return array
 
 
+def _is_masked(value: Any) -> bool:
+    # NumPy loads `numpy.ma` when it is first used; before that no array is masked.
+    masked = sys.modules.get("numpy.ma")
+    return masked is not None and isinstance(value, masked.MaskedArray)
+
+
 def parse_json(text: str) -> Any:
     """Plain data from JSON.
 
     Raises:
-        ValueError: it is none, or nested deeper than any file of this library.
+        ValueError: it is not JSON, or nested deeper than any file of this library.
     """
     if text.count("[") + text.count("{") > MOST_NESTED and _depth(text) > MOST_NESTED:
         raise ValueError(f"lists are nested deeper than {MOST_NESTED}")

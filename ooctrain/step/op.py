@@ -125,7 +125,7 @@ class Op:
 
     @property
     def computes(self) -> Op:
-        """What it is to whoever tells operations apart: itself, unless it runs another one on parts
+        """What tells it from other operations: itself, unless it runs another one on parts
         of its inputs.
         """
         return self

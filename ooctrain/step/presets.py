@@ -180,7 +180,7 @@ def machine(which: str | Machine | None = None, device: str = "cpu") -> Machine:
         device: "cpu" or "cuda".
 
     Raises:
-        ConfigError: an unknown name, or a calibration file that is none.
+        ConfigError: an unknown name, or a broken calibration file.
     """
     if isinstance(which, Machine):
         return which
@@ -244,7 +244,7 @@ class _CalibrationFile(msgspec.Struct):
 
 _CALIBRATION = FileKind(
     _CalibrationFile, "is not a calibration of this library", "OOC-105",
-    "measure again with `ooctrain calibrate`, or name a preset with --machine",
+    "`ooctrain calibrate` writes one, docs/howto/machine.md shows its form; or name a preset",
 )  # fmt: skip
 
 

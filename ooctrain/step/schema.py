@@ -72,7 +72,7 @@ class FileKind(Generic[Schema]):
 
     Args:
         schema: the class of what is in it.
-        denial: what is said of a file that is none, such as "is not a plan file".
+        denial: what is said of any other file, such as "is not a plan file".
         code: of its errors.
         fix: of its errors, where none nearer is known.
     """

@@ -66,6 +66,7 @@ BY_NAME = {
     "cli": "the file of a command, when it is given",
     "course.cage.given": "the package itself, as a submission sees it",
     "data.extras": "packages that may be missing, for several readers of files",
+    "devices.cuda.open": "the versions of packages, when a GPU is looked for",
     "layers.kernels.cpu.conv.conv2d": "an algorithm's kernels, when it first runs",
     "layers.kernels.cuda.conv.conv2d": "an algorithm's kernels, when it first runs",
     "layers.kernels.cuda.every_kernel": "all that its folder holds, so that none is forgotten",
@@ -74,6 +75,7 @@ BY_NAME = {
     "layers.kernels.cuda.runtime.target": "whichever of two packages works",
     "layers.kernels.driver_table": "a device's kernels, when an operation first runs",
     "machine.doctor": "what may be broken; each check survives its own import",
+    "plugins": "the plug-ins of other packages, when a name is not one of ours",
     "rewrite.tile.carried_sums": "a device's kernels, when a sum first runs",
 }
 #: They stand for the package: the names that they hand out are not what they use.

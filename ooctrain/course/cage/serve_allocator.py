@@ -94,7 +94,7 @@ class _Kept:
         found = getattr(self.allocator, question["method"])(*values, *rest)
         told = {"value": self._value(question["method"], found), "block": _told(block)}
         if question["method"] in WITH_BOOKS:
-            with suppress(Exception):  # whoever asks for them alone is told what is wrong
+            with suppress(Exception):  # a question for them alone gets the error
                 told["books"] = self._value("stats", self.allocator.stats())
         return told
 

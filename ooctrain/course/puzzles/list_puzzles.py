@@ -39,7 +39,7 @@ class ListTask:
         budget_bytes: of the device.
         link_bytes_per_us, link: how fast a copy is; "duplex" or "shared".
         planner: whose makespan is the target.
-        piece_bytes: that planner moves pieces of so many bytes, few enough to be written by hand.
+        piece_bytes: of the pieces that this planner moves, few enough to be written by hand.
     """
 
     step: Callable[[], Trace]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import metadata
+from importlib import import_module
 from typing import Any, cast
 
 from ooctrain.devices.base import Debug, Link
@@ -180,6 +180,7 @@ def pip_command(version: int) -> str:
 
 def installed_version(distribution: str) -> str | None:
     """The version of an installed distribution; None: it is not installed."""
+    metadata = import_module("importlib.metadata")  # slow to load, and planning does without
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:

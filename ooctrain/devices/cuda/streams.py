@@ -53,7 +53,7 @@ class Measured(Sequence[WorkSpan]):
     def read(self) -> list[WorkSpan]:
         """All of them, stream by stream. Raises DriverError: the device has failed since."""
         if self._spans is None:
-            self._driver.make_current()  # whoever asks may be another thread
+            self._driver.make_current()  # the caller may be another thread
             self._spans = [
                 self._span(piece, stream)
                 for stream, pieces in enumerate(self._pieces)

@@ -184,8 +184,8 @@ def _fits(batch: int, where: Machine) -> bool:
 
 
 def _plan(step: Trace, where: Machine, way: str) -> Plan:
-    """A list that is verified. HMMS may take what it needs: splitting, which makes it fit, is none
-    of its parts."""
+    """A list that is verified. HMMS may take what it needs: splitting, which makes it fit, is not
+    one of its parts."""
     planner: Planner
     if way == HMMS:
         planner, budget = Hmms(min(1.0, offloadable_share(step, where))), trace_peak_bytes(step)

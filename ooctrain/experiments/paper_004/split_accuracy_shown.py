@@ -67,7 +67,7 @@ def recipe_of(settings: Sequence[str], base: Recipe004) -> Recipe004:
             found[name] = int(value)
         else:
             raise ConfigError(
-                f"--set {word!r} means nothing", code="OOC-106",
+                f"--set {word!r} is not a known setting", code="OOC-106",
                 fix="epochs=350, seeds=5, batch=128, images=1437 or data=cifar10:DIR",
             )  # fmt: skip
     if "data" in found and "images" not in found:

@@ -44,7 +44,7 @@ from ooctrain.step.trace import Trace
 
 #: Plans that are compared once one has fitted; fewer of long lists.
 MORE_CHOICES, MORE_CALLS = 6, 20_000
-#: How many lists `prefix` may make, of a list with so many calls and of longer ones.
+#: How many lists `prefix` may make where they have up to `LONG_CALLS` calls, and where more.
 FINE, COARSE, LONG_CALLS = 16, 8, 12_000
 
 

@@ -36,7 +36,7 @@ MOST_CALLS = 40_000
 STEP, STEPS, STEPS_UP = 2**-0.5, 24, 9
 #: Copies of kept rows beside own rows, as a share of the forward calls (docs/tiling.md).
 COPIES = 0.06
-#: A network is cut where its tensors are small; at most at so many places.
+#: A network is cut where its tensors are small, at this many places at most.
 MOST_CUTS = 12
 
 
@@ -86,7 +86,7 @@ class Costs:
         return cls(least, 1000 / machine.in_bytes_per_us)
 
     def moved_ns(self, size_bytes: int) -> float:
-        """To move so many bytes."""
+        """The time to move some bytes."""
         return size_bytes * self.byte_ns
 
 
@@ -320,7 +320,7 @@ def _bands(
         parts = bands * images
         if parts == 1 or bands > rows or 3 * parts * len(calls) > MOST_CALLS:
             continue
-        # A band is as high as its share, and so many rows more as a skew of halos pushes into it.
+        # A band is as high as its share, plus the rows that a skew of halos pushes into it.
         band = sum(each) // parts + kept_bytes // images
         gradients = 2 * max(each) // parts + kept_bytes // images
         small = sum(

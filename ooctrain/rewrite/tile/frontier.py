@@ -79,7 +79,7 @@ def frontier_before(read: AnyRead, after: Frontier, extent: int) -> Frontier:
 
 
 def rounded(frontier: Frontier, together: int, upwards: bool) -> Frontier:
-    """A frontier at multiples of so many rows: the last one before, or the first one behind."""
+    """A frontier at a multiple of some rows: the last one before, or the first one behind."""
     extent = frontier[-1]
     inner = [-(-a // together) if upwards else a // together for a in frontier[1:-1]]
     return (0, *(min(a * together, extent) for a in inner), extent)

@@ -40,7 +40,7 @@ def row_axis(shape: Sequence[int]) -> int:
 
 
 def with_rows(shape: Sequence[int], rows: int) -> tuple[int, ...]:
-    """The shape of so many rows of one image."""
+    """The shape of some rows of one image."""
     return 1, *shape[1 : row_axis(shape)], rows, shape[-1]
 
 

@@ -78,7 +78,7 @@ def _sum(op: Sum, ins: Sequence[Spec]) -> RowRule | None:
 
 
 def _spread(op: Spread, ins: Sequence[Spec]) -> RowRule | None:
-    """Of one number for all rows; whoever had rows already is not repeated along them."""
+    """Of one number for all rows; a value that has rows already is not repeated along them."""
     if ins[0].shape[2] > 1 or len(op.shape) != 4:
         return None
     of_image = (0,) if ins[0].shape[0] > 1 else ()

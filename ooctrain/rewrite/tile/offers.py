@@ -117,7 +117,7 @@ def nothing_fits(
     """The refusal of a planner that has tried all tilings.
 
     Args:
-        refusals: of whoever planned the tiled steps.
+        refusals: of the planners of the tiled steps.
         obstacles: {call that no tile can contain: why}.
     """
     lacking = [refusal for refusal in refusals if refusal.minimum_bytes == HOST_LACKS]

@@ -59,7 +59,7 @@ class OnRows(Op):
 
     @property
     def algorithm(self) -> str:
-        """Of the convolution that it is, "" if it is none."""
+        """Of the convolution that it is, "" if it is not one."""
         return getattr(self.op, "algorithm", "")
 
     @property

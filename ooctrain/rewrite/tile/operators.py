@@ -101,7 +101,7 @@ def dominators(operators: Operators) -> list[int]:
 
 
 def _common(places: Iterable[int], up: Callable[[int], int], nearer: Callable[..., int]) -> int:
-    """The nearest operator at or above all of these: whoever is farther from the top goes up."""
+    """The nearest operator at or above all of these: the one farther from the top goes up."""
     top = nearer
 
     def meet(a: int, b: int) -> int:

@@ -45,7 +45,7 @@ from ooctrain.step.trace import Trace
 GRIDS = (2, 4, 8, 16, 32)
 #: How often the capacity is halved, from what the largest operator needs.
 HALVINGS = 9
-#: Grids whose halos make the step longer than so many untiled ones are not offered.
+#: Grids whose halos make the step longer than this many untiled ones are not offered.
 MOST_WORK = 4.0
 
 

@@ -58,7 +58,7 @@ class Combined:
 
     Args:
         evaluations: how many choices are tried at most in a step of `CALLS` calls; None: as many
-            as whoever asks says (`--evaluations`), or `THOROUGH`. A time limit interrupts, and the
+            as the question says (`--evaluations`), or `THOROUGH`. A time limit interrupts, and the
             plan's notes then say so.
 
     Cost: some 0.2 ms for each evaluation of 600 calls, and the starts' plans.

@@ -139,7 +139,7 @@ class _Attempts:
                 self.lists[place] = lower_within(decisions, asked)
 
     def best_plan(self, host_budget_bytes: int | None) -> tuple[Plan | None, list[Infeasible]]:
-        """The fastest plan within the host budget, and why others are none: what does not fit, and
+        """The fastest plan within the host budget, and why others failed: what does not fit, and
         what would be faster but takes more of the host.
         """
         trace, machine = self.question.trace, self.question.machine

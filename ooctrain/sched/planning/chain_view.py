@@ -203,7 +203,7 @@ def chain_view(
 
 
 def evenly(cuts: Sequence[tuple[int, int]], most: int) -> list[tuple[int, int]]:
-    """At most so many of some cuts, with as many left out before each of them."""
+    """A limited number of some cuts, with equally many left out before each of them."""
     if len(cuts) <= most:
         return list(cuts)
     return [cuts[(place + 1) * (len(cuts) + 1) // (most + 1) - 1] for place in range(most)]

@@ -74,8 +74,8 @@ class Planner(Protocol):
 class WeighingPlanner(Planner, Protocol):
     """A planner that chooses among whole plans, by a measure that the caller may replace.
 
-    What a plan claims leaves out what its allocator costs (mapping memory, for example). Whoever
-    prepares a step knows the allocator, and can give a function that counts it.
+    What a plan claims leaves out what its allocator costs (mapping memory, for example). The
+    caller who prepares a step knows the allocator, and can give a function that counts it.
     """
 
     def weighing_by(self, step_us: Callable[[Plan], float]) -> Planner:
@@ -87,7 +87,7 @@ class WeighingPlanner(Planner, Protocol):
 class OfferedPlanner(Planner, Protocol):
     """A planner that chooses among forms of one step, too.
 
-    Whoever composes a plan knows rewrites that keep the bits; a planner knows whether one pays.
+    The composer of a plan knows rewrites that keep the bits; a planner knows whether one pays.
     """
 
     def offered(self, steps: Mapping[str, Trace]) -> Planner:

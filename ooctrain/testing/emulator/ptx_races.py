@@ -100,7 +100,7 @@ class AccessLog:
         """Threads write a word each.
 
         Args:
-            kept: who writes what stood there: as good as a write by whoever wrote it first.
+            kept: who writes what stood there: as good as a write by the thread that wrote it first.
             agreed: who found there afterwards what it wrote.
 
         Raises:

@@ -80,7 +80,7 @@ def hot_loop(kernel: Kernel, capability: Capability, kind: int) -> Loop:
 
 
 def widths(kernel: Kernel, capability: Capability, kind: int) -> Counter[int]:
-    """{bytes: how many loads or stores of global memory of so many stand in a kernel's code}.
+    """{bytes: how many loads or stores of this width from global memory a kernel's code has}.
 
     Args:
         kind: LOAD or STORE.

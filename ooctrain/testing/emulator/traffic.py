@@ -34,7 +34,7 @@ COST = {
 }  # fmt: skip
 #: What costs none: registers get other names, parameters are operands of what uses them.
 FREE = ("mov", "cvta")
-#: Bits of a register: a number of 64 bits is two, and a shift by so many takes the upper one.
+#: Bits of a register: a number of 64 bits is two, and a shift by this many takes the upper one.
 HALF = 32
 _NUMBER = re.compile(r", (\d+);?$")
 #: Instructions for a byte: 132 processors of 4 schedulers at 1.755 GHz, 32 lanes, 4.8 TB/s (H200).
@@ -70,7 +70,7 @@ class Traffic:
 
 
 def share_of_copy(per_byte: float) -> float:
-    """The part of a copy's bandwidth that so many instructions a byte allow on an H200.
+    """The part of a copy's bandwidth that the instructions of each byte allow on an H200.
 
     Bytes and instructions travel side by side, so that the slower of both decides.
     """

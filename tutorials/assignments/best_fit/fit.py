@@ -24,7 +24,7 @@ class Fit:
         self.holes = []  # (offset, end), ascending; so far nobody makes or fills one
 
     def place(self, size_bytes):
-        """Takes so many bytes for a block; returns their offset, or None where there is no room.
+        """Takes the bytes of a block; returns their offset, or None where there is no room.
         Your work.
         """
         if self.top + size_bytes > self.budget_bytes:

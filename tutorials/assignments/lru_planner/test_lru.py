@@ -92,7 +92,7 @@ def test_the_least_recently_used_leaves(planner):
 
 
 def fetched_by_lru(order, places):
-    """What a cache of so many places fetches if the least recently used leaves, and at once what is
+    """What a cache of that size fetches if the least recently used leaves, and at once what is
     not read any more.
     """
     recent, fetched = [], []

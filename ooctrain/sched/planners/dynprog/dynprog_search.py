@@ -86,7 +86,7 @@ class States(NamedTuple):
 
     @classmethod
     def start(cls, chain: SlotChain, rows: int) -> States:
-        """Before stage 0, so many times."""
+        """The state before stage 0, repeated."""
         nothing = np.zeros(rows, np.int64)
         held = nothing + chain.x[0]
         return cls(held, nothing, nothing, np.zeros(rows), nothing, np.zeros(rows, bool))
@@ -139,7 +139,7 @@ def solve(chain: SlotChain, most_states: int = MOST_STATES) -> OffloadSolution |
 
     Args:
         chain: what to offload of.
-        most_states: so many states are kept for each stage, those with the least idle time; the
+        most_states: how many states are kept for each stage, those with the least idle time; the
             result is the optimum unless some had to go.
 
     Cost: O(stages x (stages + states)).

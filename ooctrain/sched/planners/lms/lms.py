@@ -148,7 +148,7 @@ class LevelGraph:
         """
         wanted = self.level[reader] - ahead
         if ahead and wanted > 0:
-            # There is one: whoever is at a level reads a result of the level below.
+            # There is one: a call at a level reads a result of the level below.
             return (self._ancestors[reader] & self._at_level[wanted]).bit_length() - 1
         return reader - 1
 
