@@ -1,11 +1,12 @@
 """combined: offloading and recomputation together, by search. The planner to beat.
 
-A choice says of each value whether it is kept, dropped once or dropped repeatedly, and of each
-source whether it is held for those that are computed again. Given a choice, Belady's rule offloads
+A choice says of each value, after each of its uses, whether it is kept, dropped until its next use
+or dropped repeatedly, and of each source whether it is held for those that are computed again.
+Given a choice, Belady's rule offloads
 the remaining excess and the as-soon-as-possible engine times it. Compiled, this takes a tenth of a
 millisecond, so annealing can try thousands of choices from several starts. The readable `lower`
-writes the plan itself. It is never worse than `prefix`, `belady` or `window-cyclic`, whose plans
-take part. Source: ours; what it reaches is in docs/planners.md. Read next:
+writes the plan itself. It is never worse than `keep-all`, `prefix`, `belady` or `window-cyclic`,
+whose plans take part; one that ends as soon as the inputs allow is taken without a search. Source: ours; what it reaches is in docs/planners.md. Read next:
 `sched/search/anneal.py`.
 """
 

@@ -35,8 +35,6 @@ from ooctrain.step.trace import Trace
 #: The first temperature, as a share of the makespan: of a search from a start, and of the last one,
 #: from the best that those found.
 HEAT, LESS_HEAT = 0.004, 0.0015
-#: What bytes that lack cost where host memory is short, as of `Cooling`.
-PRICE = 2.0
 #: Between two looks at the clock: evaluations times calls. Some 50 ms.
 BLOCK = 150_000
 #: More evaluations than this for each value that can be changed find nothing new; where host memory
@@ -150,10 +148,7 @@ class Search:
                 self.cut_short = True
                 break
             stop = min(first + self._block, evaluations)
-            cooling = Cooling(
-                first, stop, evaluations, LESS_HEAT if further else HEAT,
-                PRICE if self.short_of_host else 0.0,
-            )  # fmt: skip
+            cooling = Cooling(first, stop, evaluations, LESS_HEAT if further else HEAT)
             walk = anneal(self._tables, walk, self._field, self._limits, cooling)
             self.evaluations += stop - first
         return start if walk.best_cost >= IMPOSSIBLE else self._choice(walk.best)
