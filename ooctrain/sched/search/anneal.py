@@ -65,7 +65,7 @@ class Field(NamedTuple):
         first, end: of values in order of production the slots that change together: the one after
             the last use in the forward pass, and those after it; in the last slot alone a value is
             held or not.
-        slots: those in which a value may be dropped or held.
+        slots: those that change alone, too; empty: none does.
         may_drop: for each slot, whether a value may be dropped in it.
         large_first, large_end: of values that can stay, their slots.
     """
@@ -109,10 +109,11 @@ def draw(state, below):
 def move(state, choice, field):
     """Changes one value, two, or a run of neighbours, in place; returns the state."""
     state, kind = draw(state, 12)
+    alone = field.slots.size > 0
     if kind < 4 and field.large_first.size:
         state, place = draw(state, field.large_first.size)
         first, end = field.large_first[place], field.large_end[place]
-        if kind == 0:
+        if kind == 0 and alone:
             state, more = draw(state, end - first)
             first, end = first + more, first + more + 1
         stays = choice[STAYS, first] ^ 1
@@ -120,7 +121,7 @@ def move(state, choice, field):
         return state
     if kind < 6:
         return _move_neighbours(state, choice, field)
-    if kind < 8 and field.slots.size:
+    if kind < 8 and alone:
         state, place = draw(state, field.slots.size)
         state, turned = draw(state, 2)
         slot = field.slots[place]
@@ -129,7 +130,7 @@ def move(state, choice, field):
         else:
             choice[FATE, slot] ^= HELD
         return state
-    for _ in range(2 if kind < 10 else 1):
+    for _ in range(2 if kind < (10 if alone else 8) else 1):
         state, place = draw(state, field.first.size)
         state, turned = draw(state, 2)
         now = choice[FATE, field.first[place]]
