@@ -226,7 +226,9 @@ def _begun(question: Question, others: Iterable[Plan] = ()) -> tuple[Search, lis
         first += [search.dropping(prefix, repeatedly=True) for prefix in prefixes]
     for plan in others:
         runs = [i for i in plan.schedule.instructions if isinstance(i, Run)]
-        first.append(Choice(*(tuple(sorted(part)) for part in read_off(trace, runs))))
+        found = read_off(trace, runs)
+        dropped, unread = tuple(sorted(found.dropped)), tuple(sorted(found.unread))
+        first.append(Choice(dropped, unread, tuple(sorted(found.held))))
     return search, search.best_first(first)
 
 
