@@ -43,12 +43,12 @@ def plan_of(planner, trace, budget, machine, host=None):
 
 
 def is_never_worse_than_its_starts(seed):
-    """Within any budget, with host memory or without."""
+    """Within any budget, with host memory or without, after a short search or none."""
     rng, trace, machine = random_step(seed)
     least, most = trace_minimum_bytes(trace, BYTES), trace_peak_bytes(trace, BYTES)
     budget = rng.randint(least, max(least, most))
     host = rng.choice([None, input_bytes(trace), input_bytes(trace) + rng.randint(0, most)])
-    ours = plan_of(Combined(evaluations=40), trace, budget, machine, host)
+    ours = plan_of(Combined(evaluations=rng.choice([0, 40])), trace, budget, machine, host)
     compared = 0
     for planner in (*starts(), get_planner("dtr")):
         theirs = plan_of(planner, trace, budget, machine, host)
@@ -61,8 +61,8 @@ def is_never_worse_than_its_starts(seed):
 
 @pytest.mark.parametrize("first", quick([0, 100, 200], 0))
 def test_is_never_worse_than_its_starts(first):
-    count = 100 if first else 12
-    assert sum(map(is_never_worse_than_its_starts, range(first, first + count))) > count
+    seeds = range(first, first + 100) if first else (*range(8), 230, 358)  # there a start is faster
+    assert sum(map(is_never_worse_than_its_starts, seeds)) > len(seeds)
 
 
 def is_not_beaten_where_everything_fits(seed):

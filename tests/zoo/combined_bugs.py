@@ -17,7 +17,7 @@ from unit import test_host_budget
 from zoo.planting import plant, plant_everywhere
 
 from ooctrain.sched.bounds import closed
-from ooctrain.sched.planners.combined import _Starts
+from ooctrain.sched.planners.combined import Combined, _Starts
 from ooctrain.sched.planning import rematerialise
 from ooctrain.sched.planning.host_room import RoomForGaps
 
@@ -62,10 +62,10 @@ BUGS: dict[str, tuple[Plant, Law, Sequence[int]]] = {
         _slip(RoomForGaps, "take", "gap.before if whole else until", "until"),
         HOST, range(60),
     ),
-    "combined: the slowest of the starts": (
-        _slip(_Starts, "best_plan", "plan.makespan_us < best.makespan_us",
-              "plan.makespan_us > best.makespan_us"),
-        STARTS, range(12),
+    "combined: what the search found, though a start is faster": (
+        _slip(Combined, "plan", "best = min(plans, key=lambda plan: plan.makespan_us)",
+              "best = plans[-1]"),
+        STARTS, (230, 358),
     ),
     "combined: keep-all, where all fits": (
         _slip(_Starts, "is_least", "<=", ">="),

@@ -1,12 +1,13 @@
 """combined: offloading and recomputation together, by search. The planner to beat.
 
 A choice says of each value whether it is kept, dropped once or dropped repeatedly, and of each
-source whether it is held for those that are computed again. Given a choice, Belady's rule offloads
-the remaining excess and the as-soon-as-possible engine times it. Compiled, this takes a tenth of a
-millisecond, so annealing can try thousands of choices from several starts. The readable `lower`
-writes the plan itself. It is never worse than `prefix`, `belady` or `window-cyclic`, whose plans
-take part. Source: ours; what it reaches is in docs/planners.md. Read next:
-`sched/search/anneal.py`.
+source whether it is held for those that are computed again; where the host is short, it says so
+after each use of a value. Given a choice, Belady's rule offloads the remaining excess and the
+as-soon-as-possible engine times it. Compiled, this takes a tenth of a millisecond, so annealing can
+try thousands of choices from several starts. The readable `lower` writes the plan itself. It is
+never worse than `keep-all`, `prefix`, `belady` or `window-cyclic`, whose plans take part; one that
+ends as soon as the inputs allow is taken without a search. Source: ours; what it reaches is in
+docs/planners.md. Read next: `sched/search/anneal.py`.
 """
 
 from __future__ import annotations
@@ -215,17 +216,19 @@ def _begun(question: Question, others: Iterable[Plan] = ()) -> tuple[Search, lis
         others: plans that run calls again, whose choices are tried, too.
     """
     # Late: it loads Numba, which planning otherwise does without.
-    from ooctrain.sched.search.choice import Choice, Search, dropping
+    from ooctrain.sched.search.choice import Choice, Search
 
     trace, machine = question.trace, question.machine
     search = Search(question)
     prefixes = Prefix(steps=8).choices(trace, machine)
-    first = [dropping(trace, prefix) for prefix in prefixes]
+    first = [search.dropping(prefix) for prefix in prefixes]
     if search.short_of_host:
-        first += [dropping(trace, prefix, repeatedly=True) for prefix in prefixes]
+        first += [search.dropping(prefix, repeatedly=True) for prefix in prefixes]
     for plan in others:
         runs = [i for i in plan.schedule.instructions if isinstance(i, Run)]
-        first.append(Choice(*(tuple(sorted(part)) for part in read_off(trace, runs))))
+        found = read_off(trace, runs)
+        dropped, unread = tuple(sorted(found.dropped)), tuple(sorted(found.unread))
+        first.append(Choice(dropped, unread, tuple(sorted(found.held))))
     return search, search.best_first(first)
 
 

@@ -3,11 +3,9 @@
 From `Tables` and a first choice the search returns the best choice met. A move flips a value, a
 pair, or a run of neighbours between keep, drop and drop again, or does so after one use of a value
 only, or says of a value that it stays while others can leave. Where memory is still short Belady's
-rule offloads, so every choice has a makespan, and the makespan alone decides. Where the host is
-short, too, many choices do not fit; the search may pass through them at a price for the bytes that
-lack, as the way from one good choice to another often leads there. The random numbers are our own
-(splitmix64): the same seed gives the same plan everywhere. Sources: ours; Kirkpatrick, Gelatt and
-Vecchi (1983) for annealing; Glover (1977) for paths through what is infeasible.
+rule offloads, so every choice has a makespan, and the makespan alone decides. The random numbers
+are our own (splitmix64): the same seed gives the same plan everywhere. Source: ours; Kirkpatrick,
+Gelatt and Vecchi (1983) for annealing.
 Read next: `sched/planners/combined.py`.
 """
 
@@ -35,7 +33,7 @@ class Annealing(NamedTuple):
 
     Args:
         choice: int8, rows `FATE`, `STAYS`.
-        cost: what the choice counts as, in ns.
+        cost: of the choice, in ns.
         best, best_cost: the best met so far.
         random: state of the random numbers.
     """
@@ -52,15 +50,12 @@ class Cooling(NamedTuple):
 
     Args:
         heat: the first temperature, as a share of the makespan; it falls to 0 at `total`.
-        price: by how many times its time a choice that lacks as much as the budget counts as
-            slower; 0: it is out of the question.
     """
 
     first: int
     stop: int
     total: int
     heat: float
-    price: float
 
 
 class Field(NamedTuple):
@@ -70,7 +65,7 @@ class Field(NamedTuple):
         first, end: of values in order of production the slots that change together: the one after
             the last use in the forward pass, and those after it; in the last slot alone a value is
             held or not.
-        slots: those in which a value may be dropped or held.
+        slots: those that change alone, too; empty: none does.
         may_drop: for each slot, whether a value may be dropped in it.
         large_first, large_end: of values that can stay, their slots.
     """
@@ -86,30 +81,17 @@ class Field(NamedTuple):
 @compiled
 def evaluate(t, choice, limits):
     """Makespan of a choice in ns, or a cost beyond `IMPOSSIBLE`."""
-    return weigh(t, choice, limits, 0.0)[0]
-
-
-@compiled
-def weigh(t, choice, limits, price):
-    """(makespan of a choice in ns, or a cost beyond `IMPOSSIBLE`; what it counts as)."""
     step = expand(t, choice[FATE])
     if not step.ok:
-        return 4 * IMPOSSIBLE, 4 * IMPOSSIBLE
+        return 4 * IMPOSSIBLE
     budget_bytes, host_bytes = limits.budget_bytes, limits.host_bytes
     room = np.full(step.runs.size + 1 if host_bytes >= 0 else 0, host_bytes, np.int64)
     short = Shortage(budget_bytes, limits.chunk_bytes, limits.grain_bytes, room, t.origin == INPUT)
     evicted, lack = evict_within(step, t.granted, choice[STAYS], short)
     if lack > 0:
-        cost = IMPOSSIBLE * (1 + lack / (lack + budget_bytes + 1))
-        if price == 0:
-            return cost, cost
-        run_ns = 0
-        for place in range(step.runs.size):
-            run_ns += t.duration_ns[step.runs[place]]
-        return cost, run_ns * (1 + price * lack / budget_bytes)
+        return IMPOSSIBLE * (1 + lack / (lack + budget_bytes + 1))
     makespan = play(t, step, evicted, limits)
-    cost = float(makespan) if makespan >= 0 else 2 * IMPOSSIBLE
-    return cost, cost
+    return float(makespan) if makespan >= 0 else 2 * IMPOSSIBLE
 
 
 @compiled
@@ -127,10 +109,11 @@ def draw(state, below):
 def move(state, choice, field):
     """Changes one value, two, or a run of neighbours, in place; returns the state."""
     state, kind = draw(state, 12)
+    alone = field.slots.size > 0
     if kind < 4 and field.large_first.size:
         state, place = draw(state, field.large_first.size)
         first, end = field.large_first[place], field.large_end[place]
-        if kind == 0:
+        if kind == 0 and alone:
             state, more = draw(state, end - first)
             first, end = first + more, first + more + 1
         stays = choice[STAYS, first] ^ 1
@@ -138,7 +121,7 @@ def move(state, choice, field):
         return state
     if kind < 6:
         return _move_neighbours(state, choice, field)
-    if kind < 8 and field.slots.size:
+    if kind < 8 and alone:
         state, place = draw(state, field.slots.size)
         state, turned = draw(state, 2)
         slot = field.slots[place]
@@ -147,7 +130,7 @@ def move(state, choice, field):
         else:
             choice[FATE, slot] ^= HELD
         return state
-    for _ in range(2 if kind < 10 else 1):
+    for _ in range(2 if kind < (10 if alone else 8) else 1):
         state, place = draw(state, field.first.size)
         state, turned = draw(state, 2)
         now = choice[FATE, field.first[place]]
@@ -199,14 +182,14 @@ def anneal(t, walk, field, limits, cooling):
     for turn in range(cooling.first, cooling.stop):
         other = choice.copy()
         state = move(state, other, field)
-        true_cost, found = weigh(t, other, limits, cooling.price)
+        found = evaluate(t, other, limits)
         temperature = cooling.heat * (1 - turn / cooling.total)
         state, die = draw(state, 1 << 30)
         worse = (found - cost) / max(cost, 1.0)
         if worse <= 0 or die < (1 << 30) * np.exp(-worse / max(temperature, 1e-12)):
             choice, cost = other, found
-            if true_cost < best_cost:
-                best, best_cost = choice, true_cost
+            if cost < best_cost:
+                best, best_cost = choice, cost
     return Annealing(choice, cost, best, best_cost, np.int64(state))  # type: ignore[arg-type]
 
 

@@ -35,8 +35,6 @@ from ooctrain.step.trace import Trace
 #: The first temperature, as a share of the makespan: of a search from a start, and of the last one,
 #: from the best that those found.
 HEAT, LESS_HEAT = 0.004, 0.0015
-#: What bytes that lack cost where host memory is short, as of `Cooling`.
-PRICE = 2.0
 #: Between two looks at the clock: evaluations times calls. Some 50 ms.
 BLOCK = 150_000
 #: More evaluations than this for each value that can be changed find nothing new; where host memory
@@ -54,17 +52,6 @@ class Choice:
     unread: tuple[Use, ...] = ()
     held: tuple[int, ...] = ()
     stays: tuple[Use, ...] = ()
-
-
-def dropping(trace: Trace, values: Iterable[int], *, repeatedly: bool = False) -> Choice:
-    """The choice that drops values after their last use in the forward pass, or after each from
-    then on.
-    """
-    last = {var: last_forward_use(trace, var) for var in values}
-    uses = [(v, use) for v, use in droppable_uses(trace) if v in last and use >= last[v]]
-    if repeatedly:
-        return Choice(tuple(uses), unread=tuple(uses))
-    return Choice(tuple((v, use) for v, use in uses if use == last[v]))
 
 
 class Search:
@@ -89,7 +76,7 @@ class Search:
         host_bytes = _host_bytes(question)
         self.short_of_host = host_bytes >= 0
         self._limits = SearchLimits(budget_bytes, chunk, link, host_bytes, granule.size_bytes)
-        self._uses = trace.uses
+        self._trace = trace
         self._field = self._written(trace, _large(trace, piece) if host_bytes else [])
         self._block = max(1, BLOCK // max(1, len(trace.calls)))
         self.evaluations, self.cut_short = 0, False
@@ -104,18 +91,35 @@ class Search:
         for var in _computed_forward(trace):
             slot, last = self._slot((var, last_forward_use(trace, var))), at[var + 1] - 1
             may_change[slot] |= slot == last  # it may be held
+            if not self.short_of_host and slot != last:
+                may_drop[slot] = may_change[slot] = True
             if may_change[slot]:
                 first.append(slot)
                 end.append(last + 1)
         large_at = np.array(large, np.int64)
         return Field(
-            np.array(first, np.int64), np.array(end, np.int64), np.flatnonzero(may_change),
+            np.array(first, np.int64), np.array(end, np.int64),
+            np.flatnonzero(may_change & self.short_of_host),
             may_drop, at[large_at], at[large_at + 1],
         )  # fmt: skip
 
     def _slot(self, use: Use) -> int:
         var, call = use
-        return int(self._tables.slot_at[var]) + self._uses[var].index(call)
+        return int(self._tables.slot_at[var]) + self._trace.uses[var].index(call)
+
+    def dropping(self, values: Iterable[int], *, repeatedly: bool = False) -> Choice:
+        """The choice that drops values after their last use in the forward pass, or after each
+        from then on.
+        """
+        dropped, unread = list[Use](), list[Use]()
+        for var in sorted(values):
+            first = last_forward_use(self._trace, var)
+            for use in self._trace.uses[var]:
+                if use >= first and self._field.may_drop[self._slot((var, use))]:
+                    unread.append((var, use))
+                    if repeatedly or use == first:
+                        dropped.append((var, use))
+        return Choice(tuple(dropped), tuple(unread) if repeatedly else ())
 
     def best_first(self, choices: Iterable[Choice]) -> list[Choice]:
         """The most promising of some choices."""
@@ -150,10 +154,7 @@ class Search:
                 self.cut_short = True
                 break
             stop = min(first + self._block, evaluations)
-            cooling = Cooling(
-                first, stop, evaluations, LESS_HEAT if further else HEAT,
-                PRICE if self.short_of_host else 0.0,
-            )  # fmt: skip
+            cooling = Cooling(first, stop, evaluations, LESS_HEAT if further else HEAT)
             walk = anneal(self._tables, walk, self._field, self._limits, cooling)
             self.evaluations += stop - first
         return start if walk.best_cost >= IMPOSSIBLE else self._choice(walk.best)
@@ -168,7 +169,7 @@ class Search:
 
     def _choice(self, found: np.ndarray) -> Choice:
         dropped, unread, held, stays = [], [], [], []
-        for var, uses in enumerate(self._uses):
+        for var, uses in enumerate(self._trace.uses):
             for slot, use in enumerate(uses, int(self._tables.slot_at[var])):
                 if found[STAYS, slot]:
                     stays.append((var, use))
