@@ -6,8 +6,8 @@ another of its part of time and opens a frame for what is left. Where a part fal
 the first is searched at once and the others wait in a list; a piece without a packing sends the
 search straight back to the frame that made the pieces. Nothing calls itself, so that Numba can keep
 what it compiled on disk. What is cut off, and why, stands with each function; the ideas are told in
-`exact_places.py`, which asks. Source: M. Moffitt, "MiniMalloc", ASPLOS 2023, from the paper; blocks
-that were passed over, the bound by falling due, and twins are ours. Read next: `sections.py`.
+`exact_places.py`, which asks. Source: M. Moffitt, "MiniMalloc", ASPLOS 2023; what is ours is said
+there, too. Read next: `sections.py`.
 """
 
 from __future__ import annotations
