@@ -34,7 +34,8 @@ from itertools import count
 
 import numpy as np
 
-from ooctrain.alloc.exact_search import CUT_SHORT, FOUND, NONE, new_board, search
+from ooctrain.alloc.exact_search import CUT_SHORT, FOUND, NONE, search
+from ooctrain.alloc.packing_board import new_board
 from ooctrain.alloc.sections import Sections, Spans, sections_of
 
 #: Blocks that the shortest attempt may try, for each block there is.

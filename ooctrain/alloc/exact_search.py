@@ -7,23 +7,18 @@ the first is searched at once and the others wait in a list; a piece without a p
 search straight back to the frame that made the pieces. Nothing calls itself, so that Numba can keep
 what it compiled on disk. What is cut off, and why, stands with each function; the ideas are told in
 `exact_places.py`, which asks. Source: M. Moffitt, "MiniMalloc", ASPLOS 2023; what is ours is said
-there, too. Read next: `sections.py`.
+there, too. Read next: `packing_board.py`.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
-from ooctrain.alloc.sections import Sections
 from ooctrain.sched.search.jit import compiled
 
 #: What a search ends with.
 NONE, FOUND, CUT_SHORT = 0, 1, 2
 _NEVER = np.int64(1) << 61
-#: Dues that a trail has room for, for each block.
-_SPARE = 64
 
 # Fields of a frame. Its blocks are items [LOW_ITEM, HIGH_ITEM), its part of time is sections
 # [BEGIN, END). It places nothing before (SINCE, SINCE_RANK), and has tried up to (TRIED,
@@ -33,61 +28,6 @@ LOW_ITEM, HIGH_ITEM, BEGIN, END, SINCE, SINCE_RANK, TRIED, TRIED_RANK, TRAIL = r
 WAITING, PIECES, CAUSE, KEY, FIELDS = range(9, 14)
 #: Two primes below 2**31: what is left of a search is told by a sum modulo both.
 _PRIMES = (2147483647, 2147483629)
-
-
-class Board(NamedTuple):
-    """What changes. The arrays after `values` are parts of it, in this order.
-
-    Args:
-        values: all that is put back when the search goes back.
-        due: the least offset that each block left can still have; never below its low.
-        offset: of each block; -1: not placed.
-        low: the least offset that what is placed allows each block.
-        beside: how many blocks left live beside each.
-        total: of each section: bytes of its blocks left.
-        crossing: for each section how many blocks left go on into the next.
-        trail, reached: (place in `values`, value before) of each change; [how many there are, how
-            many there may be before what is not needed is no longer written].
-        items: the blocks; those of a frame stand together.
-        stale: the sections whose bound has to be looked at.
-        falling: (due, size) of the blocks of one section, as scratch.
-    """
-
-    values: np.ndarray
-    offset: np.ndarray
-    low: np.ndarray
-    beside: np.ndarray
-    total: np.ndarray
-    crossing: np.ndarray
-    due: np.ndarray
-    trail: np.ndarray
-    reached: np.ndarray
-    items: np.ndarray
-    stale: np.ndarray
-    falling: np.ndarray
-
-
-def new_board(sections: Sections) -> Board:
-    """All blocks left."""
-    blocks, count = len(sections.size), len(sections.held_start) - 1
-    values = np.zeros(4 * blocks + 2 * count, np.int64)
-    offset, low, beside, total, crossing, due = np.split(
-        values, np.cumsum([blocks, blocks, blocks, count, count])
-    )
-    offset[:] = -1
-    beside[:] = np.diff(sections.near_start)
-    for block in range(blocks):
-        own = sections.own[sections.own_start[block] : sections.own_start[block + 1]]
-        total[own] += sections.size[block]
-        crossing[sections.first[block] : sections.last[block]] += 1
-    spread = int((sections.last - sections.first).sum())
-    changes = 3 * len(sections.near) + len(sections.own) + spread + 2 * blocks
-    enough = changes + _SPARE * blocks
-    return Board(
-        values, offset, low, beside, total, crossing, due,
-        np.empty((changes + enough, 2), np.int64), np.array([0, enough]), np.arange(blocks),
-        np.ones(count, np.bool_), np.empty((blocks, 2), np.int64),
-    )  # fmt: skip
 
 
 @compiled
@@ -134,7 +74,8 @@ def search(sections, board, rank, failed, limits):
             _open(frames[now + 1], first, frame[HIGH_ITEM], frame[BEGIN], frame[END])
             cause = now
         else:
-            made, waiting = _pieces(sections, board, frame, first, (cuts, borders), pieces, now)
+            room = cuts, borders, pieces
+            made, waiting = _pieces(sections, board, frame, (first, now), room)
             if waiting < 0:
                 return FOUND, tried
             piece = pieces[waiting]
@@ -411,29 +352,34 @@ def _borders(sections, board, block, frame, cuts):
 
 
 @compiled
-def _pieces(sections, board, frame, first, borders, pieces, now):
-    """Puts pieces with blocks before those that wait, the smallest first; (how many, the first)."""
-    cuts, count = borders
+def _pieces(sections, board, frame, place, room):
+    """Puts pieces with blocks before those that wait, the smallest first; (how many, the first).
+
+    Args:
+        place: of the first block left among the items, and of the frame on the stack.
+        room: where the part is cut, into how many, and the list of pieces.
+    """
+    (first, now), (cuts, count, pieces) = place, room
     start = made = frame[PIECES]
     begin = frame[BEGIN]
     for at in range(count):
         behind = first
-        for place in range(first, frame[HIGH_ITEM]):
-            block = board.items[place]
+        for item in range(first, frame[HIGH_ITEM]):
+            block = board.items[item]
             if sections.last[block] < cuts[at]:
-                board.items[place], board.items[behind] = board.items[behind], block
+                board.items[item], board.items[behind] = board.items[behind], block
                 behind += 1
         if behind > first:
-            place = made
-            while place > start and pieces[place - 1, 1] - pieces[place - 1, 0] < behind - first:
-                pieces[place] = pieces[place - 1]
-                place -= 1
-            piece = pieces[place]
+            row = made
+            while row > start and pieces[row - 1, 1] - pieces[row - 1, 0] < behind - first:
+                pieces[row] = pieces[row - 1]
+                row -= 1
+            piece = pieces[row]
             piece[0], piece[1], piece[2], piece[3], piece[4] = first, behind, begin, cuts[at], now
             made += 1
         first, begin = behind, cuts[at]
     waiting = frame[WAITING]
-    for place in range(start, made):
-        pieces[place, 5] = waiting
-        waiting = place
+    for row in range(start, made):
+        pieces[row, 5] = waiting
+        waiting = row
     return made, waiting

@@ -42,7 +42,7 @@ BUGS = {
         "_falls_in_place", "first + board.total[section] > capacity",
         "last + board.total[section] > capacity",
     ),
-    "of two pieces only one is searched": ("_pieces", "waiting = place", "pass"),
+    "of two pieces only one is searched": ("_pieces", "waiting = row", "pass"),
     "a failed piece is taken for the end": (
         "search", "if now < 0:", "if now < 0 or frame[BEGIN] > 0:"
     ),
