@@ -7,35 +7,39 @@ blocks are placed in the order of their offsets, of equals in a fixed order, so 
 met once (canonical solutions). (2) A block is not placed where another would fit below it: no
 offset is tried from the least top that any block left could have (dominance). (3) Time is cut into
 sections within which the same blocks live; what is left of a section, each block at or above its
-low, must fall into place below the capacity. (4) A block that was passed over can only lie on
-another that is still to come, so its low is in truth that block's top; if none can come, the search
-turns back. (5) Where no block left crosses a border of two sections, both sides are searched apart,
-and one failure ends both. (6) Twins are placed in one order only.
+low, must fall into place below the capacity; if only one of them can be the lowest, its other
+sections know. (4) A block that was passed over can only lie on another that is still to come, so
+its low is in truth that block's top; if none can come, the search turns back. (5) Where no block
+left crosses a border of two sections, both sides are searched apart, and one failure ends both.
+(6) Twins are placed in one order only.
 
 The fixed order decides how soon a packing is found: with one order within a thousand blocks, with
-another not within a million. So many are tried in turn, each with a number of blocks that doubles:
-first by width in time, size, area and the fullest section, then mixtures drawn with a fixed seed.
-The search is bounded by the blocks that it tries, not by time, so the result is the same on every
-machine. Source: M. Moffitt, "MiniMalloc: a lightweight memory allocator for hardware-accelerated
-machine learning", ASPLOS 2023: (1), (2), (5), and (3) with the least low and the sum only.
-Departures: all lows in (3); (4) and (6); drawn orders; blocks may live in several spans; the
-capacity is minimised by bisection. Read next: `sections.py`, `exact_search.py`.
+another not within a million. So many are tried, most of them for a short while only: first by width
+in time, area and the fullest section, then mixtures of these drawn with a fixed seed. What one
+attempt has found impossible all later ones know: the same blocks left at the same lows are not
+searched again. The search is bounded by the blocks that it tries, not by time, so the result is the
+same on every machine.
+
+Source: M. Moffitt, "MiniMalloc: a lightweight memory allocator for hardware-accelerated machine
+learning", ASPLOS 2023: (1), (2), (5), and (3) with the least low and the sum only. Departures: the
+rest of (3), (4), (6), drawn orders and the memory of what failed; blocks may live in several spans;
+the capacity is minimised by bisection. Read next: `sections.py`, `exact_search.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 
 import numpy as np
 
-from ooctrain.alloc.exact_search import CUT_SHORT, FOUND, NONE, new_board, search
+from ooctrain.alloc.exact_search import CUT_SHORT, FOUND, NONE, search
+from ooctrain.alloc.packing_board import new_board
 from ooctrain.alloc.sections import Sections, Spans, sections_of
 
-#: Blocks that the first orders may try, for each block there is.
-_FIRST_TRIES = 4
-#: Orders of a round.
-_DRAWN = 8
+#: Blocks that the shortest attempt may try, for each block there is.
+_SHORTEST = 4
 #: Of what could not be packed so many keys are kept; 8 bytes each.
 MOST_KEYS = 1 << 21
 
@@ -106,14 +110,14 @@ def _extent(offsets: Sequence[int], sizes: Sequence[int]) -> int:
 def _placed(
     sections: Sections, capacity: int, nodes: int
 ) -> tuple[int, tuple[int, ...], int]:  # fmt: skip
-    """(how it ended, offsets, blocks tried) of the orders in turn, with limits that double."""
-    count = len(sections.size)
-    if not count:
+    """(how it ended, offsets, blocks tried) of one attempt after another."""
+    blocks = len(sections.size)
+    if not blocks:
         return FOUND, (), 0
     if int(sections.size.max()) > capacity:
         return NONE, (), 0
     used, failed = 0, np.full(min(nodes, MOST_KEYS), -1)
-    for limit, rank in _attempts(sections, _FIRST_TRIES * count):
+    for limit, rank in _attempts(sections, _SHORTEST * blocks):
         board = new_board(sections)
         status, tried = search(sections, board, rank, failed, (capacity, min(limit, nodes - used)))
         used += tried
@@ -124,23 +128,31 @@ def _placed(
     raise AssertionError("attempts have no end")
 
 
-def _attempts(sections: Sections, limit: int) -> Iterator[tuple[int, np.ndarray]]:
+def _attempts(sections: Sections, unit: int) -> Iterator[tuple[int, np.ndarray]]:
     """(how many blocks to try, rank of each block), without end."""
-    fixed, drawn = _orders(sections), np.random.default_rng(0)
-    while True:
-        for rank in fixed:
-            yield limit, rank
-        for _ in range(_DRAWN):
-            yield limit, _ranks([_mixture(sections, drawn)])
-        limit *= 2
+    orders, drawn = _orders(sections), np.random.default_rng(0)
+    for number in count(1):
+        rank = orders.pop() if orders else _ranks([_mixture(sections, drawn)])
+        yield unit * _luby(number), rank
+
+
+def _luby(number: int) -> int:
+    """Luby's sequence 1 1 2 1 1 2 4 1 1 2 ...: twice the length, half as often.
+
+    Whatever chance attempts of each length have, no other sequence is much better (Luby, Sinclair
+    and Zuckerman, 1993).
+    """
+    while (number + 1) & number:
+        number -= (1 << (number.bit_length() - 1)) - 1
+    return (number + 1) // 2
 
 
 def _orders(sections: Sections) -> list[np.ndarray]:
-    """The fixed orders, by several measures in turn, largest first."""
+    """The fixed orders, the best one last: by several measures in turn, largest first."""
     width, _, area, fullest = _measures(sections)
     return [
-        _ranks([fullest, width, area]), _ranks([fullest, area, width]),
-        _ranks([width, area, fullest]), _ranks([area]),
+        _ranks([area]), _ranks([width, area, fullest]), _ranks([fullest, area, width]),
+        _ranks([fullest, width, area]),
     ]  # fmt: skip
 
 

@@ -6,17 +6,14 @@ another of its part of time and opens a frame for what is left. Where a part fal
 the first is searched at once and the others wait in a list; a piece without a packing sends the
 search straight back to the frame that made the pieces. Nothing calls itself, so that Numba can keep
 what it compiled on disk. What is cut off, and why, stands with each function; the ideas are told in
-`exact_places.py`, which asks. Source: M. Moffitt, "MiniMalloc", ASPLOS 2023, from the paper; blocks
-that were passed over, the bound by falling due, and twins are ours. Read next: `sections.py`.
+`exact_places.py`, which asks. Source: M. Moffitt, "MiniMalloc", ASPLOS 2023; what is ours is said
+there, too. Read next: `packing_board.py`.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
-from ooctrain.alloc.sections import Sections
 from ooctrain.sched.search.jit import compiled
 
 #: What a search ends with.
@@ -31,59 +28,6 @@ LOW_ITEM, HIGH_ITEM, BEGIN, END, SINCE, SINCE_RANK, TRIED, TRIED_RANK, TRAIL = r
 WAITING, PIECES, CAUSE, KEY, FIELDS = range(9, 14)
 #: Two primes below 2**31: what is left of a search is told by a sum modulo both.
 _PRIMES = (2147483647, 2147483629)
-
-
-class Board(NamedTuple):
-    """What changes. The arrays after `values` are parts of it, in this order.
-
-    Args:
-        values: all that is put back when the search goes back.
-        offset: of each block; -1: not placed.
-        low: the least offset that what is placed allows each block.
-        beside: how many blocks left live beside each.
-        total: of each section: bytes of its blocks left.
-        crossing: for each section how many blocks left go on into the next.
-        trail, reached: (place in `values`, value before) of each change; [how many].
-        due: the least offset that each block left can still have.
-        items: the blocks; those of a frame stand together.
-        stale: the sections whose bound has to be looked at.
-        falling: (due, size) of the blocks of one section, as scratch.
-    """
-
-    values: np.ndarray
-    offset: np.ndarray
-    low: np.ndarray
-    beside: np.ndarray
-    total: np.ndarray
-    crossing: np.ndarray
-    trail: np.ndarray
-    reached: np.ndarray
-    due: np.ndarray
-    items: np.ndarray
-    stale: np.ndarray
-    falling: np.ndarray
-
-
-def new_board(sections: Sections) -> Board:
-    """All blocks left."""
-    blocks, count = len(sections.size), len(sections.held_start) - 1
-    values = np.zeros(3 * blocks + 2 * count, np.int64)
-    offset, low, beside, total, crossing = np.split(
-        values, [blocks, 2 * blocks, 3 * blocks, 3 * blocks + count]
-    )
-    offset[:] = -1
-    beside[:] = np.diff(sections.near_start)
-    for block in range(blocks):
-        own = sections.own[sections.own_start[block] : sections.own_start[block + 1]]
-        total[own] += sections.size[block]
-        crossing[sections.first[block] : sections.last[block]] += 1
-    spread = int((sections.last - sections.first).sum())
-    changes = 2 * len(sections.near) + len(sections.own) + spread + 2 * blocks
-    return Board(
-        values, offset, low, beside, total, crossing, np.empty((changes, 2), np.int64),
-        np.zeros(1, np.int64), np.zeros(blocks, np.int64), np.arange(blocks),
-        np.ones(count, np.bool_), np.empty((blocks, 2), np.int64),
-    )  # fmt: skip
 
 
 @compiled
@@ -130,7 +74,8 @@ def search(sections, board, rank, failed, limits):
             _open(frames[now + 1], first, frame[HIGH_ITEM], frame[BEGIN], frame[END])
             cause = now
         else:
-            made, waiting = _pieces(sections, board, frame, first, (cuts, borders), pieces, now)
+            room = cuts, borders, pieces
+            made, waiting = _pieces(sections, board, frame, (first, now), room)
             if waiting < 0:
                 return FOUND, tried
             piece = pieces[waiting]
@@ -235,6 +180,8 @@ def _place(sections, board, block, capacity):
         _set(board, 2 * blocks + other, board.beside[other] - 1)
         if board.low[other] < top:
             _set(board, blocks + other, top)
+            if board.due[other] < top:
+                _set(board, len(board.values) - blocks + other, top)
             _mark(sections, board, other)
     for at in range(sections.near_start[block], sections.near_start[block + 1]):
         other = sections.near[at]
@@ -265,54 +212,48 @@ def _mark(sections, board, block):
 
 @compiled
 def _may_fit(sections, board, rank, frame, capacity):
-    """Whether each block left can have an offset, and each section holds its blocks."""
+    """Whether each block left can have an offset, and each section holds its blocks.
+
+    What one section says of a block is looked at in its other sections, until nothing new is said.
+    """
     possible = _find_due(sections, board, rank, frame)
-    for section in range(frame[BEGIN], frame[END]):
-        if board.stale[section]:
-            board.stale[section] = False
-            if possible and board.total[section]:
-                possible = _falls_in_place(sections, board, section, capacity)
+    again = True
+    while again:
+        again = False
+        for section in range(frame[BEGIN], frame[END]):
+            if board.stale[section]:
+                board.stale[section] = False
+                if possible and board.total[section]:
+                    possible = _falls_in_place(sections, board, section, capacity)
+                    again = True
     return possible
 
 
 @compiled
 def _find_due(sections, board, rank, frame):
-    """The least offset that each block left can still have; whether all have one.
+    """Raises the dues of blocks that were passed over; whether all can still be placed.
 
     A block at or above what was placed last may come next, at its low. One that was passed over
     has to be raised by another block left, which must lie below its top.
     """
-    passed = 0
     for at in range(frame[LOW_ITEM], frame[HIGH_ITEM]):
         block = board.items[at]
-        if board.offset[block] < 0:
-            board.due[block] = board.low[block]
-            if _is_passed(board, rank, frame, block):
-                board.due[block] = _NEVER
-                passed += 1
-    changed = passed > 0
-    while changed:
-        changed = False
-        for at in range(frame[LOW_ITEM], frame[HIGH_ITEM]):
-            block = board.items[at]
-            if board.offset[block] < 0 and _is_passed(board, rank, frame, block):
-                due = _raised(sections, board, block)
-                if due < board.due[block]:
-                    board.due[block] = due
-                    changed = True
-    if passed:
-        for at in range(frame[LOW_ITEM], frame[HIGH_ITEM]):
-            block = board.items[at]
-            if board.offset[block] < 0 and _is_passed(board, rank, frame, block):
-                if board.due[block] == _NEVER:
-                    return False
-                _mark(sections, board, block)
+        if board.offset[block] >= 0:
+            continue
+        if _is_before(board, rank, block, frame[TRIED], frame[TRIED_RANK]):
+            due = _raised(sections, board, block)
+            if due == _NEVER:
+                return False
+            _not_before(sections, board, block, due)
     return True
 
 
 @compiled
-def _is_passed(board, rank, frame, block):
-    return _is_before(board, rank, block, frame[TRIED], frame[TRIED_RANK])
+def _not_before(sections, board, block, due):
+    """A block lies at `due` or above. While the trail is full that is forgotten."""
+    if due > board.due[block] and board.reached[0] < board.reached[1]:
+        _set(board, len(board.values) - len(sections.size) + block, due)
+        _mark(sections, board, block)
 
 
 @compiled
@@ -337,29 +278,53 @@ def _falls_in_place(sections, board, section, capacity):
     """Whether the blocks left of a section fit, each at or above its due.
 
     One upon the other in the order of their dues they reach least high: what one machine needs for
-    jobs with release dates.
+    jobs with release dates. If only one of them can be the lowest, all others know so.
     """
-    first, last, count = _NEVER, np.int64(0), 0
+    first, second, last, count, lowest = _NEVER, _NEVER, np.int64(0), 0, -1
     for at in range(sections.held_start[section], sections.held_start[section + 1]):
         block = sections.held[at]
         if board.offset[block] < 0:
             due = board.due[block]
             board.falling[count, 0], board.falling[count, 1] = due, sections.size[block]
-            first, last, count = min(first, due), max(last, due), count + 1
-    if last + board.total[section] <= capacity:
+            count += 1
+            last = max(last, due)
+            if due < first:
+                first, second, lowest = due, first, block
+            elif due < second:
+                second = due
+    total = board.total[section]
+    if last + total <= capacity:
         return True
-    if first + board.total[section] > capacity:
+    if first + total > capacity or _height(board.falling, count) > capacity:
         return False
+    if second + total > capacity:
+        _is_lowest(sections, board, lowest, capacity - total)
+    return True
+
+
+@compiled
+def _height(falling, count):
+    """How high blocks reach that fall in the order of their dues."""
     for at in range(1, count):
-        due, size, place = board.falling[at, 0], board.falling[at, 1], at
-        while place and board.falling[place - 1, 0] > due:
-            board.falling[place] = board.falling[place - 1]
+        due, size, place = falling[at, 0], falling[at, 1], at
+        while place and falling[place - 1, 0] > due:
+            falling[place, 0], falling[place, 1] = falling[place - 1, 0], falling[place - 1, 1]
             place -= 1
-        board.falling[place, 0], board.falling[place, 1] = due, size
+        falling[place, 0], falling[place, 1] = due, size
     top = np.int64(0)
     for at in range(count):
-        top = max(top, board.falling[at, 0]) + board.falling[at, 1]
-    return top <= capacity
+        top = max(top, falling[at, 0]) + falling[at, 1]
+    return top
+
+
+@compiled
+def _is_lowest(sections, board, block, latest):
+    """A block lies at `latest` or below: what does not fit under it lies above it."""
+    top = board.due[block] + sections.size[block]
+    for at in range(sections.near_start[block], sections.near_start[block + 1]):
+        other = sections.near[at]
+        if board.offset[other] < 0 and board.due[other] + sections.size[other] > latest:
+            _not_before(sections, board, other, top)
 
 
 @compiled
@@ -387,29 +352,34 @@ def _borders(sections, board, block, frame, cuts):
 
 
 @compiled
-def _pieces(sections, board, frame, first, borders, pieces, now):
-    """Puts pieces with blocks before those that wait, the smallest first; (how many, the first)."""
-    cuts, count = borders
+def _pieces(sections, board, frame, place, room):
+    """Puts pieces with blocks before those that wait, the smallest first; (how many, the first).
+
+    Args:
+        place: of the first block left among the items, and of the frame on the stack.
+        room: where the part is cut, into how many, and the list of pieces.
+    """
+    (first, now), (cuts, count, pieces) = place, room
     start = made = frame[PIECES]
     begin = frame[BEGIN]
     for at in range(count):
         behind = first
-        for place in range(first, frame[HIGH_ITEM]):
-            block = board.items[place]
+        for item in range(first, frame[HIGH_ITEM]):
+            block = board.items[item]
             if sections.last[block] < cuts[at]:
-                board.items[place], board.items[behind] = board.items[behind], block
+                board.items[item], board.items[behind] = board.items[behind], block
                 behind += 1
         if behind > first:
-            place = made
-            while place > start and pieces[place - 1, 1] - pieces[place - 1, 0] < behind - first:
-                pieces[place] = pieces[place - 1]
-                place -= 1
-            piece = pieces[place]
+            row = made
+            while row > start and pieces[row - 1, 1] - pieces[row - 1, 0] < behind - first:
+                pieces[row] = pieces[row - 1]
+                row -= 1
+            piece = pieces[row]
             piece[0], piece[1], piece[2], piece[3], piece[4] = first, behind, begin, cuts[at], now
             made += 1
         first, begin = behind, cuts[at]
     waiting = frame[WAITING]
-    for place in range(start, made):
-        pieces[place, 5] = waiting
-        waiting = place
+    for row in range(start, made):
+        pieces[row, 5] = waiting
+        waiting = row
     return made, waiting

@@ -132,7 +132,8 @@ class Stalloc:
 
     def check(self) -> None:
         """Foreseen blocks are apart and within the plan; the others and the holes fill the rest."""
-        extent, planned = self._packing.extent_bytes, []
+        extent = self._packing.extent_bytes
+        planned: list[tuple[int, int]] = []
         pieces = [(offset, size, False) for size, offset in self._holes.by_size]
         for block in self._books.live.values():
             offset = block.address - self._base
@@ -173,7 +174,7 @@ class Stalloc:
 
     def _planned(self, nbytes: int, size: int, tag: str) -> int | None:
         """The first offset foreseen for it, from this turn on, where nobody is; None: none is."""
-        turns = self._places.get((tag, nbytes), ())
+        turns = self._places.get((tag, nbytes), [])
         first = bisect_left(turns, self._turn)
         for turn in (*turns[first:], *turns[:first]):
             offset = self._offsets[turn]

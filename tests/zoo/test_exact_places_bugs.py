@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
 import pytest
 from unit import test_exact_places as LAWS
@@ -42,7 +43,7 @@ BUGS = {
         "_falls_in_place", "first + board.total[section] > capacity",
         "last + board.total[section] > capacity",
     ),
-    "of two pieces only one is searched": ("_pieces", "waiting = place", "pass"),
+    "of two pieces only one is searched": ("_pieces", "waiting = row", "pass"),
     "a failed piece is taken for the end": (
         "search", "if now < 0:", "if now < 0 or frame[BEGIN] > 0:"
     ),
@@ -59,7 +60,7 @@ TOWERS = [
 ]  # fmt: skip
 
 
-def held(blocks) -> None:
+def held(blocks):
     """The laws, on a few blocks."""
     sizes, spans = [size for size, _ in blocks], [(own,) for _, own in blocks]
     least = LAWS.least_extent(sizes, spans)
@@ -82,7 +83,7 @@ CASES = [
 ]  # fmt: skip
 
 
-def all_held() -> None:
+def all_held():
     for blocks in CASES:
         held(blocks)
 
@@ -99,7 +100,7 @@ def test_bug(bug, monkeypatch):
     function, piece, wrong = BUGS[bug]
     source = inspect.getsource(getattr(exact_search, function)).replace("@compiled\n", "")
     assert source.count(piece) == 1, piece
-    names: dict = {}
+    names: dict[str, Any] = {}
     exec(source.replace(piece, wrong), vars(exact_search), names)
     monkeypatch.setattr(exact_search, function, names[function])
     if function == "search":
