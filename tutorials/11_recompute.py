@@ -243,6 +243,10 @@ lesson.reveal(
 print(f"    gaps of checkmate: {gaps}")
 
 # %% [markdown]
+# A gap of 0 is a proof: of all choices of its kind (in a step as long as this one calls that belong
+# together are one choice) none computes less. Where `dtr`'s row is the same, the greedy rule was as
+# good as any, and only the program could tell.
+#
 # ## Computing again is exact
 #
 # A call that runs twice must write the same bits twice. That is not for free: batch norm updates

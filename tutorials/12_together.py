@@ -206,8 +206,8 @@ on_host = oc.plan(trace, budget, "belady", pcie).host_peak_bytes - images_bytes
 lesson.predict("longer without room for copies")
 
 # %%
-room_shares = (0, 25, 50, 75, 100)
-host_names = ("belady", "prefix:steps=8", "combined:evaluations=500")
+room_shares = (0, 20, 50, 100)
+host_names = ("belady", "prefix:steps=8", "combined:evaluations=200")
 within = {}
 for name in host_names:
     for share in room_shares:
@@ -235,6 +235,9 @@ lesson.picture(
 )
 
 # %% [markdown]
+# `belady` has a plan only where the host holds all that it would send away. The others compute
+# again what finds no room there, and a small part of that room already does most of the good.
+#
 # ## Exercises
 #
 # `python 12_together.py --check 1 ANSWER` checks your answer to the first one.

@@ -13,7 +13,7 @@ from types import ModuleType
 
 import pytest
 
-from ooctrain.execution.planners import get_planner
+from ooctrain.execution.planners import get_planner, planners
 from ooctrain.experiments.compare import compare
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,18 +38,21 @@ def lines_of(planner: str, text: str) -> list[str]:
 def test_the_page_has_every_strategy_on_every_network(board: ModuleType) -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert text.startswith(board.INTRO)
-    for planners in board.STRATEGIES.values():
-        for planner in planners:
+    for names in board.STRATEGIES.values():
+        for planner in names:
             assert get_planner(planner)
             assert len(lines_of(planner, text)) == len(board.NETWORKS)
+    named = {name.partition(":")[0] for names in board.STRATEGIES.values() for name in names}
+    assert named | {*board.LEFT_OUT} == set(planners())
+    assert not named & {*board.LEFT_OUT}
     ratios = [float(cell) for cell in re.findall(r"\| (\d+\.\d{3}) ", text)]
     assert min(ratios) >= 1
 
 
 @pytest.mark.slow
 def test_the_page_is_what_its_command_prints(board: ModuleType) -> None:
-    planners, network = ("greedy", "belady", "dtr"), board.NETWORKS[-1]
-    rows = compare(board.cases([network], planners))
+    some, network = ("greedy", "belady", "dtr"), board.NETWORKS[-1]
+    rows = compare(board.cases([network], some))
     printed = board.table(rows, network)
     shown = PAGE.read_text(encoding="utf-8").split(printed.splitlines()[0])[1]
     for line in printed.splitlines()[2:]:

@@ -411,6 +411,22 @@ def test_on_densenets_dynprog_stays_below_the_printed_ratio(all_chains):
     )
 
 
+def mean_ratio(cells: Sequence[offload_ratios.SlotCell], slots: int, most: int | None) -> float:
+    """Over all shares of memory."""
+    found = [cell.ratio for cell in cells if (cell.slots, cell.most_states) == (slots, most)]
+    return sum(found) / len(found)
+
+
+@slow
+def test_finer_slots_help_dynprog_where_it_follows_more_states():
+    cells = offload_ratios.slot_cells(("densenet121", offload_ratios.SHARES))
+    coarse, usual, fine, followed = (
+        mean_ratio(cells, *counted) for counted in offload_ratios.SLOTS
+    )
+    assert followed < 0.99 * usual < coarse
+    assert usual < fine
+
+
 @slow
 def test_the_rounding_of_transfers_decides_whether_dynprog_loses_on_densenets(chains):
     """The paper does not say how it rounds what leaves meanwhile; down is ours."""

@@ -53,8 +53,9 @@ SHARES = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 REPRESENTATIVE = ("resnet18", "resnet50", "densenet121")
 USUAL_SIZE, USUAL_BATCH = 224, 32
 STEP_SHARES = (0.1, 0.25, 0.5, 0.75)
-#: How finely DYNPROG counts memory on long chains: the paper's 500, coarser and finer.
-SLOTS = (100, 500, 2000)
+#: How finely DYNPROG counts memory on long chains, the paper's 500, coarser and finer; and how many
+#: states it follows (None: as usual), since finer slots have more of them.
+SLOTS: tuple[tuple[int, int | None], ...] = ((100, None), (500, None), (2000, None), (2000, 100000))
 #: Up to it memory counts as low.
 LOW_SHARE = 0.3
 QUICK_NETWORKS, QUICK_BATCHES = ("resnet18",), MappingProxyType({224: (32, 64)})
@@ -126,11 +127,13 @@ class SlotCell:
     Args:
         model: the network, at figure 4's image size and batch.
         slots: the paper's S.
+        most_states: that are followed from each stage; None: as usual.
         share: of the memory; ratio: step over proposition 3.
     """
 
     model: str
     slots: int
+    most_states: int | None
     share: float
     ratio: float
 
@@ -183,9 +186,11 @@ def slot_cells(case: tuple[str, Sequence[float]]) -> list[SlotCell]:
     for share in shares:
         budget = least + round(share * (most - least))
         bound = proposition_3_us(chain, budget, machine(MACHINE))
-        for slots in SLOTS:
+        for slots, most_states in SLOTS:
             name = f"dynprog:slots={slots},exact_stages=0"
-            cells.append(SlotCell(model, slots, share, _makespan_us(name, chain, budget) / bound))
+            name += f",most_states={most_states}" if most_states else ""
+            ratio = _makespan_us(name, chain, budget) / bound
+            cells.append(SlotCell(model, slots, most_states, share, ratio))
     return cells
 
 

@@ -117,12 +117,15 @@ def claim_table(claims: Sequence[Claim]) -> Table:
 
 
 def slot_table(cells: Sequence[SlotCell]) -> Table:
-    """A line for each network, a column for each number of slots."""
-    titles = [f"{slots} slots" for slots in SLOTS]
+    """A line for each network, a column for each number of slots and of states."""
+    titles = [f"{slots} slots" + (f", {most} states" if most else "") for slots, most in SLOTS]
     table = plain_table("network", *titles, left=("network",))
     for model in dict.fromkeys(cell.model for cell in cells):
-        found = [[c.ratio for c in cells if (c.model, c.slots) == (model, s)] for s in SLOTS]
-        table.add_row(model, *(f"{mean(ratios):.3f}, {max(ratios):.3f}" for ratios in found))
+        ratios = [
+            [c.ratio for c in cells if (c.model, c.slots, c.most_states) == (model, *counted)]
+            for counted in SLOTS
+        ]
+        table.add_row(model, *(f"{mean(found):.3f}, {max(found):.3f}" for found in ratios))
     return table
 
 
