@@ -111,3 +111,11 @@ def test_public_instances_are_packed_at_their_capacity(name, request):
     found = places_within(sizes, spans, 1 << 20, 40_000)
     assert found.offsets is not None
     assert apart(sizes, spans, found.offsets)
+
+
+def test_a_block_at_the_bottom_is_placed_and_no_longer_left():
+    sections = search.sections_of([4, 8], [((0, 2),), ((1, 3),)])
+    state = search._begun(sections, 100, 12)
+    both = next(s for s in range(len(state.floor)) if state.total[s] == 12)
+    state.offset[0], state.low[1] = 0, 4
+    assert search._least_low(sections, state, both) == 4
