@@ -8,10 +8,14 @@ import pytest
 
 import ooctrain as oc
 from ooctrain import nn
+from ooctrain.alloc.registry import choose_allocator
 from ooctrain.errors import Infeasible, PlanMismatch
 from ooctrain.execution import prepare as module
+from ooctrain.execution.placement import reserved_peak
 from ooctrain.execution.prepare import Settings, placed, prepare
 from ooctrain.execution.sessions import threads_served
+from ooctrain.sched.schedule import Free, Run, Schedule
+from ooctrain.step.builder import TraceBuilder
 
 SHAPE = (2, 3, 8, 8)
 
@@ -56,3 +60,12 @@ def test_the_search_for_a_limit_begins_right_below_the_least_budget(monkeypatch)
 def test_one_thread_is_always_served():
     assert threads_served(step(), 1) == 1
     assert threads_served(step(), 9) >= 1
+
+
+def test_a_reserved_peak_is_that_of_an_arena_no_larger_than_need_be():
+    """Twelve KiB have a place of sixteen, which sticks out of an arena of twelve."""
+    builder = TraceBuilder()
+    builder.call("f", None, (), (builder.variable("out", (12 << 10,), "uint8"),))
+    schedule = Schedule((Run(0), Free(0, 0, 12 << 10)))
+    buddy = choose_allocator("buddy", 64 << 10)
+    assert reserved_peak(schedule, builder.build(), buddy) == 12 << 10
