@@ -125,11 +125,9 @@ class Buddy:
 
     def _find(self, length: int, size: int) -> tuple[int, int] | None:
         """(offset, length of the free place there or 0 for the top); None: nowhere."""
-        longer = sorted(n for n, found in self._free.items() if found and n >= length)
-        for whole in longer:
-            offset = self._free[whole][0]
-            if offset + size <= self.budget_bytes:
-                return offset, whole
+        whole = min((n for n, found in self._free.items() if found and n >= length), default=0)
+        if whole:  # above a free place lies a block, so it ends within the arena
+            return self._free[whole][0], whole
         offset = -(-self._top // length) * length
         return (offset, 0) if offset + size <= self.budget_bytes else None
 

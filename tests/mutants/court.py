@@ -142,8 +142,10 @@ class Court:
         return sorted((judge for _, _, judge, _ in found), key=lambda j: j.test != before)
 
     def _files(self, mutant: Mutant, stage: int) -> list[str]:
-        """Whose tests judge at a stage. Few others run what is compiled, and slowly."""
-        if mutant.compiled and stage == 2:
+        """Whose tests judge at a stage. What is compiled is judged by the nearest alone: others
+        would run all that is compiled as Python, slowly.
+        """
+        if mutant.compiled and stage:
             return []
         return [file for file in near_files(mutant.file)[stage] if file in self.tests.items]
 

@@ -20,6 +20,7 @@ from ooctrain.engine.autograd import manual_seed
 from ooctrain.engine.incore import Mode, initial_values, run_trace
 from ooctrain.errors import ConfigError
 from ooctrain.layers.combine import AddMasked
+from ooctrain.layers.kernels.tables import TABLES
 from ooctrain.rewrite import apply_rewrites, fuse, share_storage
 from ooctrain.rewrite.narrow import SUMS
 from ooctrain.rewrite.narrow import narrow as narrowed
@@ -179,3 +180,22 @@ def test_it_keeps_the_results_of_many_calls(seed):
 def test_a_name_without_a_number_of_bytes_is_refused(name):
     with pytest.raises(ConfigError, match="narrow:1073741824"):
         apply_rewrites(random_calls(random.Random(0), 2), (name,))
+
+
+def test_a_new_call_has_the_scratch_that_its_kernel_asks_for(monkeypatch):
+    """Which is none with today's kernels."""
+    manual_seed(1)
+    step = trace(RandomNet(BLOCKS), SHAPE, threads=2, conv_algorithm="direct")
+    fused = apply_rewrites(step, ("fuse", "share_storage"))
+
+    class Greedy:
+        def workspace_bytes(self, op, ins, outs, threads):
+            return sum(spec.nbytes for spec in (*ins, *outs)) + threads
+
+    monkeypatch.setitem(TABLES, "cpu", Greedy())
+    found, before = narrowed(fused, 0), {call.name for call in fused.calls}
+    new = [call for call in found.calls if call.name not in before]
+    assert new
+    for call in new:
+        sizes = [found.variables[v].nbytes for v in (*call.ins, call.ins[0])]
+        assert call.workspace_bytes == sum(sizes) + 2

@@ -418,3 +418,26 @@ def test_an_allocator_is_chosen_by_its_class_too():
         named.name, named.granule, named.budget_bytes,
     )  # fmt: skip
     assert isinstance(choice.make(DryMemory(1 << 20)), BestFit)
+
+
+@pytest.mark.parametrize("name", ["best-fit", "buddy", "first-fit", "first-fit-by-size"])
+def test_in_an_arena_of_few_sectors_the_largest_request_is_found_by_trying(name):
+    """Whatever is freed of it, down to a last sector that lies alone."""
+    for sectors in range(1, 8):
+        for sizes in ([1] * sectors, [2] * (sectors // 2) + [1] * (sectors % 2)):
+            for freed in itertools.product((False, True), repeat=len(sizes)):
+                allocator = MAKERS[name](DryMemory(sectors * ROUND_BYTES))
+                blocks = [allocator.allocate(size * ROUND_BYTES) for size in sizes]
+                for block, goes in zip(blocks, freed, strict=True):
+                    if goes:
+                        allocator.free(block)
+                expected = allocator.stats().largest_bytes
+                tried = range(sectors * ROUND_BYTES, 0, -ROUND_BYTES)
+                assert expected == next((n for n in tried if _is_served(allocator, n)), 0)
+
+
+def _is_served(allocator, size):
+    with contextlib.suppress(OutOfDeviceMemory):
+        allocator.free(allocator.allocate(size))
+        return True
+    return False

@@ -21,6 +21,7 @@ from ooctrain.alloc.virtual import VirtualAddressing
 from ooctrain.cli import main
 from ooctrain.errors import OutOfDeviceMemory
 from ooctrain.report.arena import arena_rich, arena_svg
+from ooctrain.units import MIB
 
 SECTOR = 512
 BUDGET = 64 * SECTOR
@@ -215,3 +216,14 @@ def test_an_arena_of_no_size_in_particular_is_drawn_as_large_as_it_had_to_be(tmp
     for budget, shown in (([], ", 0 B free"), (["--budget", "8KiB"], ", 3.00 KiB free")):
         assert main([*words, "--allocator", "best-fit", *budget]) == 0
         assert f"{shown} at the end" in picture.read_text()
+
+
+def test_segments_are_drawn_one_behind_the_other():
+    allocator = choose_allocator("best-fit-caching", 64 * MIB, probe=lambda: "").make(
+        DryMemory(64 * MIB)
+    )
+    sizes = [8 * MIB, 12 * MIB, 10 * MIB]
+    for size in sizes:
+        allocator.allocate(size)
+    found = [(piece.lo, piece.hi) for piece in pieces_of(allocator.snapshot())]
+    assert found[:3] == [(0, 8 * MIB), (8 * MIB, 20 * MIB), (20 * MIB, 30 * MIB)]

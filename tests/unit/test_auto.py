@@ -48,3 +48,9 @@ def test_whole_variables_are_counted_as_they_are_asked_for(answers):
     whole = Granule(512, ranges=False)
     Auto().plan(CHAIN, 1600 << 10, MACHINE, granule=whole)
     assert [granule for granule, _ in answers] == [whole]
+
+
+@pytest.mark.parametrize("own", [None, 7])
+def test_who_was_given_no_number_of_evaluations_takes_the_one_of_whoever_asks(own):
+    assert Auto(evaluations=own).with_evaluations(30)._evaluations == (own or 30)
+    assert Auto(evaluations=own)._evaluations == own

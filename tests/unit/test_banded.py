@@ -15,9 +15,17 @@ from ooctrain.report.text import tiling_rows
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.rewrite.mixed_bands import mixed_tilings, sparing
 from ooctrain.rewrite.tile.banded import Banded, can_be_banded, offers_for
-from ooctrain.rewrite.tile.choose import cuts_of, lasting_bytes
+from ooctrain.rewrite.tile.choose import (
+    Costs,
+    _as_they_are,
+    _bands,
+    _tiles,
+    cuts_of,
+    lasting_bytes,
+)
 from ooctrain.rewrite.tile.offers import MOVES, Offer, OperatorTimes
 from ooctrain.rewrite.tile.operators import operators_of
+from ooctrain.rewrite.tile.sft import FtSegment
 from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planners import registry
 from ooctrain.sched.planners.auto import Auto
@@ -291,3 +299,26 @@ def test_thirteen_thousand_calls_are_planned_in_half_a_minute() -> None:
     started = time.process_time()
     get_planner("belady").plan(tiled, where.device_bytes, where)
     assert time.process_time() - started < 30
+
+
+def test_estimates_of_one_convolution_in_bands_by_hand() -> None:
+    """An image of 3 x 32 x 32 becomes 8 x 32 x 32; a band of eight rows reads two of another's."""
+    operators, out, two_rows = operators_of(step()[0]), 8 * 32 * 32 * 4, 3 * 2 * 32 * 4
+    times, costs = OperatorTimes.of(operators, v100_pcie()), Costs.of(v100_pcie())
+    bands = {found.name.split(":")[1]: found for found in _bands(operators, times, (0, 0), costs)}
+    gradient = out  # the image has none
+    band = out // 4 + two_rows
+    assert bands["4"].room_bytes == gradient + band + 2 * out // 4 + two_rows
+    assert bands["4"].stored_bytes == out + 3 * two_rows
+    assert _as_they_are(operators, (0, 1)).extra_ns == 0
+
+
+def test_no_grid_has_more_tiles_than_rows() -> None:
+    trace = oc.trace(model(), (1, 3, 6, 64), threads=2, conv_algorithm="direct")
+    operators, machine = operators_of(trace), v100_pcie()
+    found = _tiles(
+        operators, OperatorTimes.of(operators, machine), FtSegment(0, 3, ()), Costs.of(machine)
+    )
+    grids = [int(choice.name.split(":")[1].split("x")[0]) for choice in found]
+    assert grids
+    assert max(grids) <= 6

@@ -186,3 +186,11 @@ def test_values_that_cannot_be_had_again_cost_more_than_any_copy(chain):
     assert x0 not in policy.revivable
     assert all(policy.again_ns(var, ()) < math.inf for var in policy.revivable)
     assert simulate(Capuchin().plan(chain, 10**6, PLAIN).schedule, chain, PLAIN).recompute_us == 0
+
+
+def test_a_step_of_a_few_bytes_has_a_plan_in_each_budget_from_its_least_on():
+    step = oc.chain([3, 1, 6, 4, 4], [2, 1, 1, 1, 4], [5, 3, 1, 2], [17] * 4, [0] * 4, [0] * 4)
+    with pytest.raises(Infeasible) as refused:
+        Capuchin().plan(step, 0, slow(20))
+    for budget in range(refused.value.minimum_bytes, trace_peak_bytes(step, BYTES) + 1):
+        assert Capuchin().plan(step, budget, slow(20)).peak_bytes <= budget

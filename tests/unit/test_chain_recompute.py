@@ -20,7 +20,10 @@ from ooctrain.sched.planning.chain_view import chain_view
 from ooctrain.sched.planning.decisions import lives
 from ooctrain.sched.schedule import BYTES, SwapOut
 from ooctrain.sched.verify import verify
+from ooctrain.step.builder import TraceBuilder
+from ooctrain.step.machine import Machine
 from ooctrain.testing.check_planner import check_planner
+from ooctrain.testing.random_traces import FakeOp
 
 MACHINE = oc.machine("v100-pcie")
 
@@ -104,3 +107,27 @@ def test_with_all_memory_nothing_runs_again(resnet):
     most = trace_peak_bytes(resnet, BYTES)
     for planner in (ChenSqrt(), Rotor()):
         assert planner.plan(resnet, most, MACHINE).notes["runs_again"] == 0
+
+
+def test_a_call_that_touches_no_value_of_the_chain_cuts_nothing():
+    """A counter that moves between two stages: the same value crosses before it and behind it."""
+
+    def view(counted):
+        builder = TraceBuilder()
+        x, a, b = (builder.variable(n, (8,), "uint8", k) for n, k in
+                   (("x", "input"), ("a", "activation"), ("b", "activation")))  # fmt: skip
+        grads = [builder.variable(f"d{name}", (8,), "uint8", "grad") for name in "ba"]
+        builder.call("f", FakeOp(), (x,), (a,), duration_ns=1000)
+        if counted:
+            old = builder.variable("n", (8,), "uint8", "state")
+            new = builder.variable("n.new", (8,), "uint8", "state")
+            builder.call("count", FakeOp(), (old,), (new,), reuse={new: old}, duration_ns=1000)
+            builder.carries[new] = old
+        builder.call("g", FakeOp(), (a,), (b,), duration_ns=1000)
+        builder.call("loss", FakeOp(), (b,), (grads[0],), phase="loss", duration_ns=1000)
+        builder.call("dg", FakeOp(), (a, b, grads[0]), (grads[1],), phase="backward",
+                     duration_ns=1000)  # fmt: skip
+        return chain_view(builder.build(), Machine("m", 1, 1, link_bytes_per_us=1))
+
+    assert len(view(True)) == len(view(False))
+    assert view(True).x == view(False).x

@@ -19,6 +19,7 @@ from ooctrain.sched.planners.prefix import Prefix
 from ooctrain.sched.planners.window.window import SlidingWindow
 from ooctrain.sched.planning.lower import lower_timed
 from ooctrain.sched.schedule import BYTES
+from ooctrain.step.builder import TraceBuilder
 
 SLOW = oc.Machine("slow", flops_per_us=1, memory_bytes_per_us=1, link_bytes_per_us=1)
 
@@ -91,3 +92,19 @@ def test_no_planner_beats_the_lp(trace, machine, share):
         except Infeasible:
             continue
         assert plan.makespan_us >= bound.makespan_us * (1 - 1e-6)
+
+
+def test_an_updated_parameter_that_is_away_when_a_step_begins_goes_out_again():
+    """100 bytes beside which the first call does not fit come in late, and leave at the end."""
+    builder = TraceBuilder()
+    old, large, small = (
+        builder.variable(name, (size,), "uint8", kind)
+        for name, size, kind in (("p", 100, "param"), ("t", 100, "activation"), ("s", 1, "grad"))
+    )
+    new = builder.variable("p.new", (100,), "uint8", "param")
+    builder.call("f", None, (), (large,), duration_ns=1000)
+    builder.call("g", None, (large,), (small,), duration_ns=1000)
+    builder.call("update", None, (old, small), (new,), reuse={new: old}, duration_ns=1000)
+    builder.carries[new] = old
+    bound = fluid_bound(builder.build(), 102, SLOW, recompute=False)
+    assert bound.makespan_us > 195

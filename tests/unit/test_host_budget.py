@@ -14,6 +14,7 @@ from ooctrain.sched.planners.belady import Belady, offload
 from ooctrain.sched.planners.checkmate.checkmate import Checkmate
 from ooctrain.sched.planners.combined import Combined
 from ooctrain.sched.planners.prefix import Prefix
+from ooctrain.sched.planning.decisions import Gap
 from ooctrain.sched.planning.host_room import RoomForGaps, input_bytes
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import droppable, rematerialise
@@ -151,3 +152,15 @@ def test_no_host_memory_costs_time_and_the_bound_knows_it():
     plan = plan_within(Prefix(), chain, device, inputs)
     assert plan.makespan_us >= bounds[-1]
     assert plan.host_peak_bytes == inputs
+
+
+def test_a_gap_has_no_room_where_its_older_copy_has_none_between():
+    """The bytes that were copied out for the gap before must stay on the host until this one."""
+    room = RoomForGaps(5, 10, frozenset())
+    first, second, other = Gap(0, 0, 5, 0, 3), Gap(0, 0, 5, 6, 8), Gap(1, 0, 5, 3, 6)
+    for gap in (first, other):
+        room.open(gap)
+        assert room.fitting(gap, 0, 5) == 5
+        room.take(gap, 0, 5)
+    room.open(second)
+    assert room.fitting(second, 0, 5) == 0

@@ -392,3 +392,14 @@ def test_gaps_around_the_turn_are_those_movable_gaps_that_span_it(seed):
     found = list(gaps_around(trace, runs, variables, turn))
     assert len(found) == len(set(found))
     assert set(found) == spanning
+
+
+def test_where_nothing_can_be_sooner_no_block_is_thought_of():
+    """Not even one that runs its stages again: it takes what they take in the least."""
+    step = oc.chain([8] * 5, [8] * 5, [2] * 4, [3] * 4, [0] * 4, [0] * 4)
+    search = search_of(chain_view(step, UNIT), 100)
+    asked = []
+    search.amounts = lambda first, last: asked.append((first, last)) or []
+    assert search.solve(search.at_least_us[0]) is None
+    assert not search.moves
+    assert {last for _, last in asked} <= {search.stages - 1}  # the endings

@@ -352,3 +352,12 @@ def test_dtr_computes_more_the_less_memory_there_is_and_moves_nothing(resnet):
         times.append(plan.makespan_us)
     assert len(times) >= 3
     assert times == sorted(times, reverse=True)
+
+
+def test_of_the_cheapest_checkpoints_none_all_and_numbers_between_are_tried(resnet):
+    hybrid = TflmsHybrid()
+    order = hybrid.by_recompute_time(resnet, PCIE)
+    tried = list(hybrid._prefixes(resnet, PCIE))
+    assert tried[0] == ()
+    assert tried[-1] == tuple(sorted(order))
+    assert tried == [tuple(sorted(order[: len(ids)])) for ids in tried]

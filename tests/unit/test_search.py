@@ -20,8 +20,9 @@ from ooctrain.sched.planning.rematerialise import droppable_uses, rematerialise_
 from ooctrain.sched.schedule import BYTES, Granule
 from ooctrain.sched.search.evict import evict
 from ooctrain.sched.search.expand import DROP, DROP_UNREAD, HELD, KEEP, expand
-from ooctrain.sched.search.play import Link, SearchLimits, play
+from ooctrain.sched.search.play import Link, SearchLimits, cut, host_room, play
 from ooctrain.sched.search.tables import tables_of
+from ooctrain.step.builder import TraceBuilder
 
 
 @st.composite
@@ -74,6 +75,19 @@ def readable_runs(trace, fates):
 def test_expanding_gives_the_runs_and_the_memory_of_the_readable_modules(
     trace, machine, seed, granule
 ):
+    check_expanded(trace, machine, seed, granule)
+
+
+def test_the_storage_of_the_first_variable_may_be_taken_over():
+    builder = TraceBuilder()
+    first, second, third = (builder.variable(name, (4,), "uint8") for name in "abc")
+    builder.call("f", None, (), (first,), duration_ns=1000)
+    builder.call("g", None, (first,), (second,), reuse={second: first}, duration_ns=1000)
+    builder.call("h", None, (second,), (third,), duration_ns=1000)
+    check_expanded(builder.build(), oc.machine("v100-pcie"), 0, BYTES)
+
+
+def check_expanded(trace, machine, seed, granule):
     choice = random_choice(trace, seed)
     step = expand(tables_of(trace, machine, granule), by_slot(trace, choice))
     runs = readable_runs(trace, choice)
@@ -103,10 +117,11 @@ def inputs_away(step, tables):
     return away
 
 
-@settings(max_examples=8)
-@given(chains(), machines(), SEEDS, st.sampled_from([BYTES, Granule(4)]), st.floats(0, 1))
+@settings(max_examples=40)
+@given(chains(), machines(), SEEDS, st.sampled_from([BYTES, Granule(4)]), st.floats(0, 1),
+       st.sampled_from([4, 0]))  # fmt: skip
 def test_the_compiled_engine_keeps_the_time_of_the_readable_one(
-    trace, machine, seed, granule, share
+    trace, machine, seed, granule, share, granules
 ):
     choice = random_choice(trace, seed)
     tables = tables_of(trace, machine, granule)
@@ -118,7 +133,7 @@ def test_the_compiled_engine_keeps_the_time_of_the_readable_one(
     stays = np.array([seed >> slot & 1 for slot in range(tables.slot_at[-1])], np.int8)
     least = max(step.start, int(evict(step, tables.granted, stays, 0, 0)[1]))
     budget_bytes = least + round(share * max(0, most - least))
-    chunk_bytes = granule.size_bytes * 4
+    chunk_bytes = granule.size_bytes * granules  # 0: whole gaps
     evicted, lack = evict(step, tables.granted, stays, budget_bytes, chunk_bytes)
     assert lack <= 0
     link = Link(
@@ -141,9 +156,9 @@ def gaps(trace, step, evicted, chunk_bytes):
     ):  # fmt: skip
         top = min(size, trace.variables[var].nbytes)
         if after >= 0:
+            chunk = chunk_bytes or max(1, top)
             yield from (
-                Gap(var, lo, min(lo + chunk_bytes, top), after, before)
-                for lo in range(0, top, chunk_bytes)
+                Gap(var, lo, min(lo + chunk, top), after, before) for lo in range(0, top, chunk)
             )
 
 
@@ -174,3 +189,27 @@ def test_the_compiled_rule_of_belady_makes_as_much_room_as_the_readable_one(
     for after, before, size in zip(step.gap_after, step.gap_before, evicted, strict=True):
         resident[after + 1 : before] -= size
     assert resident.max() <= budget_bytes
+
+
+@settings(max_examples=30)
+@given(chains(), machines(), SEEDS, st.integers(0, 12))
+def test_the_host_has_room_for_all_copies_or_there_is_none_to_tell_of(trace, machine, seed, chunk):
+    """A copy lies there from the run after which it leaves to the last run before which it, or a
+    part that is copied once for several gaps, comes back.
+    """
+    step = expand(tables_of(trace, machine, BYTES), *random_choice(trace, seed))
+    if not step.ok:
+        return
+    evicted = np.array([seed >> gap & 7 for gap in range(step.gap_var.size)], np.int64)
+    pieces, used = cut(step, evicted, chunk), np.zeros(step.runs.size + 1, np.int64)
+    rows = list(zip(*(column.tolist() for column in pieces), strict=True))
+    for place, (size, _, after, _, copy) in enumerate(rows):
+        if copy == place and after >= 0:
+            last = max(before for *_, before, other in rows if other == place)
+            used[after + 1 : last + 1] += size
+    for host_bytes in {0, int(used.max()) - 1, int(used.max()), int(used.max()) + 1}:
+        link = Link(False, 0, 1.0, 1.0)
+        limits = SearchLimits(1 << 60, chunk, link, host_bytes)
+        room = host_room(step, pieces, limits)
+        fits = rows and host_bytes >= 0 and used.max() <= host_bytes
+        assert room.tolist() == ((host_bytes - used).tolist() if fits else [])

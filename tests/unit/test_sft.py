@@ -7,6 +7,8 @@ element of the input is changed, and only what the map allows may change in the 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from support.check_tile import chain_trace
@@ -24,6 +26,7 @@ from ooctrain.layers.softmax import SoftmaxAlong
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.rewrite.tile.dimensions import WHOLE, loop_nest
 from ooctrain.rewrite.tile.halo import Span
+from ooctrain.rewrite.tile.offers import Offer
 from ooctrain.rewrite.tile.operators import dominators, operators_of, post_dominators
 from ooctrain.rewrite.tile.sft import (
     find_segments,
@@ -33,7 +36,10 @@ from ooctrain.rewrite.tile.sft import (
     need_bytes,
     tile_spans_of,
 )
-from ooctrain.rewrite.tile.sft_planner import Sft
+from ooctrain.rewrite.tile.sft_planner import Sft, at_least_bytes
+from ooctrain.sched.budget import trace_peak_bytes
+from ooctrain.sched.schedule import BYTES
+from ooctrain.step.builder import TraceBuilder
 from ooctrain.step.op import Op, Spec, Window
 from ooctrain.step.presets import rtx2080ti
 
@@ -283,3 +289,26 @@ def test_gradients_through_tiles_with_standing_statistics() -> None:
     runs = [oc.execute(plan, model, batch) for plan in (plain, tiled)]
     for name, gradient in runs[0].gradients.items():
         assert runs[1].gradients[name] == pytest.approx(gradient, rel=1e-4, abs=1e-6), name
+
+
+def test_what_no_list_goes_below_counts_what_lies_between_segments_and_all_that_persists() -> None:
+    _, trace = step()
+    operators = operators_of(trace)
+    first, last = operators.calls[0], operators.calls[2]
+    offer = Offer((f"tile:2x2:{first.name}:{last.name}",), 1.0)
+    lasting = sum(v.nbytes for v in trace.variables if v.persistent)
+    out = trace.variables[last.outs[0]]
+    tiled = apply_rewrites(trace, offer.rewrites)
+    least = at_least_bytes(operators, offer, BYTES)
+    assert lasting + out.nbytes < least <= trace_peak_bytes(tiled)
+
+    builder = TraceBuilder()
+    image, weight = (
+        builder.variable(name, (size,), "uint8", kind)
+        for name, size, kind in (("image", 1000, "input"), ("weight", 10, "param"))
+    )
+    made, ended = builder.variable("made", (1,), "uint8"), builder.variable("end", (1,), "uint8")
+    builder.call("f", None, (image,), (made,), duration_ns=1)
+    builder.call("g", None, (made, weight), (ended,), duration_ns=1)
+    small = replace(operators, trace=builder.build(), calls=())
+    assert at_least_bytes(small, Offer((), 1.0), BYTES) == 1000 + 10 + 1

@@ -1,0 +1,71 @@
+"""Preparing a step: whose trace it is, where the search for a limit begins, threads it serves."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+import ooctrain as oc
+from ooctrain import nn
+from ooctrain.alloc.registry import choose_allocator
+from ooctrain.errors import Infeasible, PlanMismatch
+from ooctrain.execution import prepare as module
+from ooctrain.execution.placement import reserved_peak
+from ooctrain.execution.prepare import Settings, placed, prepare
+from ooctrain.execution.sessions import threads_served
+from ooctrain.sched.schedule import Free, Run, Schedule
+from ooctrain.step.builder import TraceBuilder
+
+SHAPE = (2, 3, 8, 8)
+
+
+def step(device: str = "cpu"):
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.Flatten())
+    return oc.trace(model, SHAPE, device=device, threads=1)
+
+
+def test_a_plan_for_a_gpu_is_not_placed_on_the_cpu():
+    plan = oc.plan(step("cuda"), "1GiB", "keep-all", "rtx2080ti")
+    with pytest.raises(PlanMismatch, match="traced for device 'cuda', not 'cpu'"):
+        placed(plan, Settings(device="cpu"))
+
+
+def test_how_a_gpu_maps_is_asked_of_it(monkeypatch):
+    gpu = SimpleNamespace(granularity_bytes=2 << 20, mapping_problem="it maps nothing")
+    monkeypatch.setattr(module.cuda_open, "look_at_gpu", lambda: gpu)
+    for check in ("require_kernels", "require_compiler"):
+        monkeypatch.setattr(module.cuda_open, check, lambda *_: None)
+    pages = module._pages(step("cuda"), Settings(device="cuda"))
+    assert (pages.size_bytes, pages.problem) == (2 << 20, "it maps nothing")
+
+
+def test_the_search_for_a_limit_begins_right_below_the_least_budget(monkeypatch):
+    found = []
+
+    def asked(search):
+        found.append(search)
+        raise StopIteration
+
+    monkeypatch.setattr(module._Search, "plan_that_fits", asked)
+    with pytest.raises(StopIteration):
+        prepare(step(), Settings(budget="90%", planner="window", threads=1))
+    (search,) = found
+    below = search._least_limit()
+    assert search._try(below + 1, search.planner)[0].peak_bytes == below + 1
+    with pytest.raises(Infeasible):
+        search._try(below, search.planner)
+
+
+def test_one_thread_is_always_served():
+    assert threads_served(step(), 1) == 1
+    assert threads_served(step(), 9) >= 1
+
+
+def test_a_reserved_peak_is_that_of_an_arena_no_larger_than_need_be():
+    """Twelve KiB have a place of sixteen, which sticks out of an arena of twelve."""
+    builder = TraceBuilder()
+    builder.call("f", None, (), (builder.variable("out", (12 << 10,), "uint8"),))
+    schedule = Schedule((Run(0), Free(0, 0, 12 << 10)))
+    buddy = choose_allocator("buddy", 64 << 10)
+    assert reserved_peak(schedule, builder.build(), buddy) == 12 << 10
