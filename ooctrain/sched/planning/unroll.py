@@ -80,19 +80,18 @@ def unroll(trace: Trace, runs: Sequence[Run]) -> Unrolled:
         if run.keep is not None:
             scratch |= {k for v, k in copies.items() if v not in run.keep}
         first.setdefault(call.id, len(calls))
+        takes_over = {copies[v]: now[source] for v, source in call.reuse.items()}
+        # Written out: `replace` takes three times as long, and a step has thousands of calls.
         calls.append(
-            replace(
-                call,
-                id=len(calls),
-                name=_name(call.name, times[call.id]),
-                ins=tuple(now[v] for v in call.ins),
-                outs=tuple(copies.values()),
-                reuse=MappingProxyType(
-                    {copies[v]: now[source] for v, source in call.reuse.items()}
-                ),
+            Call(
+                len(calls), _name(call.name, times[call.id]), call.op,
+                ins=tuple([now[v] for v in call.ins]), outs=tuple(copies.values()),
+                workspace_bytes=call.workspace_bytes, reuse=MappingProxyType(takes_over),
+                pure=call.pure, phase=call.phase,
                 forward_of=None if call.forward_of is None else first[call.forward_of],
+                duration_ns=call.duration_ns,
             )
-        )
+        )  # fmt: skip
         now |= {v: k for v, k in copies.items() if k not in scratch}
     unrolled = Trace(
         tuple(variables),
@@ -153,7 +152,8 @@ def list_runs(
 
 
 def _copy(variable: Variable, new_id: int, time: int) -> Variable:
-    return replace(variable, id=new_id, name=_name(variable.name, time))
+    v, name = variable, _name(variable.name, time)
+    return Variable(new_id, name, v.shape, v.dtype, v.nbytes, v.kind, v.pinned)
 
 
 def _name(name: str, time: int) -> str:
