@@ -39,11 +39,13 @@ from ooctrain.units import parse_bytes
 NETWORKS = ("resnet18:16:32", "resnet50:4:64", "vgg16:8:32", "unet:2:64")
 QUICK_NETWORKS = ("lenet:8:32",)
 CASES = ("none", "disk", "host")
-SHARES, QUICK_SHARES = (100, 90, 75, 60, 50, 40, 30, 20, 10, 5, 0), (100, 50, 0)
+SHARES, QUICK_SHARES = (100, 60, 30, 10, 0), (100, 50, 0)
 #: Per cent of the way at which halving ends.
-NARROW, QUICK_NARROW = 1.0, 25.0
+NARROW, QUICK_NARROW = 5.0, 25.0
 #: Their weight gradients are sums over bands: equal up to rounding, not bit by bit.
 INEXACT = ("banded", "sft")
+#: In steps of hundreds of calls these search for minutes.
+LONG = ("checkmate", "checkmate-lp")
 STEPS = 3
 CLASSES = 10
 NEAR = 1.03
@@ -264,7 +266,7 @@ def main(arguments: Sequence[str] = (), *, quick: bool = False) -> dict:
     """Runs; returns what goes into the JSON file."""
     parser = argparse.ArgumentParser(prog="bench_frontier", description=__doc__.splitlines()[0])
     networks = QUICK_NETWORKS if quick else NETWORKS
-    exact = [name for name in planners() if name not in (*INEXACT, "auto")]
+    exact = [name for name in planners() if name not in (*INEXACT, *LONG, "auto")]
     parser.add_argument("--networks", nargs="+", default=networks, metavar="NAME:BATCH:PIXELS")
     parser.add_argument("--machine", default=MACHINE, help="a preset, or a calibration")
     parser.add_argument("--rate", default=RATE, help="of the disk, each direction, a second")

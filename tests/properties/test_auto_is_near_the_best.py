@@ -64,8 +64,8 @@ def ahead_of_auto(question: Question, others=OTHERS) -> list[str]:
     return [name for name in others if MOST * step_us(name, question) < own_us]
 
 
-#: Where somebody was ahead before there was this law, or a bug below needs it.
-KNOWN = [(1,)]
+#: Before this law `auto` was 15 % behind `checkmate-lp`; had no plan, where `combined` had one.
+KNOWN = [(12,), (19,)]
 
 
 @pytest.mark.slow
@@ -76,6 +76,7 @@ def test_nobody_is_faster_by_more_than_3_percent(seed):
     assert not ahead_of_auto(question_of(seed))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("owner", "name", "piece", "wrong"),
     [
