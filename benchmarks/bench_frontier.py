@@ -177,12 +177,12 @@ class Bench:
             found.append((planner, step.predict().makespan_us))
         return min(found, key=lambda each: each[1])
 
-    def points(self, shares: Sequence[int], narrow: float) -> Iterator[Point]:
-        """All points of all cases, each executed."""
+    def points(self, cases: Sequence[str], shares: Sequence[int], narrow: float) -> Iterator[Point]:
+        """All points of some cases, each executed."""
         with self.trainer(self.beside("host", None)) as trainer:
             in_core = trainer.prepare(self.network.shape)
             expected = self.run(trainer)
-        for case in CASES:
+        for case in cases:
             yield from self._frontier(case, in_core, expected, shares, narrow)
 
     def _frontier(
@@ -238,7 +238,8 @@ def picture(points: Sequence[Point]) -> str:
             own = [p for p in points if (p.network, p.case) == (network, case)]
             rows = sorted((p.share, p.predicted_us / p.in_core_us) for p in own)
             name = {"none": "no host memory", "disk": "disk", "host": "host memory"}[case]
-            curves.append(oc.pictures.Curve(name, rows))
+            if rows:
+                curves.append(oc.pictures.Curve(name, rows))
         axes = ("budget, % of the way from the largest call to in-core", "step / in-core step")
         drawn.append(oc.pictures.curves_svg(network, curves, axes=axes, y_low=1.0))
     return oc.pictures.stacked_svg(drawn)
@@ -273,6 +274,7 @@ def main(arguments: Sequence[str] = (), *, quick: bool = False) -> dict:
     parser.add_argument("--spill", default=tempfile.gettempdir(), metavar="FOLDER")
     parser.add_argument("--planners", nargs="*", default=exact, metavar="NAME")
     shares, narrow = (QUICK_SHARES, QUICK_NARROW) if quick else (SHARES, NARROW)
+    parser.add_argument("--cases", nargs="+", default=CASES, choices=CASES)
     parser.add_argument("--shares", nargs="+", type=int, default=shares, metavar="PERCENT")
     parser.add_argument("--narrow", type=float, default=narrow, metavar="PERCENT")
     parser.add_argument("--threads", type=int, default=threads_here())
@@ -284,7 +286,7 @@ def main(arguments: Sequence[str] = (), *, quick: bool = False) -> dict:
     settings = Settings(machine=options.machine, threads=options.threads)
     for text in options.networks:
         bench = Bench(Network.of(text), settings, spill, options.planners)
-        for point in bench.points(options.shares, options.narrow):
+        for point in bench.points(options.cases, options.shares, options.narrow):
             print("  ".join(cells(point)), flush=True)
             points.append(point)
     print(table(HEADER, [cells(point) for point in points]))

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 
 from ooctrain.errors import Infeasible, Withheld
 from ooctrain.sched.bounds.closed import lower_bound
-from ooctrain.sched.budget import trace_peak_bytes
+from ooctrain.sched.budget import input_bytes, trace_peak_bytes
 from ooctrain.sched.planners.belady import Belady
 from ooctrain.sched.planners.bn_recompute import BnRecompute
 from ooctrain.sched.planners.capuchin import Capuchin
@@ -107,7 +107,8 @@ class Auto:
     `superneurons` and `combined` too, where the best so far is more than `NEAR` from the bound or
     there is none (they need less host memory). `combined` searches forms of the step, too, that
     were offered: all of them if nobody says how many evaluations, else the one that promises most.
-    Who is still so far from the bound asks the rest, and takes what gains more than `NEAR`.
+    Who is still so far from the bound searches once more as if the host had no room, asks the rest,
+    and takes what gains more than `NEAR`.
     Cost: theirs together.
 
     Args:
@@ -195,6 +196,9 @@ class Auto:
         behind stays: a plan in chunks can be executed anywhere.
         """
         calls, rest = len(poll.question.trace.calls), list[Planner]()
+        alone = without_host(poll.question)
+        if alone != poll.question and poll.best_us > near_us:
+            poll.ask_also(Combined(), alone)
         if wasted(poll.question):
             rest += [Combined()]
         if calls < LONG_STEP:
@@ -204,6 +208,15 @@ class Auto:
         for planner in rest:
             if poll.best_us > near_us:
                 poll.ask_also(planner)
+
+
+def without_host(question: Question) -> Question:
+    """The same, but nothing is swapped out: a search that may swap seldom finds the lists that
+    compute everything again.
+    """
+    least = input_bytes(question.trace)
+    host = question.host_budget_bytes
+    return replace(question, host_budget_bytes=least if host is None else min(host, least))
 
 
 def wasted(question: Question) -> bool:
@@ -250,21 +263,25 @@ class _Poll:
                 return
             self._put(planner, replace(self.question, time_limit_s=left_s), form)
 
-    def ask_also(self, planner: Planner) -> None:
+    def ask_also(self, planner: Planner, narrower: Question | None = None) -> None:
         """Asks for a plan in the question's own granule, and takes it if it is faster by more than
         `NEAR`.
+
+        Args:
+            narrower: asked in place of the question; what is a plan of it is one of both.
         """
         left_s = self.deadline.left_s()
         if self.best is not None and left_s == 0:
             self.cut_short = True
             return
-        asked = replace(self.question, time_limit_s=left_s)
+        asked = replace(narrower or self.question, time_limit_s=left_s)
         try:
             plan = asked.put_to(planner)
         except Withheld:
             return
         except Infeasible as refusal:
-            self.refusals.append(refusal)
+            if narrower is None:
+                self.refusals.append(refusal)
             return
         step_us = self.step_us(plan)
         if NEAR * step_us < self.best_us:
