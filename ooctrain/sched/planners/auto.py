@@ -197,7 +197,7 @@ class Auto:
         """
         calls, rest = len(poll.question.trace.calls), list[Planner]()
         alone = without_host(poll.question)
-        if alone != poll.question and poll.best_us > near_us:
+        if calls > SHORT_STEP and alone != poll.question and poll.best_us > near_us:
             poll.ask_also(Combined(), alone)
         if wasted(poll.question):
             rest += [Combined()]
