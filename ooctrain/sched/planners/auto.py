@@ -195,6 +195,8 @@ class Auto:
         """Asks the others in turn, until a plan is near the bound. What is no more than `NEAR`
         behind stays: a plan in chunks can be executed anywhere.
         """
+        if poll.is_over():
+            return
         calls, rest = len(poll.question.trace.calls), list[Planner]()
         alone = without_host(poll.question)
         if calls > SHORT_STEP and alone != poll.question and poll.best_us > near_us:
@@ -206,7 +208,7 @@ class Auto:
         if calls <= SHORT_STEP:
             rest += best_on_short_steps()
         for planner in rest:
-            if poll.best_us > near_us:
+            if poll.best_us > near_us and not poll.is_over():
                 poll.ask_also(planner)
 
 
@@ -253,6 +255,10 @@ class _Poll:
     def __post_init__(self) -> None:
         self.deadline = Deadline.after(self.question.time_limit_s)
         self.kept_s = SEARCH_SHARE * (self.question.time_limit_s or 0.0)
+
+    def is_over(self) -> bool:
+        """Whether there is a plan, and the time limit has kept somebody from being asked."""
+        return self.cut_short and self.best is not None
 
     def ask(self, *planners: Planner, form: Form | None = None) -> None:
         """Asks them in turn; as soon as there is a plan, only while there is time."""
