@@ -26,7 +26,7 @@ from benchmarks.common import table, verdict
 PLANNERS = (
     "naive", "window", "window-cyclic", "belady", "lru", "prefix", "vdnn", "vdnn-all", "vdnn-conv",
     "superneurons", "chen-sqrt", "revolve", "rotor", "pofo", "dtr", "hmms", "lms", "lms-auto",
-    "lms-grid", "bn-recompute", "capuchin", "greedy", "dynprog",
+    "lms-grid", "bn-recompute", "capuchin", "greedy", "dynprog", "tflms-hybrid",
 )  # fmt: skip
 LINEAR = ("window", "belady", "lru", "prefix")
 CALLS, MANY_CALLS, QUICK_CALLS = 10_000, 50_000, 1_600

@@ -7,7 +7,8 @@ up to a number of evaluations, and also over other forms of the step if the call
 (`execution/compose.py` does; planners know no rewrites). No single window is best everywhere: over
 ResNet-18, ResNet-50 and VGG-11, two links and five budgets, the default loses up to 10 % against
 the best of twelve windows (six sizes, two places for parameters), a window of size 1 up to 15 %;
-those asked here lose nothing. Read next: `registry.py`.
+those asked here lose nothing. Where the best is still far from the bound, the other planners are
+asked too, so that none of them is faster by more than 3 %. Read next: `registry.py`.
 """
 
 from __future__ import annotations
@@ -19,13 +20,29 @@ from dataclasses import dataclass, field, replace
 
 from ooctrain.errors import Infeasible, Withheld
 from ooctrain.sched.bounds.closed import lower_bound
+from ooctrain.sched.budget import input_bytes, trace_peak_bytes
 from ooctrain.sched.planners.belady import Belady
+from ooctrain.sched.planners.bn_recompute import BnRecompute
+from ooctrain.sched.planners.capuchin import Capuchin
+from ooctrain.sched.planners.checkmate.checkmate import CheckmateLp
+from ooctrain.sched.planners.chen import ChenSqrt
 from ooctrain.sched.planners.combined import Combined
 from ooctrain.sched.planners.dtr.dtr import Dtr
+from ooctrain.sched.planners.dynprog.dynprog import DynProg
+from ooctrain.sched.planners.hmms import Hmms
 from ooctrain.sched.planners.keep_all import KeepAll
+from ooctrain.sched.planners.lms.lms_grid import LmsGrid
+from ooctrain.sched.planners.lru import Lru
 from ooctrain.sched.planners.naive import Naive
+from ooctrain.sched.planners.pofo.pofo import Pofo
+from ooctrain.sched.planners.prefix import Prefix
+from ooctrain.sched.planners.revolve import Revolve
+from ooctrain.sched.planners.rotor import Rotor
 from ooctrain.sched.planners.superneurons import SuperNeurons
+from ooctrain.sched.planners.tflms_hybrid import TflmsHybrid
+from ooctrain.sched.planners.vdnn.vdnn import Vdnn
 from ooctrain.sched.planners.window.window import SlidingWindow
+from ooctrain.sched.planners.window.window_cyclic import WindowCyclic
 from ooctrain.sched.planning.effort import Deadline, check_evaluations
 from ooctrain.sched.planning.planner import Planner, least_refusal, make_plan
 from ooctrain.sched.planning.question import Question
@@ -36,11 +53,16 @@ from ooctrain.step.trace import Trace
 #: Which planners to ask besides, given the best plan so far (None: no planner has one): those that
 #: rewrite the step first, which this floor does not know.
 Others = Callable[[Question, Plan | None], Sequence[Planner]]
-#: A plan within this factor of what no list beats is not worth seconds of search.
-NEAR = 1.05
+#: A plan within this factor of what no list beats is not worth seconds of search, and a plan within
+#: it of another one is as good.
+NEAR = 1.03
 #: Planners that move parts of variables are asked for multiples of this, the chunk of
 #: `alloc/virtual.py`, so that a plan made to the byte can be executed too.
 CHUNK_BYTES = 64 << 10
+#: Where chunks waste more than this share of the budget, these planners are asked to the byte too.
+WASTE = 0.01
+#: Up to so many calls all planners are asked; from so many on only those that are often best.
+SHORT_STEP, LONG_STEP = 30, 3000
 #: Share of a time limit that is kept for the search; planners asked before it leave that time.
 SEARCH_SHARE = 0.25
 #: A rewrite of the step, "" for none, and the step after it.
@@ -54,6 +76,19 @@ def other_windows() -> tuple[Planner, ...]:
         SlidingWindow(size=1, persistent="host"),
         SlidingWindow(size=0.75, persistent="host"),
     )
+
+
+def best_at_times() -> tuple[Planner, ...]:
+    """Who is the best now and then."""
+    return (Rotor(), Pofo(), BnRecompute(), TflmsHybrid(), Capuchin(), LmsGrid())
+
+
+def best_on_short_steps() -> tuple[Planner, ...]:
+    """Who is the best of all only where a step has few calls (`combined` asks `checkmate`)."""
+    return (
+        Lru(), ChenSqrt(), Revolve(), DynProg(), Vdnn(), Hmms(), Prefix(), WindowCyclic(),
+        CheckmateLp(),
+    )  # fmt: skip
 
 
 def makespan_us(plan: Plan) -> float:
@@ -71,6 +106,8 @@ class Auto:
     `superneurons` and `combined` too, where the best so far is more than `NEAR` from the bound or
     there is none (they need less host memory). `combined` searches forms of the step, too, that
     were offered: all of them if no number of evaluations is set, else the one that promises most.
+    Where its plan is still so far from the bound it searches once more as if the host had no room,
+    asks the other planners, and takes what gains more than `NEAR`.
     Cost: theirs together.
 
     Args:
@@ -130,6 +167,7 @@ class Auto:
             if poll.best_us > near_us:
                 self._search(poll, near_us)
             poll.ask(*other_windows(), Naive())
+            self._ask_the_rest(poll, near_us)
             for form in self._offered.items():
                 if poll.best is None:
                     poll.ask(SlidingWindow(), form=form)
@@ -151,6 +189,44 @@ class Auto:
                     poll.search(form, granule, 0.5)
                 else:
                     poll.search(form, granule)
+
+    def _ask_the_rest(self, poll: _Poll, near_us: float) -> None:
+        """Asks the others in turn, until a plan is near the bound. What is no more than `NEAR`
+        behind stays: a plan in chunks can be executed anywhere.
+        """
+        if poll.is_over():
+            return
+        calls, rest = len(poll.question.trace.calls), list[Planner]()
+        alone = without_host(poll.question)
+        if calls > SHORT_STEP and alone != poll.question and poll.best_us > near_us:
+            poll.ask_also(Combined(), alone)
+        if wasted(poll.question):
+            rest += [Combined()]
+        if calls < LONG_STEP:
+            rest += best_at_times()
+        if calls <= SHORT_STEP:
+            rest += best_on_short_steps()
+        for planner in rest:
+            if poll.best_us > near_us and not poll.is_over():
+                poll.ask_also(planner)
+
+
+def without_host(question: Question) -> Question:
+    """The same, but nothing is swapped out: a search that may swap seldom finds the lists that
+    compute everything again.
+    """
+    least = input_bytes(question.trace)
+    host = question.host_budget_bytes
+    return replace(question, host_budget_bytes=least if host is None else min(host, least))
+
+
+def wasted(question: Question) -> bool:
+    """Whether chunks, in place of the question's granule, take a good deal of the budget."""
+    granule, trace = question.granule, question.trace
+    if not granule.ranges:
+        return False
+    whole = trace_peak_bytes(trace, in_chunks(granule)) - trace_peak_bytes(trace, granule)
+    return whole > WASTE * question.budget_bytes
 
 
 @dataclass
@@ -179,6 +255,10 @@ class _Poll:
         self.deadline = Deadline.after(self.question.time_limit_s)
         self.kept_s = SEARCH_SHARE * (self.question.time_limit_s or 0.0)
 
+    def is_over(self) -> bool:
+        """Whether there is a plan, and the time limit has kept somebody from being asked."""
+        return self.cut_short and self.best is not None
+
     def ask(self, *planners: Planner, form: Form | None = None) -> None:
         """Asks them in turn; as soon as there is a plan, only while there is time."""
         for planner in planners:
@@ -187,6 +267,30 @@ class _Poll:
                 self.cut_short = True
                 return
             self._put(planner, replace(self.question, time_limit_s=left_s), form)
+
+    def ask_also(self, planner: Planner, narrower: Question | None = None) -> None:
+        """Asks for a plan in the question's own granule, and takes it if it is faster by more than
+        `NEAR`.
+
+        Args:
+            narrower: asked in place of the question; what is a plan of it is one of both.
+        """
+        left_s = self.deadline.left_s()
+        if self.best is not None and left_s == 0:
+            self.cut_short = True
+            return
+        asked = replace(narrower or self.question, time_limit_s=left_s)
+        try:
+            plan = asked.put_to(planner)
+        except Withheld:
+            return
+        except Infeasible as refusal:
+            if narrower is None:
+                self.refusals.append(refusal)
+            return
+        step_us = self.step_us(plan)
+        if NEAR * step_us < self.best_us:
+            self._take(plan, step_us, planner.name)
 
     def search(self, form: Form, granule: Granule, share: float = 1.0) -> None:
         """Asks `combined`.
@@ -227,8 +331,12 @@ class _Poll:
         step_us = self.step_us(plan)
         if step_us < self.best_us:
             rewrites = (*(name for name in (rewrite,) if name), *plan.rewrites)
-            notes = {**plan.notes, "chosen": planner.name}
-            self.best, self.best_us = replace(plan, rewrites=rewrites, notes=notes), step_us
+            self._take(replace(plan, rewrites=rewrites), step_us, planner.name)
+
+    def _take(self, plan: Plan, step_us: float, chosen: str) -> None:
+        """A plan is the best so far."""
+        self.best = replace(plan, notes={**plan.notes, "chosen": chosen})
+        self.best_us = step_us
 
     def outcome(self) -> Plan:
         """The best plan.
@@ -247,13 +355,18 @@ class _Poll:
         """
         granule = asked.granule
         if _in_chunks(planner, granule):
-            granule = replace(granule, size_bytes=granule.granted(CHUNK_BYTES))
+            granule = in_chunks(granule)
         plan = replace(asked, granule=granule).put_to(planner)
         if plan.schedule.granule == self.question.granule:
             return plan
         schedule = replace(plan.schedule, granule=self.question.granule)
         made = make_plan(schedule, plan.trace, asked.machine, plan.notes)
         return replace(made, rewrites=plan.rewrites)
+
+
+def in_chunks(granule: Granule) -> Granule:
+    """A granule of whole chunks."""
+    return replace(granule, size_bytes=granule.granted(CHUNK_BYTES))
 
 
 def _in_chunks(planner: Planner, granule: Granule) -> bool:

@@ -60,7 +60,9 @@ class Unrolled:
             elif isinstance(instruction, Fence):
                 yield instruction
             elif instruction.var not in self.scratch:  # the End of its run releases scratch
-                yield replace(instruction, var=self.original[instruction.var])
+                var, kind = self.original[instruction.var], type(instruction)
+                same = var == instruction.var
+                yield instruction if same else kind(var, instruction.lo, instruction.hi)
 
 
 def unroll(trace: Trace, runs: Sequence[Run]) -> Unrolled:
@@ -80,19 +82,20 @@ def unroll(trace: Trace, runs: Sequence[Run]) -> Unrolled:
         if run.keep is not None:
             scratch |= {k for v, k in copies.items() if v not in run.keep}
         first.setdefault(call.id, len(calls))
+        ins, outs = tuple([now[v] for v in call.ins]), tuple(copies.values())
+        forward_of = None if call.forward_of is None else first[call.forward_of]
+        once = times[call.id] == 1 and len(calls) == call.id
+        same = once and (ins, outs, forward_of) == (call.ins, call.outs, call.forward_of)
+        takes_over = {copies[v]: now[source] for v, source in call.reuse.items()}
+        # Written out: `replace` takes three times as long, and a step has thousands of calls.
         calls.append(
-            replace(
-                call,
-                id=len(calls),
-                name=_name(call.name, times[call.id]),
-                ins=tuple(now[v] for v in call.ins),
-                outs=tuple(copies.values()),
-                reuse=MappingProxyType(
-                    {copies[v]: now[source] for v, source in call.reuse.items()}
-                ),
-                forward_of=None if call.forward_of is None else first[call.forward_of],
+            call if same else
+            Call(
+                len(calls), _name(call.name, times[call.id]), call.op, ins, outs,
+                call.workspace_bytes, MappingProxyType(takes_over), call.pure, call.phase,
+                forward_of, call.duration_ns,
             )
-        )
+        )  # fmt: skip
         now |= {v: k for v, k in copies.items() if k not in scratch}
     unrolled = Trace(
         tuple(variables),
@@ -153,7 +156,11 @@ def list_runs(
 
 
 def _copy(variable: Variable, new_id: int, time: int) -> Variable:
-    return replace(variable, id=new_id, name=_name(variable.name, time))
+    v = variable
+    if time == 1 and new_id == v.id:
+        return v
+    name = _name(v.name, time)
+    return Variable(new_id, name, v.shape, v.dtype, v.nbytes, v.kind, v.pinned)
 
 
 def _name(name: str, time: int) -> str:

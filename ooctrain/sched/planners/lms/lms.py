@@ -154,8 +154,9 @@ class LevelGraph:
 
     def trips(self, lms: Lms) -> Iterator[Trip]:
         """All trips of some parameters, variable by variable. What persists stays."""
+        least = lms.least_distance
         for variable, reach in self._travellers:
-            if reach >= lms.least_distance:
+            if reach >= least:
                 yield from self._trips_of(variable, lms)
 
     def _reach(self, variable: int) -> float:
@@ -168,13 +169,14 @@ class LevelGraph:
     def _trips_of(self, variable: int, lms: Lms) -> Iterator[Trip]:
         producer = self.trace.producer[variable]
         home, last_use, before = 0, BEFORE_THE_STEP, None
+        least, ahead = lms.least_distance, lms.head_start
         if producer is not None:
             home, last_use = self.level[producer], producer
         for reader in self.trace.readers[variable]:
             level = self.level[reader]
-            far = level - home >= lms.least_distance or last_use == BEFORE_THE_STEP
+            far = level - home >= least or last_use == BEFORE_THE_STEP
             if far and (before is None or level - before > lms.swapin_groupby):
-                trigger = self.trigger(reader, lms.head_start)
+                trigger = self.trigger(reader, ahead)
                 # A trip whose way back begins where its way out does would gain nothing.
                 if trigger > last_use or last_use == BEFORE_THE_STEP:
                     yield Trip(variable, last_use, trigger)
@@ -223,7 +225,8 @@ def _write(
 
     for call_id in range(BEFORE_THE_STEP, len(trace.calls)):
         if call_id >= 0:
-            make_room(writer.claim_bytes(call_id))
+            if leaving:
+                make_room(writer.claim_bytes(call_id))
             writer.run(call_id)
             writer.free_dead(call_id)
             for out in trace.calls[call_id].outs:
