@@ -7,7 +7,9 @@ layouts: each is measured at two small batches, memory grows with the batch in a
 those that the line takes furthest are tried around its end. Ours gets `--memory 2GiB`, with the
 disk as the host and without: by planning alone the largest batch for which there is a plan is
 found, doubling and then halving; then that batch is trained, and must keep to the memory, or a
-smaller one is tried. No times are taken. Read next: `bench_memory.py`.
+smaller one is tried. `--memory` sets aside what a process may need at most; beside it stands ours
+with a `--budget` of what is left for the arena, which promises nothing, and is only counted. No
+times are taken. Read next: `bench_memory.py`.
 
     python -m benchmarks largest [--quick] [--json FILE]
     python -m benchmarks.bench_largest --network resnet50 --memory 2GiB --resume
@@ -43,6 +45,8 @@ SMALL = {"resnet18": (16, 32), "resnet50": (4, 8), "vgg11": (32, 64), "vgg19": (
 TORCH_STEPS, OUR_STEPS = 2, 2
 LONGEST_S = 1800.0
 WANTED = 4.0
+#: The first batch that is planned where nobody says what torch's largest is.
+START = 16
 #: Batches are found up to this part of themselves; and the most tries beside the line's end.
 FINENESS, MOST_TRIES = 16, 8
 #: Methods whose lines end furthest: so many are tried.
@@ -145,9 +149,11 @@ def torch_sides(case: Case) -> Iterator[Side]:
 
 
 def our_sides(limit_bytes: int, folder: str) -> Iterator[Side]:
-    """Ours, with the disk and without."""
-    side = Side("ours, --memory", "ours", "memory", limit_bytes, total=True)
+    """Ours: with a budget for the arena and the disk, and as `--memory` promises, with it and
+    without."""
+    side = Side("ours, --memory", "ours", "total", limit_bytes)
     if folder:
+        yield replace(side, name="ours, --budget --spill", how="arena", folder=folder)
         yield replace(side, name="ours, --memory --spill", folder=folder)
     yield side
 
@@ -163,10 +169,13 @@ def best_of_torch(search: Search) -> tuple[str, int]:
     return name, found[name]
 
 
-def measure(search: Search, folder: str) -> dict[str, Any]:
-    """One network."""
-    theirs = best_of_torch(search) if HAS_TORCH else ("torch is not installed", 0)
-    start = max(4 * theirs[1], 8)
+def measure(search: Search, folder: str, only: str) -> dict[str, Any]:
+    """One network; of one side, if only that is asked for."""
+    theirs = best_of_torch(search) if HAS_TORCH and only != "ours" else ("not asked for", 0)
+    start = max(int(WANTED) * theirs[1], START)
+    if only == "torch":
+        return {"network": search.case.name, "torch": theirs[0], "torch_batch": theirs[1],
+                "ours": "not asked for", "our_batch": 0, "times": None}  # fmt: skip
     ours = {
         side.name: search.largest_trained(side, start)
         for side in our_sides(search.limit_bytes, folder)
@@ -198,6 +207,7 @@ def main(arguments: Sequence[str] = (), *, quick: bool = False) -> dict:
     parser.add_argument(
         "--results", type=Path, metavar="FOLDER", default=None if quick else RESULTS
     )
+    parser.add_argument("--only", choices=["ours", "torch"], default="")
     parser.add_argument("--resume", action="store_true", help="keep the tries in the results")
     options = parser.parse_args(arguments)
     if held() is None:
@@ -208,7 +218,7 @@ def main(arguments: Sequence[str] = (), *, quick: bool = False) -> dict:
         file = options.results and options.results / f"largest-{name}-tries.json"
         print(f"{name}, {format_bytes(limit)} for the process", flush=True)
         search = Search(CASES[name], limit, known_tries(file, resume=options.resume), file)
-        results.append(measure(search, folder))
+        results.append(measure(search, folder, options.only))
     print(table(
         ["", "torch's best", "batch", "ours", "batch", "times", ""],
         [[r["network"], r["torch"], str(r["torch_batch"]), r["ours"], str(r["our_batch"]),

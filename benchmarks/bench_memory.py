@@ -29,7 +29,15 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import machine_facts, table, threads_here, verdict
-from benchmarks.memory_cases import CASES, Case, Side, growth_text, our_sides, torch_sides
+from benchmarks.memory_cases import (
+    CASES,
+    Case,
+    Side,
+    disk_sides,
+    growth_text,
+    our_sides,
+    torch_sides,
+)
 from benchmarks.memory_goals import goals, losses_differ
 from benchmarks.memory_picture import panels_svg
 from benchmarks.memory_process import COMPILING_S, run_side
@@ -63,12 +71,15 @@ class Run:
     found: dict[str, Any]
     file: Path | None
 
-    def measure(self, folder: str, *, quick: bool) -> dict[str, Any]:
-        """All contestants, ours and theirs in turns, so that a time limit cuts both."""
+    def measure(self, folder: str, only: str, *, quick: bool) -> dict[str, Any]:
+        """All contestants, or ours with the disk only; ours and theirs in turns, so that a time
+        limit cuts both."""
         in_core = self.add(Side("ours", "ours", "in-core"))
         whole = int((in_core or {}).get("growth_mib", 0) * MIB)
-        ours = list(our_sides(whole, folder, self.disk(folder), quick=quick)) if whole else []
-        theirs = list(torch_sides(self.case, quick=quick)) if HAS_TORCH else []
+        ours = list(our_sides(whole, quick=quick)) if whole and not only else []
+        if folder and whole and time.monotonic() < self.deadline:
+            ours += disk_sides(whole, folder, self.disk(folder))
+        theirs = list(torch_sides(self.case, quick=quick)) if HAS_TORCH and not only else []
         for place in range(max(len(ours), len(theirs))):
             for side in (*theirs[place : place + 1], *ours[place : place + 1]):
                 self.add(side)
@@ -76,8 +87,6 @@ class Run:
 
     def disk(self, folder: str) -> tuple[float, float]:
         """Rates out and in of the disk that is our host, in bytes per microsecond."""
-        if not folder:
-            return 0.0, 0.0
         if "disk" not in self.found:
             place, disk = look_at(folder), measure_disk(folder)
             self.found["disk"] = {
@@ -187,6 +196,7 @@ def options_of(arguments: Sequence[str], *, quick: bool) -> argparse.Namespace:
     parser.add_argument("--batch", type=int, help="in place of each network's own")
     parser.add_argument("--minutes", type=float, default=QUICK_MINUTES if quick else MINUTES,
                         help="for each network")  # fmt: skip
+    parser.add_argument("--only", choices=["disk"], default="", help="ours with the disk")
     parser.add_argument("--spill", default=tempfile.gettempdir(), metavar="FOLDER")
     parser.add_argument(
         "--results", type=Path, metavar="FOLDER", default=None if quick else RESULTS
@@ -199,19 +209,20 @@ def options_of(arguments: Sequence[str], *, quick: bool) -> argparse.Namespace:
 
 def main(arguments: Sequence[str] = (), *, quick: bool = False) -> dict:
     """Runs; returns what goes into the JSON file."""
+    quick = quick or "--quick" in arguments
     options = options_of(arguments, quick=quick)
-    quick = quick or options.quick
     if held() is None:
         print("left out: this system does not say what a process holds")
         return {"missed": []}
     folder, results, missed = usable(options.spill), [], []
     for name in options.network:
         case = CASES[name].of(options.batch or (QUICK_BATCH if quick else CASES[name].batch))
-        file = options.results and options.results / f"memory-{name}.json"
+        own = "" if case.batch == CASES[name].batch else f"-{case.batch}"
+        file = options.results and options.results / f"memory-{name}{own}.json"
         found = begun(case, file, resume=options.resume)
         run = Run(case, time.monotonic() + 60 * options.minutes, found, file)
         print(f"{name}, batch {case.batch}", flush=True)
-        results.append(run.measure(folder, quick=quick))
+        results.append(run.measure(folder, options.only, quick=quick))
         missed += show(found)
         run.write()
     if options.picture:

@@ -24,7 +24,7 @@ LR = 1e-3
 MICRO_BATCHES = 4
 TINY = 2  # images of the step that loads everything
 #: Of what ours grows by in-core: with everything in RAM, and with the disk.
-FALLING, ON_DISK = (0.9, 0.75, 0.6, 0.5, 0.4), (0.4, 0.25)
+FALLING, ON_DISK = (0.9, 0.75, 0.6, 0.5, 0.4), (0.5, 0.25)
 #: Of the device's memory in-core, with the disk.
 DEVICE_SHARE = 0.25
 LAYOUTS = ("NHWC", "NCHW")
@@ -102,13 +102,13 @@ class Side:
     Args:
         name: as it is shown.
         library: "ours" or "torch".
-        how: "in-core", "memory", "device" (ours); "in-core", "checkpoint", "disk", "micro",
-            "compiled" (torch).
-        value: of "memory" bytes that the process may grow by, or hold in all where `total`; of
-            "device" hundredths of the in-core peak; of "checkpoint" the number of segments.
+        how: "in-core", "memory", "total", "device", "arena" (ours); "in-core", "checkpoint",
+            "disk", "micro", "compiled" (torch).
+        value: of "memory" bytes that the process may grow by, of "total" bytes that it promises to
+            hold at most, of "arena" the same without a promise; of "device" hundredths of the
+            in-core peak; of "checkpoint" the number of segments.
         layout: torch's, of images.
         exact: whether its step is that of the whole batch.
-        total: see `value`.
         folder: on the disk that is our host; "": the host is memory.
         rates: what that disk reaches, out and in, in bytes per microsecond; a disk that is faster
             than 1 GB/s is held to it.
@@ -121,7 +121,6 @@ class Side:
     value: int = 0
     layout: str = ""
     exact: bool = True
-    total: bool = False
     folder: str = ""
     rates: tuple[float, float] = (1e3, 1e3)
     planner: str = "auto"
@@ -170,20 +169,20 @@ def checkpoint_sides(case: Case, layouts: tuple[str, ...], counts: list[int]) ->
             yield Side(name, "torch", "checkpoint", count, layout)
 
 
-def our_sides(whole_bytes: int, folder: str, rates: tuple[float, float], *, quick: bool):
-    """Ours below in-core, which grows by `whole_bytes`."""
-    shares = FALLING[1::2] if quick else FALLING
-    for share in shares:
+def our_sides(whole_bytes: int, *, quick: bool) -> Iterator[Side]:
+    """Ours below in-core, which grows by `whole_bytes`, in RAM alone."""
+    for share in FALLING[1::2] if quick else FALLING:
         yield Side(f"ours, memory {share:.0%}", "ours", "memory", int(share * whole_bytes))
-    if folder:
-        disk = Side(
-            f"ours, device {DEVICE_SHARE:.0%} with the disk", "ours", "device",
-            int(100 * DEVICE_SHARE), folder=folder, rates=rates,
-        )  # fmt: skip
-        yield disk
-        for share in ON_DISK:
-            name, value = f"ours, memory {share:.0%} with the disk", int(share * whole_bytes)
-            yield replace(disk, name=name, how="memory", value=value)
+
+
+def disk_sides(whole_bytes: int, folder: str, rates: tuple[float, float]) -> Iterator[Side]:
+    """Ours with a disk as the host: in a quarter of the device, and in parts of the process."""
+    name = f"ours, device {DEVICE_SHARE:.0%} with the disk"
+    disk = Side(name, "ours", "device", int(100 * DEVICE_SHARE), folder=folder, rates=rates)
+    yield disk
+    for share in ON_DISK:
+        name, value = f"ours, memory {share:.0%} with the disk", int(share * whole_bytes)
+        yield replace(disk, name=name, how="memory", value=value)
 
 
 def growth_text(row: Mapping) -> str:

@@ -37,9 +37,13 @@ from ooctrain.machine.measured import profile_of_steps
 from ooctrain.step.machine import Disk
 from ooctrain.step.presets import TYPICAL_DISK, on_disk
 from ooctrain.step.presets import machine as find_machine
+from ooctrain.units import MIB
 
 #: Bytes per microsecond.
 ONE_GB_A_SECOND = 1e3
+#: Of a process beside what it held, its batch in another layout and its arena: objects of the list,
+#: threads, buffers of the disk.
+BESIDES_BYTES = 96 * MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,22 +91,25 @@ def our_step(case: Case, side: Side, threads: int) -> OurStep:
     """Our trainer within what the side asks for."""
     model, (x, y) = make_model(case), make_batch(case)
     optimizer = oc.optim.SGD(model.parameters(), lr=LR, momentum=0.9)
-    settings: dict[str, Any] = {"planner": side.planner}
-    if side.how == "memory" and side.total:
-        settings["memory"] = side.value
-    elif side.how == "memory":
-        now = held()
-        assert now is not None
-        settings["memory"] = now.most_bytes + side.value
-    elif side.how == "device":
-        settings["budget"] = f"{side.value}%"
+    settings: dict[str, Any] = {"planner": side.planner, "threads": threads}
     if side.folder:
         disk = Disk(*side.rates, folder=side.folder)
         limit = ONE_GB_A_SECOND if min(side.rates) > ONE_GB_A_SECOND else None
         settings["spill"] = Spill(side.folder, limit)
         settings["machine"] = replace(find_machine(None, "cpu"), disk=disk)
-    trainer = oc.Trainer(model, optimizer=optimizer, threads=threads, **settings)
-    return OurStep(trainer, x, y)
+    now = held()
+    assert now is not None
+    if side.how == "total":
+        settings["memory"] = side.value
+    elif side.how == "memory":
+        settings["memory"] = now.most_bytes + side.value
+    elif side.how == "arena":
+        settings["budget"] = max(side.value - now.most_bytes - x.nbytes - BESIDES_BYTES, 1)
+    elif side.how == "device":
+        with oc.Trainer(model, optimizer=optimizer, threads=threads) as in_core:
+            peak = in_core.prepare(x.shape, y.shape).in_core_peak_bytes
+        settings["budget"] = peak * side.value // 100
+    return OurStep(oc.Trainer(model, optimizer=optimizer, **settings), x, y)
 
 
 def made(case: Case, side: Side, threads: int) -> Callable[[], float]:
