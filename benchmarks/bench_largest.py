@@ -3,16 +3,17 @@
 Each try is a process of its own, which trains and is counted from outside; what counts is the
 total, interpreter, libraries and all (`memory_process.py`). Torch's methods are in-core,
 checkpoints of every segment count from 2 to 2 sqrt(L), and saved tensors on the disk, in both
-layouts: each is measured at two small batches, memory grows with the batch in a straight line, and
-those that the line takes furthest are tried around its end. Ours gets `--memory 2GiB`, with the
-disk as the host and without: by planning alone the largest batch for which there is a plan is
-found, doubling and then halving; then that batch is trained, and must keep to the memory, or a
-smaller one is tried. `--memory` sets aside what a process may need at most; beside it stands ours
-with a `--budget` of what is left for the arena, which promises nothing, and is only counted. No
-times are taken. Read next: `bench_memory.py`.
+layouts: each is measured at two small batches, or at one where the results have another from
+`bench_memory.py`; memory grows with the batch in a straight line, and those that the line takes
+furthest are tried around its end. Ours gets `--memory 2GiB`, with the disk as the host and without:
+by planning alone the largest batch for which there is a plan is found, doubling and then halving;
+then that batch is trained, and must keep to the memory, or a smaller one is tried. `--memory` sets
+aside what a process may need at most; beside it stands ours with a `--budget` of what is left for
+the arena, which promises nothing, and is only counted. No times are taken. Read next:
+`bench_memory.py`.
 
     python -m benchmarks largest [--quick] [--json FILE]
-    python -m benchmarks.bench_largest --network resnet50 --memory 2GiB --resume
+    python -m benchmarks.bench_largest --network resnet50 --results benchmarks/results --resume
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ import importlib.util
 import json
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.bench_memory import RESULTS, usable
+from benchmarks.bench_memory import usable
 from benchmarks.common import machine_facts, table, threads_here, verdict
 from benchmarks.memory_cases import CASES, LAYOUTS, Case, Side, checkpoint_sides, mib
 from benchmarks.memory_process import run_side
@@ -42,7 +43,7 @@ MEMORY, QUICK_MEMORY = "2GiB", "420MiB"
 SMALL = {"resnet18": (16, 32), "resnet50": (4, 8), "vgg11": (32, 64), "vgg19": (2, 4),
          "unet": (1, 2)}  # fmt: skip
 #: A second step has the momentum, too.
-TORCH_STEPS, OUR_STEPS = 2, 2
+TORCH_STEPS, OUR_STEPS = 2, 1
 LONGEST_S = 1800.0
 WANTED = 4.0
 #: The first batch that is planned where nobody says what torch's largest is.
@@ -62,12 +63,15 @@ class Search:
         limit_bytes: for all that a process holds.
         tries: made so far, in a file's form; those are not made again.
         file: into which they are written; None: nowhere.
+        frontier: {side's name: growth in MiB} at `frontier_batch`, as `bench_memory.py` measured.
     """
 
     case: Case
     limit_bytes: int
     tries: list[dict[str, Any]]
     file: Path | None
+    frontier: Mapping[str, float] = field(default_factory=dict)
+    frontier_batch: int = 0
 
     def run(self, side: Side, batch: int, steps: int) -> dict[str, Any]:
         """A try; without steps it is only planned."""
@@ -91,13 +95,19 @@ class Search:
         return "error" not in row and row["total_mib"] <= mib(self.limit_bytes)
 
     def line_end(self, side: Side) -> int:
-        """The batch at which a straight line through two small ones reaches the limit."""
-        pair = SMALL[self.case.name]
-        low, high = (self.run(side, batch, TORCH_STEPS) for batch in pair)
-        if "error" in low or "error" in high:
+        """The batch at which a straight line through two others reaches the limit."""
+        first, second = SMALL[self.case.name]
+        low = self.run(side, first, TORCH_STEPS)
+        if "error" in low:
             return 0
-        slope = max((high["total_mib"] - low["total_mib"]) / (pair[1] - pair[0]), 0.1)
-        return max(0, int(pair[0] + (mib(self.limit_bytes) - low["total_mib"]) / slope))
+        if side.name in self.frontier:
+            second = self.frontier_batch
+            more = self.frontier[side.name] - low["growth_mib"]
+        else:
+            high = self.run(side, second, TORCH_STEPS)
+            more = high.get("total_mib", 0.0) - low["total_mib"]
+        slope = max(more / (second - first), 0.1)
+        return max(0, int(first + (mib(self.limit_bytes) - low["total_mib"]) / slope))
 
     def around(self, side: Side, batch: int) -> int:
         """The largest batch that fits, looked for from one that should."""
@@ -197,6 +207,16 @@ def known_tries(file: Path | None, *, resume: bool) -> list[dict[str, Any]]:
     return []
 
 
+def known_frontier(case: Case, folder: Path | None) -> tuple[Mapping[str, float], int]:
+    """What `bench_memory.py` left in the results, and at which batch."""
+    if folder is not None:
+        with suppress(OSError, ValueError):
+            found = json.loads((folder / f"memory-{case.name}.json").read_text(encoding="utf-8"))
+            rows = [row for row in found["rows"] if "growth_mib" in row]
+            return {row["name"]: row["growth_mib"] for row in rows}, found["batch"]
+    return {}, 0
+
+
 def main(arguments: Sequence[str] = (), *, quick: bool = False) -> dict:
     """Runs; returns what goes into the JSON file."""
     parser = argparse.ArgumentParser(prog="bench_largest", description=__doc__.splitlines()[0])
@@ -204,12 +224,12 @@ def main(arguments: Sequence[str] = (), *, quick: bool = False) -> dict:
     parser.add_argument("--network", nargs="+", choices=list(CASES), default=networks)
     parser.add_argument("--memory", default=QUICK_MEMORY if quick else MEMORY)
     parser.add_argument("--spill", default=tempfile.gettempdir(), metavar="FOLDER")
-    parser.add_argument(
-        "--results", type=Path, metavar="FOLDER", default=None if quick else RESULTS
-    )
+    parser.add_argument("--results", type=Path, metavar="FOLDER")
     parser.add_argument("--only", choices=["ours", "torch"], default="")
     parser.add_argument("--resume", action="store_true", help="keep the tries in the results")
     options = parser.parse_args(arguments)
+    if options.resume and not options.results:
+        parser.error("--resume goes on from the files in --results FOLDER")
     if held() is None:
         print("left out: this system does not say what a process holds")
         return {"missed": []}
@@ -217,7 +237,8 @@ def main(arguments: Sequence[str] = (), *, quick: bool = False) -> dict:
     for name in options.network:
         file = options.results and options.results / f"largest-{name}-tries.json"
         print(f"{name}, {format_bytes(limit)} for the process", flush=True)
-        search = Search(CASES[name], limit, known_tries(file, resume=options.resume), file)
+        case, tries = CASES[name], known_tries(file, resume=options.resume)
+        search = Search(case, limit, tries, file, *known_frontier(case, options.results))
         results.append(measure(search, folder, options.only))
     print(table(
         ["", "torch's best", "batch", "ours", "batch", "times", ""],
@@ -231,6 +252,7 @@ def main(arguments: Sequence[str] = (), *, quick: bool = False) -> dict:
     ]  # fmt: skip
     result = {"machine": machine_facts(), "results": results, "missed": missed}
     if options.results:
+        options.results.mkdir(parents=True, exist_ok=True)
         file = options.results / "largest.json"
         file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     return result

@@ -6,12 +6,12 @@ of every segment count from 2 to 2 sqrt(L), with saved tensors on the disk, in m
 batch statistics: not exact), and compiled under an activation budget, in both layouts; ours
 in-core, at falling `--memory`, and with a disk of 1 GB/s as the host (a faster one is held to that;
 a slower one is measured as it is, and what the plan says of 1 GB/s stands beside it). Exact methods
-must give torch's losses. Results lie in a file for each network, written after each contestant;
-`--resume` measures only what is not in it. What the time limit leaves no room for is named, not
-guessed. Read next: `memory_cases.py`; `memory_goals.py`.
+must give torch's losses. With `--results FOLDER` each network has a file there, written after each
+contestant; `--resume` measures only what is not in it. What the time limit leaves no room for is
+named, not guessed. Read next: `memory_cases.py`; `memory_goals.py`.
 
     python -m benchmarks memory [--quick] [--json FILE]
-    python -m benchmarks.bench_memory --network resnet50 unet --minutes 20 --resume
+    python -m benchmarks.bench_memory --network resnet50 unet --results benchmarks/results --resume
 """
 
 from __future__ import annotations
@@ -52,7 +52,6 @@ QUICK_BATCH, QUICK_NETWORKS = 16, ("resnet18",)
 #: For each network.
 MINUTES, QUICK_MINUTES = 12.0, 2.0
 STEPS, LONGEST_S = 3, 300.0
-RESULTS = Path(__file__).parent / "results"
 
 
 @dataclass
@@ -78,15 +77,15 @@ class Run:
         whole = int((in_core or {}).get("growth_mib", 0) * MIB)
         ours = list(our_sides(whole, quick=quick)) if whole and not only else []
         if folder and whole and time.monotonic() < self.deadline:
-            ours += disk_sides(whole, folder, self.disk(folder))
+            ours += disk_sides(whole, **self.disk(folder))
         theirs = list(torch_sides(self.case, quick=quick)) if HAS_TORCH and not only else []
         for place in range(max(len(ours), len(theirs))):
             for side in (*theirs[place : place + 1], *ours[place : place + 1]):
                 self.add(side)
         return self.found
 
-    def disk(self, folder: str) -> tuple[float, float]:
-        """Rates out and in of the disk that is our host, in bytes per microsecond."""
+    def disk(self, folder: str) -> dict[str, Any]:
+        """What the disk reaches that is our host, for a `Side`."""
         if "disk" not in self.found:
             place, disk = look_at(folder), measure_disk(folder)
             self.found["disk"] = {
@@ -94,7 +93,8 @@ class Run:
                 "out_bytes_per_us": disk.out_bytes_per_us, "in_bytes_per_us": disk.in_bytes_per_us,
             }  # fmt: skip
         known = self.found["disk"]
-        return known["out_bytes_per_us"], known["in_bytes_per_us"]
+        rates = known["out_bytes_per_us"], known["in_bytes_per_us"]
+        return {"folder": folder, "rates": rates, "link": known["link"]}
 
     def add(self, side: Side) -> dict[str, Any] | None:
         """Measures a contestant, if there is time."""
@@ -198,13 +198,14 @@ def options_of(arguments: Sequence[str], *, quick: bool) -> argparse.Namespace:
                         help="for each network")  # fmt: skip
     parser.add_argument("--only", choices=["disk"], default="", help="ours with the disk")
     parser.add_argument("--spill", default=tempfile.gettempdir(), metavar="FOLDER")
-    parser.add_argument(
-        "--results", type=Path, metavar="FOLDER", default=None if quick else RESULTS
-    )
+    parser.add_argument("--results", type=Path, metavar="FOLDER")
     parser.add_argument("--resume", action="store_true", help="keep what is in the results")
     parser.add_argument("--quick", action="store_true", help="few contestants, small batches")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="a panel for each network")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.resume and not options.results:
+        parser.error("--resume goes on from the files in --results FOLDER")
+    return options
 
 
 def main(arguments: Sequence[str] = (), *, quick: bool = False) -> dict:

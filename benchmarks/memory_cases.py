@@ -14,10 +14,12 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 
 import ooctrain as oc
+from ooctrain.step.machine import Link
 from ooctrain.units import MIB
 
 LR = 1e-3
@@ -112,6 +114,7 @@ class Side:
         folder: on the disk that is our host; "": the host is memory.
         rates: what that disk reaches, out and in, in bytes per microsecond; a disk that is faster
             than 1 GB/s is held to it.
+        link: "duplex" where these hold in both directions at once, else "shared".
         planner: ours.
     """
 
@@ -123,6 +126,7 @@ class Side:
     exact: bool = True
     folder: str = ""
     rates: tuple[float, float] = (1e3, 1e3)
+    link: Link = "shared"
     planner: str = "auto"
 
     @property
@@ -175,10 +179,14 @@ def our_sides(whole_bytes: int, *, quick: bool) -> Iterator[Side]:
         yield Side(f"ours, memory {share:.0%}", "ours", "memory", int(share * whole_bytes))
 
 
-def disk_sides(whole_bytes: int, folder: str, rates: tuple[float, float]) -> Iterator[Side]:
-    """Ours with a disk as the host: in a quarter of the device, and in parts of the process."""
+def disk_sides(whole_bytes: int, **host: Any) -> Iterator[Side]:
+    """Ours with a disk as the host: in a quarter of the device, and in parts of the process.
+
+    Args:
+        host: folder, rates and link of the disk.
+    """
     name = f"ours, device {DEVICE_SHARE:.0%} with the disk"
-    disk = Side(name, "ours", "device", int(100 * DEVICE_SHARE), folder=folder, rates=rates)
+    disk = Side(name, "ours", "device", int(100 * DEVICE_SHARE), **host)
     yield disk
     for share in ON_DISK:
         name, value = f"ours, memory {share:.0%} with the disk", int(share * whole_bytes)

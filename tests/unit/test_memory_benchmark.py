@@ -166,6 +166,21 @@ def test_the_search_ends_at_the_largest_batch_that_fits(base, slope, bend, plann
     assert not fits(theirs + 2 + int(1.3 * theirs / FINENESS)) or theirs == 0
 
 
+def test_a_line_goes_through_what_the_frontier_knows(tmp_path, monkeypatch):
+    def pretended(case, side, steps, threads, limit_s):
+        assert case.batch == 1, "one small batch is enough"
+        return {"name": side.name, "total_mib": 300.0, "growth_mib": 100.0}
+
+    monkeypatch.setattr(bench_largest, "run_side", pretended)
+    rows = [row("torch NHWC", 400.0, 1.0), {"name": "torch NCHW", "error": "killed"}]
+    (tmp_path / "memory-unet.json").write_text(json.dumps({**FOUND, "rows": rows}))
+    known = bench_largest.known_frontier(CASES["unet"], tmp_path)
+    assert known == ({"torch NHWC": 400.0}, 4)
+    search = Search(CASES["unet"], 1300 << 20, [], None, *known)
+    # 100 MiB an image beyond the first: 300 + 100 (n - 1) reaches 1300 at 11.
+    assert search.line_end(Side("torch NHWC", "torch", "in-core")) == 11
+
+
 def test_a_try_that_was_made_is_not_made_again(tmp_path, monkeypatch):
     made = []
 
