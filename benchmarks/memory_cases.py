@@ -158,11 +158,12 @@ def torch_sides(case: Case, *, quick: bool) -> Iterator[Side]:
     for layout in layouts:
         name = f"torch {layout}, {MICRO_BATCHES} micro-batches"
         yield Side(name, "torch", "micro", layout=layout, exact=False)
-    yield from checkpoint_sides(case, layouts, case.segment_counts[: 1 if quick else None])
     for layout in layouts:
         yield Side(f"torch {layout}, saved to disk", "torch", "disk", layout=layout)
     if not quick:
         yield Side("torch NCHW, compiled, budget 0.5", "torch", "compiled", layout="NCHW")
+    # Most segments first: they hold least, and the time may end before the others.
+    yield from checkpoint_sides(case, layouts, case.segment_counts[::-1][: 1 if quick else None])
 
 
 def checkpoint_sides(case: Case, layouts: tuple[str, ...], counts: list[int]) -> Iterator[Side]:
