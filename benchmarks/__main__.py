@@ -1,9 +1,10 @@
 """`make bench`: every benchmark, or the named ones, each in a process of its own.
 
 The names are steps, ops, conv, prediction, planners, overhead, launches, scale, alloc, blocks,
-tile, memory, frontier, ranks. It prints what they print, and with `--json` writes one file of all
-results; status 1 means that one failed. A target that is missed is reported in its table and in the
-closing lines, but is no failure: a busy machine misses some. Read next: `README.md`, `common.py`.
+tile, memory, frontier, ranks; largest runs only where it is named, for it takes hours. It prints what
+they print, and with `--json` writes one file of all results; status 1 means that one failed. A
+target that is missed is reported in its table and in the closing lines, but is no failure: a busy
+machine misses some. Read next: `README.md`, `common.py`.
 
     python -m benchmarks [NAME ...] [--json FILE] [--quick]
 """
@@ -25,6 +26,8 @@ NAMES = (
     "steps", "ops", "conv", "prediction", "planners", "overhead", "launches", "scale", "alloc",
     "blocks", "tile", "memory", "frontier", "ranks",
 )  # fmt: skip
+#: Run only where they are named.
+LONG = ("largest",)
 KERNELS = ("ops", "conv")
 NEEDS_TORCH = KERNELS
 QUICK_ROUNDS = "3"
@@ -34,13 +37,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description=__doc__.splitlines()[0]
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES + LONG))
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--quick", action="store_true", help="few rounds: does it run at all?")
     options = parser.parse_args(arguments)
     for name in options.names:
-        if name not in NAMES:
-            parser.error(f"no benchmark is called {name!r}: {', '.join(NAMES)}")
+        if name not in NAMES + LONG:
+            parser.error(f"no benchmark is called {name!r}: {', '.join(NAMES + LONG)}")
     names = options.names or list(NAMES)
     results: dict[str, Any] = {"version": 1}
     failed = []

@@ -1,17 +1,17 @@
 """Memory and time of a training step, ours and torch's, counted from outside: the frontier.
 
-Each contestant trains three steps of one network on one batch in a process of its own. The parent
-reads its memory while it does: growth is what the system counts (Pss, and pages of the arena that
-are mapped nowhere) above what was held when imports and one tiny step were done; VmHWM stands
-beside it, though it counts a page of our arena once for each address it is mapped at. Torch runs
-in-core, with checkpoints of every segment count from 2 to 2 sqrt(L), with saved tensors on the
-disk, in micro-batches (other batch statistics: not exact), and compiled under an activation budget,
-in both layouts; ours in-core and at falling `--memory`. Exact methods must give torch's loss after
-three steps. What the time limit leaves no room for is named, not guessed. Read next:
-`memory_sides.py`.
+Each contestant trains three steps of one network on one batch in a process of its own, and the
+parent reads its memory while it does (`memory_process.py`). Torch runs in-core, with checkpoints
+of every segment count from 2 to 2 sqrt(L), with saved tensors on the disk, in micro-batches (other
+batch statistics: not exact), and compiled under an activation budget, in both layouts; ours
+in-core, at falling `--memory`, and with a disk of 1 GB/s as the host (a faster one is held to that;
+a slower one is measured as it is, and what the plan says of 1 GB/s stands beside it). Exact methods
+must give torch's losses. With `--results FOLDER` each network has a file there, written after each
+contestant; `--resume` measures only what is not in it. What the time limit leaves no room for is
+named, not guessed. Read next: `memory_cases.py`; `memory_goals.py`.
 
     python -m benchmarks memory [--quick] [--json FILE]
-    python -m benchmarks.bench_memory --network resnet50 --batch 16 --minutes 30 --picture m.svg
+    python -m benchmarks.bench_memory --network resnet50 unet --results benchmarks/results --resume
 """
 
 from __future__ import annotations
@@ -19,271 +19,219 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import re
-import subprocess
 import sys
-import threading
+import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import ooctrain as oc
-from benchmarks.bench_steps import NETWORKS, Network
 from benchmarks.common import machine_facts, table, threads_here, verdict
-from benchmarks.memory_sides import MICRO_BATCHES, segment_counts
-from ooctrain.devices.cpu.process_memory import MemoryWatch, held
+from benchmarks.memory_cases import (
+    CASES,
+    Case,
+    Side,
+    disk_sides,
+    growth_text,
+    our_sides,
+    torch_sides,
+)
+from benchmarks.memory_goals import goals, losses_differ
+from benchmarks.memory_picture import panels_svg
+from benchmarks.memory_process import run_side
+from ooctrain.devices.cpu.process_memory import held
+from ooctrain.devices.spill import look_at
+from ooctrain.errors import OoctrainError
+from ooctrain.machine.disk_speed import measure_disk
 from ooctrain.units import MIB
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
-BATCHES = {"resnet18": 128, "resnet50": 16, "vgg11": 256}
-QUICK_BATCH = 16
-MINUTES, QUICK_MINUTES = 9.0, 2.0
-#: Of what ours grows by in-core.
-FALLING = (0.9, 0.75, 0.6, 0.5, 0.4)
-#: Losses of exact methods after three steps, relative.
-LOSS_BOUND = 1e-3
-LONGEST_S = 240.0
-#: The goals: time at the memory of torch's fastest method that saves any; memory at torch's
-#: in-core time.
-WANTED_TIME, WANTED_MEMORY = 0.75, 0.6
+QUICK_BATCH, QUICK_NETWORKS = 16, ("resnet18",)
+#: For each network.
+MINUTES, QUICK_MINUTES = 12.0, 2.0
+STEPS, LONGEST_S, LEAST_S = 3, 300.0, 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class Side:
-    """A contestant.
+@dataclass
+class Run:
+    """The contestants of one network, as far as the time goes.
 
     Args:
-        name: as it is shown.
-        words: what `memory_sides.py` takes behind the network.
-        exact: whether its step is that of the whole batch.
+        case: what is trained.
+        deadline: by `time.monotonic()`; what a contestant takes that compiles is added.
+        found: what is known so far, by contestant; those are not measured again.
+        file: into which everything is written after each contestant; None: nowhere.
     """
 
-    name: str
-    words: tuple[str, ...]
-    exact: bool = True
+    case: Case
+    deadline: float
+    found: dict[str, Any]
+    file: Path | None
 
+    def measure(self, folder: str, only: str, *, quick: bool) -> dict[str, Any]:
+        """All contestants, or ours with the disk only; ours and theirs in turns, so that a time
+        limit cuts both."""
+        in_core = self.add(Side("ours", "ours", "in-core"))
+        whole = int((in_core or {}).get("growth_mib", 0) * MIB)
+        ours = list(our_sides(whole, quick=quick)) if whole and not only else []
+        if folder and whole and time.monotonic() < self.deadline:
+            ours += disk_sides(whole, **self.disk(folder))
+        theirs = list(torch_sides(self.case, quick=quick)) if HAS_TORCH and not only else []
+        for place in range(max(len(ours), len(theirs))):
+            for side in (*theirs[place : place + 1], *ours[place : place + 1]):
+                self.add(side)
+        return self.found
 
-def torch_sides(network: Network, *, quick: bool) -> Iterator[Side]:
-    """Torch's, those first that others are compared with."""
-    layouts = ("NCHW",) if quick else ("NHWC", "NCHW")
-    counts = segment_counts(network)[:1] if quick else segment_counts(network)
-    for layout in layouts:
-        yield Side(f"torch {layout}", ("torch", layout, "in-core", "0"))
-    for layout in layouts:
-        words = ("torch", layout, "micro", str(MICRO_BATCHES))
-        yield Side(f"torch {layout}, {MICRO_BATCHES} micro-batches", words, exact=False)
-    for count in counts:
-        for layout in layouts:
-            words = ("torch", layout, "checkpoint", str(count))
-            yield Side(f"torch {layout}, checkpoint, {count} segments", words)
-    for layout in layouts:
-        yield Side(f"torch {layout}, saved to disk", ("torch", layout, "disk", "0"))
-    if not quick:
-        yield Side("torch NCHW, compiled, budget 0.5", ("torch", "NCHW", "compiled", "0"))
+    def disk(self, folder: str) -> dict[str, Any]:
+        """What the disk reaches that is our host, for a `Side`."""
+        if "disk" not in self.found:
+            place, disk = look_at(folder), measure_disk(folder)
+            self.found["disk"] = {
+                "file_system": place.file_system, "link": disk.link,
+                "out_bytes_per_us": disk.out_bytes_per_us, "in_bytes_per_us": disk.in_bytes_per_us,
+            }  # fmt: skip
+        known = self.found["disk"]
+        rates = known["out_bytes_per_us"], known["in_bytes_per_us"]
+        return {"folder": folder, "rates": rates, "link": known["link"]}
 
-
-def run_side(network: Network, side: Side, threads: int, limit_s: float) -> dict[str, Any]:
-    """A contestant in its process, measured; with `error` where it did not finish."""
-    words = [network.name, network.stem, network.batch, network.image, threads, *side.words]
-    command = [sys.executable, "-m", "benchmarks.memory_sides", *map(str, words)]
-    child = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    out, err = child.stdout, child.stderr
-    assert child.stdin is not None
-    assert out is not None
-    assert err is not None
-    said: list[str] = []
-    reader = threading.Thread(target=lambda: said.extend(err), daemon=True)
-    reader.start()
-    ending = threading.Timer(limit_s, child.kill)
-    ending.start()
-    try:
-        line = out.readline()
-        before = held(child.pid)
-        if line.strip() != "ready" or before is None:
-            return _failed(side, said, child)
-        with suppress(OSError):
-            Path(f"/proc/{child.pid}/clear_refs").write_text("5")
-        resident = _status(child.pid, "VmRSS")
-        with MemoryWatch(child.pid) as watch:
-            child.stdin.write("go\n")
-            child.stdin.flush()
-            line = out.readline()
-        if not line.startswith("{"):
-            return _failed(side, said, child)
-        highest = _status(child.pid, "VmHWM")
-    finally:
-        ending.cancel()
-        child.kill()
-        child.wait()
-        reader.join(1)
-    found = json.loads(line)
-    return {
-        "name": side.name, "exact": side.exact, **found,
-        "growth_mib": (watch.most_bytes - before.counted_bytes) / MIB,
-        "vmhwm_growth_mib": (highest - resident) / MIB,
-        "step_s": min(found["wall_s"][1:]), "step_cpu_s": min(found["cpu_s"][1:]),
-    }  # fmt: skip
-
-
-def _failed(side: Side, said: list[str], child: subprocess.Popen) -> dict[str, Any]:
-    child.kill()
-    child.wait()
-    lines = [line.strip() for line in said if line.strip()]
-    least = [line for line in lines if "--memory" in line]
-    why = (least or lines or ["killed after its time"])[-1]
-    return {"name": side.name, "exact": side.exact, "error": why[:160]}
-
-
-def _status(process: int, key: str) -> int:
-    text = Path(f"/proc/{process}/status").read_text()
-    found = re.search(rf"^{key}:\s+(\d+) kB", text, re.MULTILINE)
-    return int(found[1]) * 1024 if found else 0
-
-
-def measure(network: Network, deadline: float, *, quick: bool) -> dict[str, Any]:
-    """All contestants of a network, as far as the time goes."""
-    threads, rows = threads_here(), []
-    left_out: list[str] = []
-
-    def add(side: Side) -> dict[str, Any] | None:
-        rest = deadline - time.monotonic()
-        if rest < 5:
-            left_out.append(side.name)
+    def add(self, side: Side) -> dict[str, Any] | None:
+        """Measures a contestant, if there is time."""
+        for row in self.found["rows"]:
+            if row["name"] == side.name:
+                return row
+        began, left_out = time.monotonic(), self.found["left_out"]
+        left = self.deadline - began
+        if left < LEAST_S:
+            left_out += [] if side.name in left_out else [side.name]
             return None
-        found = run_side(network, side, threads, min(LONGEST_S, rest))
-        rows.append(found)
-        shown = found.get("error") or f"{found['growth_mib']:.0f} MiB, {found['step_s']:.2f} s"
-        print(f"  {side.name}: {shown}", flush=True)
-        return found
+        row = run_side(self.case, side, STEPS, self.found["threads"], min(LONGEST_S, left))
+        if side.compiles:  # its minutes are not those of the others
+            self.deadline += time.monotonic() - began
+        self.found["rows"].append(row)
+        if side.name in left_out:
+            left_out.remove(side.name)
+        print(f"  {side.name}: {growth_text(row)}", flush=True)
+        self.write()
+        return row
 
-    in_core = add(Side("ours", ("ours", "in-core", "0")))
-    whole = (in_core or {}).get("growth_mib", 0)
-    ours = [
-        Side(f"ours, memory {share:.0%}", ("ours", "memory", str(int(share * whole * MIB))))
-        for share in (FALLING[1::2] if quick else FALLING)
-        if whole
-    ]
-    theirs = list(torch_sides(network, quick=quick)) if HAS_TORCH else []
-    # In turns, so that a time limit cuts both.
-    for place in range(max(len(ours), len(theirs))):
-        for side in (*theirs[place : place + 1], *ours[place : place + 1]):
-            add(side)
+    def write(self) -> None:
+        """Everything so far."""
+        if self.file is not None:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            self.file.write_text(json.dumps(self.found, indent=1) + "\n", encoding="utf-8")
+
+
+def begun(case: Case, file: Path | None, *, resume: bool) -> dict[str, Any]:
+    """What is known of a case: from its file, if it is to be resumed and is of the same batch."""
+    if resume and file is not None:
+        with suppress(OSError, ValueError):
+            found = json.loads(file.read_text(encoding="utf-8"))
+            if (found["batch"], found["image"]) == (case.batch, case.image):
+                return found
     return {
-        "network": network.name, "batch": network.batch, "image": network.image,
-        "threads": threads, "rows": rows, "left_out": left_out,
+        "machine": machine_facts(), "network": case.name, "batch": case.batch,
+        "image": case.image, "threads": threads_here(), "rows": [], "left_out": [],
     }  # fmt: skip
 
 
-def goals(found: dict[str, Any]) -> list[tuple[str, float | None, float, bool | None]]:
-    """(goal, measured, wanted at most, whether it is met; None: not measured)."""
-    rows = [row for row in found["rows"] if "error" not in row]
-    ours = [row for row in rows if row["name"].startswith("ours")]
-    torch = [row for row in rows if row["name"].startswith("torch")]
-    in_core = [row for row in torch if len(row["name"].split(",")) == 1]
-    saving = [row for row in torch if row["exact"] and row not in in_core]
-    micro = [row for row in torch if not row["exact"]]
-    made: list[tuple[str, float | None, float, bool | None]] = []
-
-    def add(name: str, value: float | None, wanted: float) -> None:
-        made.append((name, value, wanted, None if value is None else value <= wanted))
-
-    # Who saves nothing is no method for less memory.
-    least = min((row["growth_mib"] for row in in_core), default=0.0)
-    peer = min(
-        (row for row in saving if row["growth_mib"] < least), key=lambda r: r["step_s"],
-        default=None,
-    )  # fmt: skip
-    fits = [r["step_s"] for r in ours if peer and r["growth_mib"] <= peer["growth_mib"]]
-    name = f"time at the memory of {peer['name']}" if peer else "time at torch's memory"
-    value = min(fits) / peer["step_s"] if peer and fits else None
-    add(name, value, WANTED_TIME)
-    fastest = min(in_core, key=lambda r: r["step_s"], default=None)
-    quick = [r["growth_mib"] for r in ours if fastest and r["step_s"] <= fastest["step_s"]]
-    value = min(quick) / fastest["growth_mib"] if fastest and quick else None
-    add("memory at torch's in-core time", value, WANTED_MEMORY)
-    small = min((row["growth_mib"] for row in micro), default=None)
-    value = min(row["growth_mib"] for row in ours) / small if small and ours else None
-    add("least memory over that of micro-batches", value, 1.0)
-    made.append(("a quarter of in-core with the disk, 1 GB/s: time over in-core", None, 1.5, None))
-    return made
-
-
-def losses_differ(found: dict[str, Any]) -> list[str]:
-    """Exact methods whose loss after the steps is not that of the first exact one."""
-    rows = [row for row in found["rows"] if "error" not in row and row["exact"]]
-    if not rows:
-        return []
-    expected = rows[0]["losses"][-1]
-    limit = LOSS_BOUND * abs(expected)
-    return [r["name"] for r in rows if not abs(r["losses"][-1] - expected) <= limit]
-
-
-def picture(found: dict[str, Any]) -> str:
-    """Memory to the right, time up: one point for each contestant, a curve for each kind; torch in
-    the layout that is faster in-core."""
-    kinds: dict[str, list[tuple[float, float]]] = {}
-    ran = {row["name"]: row for row in found["rows"] if "error" not in row}
-    in_core = [name for name in ("torch NHWC", "torch NCHW") if name in ran]
-    layout = min(in_core, key=lambda name: ran[name]["step_s"], default="torch NHWC")
-    for name, row in ran.items():
-        library, *way = name.split(", ")
-        if library in ("ours", layout):
-            kind = "ours" if library == "ours" else " ".join(["torch", *way[:1]])
-            kinds.setdefault(kind, []).append((row["growth_mib"], row["step_s"]))
-    curves = [oc.pictures.Curve(kind, sorted(points)) for kind, points in kinds.items()]
-    title = f"{found['network']}, batch {found['batch']}: memory and time of a step"
-    return oc.pictures.curves_svg(
-        title, curves, axes=("growth of the process, MiB", "seconds a step")
-    )
-
-
-def main(arguments: Sequence[str] = (), *, quick: bool = False) -> dict:
-    """Runs; returns what goes into the JSON file."""
-    parser = argparse.ArgumentParser(prog="bench_memory", description=__doc__.splitlines()[0])
-    names = [network.name for network in NETWORKS]
-    parser.add_argument("--network", choices=names, default="resnet18")
-    parser.add_argument("--batch", type=int)
-    parser.add_argument("--minutes", type=float, default=QUICK_MINUTES if quick else MINUTES)
-    parser.add_argument("--picture", type=Path, metavar="FILE")
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    options = parser.parse_args(arguments)
-    if held() is None:
-        print("left out: this system does not say what a process holds")
-        return {"missed": []}
-    base = next(network for network in NETWORKS if network.name == options.network)
-    batch = options.batch or (QUICK_BATCH if quick else BATCHES[base.name])
-    network = Network(base.name, base.stem, batch, base.image, base.auto)
-    facts, deadline = machine_facts(), time.monotonic() + 60 * options.minutes
-    found = measure(network, deadline, quick=quick)
+def show(found: dict[str, Any]) -> list[str]:
+    """Prints one network's table and goals; returns what is missed."""
     rows = [row for row in found["rows"] if "error" not in row]
     print(table(
-        ["", "growth", "VmHWM", "step", "processor", "loss after 3"],
+        [f"{found['network']}, batch {found['batch']}, {found['image']} px", "growth", "VmHWM",
+         "step", "processor", "loss after 3"],
         [[r["name"] + ("" if r["exact"] else " (not exact)"), f"{r['growth_mib']:.0f} MiB",
           f"{r['vmhwm_growth_mib']:.0f} MiB", f"{r['step_s']:.2f} s", f"{r['step_cpu_s']:.2f} s",
           f"{r['losses'][-1]:.5f}"] for r in sorted(rows, key=lambda r: r["growth_mib"])],
     ))  # fmt: skip
+    for row in rows:
+        if "o_direct" in row:
+            print(disk_text(row))
     for row in found["rows"]:
         if "error" in row:
             print(f"did not run: {row['name']}: {row['error']}")
     if found["left_out"]:
         print(f"left out for time: {'; '.join(found['left_out'])}")
+    if "disk" in found:
+        disk = found["disk"]
+        print(
+            f"disk: {disk['file_system']}, {disk['out_bytes_per_us']:.0f} MB/s out, "
+            f"{disk['in_bytes_per_us']:.0f} MB/s in, {disk['link']}"
+        )
     made, wrong = goals(found), losses_differ(found)
     for name, value, wanted, met in made:
         shown = "not measured" if value is None else f"{value:.2f}, {verdict(bool(met))}"
         print(f"{name}: {shown} (wanted: at most {wanted:g})")
-    missed = [name for name, _, _, met in made if met is False]
-    missed += [f"loss of {name}" for name in wrong]
+    found["goals"] = made
+    found["missed"] = [name for name, _, _, met in made if met is False]
+    found["missed"] += [f"loss of {name}" for name in wrong]
+    return [f"{found['network']}: {what}" for what in found["missed"]]
+
+
+def disk_text(row: dict[str, Any]) -> str:
+    """What the system says of a contestant's disk, and what the model says of one of 1 GB/s."""
+    cache = "past" if row["o_direct"] else "THROUGH"
+    return (
+        f"{row['name']}: {cache} the page cache, {row['slab_file_mib']:.0f} MiB of file, "
+        f"{row['disk_written_mib']:.0f} MiB written a step; with its measured calls the plan takes "
+        f"{row['predicted_here_s']:.2f} s on this disk, {row['predicted_1gbs_s']:.2f} s on one of "
+        "1 GB/s"
+    )
+
+
+def usable(folder: str) -> str:
+    """The folder, or "" where it is no disk."""
+    try:
+        print(f"the host on a disk: {look_at(folder).text}", flush=True)
+    except OoctrainError as error:
+        print(f"left out: ours with the disk: {error}", flush=True)
+        return ""
+    return folder
+
+
+def options_of(arguments: Sequence[str], *, quick: bool) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="bench_memory", description=__doc__.splitlines()[0])
+    networks = list(QUICK_NETWORKS if quick else CASES)
+    parser.add_argument("--network", nargs="+", choices=list(CASES), default=networks)
+    parser.add_argument("--batch", type=int, help="in place of each network's own")
+    parser.add_argument("--minutes", type=float, default=QUICK_MINUTES if quick else MINUTES,
+                        help="for each network")  # fmt: skip
+    parser.add_argument("--only", choices=["disk"], default="", help="ours with the disk")
+    parser.add_argument("--spill", default=tempfile.gettempdir(), metavar="FOLDER")
+    parser.add_argument("--results", type=Path, metavar="FOLDER")
+    parser.add_argument("--resume", action="store_true", help="keep what is in the results")
+    parser.add_argument("--quick", action="store_true", help="few contestants, small batches")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="a panel for each network")
+    options = parser.parse_args(arguments)
+    if options.resume and not options.results:
+        parser.error("--resume goes on from the files in --results FOLDER")
+    return options
+
+
+def main(arguments: Sequence[str] = (), *, quick: bool = False) -> dict:
+    """Runs; returns what goes into the JSON file."""
+    quick = quick or "--quick" in arguments
+    options = options_of(arguments, quick=quick)
+    if held() is None:
+        print("left out: this system does not say what a process holds")
+        return {"missed": []}
+    folder, results, missed = usable(options.spill), [], []
+    for name in options.network:
+        case = CASES[name].of(options.batch or (QUICK_BATCH if quick else CASES[name].batch))
+        own = "" if case.batch == CASES[name].batch else f"-{case.batch}"
+        file = options.results and options.results / f"memory-{name}{own}.json"
+        found = begun(case, file, resume=options.resume)
+        run = Run(case, time.monotonic() + 60 * options.minutes, found, file)
+        print(f"{name}, batch {case.batch}", flush=True)
+        results.append(run.measure(folder, options.only, quick=quick))
+        missed += show(found)
+        run.write()
     if options.picture:
-        options.picture.write_text(picture(found), encoding="utf-8")
-    result = {"machine": facts, **found, "goals": made, "missed": missed}
-    if options.json:
-        options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    return result
+        options.picture.write_text(panels_svg(results), encoding="utf-8")
+    return {"machine": machine_facts(), "results": results, "missed": missed}
 
 
 if __name__ == "__main__":

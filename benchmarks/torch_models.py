@@ -1,4 +1,4 @@
-"""The networks of `bench_steps.py` in torch, by hand, with the names of our own `state_dict`.
+"""The networks of the benchmarks in torch, by hand, with the names of our own `state_dict`.
 
 They map (N, 3, H, W) to logits, with the same layers under the same names, so one set of weights
 starts both sides. Only imported where torch is installed. Read next: `bench_steps.py`.
@@ -9,7 +9,10 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-VGG11 = (64, 0, 128, 0, 256, 256, 0, 512, 512, 0, 512, 512, 0)
+VGGS = {
+    "vgg11": (64, 0, 128, 0, 256, 256, 0, 512, 512, 0, 512, 512, 0),
+    "vgg19": (64, 64, 0, 128, 128, 0, *(256,) * 4, 0, *(512,) * 4, 0, *(512,) * 4, 0),
+}
 RESNETS = {"resnet18": (2, 2, 2, 2), "resnet50": (3, 4, 6, 3)}
 
 
@@ -88,32 +91,96 @@ class ResNet(nn.Module):
         return self.fc(self.avgpool(x).flatten(1))
 
 
-class Vgg11(nn.Module):
-    """torchvision's features, the classifier for small images, dropout left out."""
+class Vgg(nn.Module):
+    """torchvision's features; its classifier or that for small images, dropout left out."""
 
-    def __init__(self, classes: int):
+    def __init__(self, table, stem: str, classes: int):
         super().__init__()
         layers, before = [], 3
-        for channels in VGG11:
+        for channels in table:
             if channels:
                 layers += [nn.Conv2d(before, channels, 3, 1, 1), nn.ReLU(inplace=True)]
                 before = channels
             else:
                 layers.append(nn.MaxPool2d(2, 2))
         self.features = nn.Sequential(*layers)
-        self.avgpool = nn.AdaptiveAvgPool2d(1)
-        self.classifier = nn.Sequential(
-            nn.Linear(512, 512), nn.ReLU(inplace=True), nn.Identity(), nn.Linear(512, classes)
-        )
+        side, width = (7, 4096) if stem == "imagenet" else (1, 512)
+        self.avgpool = nn.AdaptiveAvgPool2d(side)
+        head = [nn.Linear(512 * side * side, width), nn.ReLU(inplace=True), nn.Identity()]
+        if stem == "imagenet":
+            head += [nn.Linear(width, width), nn.ReLU(inplace=True), nn.Identity()]
+        self.classifier = nn.Sequential(*head, nn.Linear(width, classes))
 
     def forward(self, x):
         return self.classifier(self.avgpool(self.features(x)).flatten(1))
 
 
+class DoubleConv(nn.Module):
+    """Twice: 3 x 3 convolution, batch norm, ReLU."""
+
+    def __init__(self, before: int, planes: int):
+        super().__init__()
+        layers = []
+        for first in (before, planes):
+            layers += [nn.Conv2d(first, planes, 3, 1, 1, bias=False), nn.BatchNorm2d(planes)]
+            layers.append(nn.ReLU(inplace=True))
+        self.double_conv = nn.Sequential(*layers)
+
+    def forward(self, x):
+        return self.double_conv(x)
+
+
+class Down(nn.Module):
+    """Half the size."""
+
+    def __init__(self, before: int, planes: int):
+        super().__init__()
+        self.maxpool_conv = nn.Sequential(nn.MaxPool2d(2), DoubleConv(before, planes))
+
+    def forward(self, x):
+        return self.maxpool_conv(x)
+
+
+class Up(nn.Module):
+    """Twice the size, joined with what had this size on the way down."""
+
+    def __init__(self, before: int, planes: int):
+        super().__init__()
+        self.up = nn.ConvTranspose2d(before, before // 2, 2, 2)
+        self.conv = DoubleConv(before, planes)
+
+    def forward(self, x, skip):
+        return self.conv(torch.cat([skip, self.up(x)], 1))
+
+
+class UNet(nn.Module):
+    """That of Pytorch-UNet, four steps down from 64 channels."""
+
+    def __init__(self, classes: int):
+        super().__init__()
+        self.inc = DoubleConv(3, 64)
+        for n in range(4):
+            setattr(self, f"down{n + 1}", Down(64 << n, 128 << n))
+            setattr(self, f"up{n + 1}", Up(1024 >> n, 512 >> n))
+        self.outc = nn.Sequential()
+        self.outc.add_module("conv", nn.Conv2d(64, classes, 1))
+
+    def forward(self, x):
+        skips = [self.inc(x)]
+        for n in range(1, 5):
+            skips.append(getattr(self, f"down{n}")(skips[-1]))
+        x = skips.pop()
+        for n in range(1, 5):
+            x = getattr(self, f"up{n}")(x, skips.pop())
+        return self.outc(x)
+
+
 def build(name: str, stem: str, classes: int) -> nn.Module:
     """A network by our name for it."""
-    if name == "vgg11":
-        return Vgg11(classes)
+    if name in VGGS:
+        return Vgg(VGGS[name], stem, classes)
+    if name == "unet":
+        return UNet(classes)
     block = Bottleneck if name == "resnet50" else BasicBlock
     return ResNet(block, RESNETS[name], stem, classes)
 
