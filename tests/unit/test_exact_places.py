@@ -150,11 +150,3 @@ def test_seven_blocks_are_the_optimum_of_all_orders(blocks):
     found = exact_places(sizes, spans, 0, sum(sizes) + 1, 1_000_000)
     assert found.proved
     assert found.extent_bytes == least_extent(sizes, spans)
-
-
-def test_a_block_at_the_bottom_is_placed_and_no_longer_left():
-    sections = search.sections_of([4, 8], [((0, 2),), ((1, 3),)])
-    state = search._begun(sections, 100, 12)
-    both = next(s for s in range(len(state.floor)) if state.total[s] == 12)
-    state.offset[0], state.low[1] = 0, 4
-    assert search._least_low(sections, state, both) == 4

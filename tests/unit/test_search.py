@@ -197,7 +197,7 @@ def test_the_host_has_room_for_all_copies_or_there_is_none_to_tell_of(trace, mac
     """A copy lies there from the run after which it leaves to the last run before which it, or a
     part that is copied once for several gaps, comes back.
     """
-    step = expand(tables_of(trace, machine, BYTES), *random_choice(trace, seed))
+    step = expand(tables_of(trace, machine, BYTES), by_slot(trace, random_choice(trace, seed)))
     if not step.ok:
         return
     evicted = np.array([seed >> gap & 7 for gap in range(step.gap_var.size)], np.int64)
