@@ -48,9 +48,11 @@ def stripped(file: str, names: Iterable[str], assignment: str) -> str:
     defined = {node.name: node for node in tree.body if isinstance(node, _Function | ast.ClassDef)}
     chosen = set(names)
     if "" in chosen:
-        chosen = {name for name in defined if not _is_private(name)}
-        private = [node for name, node in defined.items() if _is_private(name)]
-        tree.body = [node for node in tree.body if node not in private]
+        tables = [node for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign)]
+        named = {n.id for table in tables for n in ast.walk(table) if isinstance(n, ast.Name)}
+        chosen = {name for name in defined if not _is_private(name) or name in named}
+        gone = [node for name, node in defined.items() if name not in chosen]
+        tree.body = [node for node in tree.body if node not in gone]
     for name in sorted(chosen):
         if name not in defined:
             raise _none_such(f"{file}:{name}")

@@ -32,7 +32,8 @@ NAMED = re.compile(
 )
 #: Stand for a reader's own file, or for one that a command or another project has.
 OF_OTHERS = re.compile(
-    r"(^|/)(my\w*|mine|file|FILE|own|stub|script|x|answer|greedy_planner|conftest|_memory_viz|lms)\.py$"
+    r"(^|/)(my\w*|mine|file|FILE|own|stub|script|x|answer|greedy_planner|conftest|_memory_viz|lms|"
+    r"nbgrader_config)\.py$"
 )
 
 
