@@ -200,8 +200,8 @@ ours = pack(forecast, oc.Granule(1, False), "list", pools=1).extent_bytes
 # there is.
 #
 # How near to the bound can a placement come at all? `first-fit:order=exact,pools=1` searches for
-# the optimum as MiniMalloc does (`ooctrain/alloc/exact_places.py`): it builds placements bottom up, and
-# turns back as soon as what is left cannot fit. That takes seconds instead of milliseconds.
+# the optimum as MiniMalloc does (`ooctrain/alloc/exact_places.py`): it builds placements bottom up,
+# and turns back as soon as what is left cannot fit. That takes seconds instead of milliseconds.
 #
 # ## The price: nothing unforeseen
 #
