@@ -125,7 +125,7 @@ def test_the_nearest_tests_import_the_file_then_its_room_and_then_come_all_other
     near, room, others = near_files("ooctrain/alloc/best_fit_caching.py")
     assert "tests/unit/test_caching_allocators.py" in near
     assert "tests/properties/test_allocators.py" in [*near, *room]
-    assert "tests/unit/test_train.py" in others
+    assert "tests/unit/test_nn.py" in others
     assert len({*near, *room, *others}) == len(near) + len(room) + len(others)
 
 
