@@ -63,6 +63,8 @@ CHUNK_BYTES = 64 << 10
 WASTE = 0.01
 #: Up to so many calls all planners are asked; from so many on only those that are often best.
 SHORT_STEP, LONG_STEP = 30, 3000
+#: Steps of more calls are searched once more as if the host had no room.
+TWICE_SEARCHED = 100
 #: Share of a time limit that is kept for the search; planners asked before it leave that time.
 SEARCH_SHARE = 0.25
 #: A rewrite of the step, "" for none, and the step after it.
@@ -106,8 +108,8 @@ class Auto:
     `superneurons` and `combined` too, where the best so far is more than `NEAR` from the bound or
     there is none (they need less host memory). `combined` searches forms of the step, too, that
     were offered: all of them if no number of evaluations is set, else the one that promises most.
-    Where its plan is still so far from the bound it searches once more as if the host had no room,
-    asks the other planners, and takes what gains more than `NEAR`.
+    Where its plan is still so far from the bound it searches longer steps once more as if the host
+    had no room, asks the other planners, and takes what gains more than `NEAR`.
     Cost: theirs together.
 
     Args:
@@ -198,7 +200,7 @@ class Auto:
             return
         calls, rest = len(poll.question.trace.calls), list[Planner]()
         alone = without_host(poll.question)
-        if calls > SHORT_STEP and alone != poll.question and poll.best_us > near_us:
+        if calls > TWICE_SEARCHED and alone != poll.question and poll.best_us > near_us:
             poll.ask_also(Combined(), alone)
         if wasted(poll.question):
             rest += [Combined()]
