@@ -243,9 +243,10 @@ lesson.reveal(
 print(f"    gaps of checkmate: {gaps}")
 
 # %% [markdown]
-# A gap of 0 is a proof: of all choices of its kind (in a step as long as this one calls that belong
-# together are one choice) none computes less. Where `dtr`'s row is the same, the greedy rule was as
-# good as any, and only the program could tell.
+# A gap of 0 is a proof: of all choices of its kind none computes less. In a step as long as this
+# calls that belong together are one choice; a list that treats them one by one may be faster, and
+# then the gap is below 0. Where `dtr`'s row is the same, the greedy rule was as good as any, and
+# only the program could tell.
 #
 # ## Computing again is exact
 #

@@ -12,6 +12,7 @@ at the end of a tutorial are about the library, the exercises about the reader.
 from __future__ import annotations
 
 import ast
+import base64
 import io
 import re
 import sys
@@ -115,9 +116,12 @@ class Lesson:
         path.write_text(svg, encoding="utf-8")
         print(f"    picture: {path.relative_to(PICTURES.parent.parent).as_posix()}")
         if _in_notebook():
-            from IPython.display import SVG, display
+            from IPython.display import display
 
-            display(SVG(svg))
+            # Jupyter shows bare SVG only in notebooks that it trusts; an image is always shown.
+            data = base64.b64encode(svg.encode()).decode()
+            image = f'<img alt="{path.stem}" src="data:image/svg+xml;base64,{data}">'
+            display({"image/svg+xml": svg, "text/html": image}, raw=True)
 
     def _check_only(self, words: list[str]) -> None:
         """Checks one answer from the command line: the experiments run, and print nothing."""

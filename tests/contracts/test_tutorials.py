@@ -1,5 +1,6 @@
 """The tutorials run whole, cell by cell and paused, and their exercises have right answers."""
 
+import base64
 import linecache
 import re
 import runpy
@@ -292,7 +293,7 @@ def test_a_notebook_asks_in_an_input_box_and_shows_pictures_under_the_cell(
     from lesson import Lesson
 
     shown = []
-    display = SimpleNamespace(SVG=lambda text: text, display=shown.append)
+    display = SimpleNamespace(display=lambda bundle, raw: shown.append(bundle))
     monkeypatch.setitem(
         sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: _Shell(answers))
     )
@@ -303,7 +304,12 @@ def test_a_notebook_asks_in_an_input_box_and_shows_pictures_under_the_cell(
     lesson.reveal("calls", 10)
     assert ("0% off" in capsys.readouterr().out) == answers
     lesson.picture("one.svg", "<svg/>")
-    assert shown == ["<svg/>"]
+    (bundle,) = shown
+    assert bundle["image/svg+xml"] == "<svg/>"
+    # Bare SVG is not drawn in a notebook that was not trusted.
+    image = re.search(r'<img alt="one" src="data:image/svg\+xml;base64,(.*)">', bundle["text/html"])
+    assert image
+    assert base64.b64decode(image[1]) == b"<svg/>"
 
 
 def test_a_right_answer_is_recognised_and_a_wrong_one_is_not(capsys):

@@ -137,9 +137,9 @@ class Checkmate(ByStages):
         """Runs for the budget, and what is known of them."""
         program = asked.program(asked.question.budget_bytes)
         found = asked.searched(program, self._tree(program))
-        notes = {
-            "bound_us": max(found.bound, 0.0) * program.unit_ns / 1000, "ended": found.ended,
-        }  # fmt: skip
+        is_bound = found.ended != "infeasible"  # where groups do not fit, single calls may
+        bound_us = max(found.bound, 0.0) * program.unit_ns / 1000 if is_bound else None
+        notes = {"bound_us": bound_us, "ended": found.ended}
         runs = [asked.graph.runs(program.chosen(found.values))] if found.values else []
         if found.ended != "optimal" or not asked.backward:  # groups have an optimum of their own
             runs += [*roundings_within(asked)[0], *runs_of_others(asked.question)]
@@ -170,7 +170,8 @@ class CheckmateLp(ByStages):
 
     def within(self, asked: _Rematerialising) -> tuple[list[tuple[Run, ...]], Mapping[str, Any]]:
         """Roundings of the relaxation for the budget and for a little less."""
-        found, bound_us = roundings_within(asked)
+        found, cost_us = roundings_within(asked)
+        bound_us = cost_us if math.isfinite(cost_us) else None
         return [*found, *self.least(asked)], {"bound_us": bound_us, "ended": "rounded"}
 
 
@@ -286,14 +287,20 @@ class _Rematerialising:
         return ways
 
     def _answer(self, way: TimedRuns, notes: Mapping[str, Any]) -> Plan:
-        objective_us = way.time_ns / 1000
-        bound_us = min(notes["bound_us"], objective_us)
+        """The plan, and how far it may be from the best. In groups `bound_us` is that of lists that
+        run a group as a whole: one of single calls may be faster, then the gap is below 0.
+        """
+        objective_us, bound_us = way.time_ns / 1000, notes["bound_us"]
         numbers = {
-            "objective_us": objective_us, "bound_us": bound_us,
-            "gap": (objective_us - bound_us) / objective_us if objective_us else 0.0,
-            "groups": len(self.graph.nodes),
+            "objective_us": objective_us, "groups": len(self.graph.nodes),
             "runs_again": len(way.runs) - len(self.question.trace.calls),
         }  # fmt: skip
+        notes = {name: value for name, value in notes.items() if name != "bound_us"}
+        if bound_us is not None:
+            if self.backward:
+                bound_us = min(bound_us, objective_us)  # solvers round
+            gap = (objective_us - bound_us) / objective_us if objective_us else 0.0
+            numbers |= {"bound_us": bound_us, "gap": gap}
         cut_short = {"cut_short": True} if self.cut_short else {}
         notes = {**notes, **numbers, **cut_short}
         return plan_of(self.name, self.question, Decisions(way.runs), notes)
