@@ -31,7 +31,8 @@ from benchmarks.common import machine_facts, table, threads_here, verdict
 from ooctrain.devices.spill import Spill
 from ooctrain.errors import ConfigError, DoesNotFit, Infeasible
 from ooctrain.execution.planners import planners
-from ooctrain.execution.prepare import PreparedStep, Settings, prepare
+from ooctrain.execution.prepare import PreparedStep, prepare
+from ooctrain.execution.settings import Settings
 from ooctrain.models import MODELS, stem_for
 from ooctrain.units import parse_bytes
 

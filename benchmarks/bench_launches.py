@@ -29,8 +29,9 @@ import ooctrain as oc
 from benchmarks.common import machine_facts, table, verdict
 from ooctrain.devices.cuda import open as cuda_open
 from ooctrain.engine.incore import initial_values
-from ooctrain.execution.prepare import Settings, prepare
+from ooctrain.execution.prepare import prepare
 from ooctrain.execution.sessions import input_values, open_session
+from ooctrain.execution.settings import Settings
 from ooctrain.layers.batch_norm import BatchNormApply
 from ooctrain.layers.conv2d import Conv2d, Geometry
 from ooctrain.layers.kernels.cuda.table import CUDA

@@ -34,7 +34,7 @@ import numpy as np
 import ooctrain as oc
 from ooctrain.engine.eager import make_pool, run_cpu
 from ooctrain.errors import ConfigError, Infeasible, OoctrainError
-from ooctrain.execution.prepare import DEFAULT_REWRITES
+from ooctrain.execution.settings import DEFAULT_REWRITES
 from ooctrain.models import MODELS, stem_for
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.planners.combined import Combined

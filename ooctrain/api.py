@@ -21,8 +21,9 @@ from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.execution.compose import plan_step, rewritten
 from ooctrain.execution.division import prepare_within
 from ooctrain.execution.planners import as_planner
-from ooctrain.execution.prepare import DEFAULT_REWRITES, Settings, placed
+from ooctrain.execution.prepare import placed
 from ooctrain.execution.sessions import Images, input_values, open_session, threads_served
+from ooctrain.execution.settings import DEFAULT_REWRITES, Settings
 from ooctrain.models import build, recipe_of, stem_for
 from ooctrain.optim.named import DEFAULT_LR
 from ooctrain.rewrite import REWRITES, apply_rewrites
@@ -361,16 +362,14 @@ def execute(
     """
     if not isinstance(plan, Plan):
         raise ConfigError(
-            f"{type(plan).__name__} is not a Plan",
-            code="OOC-104",
+            f"{type(plan).__name__} is not a Plan", code="OOC-104",
             fix="oc.execute(oc.plan(...), model, (x, y))",
-        )
+        )  # fmt: skip
     if not isinstance(model, Module):
         raise ConfigError(
-            f"{type(model).__name__} is not a model",
-            code="OOC-106",
+            f"{type(model).__name__} is not a model", code="OOC-106",
             fix="oc.execute(plan, model, (x, y))",
-        )
+        )  # fmt: skip
     if "loss" not in plan.trace.outputs:
         raise ConfigError(
             "the plan's step has no loss", code="OOC-104",

@@ -33,11 +33,12 @@ from ooctrain.execution import saved_state
 from ooctrain.execution.ahead import Ahead, no_batch
 from ooctrain.execution.evaluation import Averages, Evaluation, ignored_by, pair_of
 from ooctrain.execution.guard import expect_finite
-from ooctrain.execution.prepare import DEFAULT_REWRITES, PreparedStep, Settings
+from ooctrain.execution.prepare import PreparedStep
 from ooctrain.execution.residence import Residence, one_at_a_time
 from ooctrain.execution.result import StepResult
 from ooctrain.execution.seen import Seen, StepCache, StepShape, Training, warn_of_strangers
 from ooctrain.execution.sessions import Images, as_images, expect_batch, input_values
+from ooctrain.execution.settings import DEFAULT_REWRITES, Settings
 from ooctrain.nn.named_losses import Loss
 from ooctrain.optim import LRScheduler, Optimizer, ReduceLROnPlateau
 from ooctrain.sched.planning.effort import EVALUATIONS
@@ -77,7 +78,7 @@ class Trainer:
         planner, allocator, device: by name, with parameters.
         accumulate: parts that a batch goes through in; loss and gradients are those of the batch.
         threads, machine, link_bandwidth, host_budget, seed, debug, time_limit_s, evaluations,
-            rewrites: see `prepare.Settings`; link_bandwidth in bytes per microsecond.
+            rewrites: see `settings.Settings`; link_bandwidth in bytes per microsecond.
         spill: a folder on a disk, where the host slab lies; or a `Spill` (docs/spill.md).
         conv_algorithm: "auto", or see `oc.trace`.
         allow_tf32: see `oc.trace`.

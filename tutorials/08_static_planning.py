@@ -20,7 +20,6 @@ from lesson import Lesson
 import ooctrain as oc
 from ooctrain.alloc.first_fit import FirstFit
 from ooctrain.alloc.replay.log import foresee
-from ooctrain.alloc.stalloc import Stalloc
 from ooctrain.alloc.static import Lifetime, pack
 
 pictures, units = oc.pictures, oc.units
@@ -228,7 +227,7 @@ print(f"    planning {len(lives)} blocks took {(time.perf_counter() - started) *
 # `stalloc`, does so too:
 
 # %%
-both = Stalloc(oc.alloc.DryMemory(1 << 40))
+both = oc.alloc.choose_allocator("stalloc", 1 << 40).make(oc.alloc.DryMemory(1 << 40))
 both.load_plan(forecast)
 both.allocate(lives[0].nbytes, lives[0].tag)
 surprise = both.allocate(12345, "a surprise")

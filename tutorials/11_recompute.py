@@ -188,8 +188,8 @@ lesson.picture(
 # %% [markdown]
 # ## Where there is no chain
 #
-# `rotor` needs a chain. A U-Net is none: what the first layers make is read again by the last, so
-# no place lies between where one value crosses. `dtr` (2021) knows no chains: it drops, whenever
+# `rotor` needs a chain. A U-Net is not one: what the first layers make is read again by the last,
+# so no place lies between where one value crosses. `dtr` (2021) knows no chains: it drops, whenever
 # room is needed, what is cheap, large and stale. `checkmate` (2020) writes the choice as a program
 # in whole numbers: for each backward call, what runs again and what is kept until the next. Where
 # its search ends by itself, no other choice of that kind is better; else `plan.notes["gap"]` says

@@ -16,7 +16,7 @@ from benchmarks.gpu.steps import STEP_LIMIT_S, Case, find_planned, measure
 from benchmarks.gpu.workload import ALLOCATORS, Sizes, Workload, largest_batch, settings
 from ooctrain.devices.cuda import open as cuda_open
 from ooctrain.devices.cuda.driver_memory import DriverMemory
-from ooctrain.execution.prepare import Settings
+from ooctrain.execution.settings import Settings
 
 PIECES, REHEARSED_PIECES = 512, 8
 REHEARSED = Planned(Sizes(Workload("plain", 8, 10), 800 << 10, 4, 8))

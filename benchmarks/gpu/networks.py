@@ -27,7 +27,8 @@ from ooctrain import nn
 from ooctrain.alloc.registry import allocators
 from ooctrain.engine.incore import Mode, initial_values, run_trace
 from ooctrain.errors import DoesNotFit, Infeasible, ShapeError
-from ooctrain.execution.prepare import PreparedStep, Settings, prepare
+from ooctrain.execution.prepare import PreparedStep, prepare
+from ooctrain.execution.settings import Settings
 from ooctrain.sched.planners.registry import planners
 from ooctrain.step.trace import Trace
 

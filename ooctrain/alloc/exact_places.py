@@ -40,7 +40,7 @@ from ooctrain.alloc.sections import Sections, Spans, sections_of
 
 #: Blocks that the shortest attempt may try, for each block there is.
 _SHORTEST = 4
-#: Of what could not be packed so many keys are kept; 8 bytes each.
+#: Keys that are kept of what could not be packed; 8 bytes each.
 MOST_KEYS = 1 << 21
 
 

@@ -146,7 +146,7 @@ class Gmlake:
         return self._books.close()
 
     def _stitched(self, count: int) -> ChunkMapping:
-        """Cases 2 to 4: a new range of so many free chunks; enough are."""
+        """Cases 2 to 4: a new range over free chunks, of which there are enough."""
         idle = [p for p in self._primitives if not self._free.held[p[0]]]
         whole, split = _chosen(idle, count)
         chunks = [chunk for primitive in whole for chunk in primitive]

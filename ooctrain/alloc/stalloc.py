@@ -42,7 +42,7 @@ class Stalloc:
     Args:
         memory: the arena; it is used as one linear piece.
         order: in which blocks are packed, as of `first-fit`.
-        unknown: each so many-th block of a forecast is left out of the plan; 0: none is.
+        unknown: n leaves each n-th block of a forecast out of the plan; 0 leaves out none.
 
     Attributes:
         serves_unforeseen: True: it refuses nothing because it was not foreseen.

@@ -14,7 +14,7 @@ from ooctrain.cli.options import MemoryOptions
 from ooctrain.cli.workload import is_cpu, spill_of
 from ooctrain.execution.compose import RewrittenStep, rewritten
 from ooctrain.execution.division import prepare_within
-from ooctrain.execution.prepare import DEFAULT_REWRITES, Settings
+from ooctrain.execution.settings import DEFAULT_REWRITES, Settings
 from ooctrain.sched.budget import resolve_host_budget, trace_peak_bytes
 from ooctrain.sched.planning.effort import EVALUATIONS
 from ooctrain.step.machine import Machine

@@ -48,7 +48,7 @@ from ooctrain.execution.allocation_log import allocation_log
 from ooctrain.execution.compose import plan_step
 from ooctrain.execution.placement import reserved_peak
 from ooctrain.execution.planners import as_planner, get_planner, planners
-from ooctrain.execution.prepare import DEFAULT_REWRITES
+from ooctrain.execution.settings import DEFAULT_REWRITES
 from ooctrain.report.layers import layer_rows
 from ooctrain.report.numbers_file import write_numbers
 from ooctrain.report.record import NOT_DRAWN, drawing

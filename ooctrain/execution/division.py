@@ -18,8 +18,9 @@ from dataclasses import dataclass, replace
 from ooctrain.devices.cpu.host_vm import PAGE_BYTES
 from ooctrain.errors import ConfigError, DoesNotFit, Infeasible
 from ooctrain.execution.executor import host_extent_bytes
-from ooctrain.execution.prepare import INEXACT_US, PreparedStep, Settings, prepare
+from ooctrain.execution.prepare import INEXACT_US, PreparedStep, prepare
 from ooctrain.execution.promise import OWN_STEP_BYTES, Promise, parts_of
+from ooctrain.execution.settings import Settings
 from ooctrain.rewrite import keeps_bits
 from ooctrain.sched.budget import input_bytes
 from ooctrain.sched.planning.planner import HOST_LACKS

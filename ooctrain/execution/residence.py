@@ -23,8 +23,9 @@ import numpy as np
 from ooctrain.engine.eager import Holder, Storage
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import InUse, OoctrainError
-from ooctrain.execution.prepare import PreparedStep, Settings
+from ooctrain.execution.prepare import PreparedStep
 from ooctrain.execution.sessions import open_session
+from ooctrain.execution.settings import Settings
 from ooctrain.execution.turns import ONE_THREAD, Turns
 
 if TYPE_CHECKING:

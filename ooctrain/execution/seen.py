@@ -21,8 +21,9 @@ from ooctrain.engine.module import Module
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ConfigError
 from ooctrain.execution.division import prepare_within
-from ooctrain.execution.prepare import PreparedStep, Settings
+from ooctrain.execution.prepare import PreparedStep
 from ooctrain.execution.promise import own_share
+from ooctrain.execution.settings import Settings
 from ooctrain.optim import Optimizer
 from ooctrain.step.op import Scalars
 from ooctrain.step.trace import Trace

@@ -17,7 +17,8 @@ from ooctrain.devices.cuda import open as cuda_open
 from ooctrain.devices.host_file import HostFile
 from ooctrain.errors import ConfigError, PlanMismatch, ShapeError
 from ooctrain.execution.executor import Session, host_extent_bytes
-from ooctrain.execution.prepare import PreparedStep, Settings
+from ooctrain.execution.prepare import PreparedStep
+from ooctrain.execution.settings import Settings
 from ooctrain.layers.class_loss import ClassLoss
 from ooctrain.layers.cross_entropy import check_labels
 from ooctrain.layers.kernels.tables import TABLES

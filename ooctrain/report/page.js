@@ -462,7 +462,7 @@ function idleWords(i, idle, late) {
   const stream = LANES[A.lanes[i]];
   if (!A.complete) return "This record has what ran, without the list: what waits for what is not known.";
   if (!stream) return "It runs nowhere: it takes effect when all that it waits for is done.";
-  if (idle <= 0) return `It does not wait: ${A.start[i] > 0 ? "its stream is busy until it begins" : "the step begins with it"}.`;
+  if (idle <= 0) return A.start[i] > 0 ? "It does not wait: its stream is busy till then." : "The step begins with it.";
   const behind = late > 0 ? `, ${time(late)} of that after all that it waits for is done` : "";
   return `The ${stream} stream stands idle for ${time(idle)} before it${behind}.`;
 }

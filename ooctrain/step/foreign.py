@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from itertools import accumulate
 from typing import Any
 
@@ -56,9 +55,8 @@ def as_numbers(value: Any, what: str) -> np.ndarray:
 
 
 def _is_masked(value: Any) -> bool:
-    # NumPy loads `numpy.ma` when it is first used; before that no array is masked.
-    masked = sys.modules.get("numpy.ma")
-    return masked is not None and isinstance(value, masked.MaskedArray)
+    # By name: `numpy.ma` is not loaded before it is used, and another thread may be loading it now.
+    return any(kind.__name__ == "MaskedArray" for kind in type(value).__mro__)
 
 
 def parse_json(text: str) -> Any:

@@ -22,7 +22,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 import ooctrain as oc
-from benchmarks.__main__ import NAMES as BENCHMARKS
+from benchmarks.__main__ import LONG, NAMES
 from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.cli import COMMANDS, command_line
@@ -123,7 +123,7 @@ def check_outside_command(line: str) -> None:
     """A line that starts Python, pytest or pip: its benchmark, option or extra is there."""
     words = shlex.split(line.split(" | ")[0], comments=True)
     if words[:3] == ["python", "-m", "benchmarks"] and words[3:4]:
-        assert words[3] in BENCHMARKS or words[3].startswith("--"), line
+        assert words[3] in (*NAMES, *LONG) or words[3].startswith("--"), line
     elif words[:2] == ["python", "-m"] and words[2].startswith("benchmarks."):
         file = words[2].replace(".", "/")
         assert (ROOT / f"{file}.py").is_file() or (ROOT / file / "__main__.py").is_file(), line

@@ -29,8 +29,9 @@ import ooctrain as oc
 import ooctrain.functional as F
 from ooctrain import nn
 from ooctrain.engine.incore import initial_values
-from ooctrain.execution.prepare import Settings, prepare
+from ooctrain.execution.prepare import prepare
 from ooctrain.execution.sessions import input_values
+from ooctrain.execution.settings import Settings
 from ooctrain.layers.class_loss import TotalLoss
 from ooctrain.layers.cross_entropy import SoftmaxCrossEntropy, SoftmaxCrossEntropyGrad
 from ooctrain.layers.weighted_loss import WeightedCrossEntropy, WeightedCrossEntropyGrad

@@ -31,7 +31,8 @@ from ooctrain.devices.base import Debug
 from ooctrain.engine.incore import initial_values
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ConfigError, ScheduleError
-from ooctrain.execution.prepare import Settings, prepare
+from ooctrain.execution.prepare import prepare
+from ooctrain.execution.settings import Settings
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.rewrite.share_storage import share_storage
 from ooctrain.sched.schedule import Free

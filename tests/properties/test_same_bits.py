@@ -20,7 +20,8 @@ from ooctrain import nn
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.devices.base import Debug
 from ooctrain.engine.incore import initial_values
-from ooctrain.execution.prepare import Settings, placed, prepare
+from ooctrain.execution.prepare import placed, prepare
+from ooctrain.execution.settings import Settings
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.planners.registry import get_planner
 

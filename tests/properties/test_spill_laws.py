@@ -36,7 +36,7 @@ from ooctrain.devices.host_file import HostFile
 from ooctrain.devices.spill import BLOCK_BYTES, FileCalls, Spill
 from ooctrain.engine.incore import initial_values
 from ooctrain.errors import OoctrainError, TransferError
-from ooctrain.execution.prepare import Settings
+from ooctrain.execution.settings import Settings
 from ooctrain.testing.random_traces import random_trace
 from ooctrain.testing.run_list import Way, run_list
 

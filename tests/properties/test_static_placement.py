@@ -33,8 +33,9 @@ from ooctrain.errors import (
     PlanMismatch,
 )
 from ooctrain.execution.placement import Placement, play_step, reserved_peak
-from ooctrain.execution.prepare import Settings, prepare
+from ooctrain.execution.prepare import prepare
 from ooctrain.execution.program import make_program
+from ooctrain.execution.settings import Settings
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.budget import resolve_budget
 from ooctrain.sched.planners.registry import get_planner

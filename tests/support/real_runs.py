@@ -24,7 +24,8 @@ from ooctrain.devices.base import Debug
 from ooctrain.engine.autograd import manual_seed
 from ooctrain.engine.module import Module
 from ooctrain.errors import Infeasible
-from ooctrain.execution.prepare import PreparedStep, Settings, prepare
+from ooctrain.execution.prepare import PreparedStep, prepare
+from ooctrain.execution.settings import Settings
 from ooctrain.models import build
 from ooctrain.sched.planners.registry import PLANNERS
 from ooctrain.step.trace import Trace

@@ -31,8 +31,9 @@ from ooctrain.devices.cpu.device import CpuDevice
 from ooctrain.engine.incore import initial_values
 from ooctrain.errors import ConfigError, InvalidFree, OutOfDeviceMemory, PlanMismatch
 from ooctrain.execution.executor import Session, host_extent_bytes
-from ooctrain.execution.prepare import Settings, prepare
+from ooctrain.execution.prepare import prepare
 from ooctrain.execution.sessions import input_values
+from ooctrain.execution.settings import Settings
 from ooctrain.step.chain import chain
 from ooctrain.testing.check_allocator import check_allocator
 

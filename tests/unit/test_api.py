@@ -7,7 +7,8 @@ import pytest
 
 import ooctrain as oc
 from ooctrain.errors import ConfigError, Infeasible, PlanMismatch, ShapeError
-from ooctrain.execution.prepare import Settings, prepare
+from ooctrain.execution.prepare import prepare
+from ooctrain.execution.settings import Settings
 from ooctrain.testing import check_allocator, check_planner
 
 CLASSES, BATCH = 4, 8

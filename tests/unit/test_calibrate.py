@@ -9,7 +9,7 @@ import pytest
 
 from ooctrain.cli import main
 from ooctrain.devices.spill import FileCalls
-from ooctrain.execution.prepare import DEFAULT_REWRITES
+from ooctrain.execution.settings import DEFAULT_REWRITES
 from ooctrain.machine.measured import (
     MeasuredRun,
     balance_bytes_per_us,

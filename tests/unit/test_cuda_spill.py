@@ -18,7 +18,8 @@ from ooctrain.devices.host_file import HostFile
 from ooctrain.devices.raw_bytes import bytes_at
 from ooctrain.devices.spill import BLOCK_BYTES, FileCalls, Spill
 from ooctrain.errors import OoctrainError, TransferError
-from ooctrain.execution.prepare import Settings, prepare
+from ooctrain.execution.prepare import prepare
+from ooctrain.execution.settings import Settings
 
 np = GPU.np
 

@@ -22,7 +22,8 @@ from ooctrain.devices.base import Debug
 from ooctrain.devices.cuda import open as cuda_open
 from ooctrain.engine.incore import initial_values
 from ooctrain.errors import ConfigError, DeviceUnavailable, OutOfDeviceMemory, PlanMismatch
-from ooctrain.execution.prepare import Settings, prepare
+from ooctrain.execution.prepare import prepare
+from ooctrain.execution.settings import Settings
 from ooctrain.testing.driver.fake_cuda import CpuKernels
 from ooctrain.testing.driver.fake_driver import FakeDriver
 

@@ -313,7 +313,7 @@ def test_a_folder_with_a_comma_is_not_cut_off_silently(text):
 
 @pytest.mark.parametrize("text", ["digits", "synthetic", "synthetic-images", "folder:x"])
 def test_images_without_pixels_are_refused(text):
-    with pytest.raises(ConfigError, match="no pixels"):
+    with pytest.raises(ConfigError, match="image size 0 is not 1 or more"):
         data.load(text, image_size=0)
 
 

@@ -12,8 +12,9 @@ from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.execution import division
 from ooctrain.execution.division import prepare_within
 from ooctrain.execution.executor import host_extent_bytes
-from ooctrain.execution.prepare import PreparedStep, Settings, prepare
+from ooctrain.execution.prepare import PreparedStep, prepare
 from ooctrain.execution.promise import OWN_STEP_BYTES, Promise, parts_of
+from ooctrain.execution.settings import Settings
 from ooctrain.sched.budget import input_bytes, trace_peak_bytes
 from ooctrain.sched.planners.chen import ChenSqrt
 from ooctrain.sched.planning.planner import host_lacks

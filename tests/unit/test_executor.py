@@ -44,7 +44,8 @@ from ooctrain.errors import (
 )
 from ooctrain.execution.executor import Session, host_extent_bytes
 from ooctrain.execution.placement import reserved_peak
-from ooctrain.execution.prepare import Settings, prepare
+from ooctrain.execution.prepare import prepare
+from ooctrain.execution.settings import Settings
 from ooctrain.rewrite import keeps_bits
 from ooctrain.sched.schedule import (
     Free,

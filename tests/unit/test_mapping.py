@@ -12,8 +12,9 @@ import ooctrain as oc
 from ooctrain.devices.cpu.host_vm import VirtualArena, why_no_virtual_memory
 from ooctrain.engine.incore import initial_values
 from ooctrain.execution.mapping import mapped_by_step, mapped_bytes, with_mapping
-from ooctrain.execution.prepare import INEXACT_US, Settings, prepare
+from ooctrain.execution.prepare import INEXACT_US, prepare
 from ooctrain.execution.sessions import input_values, open_session
+from ooctrain.execution.settings import Settings
 from ooctrain.machine import memory_speed
 from ooctrain.machine.memory_speed import COPIES, COPY_BYTES, MAP_PIECE_BYTES, map_us_per_byte
 from ooctrain.models.unet import UNet

@@ -13,7 +13,7 @@ from ooctrain import functional as F
 from ooctrain import nn
 from ooctrain.errors import Infeasible
 from ooctrain.execution.compose import plan_step, rewritten
-from ooctrain.execution.prepare import DEFAULT_REWRITES
+from ooctrain.execution.settings import DEFAULT_REWRITES
 from ooctrain.rewrite import REWRITES
 from ooctrain.rewrite.narrow import narrower
 from ooctrain.sched.planners import auto as auto_module

@@ -16,7 +16,8 @@ import ooctrain as oc
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.devices.base import Debug
 from ooctrain.errors import ConfigError, Infeasible, ScheduleError
-from ooctrain.execution.prepare import DEFAULT_REWRITES, Settings, prepare
+from ooctrain.execution.prepare import prepare
+from ooctrain.execution.settings import DEFAULT_REWRITES, Settings
 from ooctrain.rewrite import REWRITES, apply_rewrites
 from ooctrain.rewrite.pin_small import pin_small, pinning_for
 from ooctrain.sched.budget import (

@@ -12,8 +12,9 @@ from ooctrain.alloc.registry import choose_allocator
 from ooctrain.errors import Infeasible, PlanMismatch
 from ooctrain.execution import prepare as module
 from ooctrain.execution.placement import reserved_peak
-from ooctrain.execution.prepare import Settings, placed, prepare
+from ooctrain.execution.prepare import placed, prepare
 from ooctrain.execution.sessions import threads_served
+from ooctrain.execution.settings import Settings
 from ooctrain.sched.schedule import Free, Run, Schedule
 from ooctrain.step.builder import TraceBuilder
 

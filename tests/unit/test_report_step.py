@@ -249,5 +249,5 @@ def test_a_record_of_before_has_a_picture_and_no_snapshot(record, record_path):
     old = read_record(str(record_path))
     assert "most at one moment" in step_svg(old)
     assert perfetto_trace(old)["traceEvents"]
-    with pytest.raises(ConfigError, match="who held"):
+    with pytest.raises(ConfigError, match="by which variables"):
         snapshot(old)

@@ -34,7 +34,7 @@ from ooctrain.devices.cpu.device import CpuDevice
 from ooctrain.devices.host_file import HostFile
 from ooctrain.devices.spill import BLOCK_BYTES, FileCalls, Spill, as_spill, look_at
 from ooctrain.errors import ConfigError, TransferError
-from ooctrain.execution.prepare import Settings
+from ooctrain.execution.settings import Settings
 from ooctrain.machine.disk_speed import COPIES, COPY_BYTES, DiskTimes, link_of, measure_disk
 from ooctrain.step.machine import Disk
 from ooctrain.step.presets import load_calibration, machine, on_disk, save_calibration

@@ -12,7 +12,7 @@ import ooctrain as oc
 from ooctrain.api import split_by_words
 from ooctrain.cli import main
 from ooctrain.errors import ConfigError, Infeasible
-from ooctrain.execution.prepare import DEFAULT_REWRITES
+from ooctrain.execution.settings import DEFAULT_REWRITES
 from ooctrain.split.model import SplitModel
 from ooctrain.split.settings import Splitting, coarser, parse_splitting
 

@@ -15,7 +15,8 @@ from ooctrain.errors import (
     ShapeError,
     TrainingStopped,
 )
-from ooctrain.execution.prepare import Settings, prepare
+from ooctrain.execution.prepare import prepare
+from ooctrain.execution.settings import Settings
 
 BATCH = (8, 1, 28, 28)
 

@@ -300,7 +300,7 @@ BUGS: dict[str, Bug] = {
     ),
     "a request in time takes a place whose block is there": Bug(
         Stalloc, Stalloc, "_planned", "end <= offset or offset + size <= start", "True",
-        "S1 P16 P1 P4",
+        "S1 P16 P1 P4 S5",
     ),
     "what was not foreseen lies in the plan": Bug(
         Stalloc, Stalloc, "load_plan", "self._top = packing.extent_bytes", "pass", "S5 S1 P16 P4",

@@ -19,7 +19,7 @@ from types import MappingProxyType
 
 from ooctrain import nn
 from ooctrain.errors import Infeasible
-from ooctrain.execution.prepare import DEFAULT_REWRITES
+from ooctrain.execution.settings import DEFAULT_REWRITES
 from ooctrain.models import build, recipe_of
 from ooctrain.rewrite import REWRITES, apply_rewrites
 from ooctrain.rewrite.tile.banded import Banded

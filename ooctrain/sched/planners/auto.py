@@ -61,7 +61,7 @@ NEAR = 1.03
 CHUNK_BYTES = 64 << 10
 #: Where chunks waste more than this share of the budget, these planners are asked to the byte too.
 WASTE = 0.01
-#: Up to so many calls all planners are asked; from so many on only those that are often best.
+#: In shorter steps (calls) all planners are asked; in long ones only those that are often best.
 SHORT_STEP, LONG_STEP = 30, 3000
 #: Steps of more calls are searched once more as if the host had no room.
 TWICE_SEARCHED = 100

@@ -228,7 +228,7 @@ def read_off(trace: Trace, runs: Sequence[Run]) -> Rematerialised:
 
     Args:
         trace: the step.
-        runs: of whoever recomputes: `dtr`, `rotor`, `checkmate`.
+        runs: of a planner that recomputes: `dtr`, `rotor`, `checkmate`.
     """
     made: Counter[Use] = Counter()
     last: dict[int, int] = {}  # the call of the trace that touched a variable last

@@ -118,7 +118,8 @@ from support.same_bits import in_core, out_of_core
 import ooctrain as oc
 from ooctrain import nn
 from ooctrain.engine.incore import initial_values
-from ooctrain.execution.prepare import Settings, prepare
+from ooctrain.execution.prepare import prepare
+from ooctrain.execution.settings import Settings
 from ooctrain.layers.kernels.cuda.runtime import shim
 from ooctrain.testing.driver.stub.stub import Stub
 from ooctrain.testing.emulator.ptx_driver import LaunchRunner, Texts

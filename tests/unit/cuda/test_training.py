@@ -16,7 +16,8 @@ import ooctrain as oc
 from ooctrain import nn
 from ooctrain.devices.cuda import open as cuda_open
 from ooctrain.engine.incore import initial_values, run_trace
-from ooctrain.execution.prepare import Settings, prepare
+from ooctrain.execution.prepare import prepare
+from ooctrain.execution.settings import Settings
 from ooctrain.testing.driver.fake_cuda import EmulatedKernels
 from ooctrain.testing.driver.fake_driver import FakeDriver
 from ooctrain.testing.emulator.emulator import EmulatedLauncher
