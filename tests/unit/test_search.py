@@ -117,7 +117,7 @@ def inputs_away(step, tables):
     return away
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(chains(), machines(), SEEDS, st.sampled_from([BYTES, Granule(4)]), st.floats(0, 1),
        st.sampled_from([4, 0]))  # fmt: skip
 def test_the_compiled_engine_keeps_the_time_of_the_readable_one(

@@ -94,9 +94,8 @@ def cut(step, evicted, chunk_bytes):
             after[piece] = step.gap_after[gap]
             before[piece] = step.gap_before[gap]
             known = hi <= hosted[life]
-            copy[piece] = (
-                first[life] + (lo // chunk_bytes if chunk_bytes else 0) if known else piece
-            )
+            before_it = first[life] + (lo // chunk_bytes if chunk_bytes else 0)
+            copy[piece] = copy[before_it] if known else piece
             piece += 1
             lo = hi
         if evicted[gap] > hosted[life]:
