@@ -613,7 +613,7 @@ def test_a_pipe_that_closes_is_no_traceback():
 
 
 def test_a_search_that_is_cut_short_says_so(capsys):
-    arguments = "plan densenet121 --budget 10% --machine v100-pcie --time-limit 0.01"
+    arguments = "plan resnet18 --batch 32 --budget 5% --machine v100-pcie --time-limit 0.01"
     assert main(arguments.split()) == 0
     assert "--time-limit" in capsys.readouterr().out
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from support.conv_shapes import draw, parts
-from support.quick import all_but
+from support.quick import quick
 from zoo.ptx_bugs import BUGS
 
 from ooctrain.layers.conv2d import Conv2d, Geometry
@@ -108,9 +108,7 @@ def test_the_kernels_as_they_are_pass(case):
     assert launch(case)
 
 
-@pytest.mark.parametrize(
-    "name", all_but(BUGS, "copies are not waited for", "no barrier after the taps")
-)
+@pytest.mark.parametrize("name", quick([*BUGS], *range(0, len(BUGS), 3)))
 def test_a_bug_is_named(name):
     bug, changed = BUGS[name], []
 
