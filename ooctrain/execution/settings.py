@@ -1,0 +1,114 @@
+"""How a step is to be run, apart from what is trained: budgets, planner, allocator, device, seed.
+
+One frozen value that every path to a prepared step takes: the trainer, `oc.plan`, the commands. It
+checks what can be checked without a trace; all else is found when the step is prepared.
+Read next: `prepare.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from numbers import Integral, Real
+
+from ooctrain.devices.base import Debug
+from ooctrain.devices.spill import Spill
+from ooctrain.errors import ConfigError
+from ooctrain.execution.promise import check_memory_setting
+from ooctrain.sched.planning.effort import EVALUATIONS
+from ooctrain.sched.planning.planner import Planner
+from ooctrain.step.machine import Machine
+from ooctrain.step.presets import DEVICES, on_disk, usable_cores, with_link
+from ooctrain.step.presets import machine as find_machine
+
+DEFAULT_REWRITES = ("fuse", "share_storage")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How to run, apart from what is trained.
+
+    Args:
+        budget: of everything on the device: bytes, "512MiB", "25%"; None: as much as in-core needs.
+        planner: name with parameters, "file.py:Class", or a planner object.
+        allocator: name with parameters.
+        device: "cpu" or "cuda".
+        threads: of the cpu device's kernels; None: all cores that this process may use.
+        machine: what planners plan for: name, `Machine`, or None (the device's calibration, else
+            its preset).
+        link_bytes_per_us: of each copy direction, planned with, and imposed on the cpu device;
+            None: as fast as the cores copy.
+        host_budget: of inputs and swapped variables on the host; None: the machine's.
+        spill: the disk on which the host slab lies; None: it lies in memory.
+        seed: of planners, dropout and data.
+        time_limit_s: interrupts a planner that searches; None: nothing does.
+        evaluations: of a planner that searches; None: as many as it makes by itself.
+        debug: poison, delays, synchronous mode.
+        rewrites: applied before planning, in order.
+        memory: one budget for all that the process holds, in place of `budget` and `host_budget`
+            (`division.py` divides it); None: these two count.
+    """
+
+    budget: int | str | None = None
+    planner: str | Planner = "auto"
+    allocator: str = "va"
+    device: str = "cpu"
+    threads: int | None = None
+    machine: str | Machine | None = None
+    link_bytes_per_us: float | None = None
+    host_budget: int | str | None = None
+    seed: int = 0
+    time_limit_s: float | None = None
+    evaluations: int | None = EVALUATIONS
+    debug: Debug = field(default_factory=Debug)
+    rewrites: tuple[str, ...] = DEFAULT_REWRITES
+    spill: Spill | None = None
+    memory: int | str | None = None
+
+    def __post_init__(self) -> None:
+        if self.device not in DEVICES:
+            raise ConfigError(
+                f"unknown device {self.device!r}",
+                code="OOC-106",
+                fix=f"one of {', '.join(DEVICES)}",
+            )
+        if self.threads is not None and not (
+            isinstance(self.threads, Integral) and self.threads >= 1
+        ):
+            raise ConfigError(
+                f"threads={self.threads!r} is not a whole number of 1 or more", code="OOC-106",
+                fix="threads=1, or None for all cores",
+            )  # fmt: skip
+        if not isinstance(self.seed, Integral):
+            raise ConfigError(
+                f"seed {self.seed!r} is not a whole number", code="OOC-106", fix="seed=0"
+            )
+        limit = self.time_limit_s
+        if limit is not None and not (isinstance(limit, Real) and float(limit) > 0):
+            raise ConfigError(
+                f"the time limit {limit!r} is not a number of seconds above 0", code="OOC-106",
+                fix="seconds above 0, or None for no limit",
+            )  # fmt: skip
+        if self.memory is not None:
+            given = {"--budget": self.budget, "--host-budget": self.host_budget}
+            beside = [name for name, value in given.items() if value is not None]
+            check_memory_setting(self.memory, beside, self.device)
+        self._check_spill()
+
+    def _check_spill(self) -> None:
+        if self.spill is not None and self.link_bytes_per_us is not None:
+            raise ConfigError(
+                "--link-bandwidth limits copies in memory, but with --spill the host is a disk",
+                code="OOC-106", fix="--spill-rate instead of --link-bandwidth",
+            )  # fmt: skip
+
+    @property
+    def thread_count(self) -> int:
+        """Threads as asked for, else one for each core that this process may use."""
+        return self.threads or usable_cores()
+
+    def find_machine(self) -> Machine:
+        """The machine as named, with the link as imposed, or the disk in its place."""
+        named = find_machine(self.machine, self.device)
+        if self.spill is not None:
+            return on_disk(named, self.spill.bytes_per_us)
+        return named if self.link_bytes_per_us is None else with_link(named, self.link_bytes_per_us)
