@@ -280,9 +280,10 @@ def test_the_optimum_of_groups_is_not_above_what_others_find_call_by_call():
         for name in ("dtr", "checkmate"):
             plans[name] = get_planner(name).plan(trace, budget, oc.machine("v100-pcie"))
         assert plans["checkmate"].makespan_us <= plans["dtr"].makespan_us
-    notes = plans["checkmate"].notes  # what holds of lists of groups is not said of this one
-    assert notes["objective_us"] < notes["bound_us"]
-    assert notes["gap"] < 0
+        notes = plans["checkmate"].notes
+        # At 60 % no list of groups fits: that bounds no list of single calls.
+        assert ("gap" in notes) == ("bound_us" in notes) == (share == "75%")
+        assert notes["ended"] == ("optimal" if share == "75%" else "infeasible")
 
 
 def test_whole_columns_are_whole_and_the_end_is_named():
