@@ -65,6 +65,7 @@ def test_statistics(shape):
     check_statistics(x, check_cuda(BatchNormStats(BN_EPS), x, tolerance=1e-5))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first_row", [0.0, 1e3])
 def test_a_large_mean_does_not_destroy_the_variance(first_row):
     rng = np.random.default_rng(1)

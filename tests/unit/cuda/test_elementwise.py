@@ -115,6 +115,7 @@ def test_channel_sum(shape):
     assert len(seen) == 1
 
 
+@pytest.mark.slow
 def test_the_error_of_a_sum_does_not_grow_with_its_rows():
     """Float32 sums of 0.1 over many rows lose digits unless they are compensated."""
     dy = np.full((100_000, 1), 0.1, np.float32)

@@ -50,6 +50,7 @@ def test_bilinear(shape, size, corners):
     check_cuda(grad, normal(*shape[:2], *size), tolerance=(readers + 8) * EPS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("corners", [False, True])
 @pytest.mark.parametrize("shape", [(1, 1, 1, 20480), (1, 1, 30011, 1)])
 def test_positions_far_from_the_border_are_exact(shape, corners):

@@ -87,6 +87,7 @@ def test_the_simulator_and_the_emulator_agree_to_the_bit(tmp_path):
         assert simulated[name].tobytes() == values.tobytes(), name
 
 
+@pytest.mark.slow
 def test_and_both_are_right():
     from ooctrain.testing.emulator.emulator import EmulatedLauncher
 
