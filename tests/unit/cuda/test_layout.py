@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.quick import quick
 
 from ooctrain.errors import ShapeError
 from ooctrain.layers.combine import Concat
@@ -39,7 +38,8 @@ def normal(*shape, seed=0):
     return np.random.default_rng((seed, *shape)).standard_normal(shape).astype(np.float32)
 
 
-@pytest.mark.parametrize(("whole", "start", "part"), quick(BLOCKS, 5, names=3))
+@pytest.mark.slow
+@pytest.mark.parametrize(("whole", "start", "part"), BLOCKS)
 def test_blocks(whole, start, part):
     x, block = normal(*whole), normal(*part, seed=1)
     check_cuda(Slice(whole, start, part), x, tolerance=0)

@@ -109,6 +109,7 @@ def test_small_sums_of_squares_are_not_lost_beside_a_large_one():
     assert bound < 0.8 * EPS / 2 * 4000 / 4, "a plain sum would be further off"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("power", [62, 64, 100])
 def test_a_sum_of_squares_that_float32_cannot_hold_is_infinite_as_on_the_cpu(power):
     """In a thread's sum, in a block's, in that of the blocks: infinite stays infinite."""
