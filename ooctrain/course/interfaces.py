@@ -18,11 +18,12 @@ PACKAGE = Path(__file__).resolve().parents[1]
 #: Files that are copied, below the package.
 GIVEN = (
     "errors.py", "plugins.py", "units.py",
-    "step/__init__.py", "step/builder.py", "step/chain.py", "step/machine.py", "step/op.py",
+    "step/__init__.py", "step/builder.py", "step/chain.py", "step/machine.py", "step/network.py",
+    "step/op.py",
     "step/presets.py", "step/shown.py", "step/trace.py",
     "sched/__init__.py", "sched/budget.py", "sched/host_life.py", "sched/instructions.py",
-    "sched/interference.py", "sched/ledger.py", "sched/list_text.py", "sched/plan_file.py",
-    "sched/schedule.py",
+    "sched/interference.py", "sched/ledger.py", "sched/list_text.py", "sched/network.py",
+    "sched/plan_file.py", "sched/schedule.py",
     "sched/simulate.py", "sched/spans.py", "sched/timeline.py",
     "sched/planning/__init__.py", "sched/planning/planner.py", "sched/planning/question.py",
     "alloc/arena_map.py", "alloc/base.py",

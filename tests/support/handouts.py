@@ -161,7 +161,9 @@ class Solved(Recompute):
         def again(variable):
             call = trace.calls[trace.producer[variable]]
             for needed in call.ins:
-                if needed not in writer.resident:
+                if needed in trace.initial:  # a call may have taken its storage over
+                    writer.swap_in(needed)
+                elif needed not in writer.resident:
                     again(needed)
             writer.run(call.id)
 
