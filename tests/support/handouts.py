@@ -155,8 +155,14 @@ class Solved(Recompute):
         writer = writer_with_resident_parameters(trace, granule)
         forward = [call.phase == "forward" for call in trace.calls]
 
+        early = [call for call in trace.calls if call.phase != "backward"]
+        taken = {variable for call in early for variable in call.reuse.values()}
+        updated = {v for v in taken if trace.variables[v].kind == "state"}
+
         def can_run_again(call):
-            return forward[call.id] and call.pure and call.id not in kept
+            # What is updated in place is not there any more afterwards.
+            whole = not updated.intersection(call.ins)
+            return forward[call.id] and call.pure and call.id not in kept and whole
 
         def again(variable):
             call = trace.calls[trace.producer[variable]]
