@@ -104,13 +104,13 @@ correct and how much memory it takes; the streams it runs on decide how fast it 
 {trace.variables[0].nbytes} bytes. A stage runs {first.duration_ns // 1000} us forward and {last.duration_ns // 1000} us
 backward; the link copies {machine.link_bytes_per_us:g} bytes per us each way. `python docs/draw.py` writes this page.
 
-**1. Trace.** What the step computes: {len(trace.calls)} calls over {len(trace.variables)} values. `x` are values, `y` gradients.
+**1. Trace.** What the step computes: {len(trace.calls)} calls over {len(trace.variables)} values: the outputs `x` and their gradients `y`.
 
 ```
 {trace_text(trace)}
 ```
 
-If nothing leaves (*in-core*) that takes {in_core.peak_bytes} bytes and {in_core.makespan_us:.0f} us. We have {BUDGET_BYTES} bytes.
+If nothing leaves (*in-core*) the step takes {in_core.peak_bytes} bytes and {in_core.makespan_us:.0f} us. We have {BUDGET_BYTES} bytes.
 
 **2. List.** What the planner `window` writes: `out` copies to the host, `free` gives memory back, `in` fetches
 (read down the columns; the `end` of each `run` is left out).
@@ -120,8 +120,8 @@ If nothing leaves (*in-core*) that takes {in_core.peak_bytes} bytes and {in_core
 ```
 
 **3. Ledger, 4. Streams, 5. Addresses.** The simulator gives each instruction a time. Three streams work at once:
-computing, copying out, copying in. The ledger is what is claimed and not yet given
-back: `free` gives bytes back when the last reader and the last copy of them are done. The addresses say where they lie.
+computing, copying out, copying in. The ledger counts the bytes that are claimed and not yet given
+back: `free` gives bytes back when their last reader and their last copy are done. The addresses say where each value lies.
 
 ![Streams, ledger and addresses of the step over time.](pictures/one_page.svg)
 

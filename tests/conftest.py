@@ -8,6 +8,7 @@ the presets.
 from __future__ import annotations
 
 import ctypes
+import gc
 import importlib.util
 import os
 import signal
@@ -15,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -34,6 +36,7 @@ settings.load_profile("default")
 
 KERNELS = Path(__file__).parents[1] / "ooctrain" / "layers" / "kernels" / "cpu"
 COMPILE = "import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]"
+SEARCH = Path(__file__).parent / "support" / "compile_search.py"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -55,8 +58,44 @@ def _compile_kernels(processes: int) -> None:
         subprocess.Popen([sys.executable, "-c", COMPILE, *names[first::processes]])
         for first in range(processes)
     ]
+    running.append(subprocess.Popen([sys.executable, str(SEARCH)]))
     for process in running:
         process.wait()
+
+
+#: Contracts that look at the syntax of every source. One worker runs them all, and parses once.
+READ_EVERY_SOURCE = ("fixes", "floor_plan", "names", "paths", "reading", "release", "sources")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """`--dist loadscope`, where those contracts are one scope."""
+    if config.getvalue("dist") != "loadscope":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    together = {f"tests/contracts/test_{name}.py" for name in READ_EVERY_SOURCE}
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            scope = super()._split_scope(nodeid)
+            return "tests/contracts" if scope in together else scope
+
+    return Scheduling(config, log)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
+    """What is collected stays, so a worker's garbage collector never looks at it again."""
+    if not hasattr(session.config, "workerinput"):
+        return (yield)
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -121,15 +121,17 @@ print(
 
 phases = {call.name: call.phase for call in plan.trace.calls}
 lesson.picture(
-    "02_memory_curve.svg", pictures.timelines_svg({"ResNet-18 in-core": timeline}, phases=phases)
+    "02_memory_curve.svg",
+    pictures.timelines_svg({"ResNet-18 in-core": timeline}, phases=phases, layers=True),
 )
 
 # %% [markdown]
 # Up in the forward pass, down in the backward pass: the curve is a tent. In the picture forward
-# calls are blue and backward calls brown; where the colour changes is the loss. The top of the tent
-# is just behind it, as the first gradients come before the first activations can go. It never falls
-# to zero, as the *persistent* variables, parameters and momentum, are there before, during and
-# after the step.
+# calls are blue and backward calls brown; the top lane names the layers, once on the way up and
+# once, in reverse, on the way down. The dashed line is the loss. The top of the tent is just behind
+# it, as the first gradients come before the first activations can go. The curve never falls to
+# zero, as the *persistent* variables, parameters and momentum, are there before, during and after
+# the step.
 #
 # ## Batch 1440 on a laptop
 #

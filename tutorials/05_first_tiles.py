@@ -75,8 +75,9 @@ print(f"    they are rows {wrong_rows.tolist()}")
 
 # %% [markdown]
 # It is **wrong**, at both ends: the first layer then also produces rows -2 and -1 (bias
-# included), and the second layer reads them where the untiled network reads zeros. The exact
-# rule: at each layer, clip what is read to the rows that exist, and pad only what was clipped.
+# included), and the second layer reads them where the untiled network reads zeros; rows 32 and 33
+# do the same at the other end. The exact rule: at each layer, clip what is read to the rows that
+# exist, and pad only what was clipped.
 
 # %%
 lesson.cell("at the border each layer pads for itself")
@@ -148,16 +149,16 @@ lesson.picture(
 )
 
 # %% [markdown]
-# Stride and pooling follow the same formula: with kernel k, stride s and padding p the outputs
-# [lo, hi) read the inputs [lo * s - p, (hi - 1) * s - p + k). The number of rows alone, hi - lo, is
-# not enough: what must be clipped depends on where the tile begins.
+# One formula covers stride and pooling, too: with kernel k, stride s and padding p the output rows
+# [lo, hi) read the input rows [lo * s - p, (hi - 1) * s - p + k). The number of rows alone,
+# hi - lo, is not enough: what must be clipped depends on where the tile begins.
 #
 # ## Tiling a training step
 #
-# `oc.tile` rewrites the *trace*: slice, run the chain, insert. In the backward pass each tile runs
-# its forward calls once more (they are pure, so that is exact), and adds its part to the
-# gradients. Planners see an ordinary trace. **By how many times does a 4 x 4 grid shrink the
-# in-core peak?**
+# `oc.tile` rewrites the *trace*: for each tile it cuts a slice out of the input, runs the chain of
+# layers on it, and inserts the result into the output. In the backward pass each tile runs its
+# forward calls once more (they are pure, so that is exact), and adds its part to the gradients.
+# Planners see an ordinary trace. **By what factor does a 4 x 4 grid shrink the in-core peak?**
 
 # %%
 lesson.cell("a small network on a large image")
@@ -207,8 +208,9 @@ lesson.reveal("untiled peak / tiled peak", factor)
 # %% [markdown]
 # Not sixteen times: the input, the chain's output and the parameters are not tiled. And it is not
 # free: the tiles run their forward pass twice, halos are computed by several tiles, and each of
-# the many small calls takes time to start. But the minimum fell too, and that is what no swapping
-# could do. Tutorial 14 gets rid of the halos that several tiles compute.
+# the many small calls takes time to start. But the *minimum* fell too: what the largest single call
+# needs, and no swapping can lower that. Tutorial 14 gets rid of the halos that several tiles
+# compute.
 #
 # ## The same bits?
 #
@@ -318,8 +320,8 @@ print(f"    {without_halo}")
 # ## What it is for
 #
 # An image of 10,240 x 10,240 pixels, the same network, and a GPU with 16 GiB: in-core it does not
-# fit. Let us even allow only 6 GiB. Swapping cannot help, since one call alone needs more. **How
-# many GiB does the step take in 8 x 8 tiles?**
+# fit. We make it harder and allow only 6 GiB. Swapping cannot help, since one call alone needs
+# more. **How many GiB does the step take in 8 x 8 tiles?**
 
 # %%
 lesson.cell("an image that cannot be trained in-core")

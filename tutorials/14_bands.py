@@ -8,7 +8,7 @@
 #
 # The tiles of tutorial 05 are independent of each other. That has a price: each reads the rows
 # around it and computes, in every layer, rows that its neighbours compute too. But tiles run one
-# after the other. Whatever the tile above has computed is there already.
+# after the other. What the tile above has computed is already there.
 
 # %%
 import numpy as np
@@ -237,9 +237,9 @@ lesson.reveal("work of bands that run again / untiled", work["bands of 16, again
 
 # %% [markdown]
 # Forward, gradient of the input and gradient of the weight cost the same, so a second forward pass
-# is about a third more. The 6 % that bands cost even if they run once are no halo: to gather 16
-# rows of dx a call reads 18 rows of dy, and work is counted by rows of dy. Thicker bands have less
-# of it.
+# is about a third more. Even bands that run once cost a little more than the untiled step, and that
+# is no halo: to gather 16 rows of dx a call reads 18 rows of dy, and work is counted by rows of dy.
+# Thicker bands have less of this extra work.
 #
 # ## Planners decide
 #
@@ -275,12 +275,13 @@ for name, planner in (
 lesson.reveal("bands run once, by prefix / in-core", times["bands:16::features.16"])
 
 # %% [markdown]
-# Hardly slower. Most of what backward needs is swapped while others compute; what is cheap to
+# Hardly slower. Most of what backward needs is swapped while other calls compute; what is cheap to
 # compute again runs again; no halo runs twice.
 #
 # ## The same bits
 #
-# A step that runs in bands, swaps and computes again still has the gradients of the untiled one.
+# A step that runs in bands, swaps and computes again still has the bits of the untiled one. Only
+# the gradients of the weights, which are sums over bands, may differ by rounding.
 
 # %%
 lesson.cell("executed")

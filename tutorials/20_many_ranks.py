@@ -65,11 +65,11 @@ lesson.reveal("sums that change, percent", changed)
 #
 # It would be simple to send everything to everybody: each of 4 ranks would then receive 3 times as
 # many bytes as its gradients have. There is a way that moves less. The gradients are cut into 4
-# parts. Rank r receives part r of everybody, adds the four, and sends the sum to all. **How many
-# bytes does each of 4 ranks receive for each byte of its gradients?**
+# parts. Rank r receives part r from every other rank, adds the four, and sends the sum to all.
+# **How many bytes does each of 4 ranks receive for each byte of its gradients?**
 
 # %%
-lesson.cell("parts to whom they belong, sums to everybody")
+lesson.cell("each part to its rank, each sum to every rank")
 lesson.predict("bytes received for each byte of gradients")
 
 # %%
@@ -157,7 +157,7 @@ lesson.reveal("messages of a step", len(sent))
 # 40 %; the single rank may use all of its memory.
 
 # %%
-lesson.cell("the bits of one")
+lesson.cell("the bits of one rank")
 lesson.predict("arrays that differ")
 
 # %%

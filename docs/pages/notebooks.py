@@ -12,6 +12,7 @@ only after one of them has changed. Read next: `gallery.py`, which shows them on
 from __future__ import annotations
 
 import argparse
+import ast
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -61,6 +62,8 @@ def notebook_of(script: Path) -> NotebookNode:
     cells = [new_code_cell(FIRST_CELL, metadata={"tags": ["first"]}), *made.cells]
     for number, cell in enumerate(cells):
         cell["id"] = f"cell-{number}"
+        if cell.cell_type == "code" and number:
+            cell["source"] = without_a_result(cell.source)
         if cell.cell_type == "code" and "lesson.predict(" in cell.source:
             cell.metadata["tags"] = ["prediction"]
     made.cells = cells
@@ -71,6 +74,19 @@ def notebook_of(script: Path) -> NotebookNode:
         "ooctrain": {"digest": digest(script)},
     }
     return made
+
+
+def without_a_result(source: str) -> str:
+    """A cell that ends with an exercise, closed by ";": a notebook would show what the call returns
+    (False as long as nobody has answered) below what it prints.
+    """
+    last = ast.parse(source).body[-1:]
+    if not last or not ast.unparse(last[0]).startswith("lesson.exercise("):
+        return source
+    lines = source.encode().splitlines()  # ast counts columns in bytes
+    end, column = last[0].end_lineno - 1, last[0].end_col_offset
+    lines[end] = lines[end][:column] + b";" + lines[end][column:]
+    return b"\n".join(lines).decode()
 
 
 def digest(script: Path) -> str:

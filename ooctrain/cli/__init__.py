@@ -75,7 +75,8 @@ class _Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+        known = ctx.resilient_parsing or not args or args[0] in COMMANDS  # a shell only asks
+        if not known and not args[0].startswith("-"):
             raise unknown_name(
                 "no command is called", args[0], COMMANDS, "`ooctrain --help` says what each does"
             )

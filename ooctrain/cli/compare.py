@@ -124,6 +124,10 @@ def compare(
     folder = None if fresh else Path(keep) if keep else cache_base() / "compare"
     rows = _with_progress(wanted, jobs, folder)
     _show(compare_table(rows))
+    bounds = ", ".join(dict.fromkeys(row.lower_bound_kind for row in rows if row.ratio))
+    if bounds:
+        said = f"ratio: the step divided by its lower bound ({bounds}), which no such list beats"
+        make_console().print(said, soft_wrap=True, highlight=False)
     for remark in dict.fromkeys(row.remarks for row in rows if row.remarks):
         make_console().print(f"note: {remark}", soft_wrap=True)
     for path, write in (

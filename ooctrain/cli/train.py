@@ -312,7 +312,7 @@ def _summary_rows(
 def _stopped(run: TrainingRun) -> str:
     """By the user, between two steps."""
     path = run.options.extent.checkpoint_path
-    how = f"; --resume {path} goes on" if path else "; --checkpoint FILE would have kept them"
+    how = f"; --resume {path} goes on" if path else "; with --checkpoint FILE it could go on later"
     return f"after step {run.trainer.steps_done}, as you asked{how}"
 
 

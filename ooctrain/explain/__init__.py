@@ -12,7 +12,6 @@ import difflib
 import inspect
 import textwrap
 from collections.abc import Mapping
-from types import ModuleType
 
 from ooctrain.errors import ConfigError
 from ooctrain.explain.arguments import ARGUMENTS
@@ -22,7 +21,9 @@ from ooctrain.explain.lists import LISTS
 from ooctrain.explain.memory import MEMORY
 from ooctrain.explain.splitting import SPLITTING
 from ooctrain.explain.training import TRAINING
+from ooctrain.sched.drawn_list import KEY, drawn_example
 from ooctrain.sched.list_words import INSTRUCTIONS
+from ooctrain.sched.rules import EXAMPLE_STEP, RULES
 
 CODES: Mapping[str, Explanation] = {
     **ARGUMENTS, **MEMORY, **SPLITTING, **COURSES, **LISTS, **TRAINING,
@@ -40,7 +41,7 @@ def all_codes() -> dict[str, str]:
     the instructions of a list."""
     return {
         **{code: entry.title for code, entry in CODES.items()},
-        **{code: rule.title for code, rule in _rules().RULES.items()},
+        **{code: rule.title for code, rule in RULES.items()},
         **_laws(),
         **{word: entry.title for word, entry in INSTRUCTIONS.items()},
     }
@@ -59,8 +60,8 @@ def find_code(code: str) -> tuple[str, Explanation]:
         return wanted.lower(), Explanation(kind.title, kind.meaning, kind.example, "")
     if wanted in CODES:
         return wanted, CODES[wanted]
-    if wanted in _rules().RULES:
-        rule = _rules().RULES[wanted]
+    if wanted in RULES:
+        rule = RULES[wanted]
         meaning = inspect.cleandoc(rule.check.__doc__ or "")
         return wanted, Explanation(rule.title, meaning, rule.example, "")
     if wanted in _laws():
@@ -89,8 +90,10 @@ def explain_code(code: str) -> str:
         kind, example = " (a rule of the verifier)", "smallest list that breaks it"
         meaning = entry.meaning  # a docstring, with lines of its own
         if known < "R5":
-            example = f"smallest list that breaks it, for the step\n    {_rules().EXAMPLE_STEP}\nis"
+            example = f"smallest list that breaks it, for the step\n    {EXAMPLE_STEP}\nis"
     parts = [f"{known}: {entry.title}{kind}", meaning, _section(example, entry.example)]
+    if known in RULES and (drawing := drawn_example(known)):
+        parts.append(_section(f"after each instruction ({KEY})", drawing))
     return "\n\n".join([*parts, *([_section("what mends it", entry.fix)] if entry.fix else [])])
 
 
@@ -104,10 +107,3 @@ def _laws() -> Mapping[str, str]:
     from ooctrain.testing.allocator_laws import LAWS
 
     return LAWS
-
-
-def _rules() -> ModuleType:
-    # As in `_laws`.
-    from ooctrain.sched import rules
-
-    return rules

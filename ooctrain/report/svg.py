@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from xml.sax.saxutils import escape
 
 from ooctrain.report import shapes
@@ -20,6 +21,7 @@ LEFT, RIGHT = 96, 16
 LANE_HEIGHT, LANE_GAP, CURVE_HEIGHT, LEGEND_HEIGHT = 20, 6, 84, 26
 FORWARD, BACKWARD, IN, OUT = shapes.COLOURS[:4]
 NETWORK = shapes.COLOURS[4]
+LAYER = "#d8d8d8"
 #: A lane of more boxes leaves out those that nobody could tell from the one beside them.
 MOST_BOXES = 4000
 #: Steps with fewer bytes are worked out by hand.
@@ -35,6 +37,7 @@ class _Scale:
     end_us: float
     top_bytes: int
     budget_bytes: int | None
+    layers: bool
 
 
 def timelines_svg(
@@ -42,6 +45,7 @@ def timelines_svg(
     *,
     budget_bytes: int | None = None,
     phases: Mapping[str, str] | None = None,
+    layers: bool = False,
 ) -> str:
     """Draws timelines under each other in one time scale.
 
@@ -50,13 +54,15 @@ def timelines_svg(
         budget_bytes: drawn as a dashed line over each memory curve.
         phases: {call name: phase}, which colours the compute lane, so that a forward call that
             runs again is seen among the backward ones; None: all alike.
+        layers: a lane more has the names of the layers, the first parts of the calls' names, and
+            a dashed line shows where the calls of phase "loss" begin.
 
     Returns:
         The text of an SVG file.
     """
     end_us = max((t.makespan_us for t in rows.values()), default=1.0) or 1.0
     top_bytes = max([budget_bytes or 0, *(t.peak_bytes for t in rows.values())]) or 1
-    scale, parts, y = _Scale(end_us, top_bytes, budget_bytes), [], 8
+    scale, parts, y = _Scale(end_us, top_bytes, budget_bytes, layers), [], 8
     if phases:
         shown = set(phases.values())
         entries = [entry for entry in PHASES.items() if entry[0] in shown]
@@ -82,8 +88,14 @@ def _one_timeline(
         f'<text x="{LEFT}" y="{y + 12}"><tspan font-weight="600">{escape(title)}</tspan>  '
         f"{summary}</text>"
     ]
-    lanes, curve_y = lane_boxes(timeline, scale.end_us, phases, y + 20)
+    lanes_y = y + 20
+    if scale.layers:
+        parts += layer_names(timeline, scale.end_us, phases, lanes_y)
+        lanes_y += LANE_HEIGHT + LANE_GAP
+    lanes, curve_y = lane_boxes(timeline, scale.end_us, phases, lanes_y)
     parts += [*lanes, _curve(timeline, scale, curve_y)]
+    if scale.layers:
+        parts += _loss_line(timeline, scale.end_us, phases, (lanes_y, curve_y + CURVE_HEIGHT))
     return "\n".join(parts), curve_y - y + CURVE_HEIGHT + 20
 
 
@@ -103,6 +115,35 @@ def lane_boxes(
             parts.append(shapes.box(x, y, width, LANE_HEIGHT, colour, tip))
         y += LANE_HEIGHT + LANE_GAP
     return parts, y
+
+
+def layer_names(timeline: Timeline, end_us: float, phases: Mapping[str, str], y: int) -> list[str]:
+    """A lane of the layers that compute, one beside the other; each has its name where it fits. An
+    update has the optimizer's name; it stands among the calls of its layer."""
+    parts = [shapes.words(LEFT - 8, y + 14, "layer", "end")]
+    calls = (e for e in timeline.events if e.stream == "C" and phases.get(e.name) != "update")
+    for name, found in groupby(calls, key=lambda event: event.name.partition(".")[0]):
+        first, *others = found
+        last = others[-1] if others else first
+        x, end = x_of(first.start_us, end_us), x_of(last.end_us, end_us)
+        parts.append(shapes.box(x, y, max(0.5, end - x - 1), LANE_HEIGHT, LAYER, name))
+        if shapes.LETTER_WIDTH * len(name) + 4 < end - x:
+            parts.append(shapes.words((x + end) / 2, y + 14, name, "middle"))
+    return parts
+
+
+def _loss_line(
+    timeline: Timeline, end_us: float, phases: Mapping[str, str], span: tuple[int, int]
+) -> list[str]:
+    """Where the loss is computed, through lanes and curve, with its name below the curve's top."""
+    loss = [e.start_us for e in timeline.events if phases.get(e.name) == "loss"]
+    if not loss:
+        return []
+    (top, bottom), x = span, x_of(loss[0], end_us)
+    return [
+        shapes.line((x, top), (x, bottom), "#222", dashed=True),
+        shapes.words(x - 4, bottom - 6, "loss", "end"),
+    ]
 
 
 def _visible(events: Sequence[Event], end_us: float) -> Iterator[Event]:

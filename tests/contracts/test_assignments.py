@@ -111,6 +111,7 @@ def test_a_solution_by_the_handout_gets_all_points(tmp_path):
     assert grade_of(tmp_path, f"{path}:Solved")[:2] == (0, 100)
 
 
+@pytest.mark.slow
 def test_par_is_printed(capsys):
     shown = subprocess.run(
         [sys.executable, "par.py"], cwd=FOLDER, capture_output=True, text=True, check=True

@@ -12,12 +12,13 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from statistics import median
 
 import pytest
+from support.each_file import nodes, parse
 from support.quick import quick
 
 import ooctrain
@@ -94,16 +95,8 @@ def modules() -> dict[str, Path]:
 MODULES = modules()
 
 
-@cache
 def tree_of(module: str) -> ast.Module:
-    return ast.parse(MODULES[module].read_text(encoding="utf-8"))
-
-
-@cache
-def nodes_of(tree: ast.Module) -> Sequence[ast.AST]:
-    """Those that the laws of imports look at."""
-    wanted = ast.Import | ast.ImportFrom | ast.Attribute | ast.Call
-    return [node for node in ast.walk(tree) if isinstance(node, wanted)]
+    return parse(MODULES[module])
 
 
 @cache
@@ -127,7 +120,7 @@ def imports_in(tree: ast.Module, by_name: bool = True) -> Mapping[str, set[str]]
     for call in calls_by_name(tree) if by_name else ():
         for name in filter(named_by(call), MODULES):
             found.setdefault(name, set()).add("import_module")
-    for node in nodes_of(tree):
+    for node in nodes(tree, ast.ImportFrom, ast.Import):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "ooctrain":
             base = (node.module or "").removeprefix("ooctrain").removeprefix(".")
             for alias in node.names:
@@ -143,16 +136,14 @@ def imports_in(tree: ast.Module, by_name: bool = True) -> Mapping[str, set[str]]
 
 def names_of_the_whole(tree: ast.Module) -> set[str]:
     """What a file takes of the whole package: {"plan"} of `import ooctrain as oc; oc.plan`."""
-    imported = [a for n in nodes_of(tree) if isinstance(n, ast.Import) for a in n.names]
+    imported = [alias for node in nodes(tree, ast.Import) for alias in node.names]
     whole = {
         alias.asname or "ooctrain"
         for alias in imported
         if alias.name == "ooctrain" or (alias.name.startswith("ooctrain.") and not alias.asname)
     }
     return {
-        node.attr
-        for node in nodes_of(tree)
-        if isinstance(node, ast.Attribute) and getattr(node.value, "id", None) in whole
+        node.attr for node in nodes(tree, ast.Attribute) if getattr(node.value, "id", None) in whole
     }
 
 
@@ -160,12 +151,12 @@ def calls_by_name(tree: ast.Module) -> list[ast.Call]:
     """The calls of `import_module`, under whatever name, and of `__import__`."""
     called = {"import_module", "__import__"} | {
         alias.asname
-        for node in nodes_of(tree)
-        if isinstance(node, ast.ImportFrom) and node.module == "importlib"
+        for node in nodes(tree, ast.ImportFrom)
+        if node.module == "importlib"
         for alias in node.names
         if alias.name == "import_module"
     }
-    calls = [node for node in nodes_of(tree) if isinstance(node, ast.Call)]
+    calls = nodes(tree, ast.Call)
     return [c for c in calls if called & {getattr(c.func, a, "") for a in ("attr", "id")}]
 
 
@@ -216,9 +207,8 @@ def circles(graph: Mapping[Hashable, set[Hashable]]) -> list[str]:
 
 def functions() -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
     for module in MODULES:
-        for node in ast.walk(tree_of(module)):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                yield module, node
+        for node in nodes(tree_of(module), ast.FunctionDef, ast.AsyncFunctionDef):
+            yield module, node
 
 
 def imports_in_functions() -> list[tuple[str, int]]:
@@ -226,8 +216,8 @@ def imports_in_functions() -> list[tuple[str, int]]:
     found = {
         (module, node.lineno)
         for module, function in functions()
-        for node in ast.walk(function)
-        if isinstance(node, ast.Import | ast.ImportFrom)
+        for node in nodes(tree_of(module), ast.Import, ast.ImportFrom)
+        if function.lineno <= node.lineno <= function.end_lineno
     }
     return sorted(found)
 
@@ -254,8 +244,8 @@ def test_imports_are_statements_but_where_a_name_is_computed():
     callers = {module for module in MODULES if calls_by_name(tree_of(module))}
     assert callers == set(BY_NAME), callers ^ set(BY_NAME)
     for module in MODULES:
-        for node in nodes_of(tree_of(module)):
-            assert not (isinstance(node, ast.ImportFrom) and node.level), (module, node.lineno)
+        for node in nodes(tree_of(module), ast.ImportFrom):
+            assert not node.level, (module, node.lineno)
 
 
 WAYS = {
@@ -388,7 +378,7 @@ def test_few_functions_import_and_each_says_why():
 
 def test_only_kernel_rooms_import_numba():
     for module in (name for name in MODULES if not name.startswith(NUMBA_ROOMS)):
-        for node in ast.walk(tree_of(module)):
+        for node in nodes(tree_of(module), ast.Import, ast.ImportFrom):
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             roots = {name.split(".")[0] for name in names}

@@ -6,7 +6,10 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
+
+from support.each_file import parse
 
 PACKAGE = Path(__file__).resolve().parents[2] / "ooctrain"
 #: PyTorch's names, which a module of `nn/` shares with the operation of `layers/` that it calls.
@@ -18,11 +21,12 @@ PYTORCH = {
 PUBLIC = {"Op"}
 
 
+@cache
 def homes_by_name() -> dict[str, list[str]]:
     """{public class: the files that define it}."""
     homes = defaultdict(list)
     for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        for node in parse(path).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 homes[node.name].append(path.relative_to(PACKAGE).as_posix())
     return homes

@@ -7,13 +7,12 @@ and `layers/kernels/`, and from the root of the repository. A moved file leaves 
 from __future__ import annotations
 
 import ast
-import io
 import re
-import tokenize
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
-from support.each_file import each_file
+from support.each_file import each_file, nodes, parse
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "ooctrain"
@@ -37,33 +36,48 @@ OF_OTHERS = re.compile(
 )
 
 
-def _at_marks(text: str) -> Iterator[tuple[str, str, str]]:
-    """Each line, parted where a comment may begin."""
-    return (line.partition("#") for line in text.splitlines())
-
-
 def said_in(path: Path) -> Iterator[tuple[str, int]]:
     """(text, line) of the docstrings and comments of a source, or of the lines of a page."""
-    text = path.read_text(encoding="utf-8")
+    lines = path.read_text(encoding="utf-8").split("\n")
     if path.suffix != ".py":
-        yield from ((line, number) for number, line in enumerate(text.splitlines(), 1))
+        yield from ((line, number) for number, line in enumerate(lines, 1))
         return
-    for node in ast.walk(ast.parse(text)):
-        is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        if is_text and isinstance(node.value.value, str):
+    tree = parse(path)
+    for node in nodes(tree, ast.Expr):
+        if isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             yield node.value.value, node.lineno
-    if not any(NAMED.search(after) for _, mark, after in _at_marks(text) if mark):
-        return  # no comment names anything; to read tokens takes long
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type == tokenize.COMMENT:
-            yield token.string, token.start[0]
+    for number, line in enumerate(lines, 1):
+        if "#" in line and NAMED.search(line[line.index("#") :]):
+            yield comment_in(line, number, tree), number
 
 
-def is_there(name: str, path: Path) -> bool:
+def comment_in(line: str, number: int, tree: ast.Module) -> str:
+    """What follows the first # of a line that stands in no text of the program."""
+    spans = [
+        ((text.lineno, text.col_offset), (text.end_lineno, text.end_col_offset))
+        for text in nodes(tree, ast.Constant, ast.JoinedStr)
+        if text.lineno <= number <= text.end_lineno
+    ]
+    for found in re.finditer("#", line):
+        place = number, len(line[: found.start()].encode())
+        if not any(begin <= place < end for begin, end in spans):
+            return line[found.start() :]
+    return ""
+
+
+@cache
+def is_there(name: str, folder: Path) -> bool:
     kernels = PACKAGE / "layers" / "kernels"
     rooms = (PACKAGE, PACKAGE / "sched", kernels, kernels / "cuda")
-    places = (path.parent, *rooms, ROOT, ROOT / "tests", ROOT / "tutorials", ROOT / "benchmarks")
+    places = (folder, *rooms, ROOT, ROOT / "tests", ROOT / "tutorials", ROOT / "benchmarks")
     return any((place / name).exists() for place in places)
+
+
+def test_a_comment_is_told_from_a_text_of_the_program():
+    source = "a = '# no'  # yes\nb = f'é # {a} # no'\nc = '''\n# no\n'''  # yes # both\n"
+    tree, lines = ast.parse(source), source.splitlines()
+    found = [comment_in(line, number, tree) for number, line in enumerate(lines, 1)]
+    assert found == ["# yes", "", "", "", "# yes # both"]
 
 
 @each_file([*SOURCES, *PAGES])
@@ -72,6 +86,6 @@ def test_what_is_named_is_there(path):
         (line, name)
         for text, line in said_in(path)
         for name in NAMED.findall(text)
-        if not OF_OTHERS.search(name) and not is_there(name, path)
+        if not OF_OTHERS.search(name) and not is_there(name, path.parent)
     ]
     assert not missing

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from support.each_file import nodes, parse
 
 import ooctrain
 
@@ -48,7 +49,7 @@ def called(node: ast.Call) -> str:
 def imported(folder: str) -> frozenset[str]:
     found = set()
     for path in (ROOT / folder).rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes(parse(path), ast.Import, ast.ImportFrom, ast.Call):
             if isinstance(node, ast.Import):
                 found |= {alias.name.split(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and not node.level:

@@ -6,6 +6,7 @@ extra `notebooks`.
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from importlib import import_module
@@ -127,8 +128,23 @@ def test_a_notebook_is_its_script_behind_a_cell_that_installs(page, name):
     code = [cell.source for cell in rest if cell.cell_type == "code"]
     text = script.read_text(encoding="utf-8")
     assert code
-    assert all(source in text for source in code)
+    assert all(source.removesuffix(";") in text for source in code)
     assert len({cell["id"] for cell in made.cells}) == len(made.cells)
+
+
+@pytest.mark.slow
+def test_no_notebook_shows_what_an_exercise_returns(page):
+    pytest.importorskip("jupytext")
+    pytest.importorskip("nbconvert")
+    notebooks = page("notebooks")
+    ends = []
+    for script in notebooks.scripts():
+        for cell in notebooks.notebook_of(script).cells[1:]:
+            body = ast.parse(cell.source).body if cell.cell_type == "code" else []
+            if body and ast.unparse(body[-1]).startswith("lesson.exercise("):
+                ends.append(cell.source.rstrip()[-1])
+    assert len(ends) >= 20
+    assert set(ends) == {";"}
 
 
 @pytest.mark.slow
@@ -147,4 +163,5 @@ def test_a_notebook_is_executed_once_and_shows_its_pictures(page, tmp_path):
     shown = "".join(output.get("text", "") for output in outputs)
     assert "all asserts passed" in shown
     assert not [output for output in outputs if output.output_type == "error"]
+    assert not [output for output in outputs if output.output_type == "execute_result"]
     assert not (ROOT / "pictures").exists()

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.each_file import each_file, parse
+from support.each_file import each_file, nodes, parse
 
 import ooctrain as oc
 from ooctrain.explain import CODES, all_codes, explain_code
@@ -27,13 +27,6 @@ ASSERTING = re.compile(
 CUDA_ROOMS = ("devices", "layers/kernels/cuda", "alloc/numba/numba_plugin.py")
 CUDA_MODULES = ("cuda", "cupy", "numba_cuda", "pynvml")
 MUTABLE = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def forgetting() -> Iterator[None]:
-    """Syntax trees of all files are many objects, which slow the tests after these."""
-    yield
-    parse.cache_clear()
 
 
 def relative(path: Path) -> str:
@@ -111,9 +104,8 @@ def test_an_unknown_code_suggests_a_known_one():
 
 @each_file(TESTS)
 def test_every_test_asserts_something(path):
-    source = path.read_text(encoding="utf-8")
-    functions = [n for n in ast.walk(parse(path)) if isinstance(n, ast.FunctionDef)]
-    lines = source.splitlines()
+    lines = path.read_text(encoding="utf-8").splitlines()
+    functions = sorted(nodes(parse(path), ast.FunctionDef), key=lambda f: f.col_offset)
     bodies = {f.name: "\n".join(lines[f.lineno - 1 : f.end_lineno]) for f in functions}
     # A test may leave the asserting to a helper beside it.
     asserting = {name for name, body in bodies.items() if ASSERTING.search(body)}
@@ -133,10 +125,9 @@ def outside_cuda_rooms(path: Path) -> bool:
 
 @each_file(filter(outside_cuda_rooms, PACKAGE))
 def test_cuda_is_imported_in_its_rooms_only(path):
-    for node in ast.walk(parse(path)):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        if isinstance(node, ast.ImportFrom):
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
+    for node in nodes(parse(path), ast.Import, ast.ImportFrom):
+        before = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+        names = [f"{before}{alias.name}" for alias in node.names]
         assert not [n for n in names if n.startswith(CUDA_MODULES) or n.startswith("numba.cuda")]
 
 
@@ -151,7 +142,7 @@ def test_one_file_of_the_kernels_imports_the_cuda_target():
 @each_file(PACKAGE)
 def test_no_function_changes_what_a_module_keeps(path):
     tree = parse(path)
-    globals_changed = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Global)]
+    globals_changed = [node.lineno for node in nodes(tree, ast.Global)]
     assert not globals_changed, f"`global` in {path.name}, lines {globals_changed}"
     kept = {
         target.id
@@ -160,35 +151,29 @@ def test_no_function_changes_what_a_module_keeps(path):
         for target in node.targets
         if isinstance(target, ast.Name)
     }
-    changed = [line for line, name in _changes(tree) if name in kept]
+    functions = nodes(tree, ast.FunctionDef)
+    changed = [
+        line
+        for line, name in _changes(tree)
+        if name in kept and any(f.lineno <= line <= f.end_lineno for f in functions)
+    ]
     assert not changed, f"{path.name} changes a value of the module in lines {changed}"
 
 
-def _changes(tree: ast.Module):
-    """(line, name) of item assignments and changing calls inside functions."""
-    for function in ast.walk(tree):
-        if not isinstance(function, ast.FunctionDef):
-            continue
-        for node in ast.walk(function):
-            targets = node.targets if isinstance(node, ast.Assign) else []
-            targets = [node.target] if isinstance(node, ast.AugAssign) else targets
-            for target in targets:
-                if isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
-                    yield node.lineno, target.value.id
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                owner = node.func.value
-                verbs = (
-                    "append",
-                    "extend",
-                    "add",
-                    "update",
-                    "setdefault",
-                    "pop",
-                    "clear",
-                    "insert",
-                )
-                if isinstance(owner, ast.Name) and node.func.attr in verbs:
-                    yield node.lineno, owner.id
+#: Methods that change what they belong to.
+VERBS = ("append", "extend", "add", "update", "setdefault", "pop", "clear", "insert")
+
+
+def _changes(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """(line, name) of item assignments and changing calls."""
+    for node in nodes(tree, ast.Assign, ast.AugAssign):
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            if isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
+                yield node.lineno, target.value.id
+    for node in nodes(tree, ast.Call):
+        verb, owner = getattr(node.func, "attr", None), getattr(node.func, "value", None)
+        if verb in VERBS and isinstance(owner, ast.Name):
+            yield node.lineno, owner.id
 
 
 def test_no_source_leaves_work_undone():

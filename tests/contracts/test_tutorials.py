@@ -15,9 +15,9 @@ from ooctrain.report.shapes import COLOURS
 
 FOLDER = Path(__file__).parents[2] / "tutorials"
 SCRIPTS = sorted(FOLDER.glob("[0-9]*.py"))
-#: Some run kernels of a GPU on a CPU, which takes half a minute each.
+#: They train a ResNet, or run kernels of a GPU on a CPU: up to half a minute each.
 LONG = (
-    "05_first_tiles", "21_reading_a_paper_critically",
+    "00_tour", "05_first_tiles", "21_reading_a_paper_critically",
     "06_best_fit_and_fragmentation", "09_swap_planners", "10_the_lower_bound", "11_recompute",
     "12_together", "03_out_of_memory", "04_swapping", "14_bands",
     "13_write_your_own_planner", "15_tiles_and_batch_norm", "16_bigger_than_memory", "17_split_cnn",

@@ -93,9 +93,13 @@ def _probe(name: str, line: int) -> ast.stmt:
 def loaded() -> Loaded:
     """All functions of the library that live: everybody's methods, copies and closures."""
     found: dict[tuple[str, str, int], list[FunctionType]] = {}
+    frozen = gc.get_freeze_count()
+    gc.unfreeze()  # what is frozen is not among the objects
     for function in gc.get_objects():
         if type(function) is FunctionType and function.__code__.co_filename.startswith(_LIBRARY):
             found.setdefault(_name_of(function.__code__), []).append(function)
+    if frozen:
+        gc.freeze()
     return found
 
 

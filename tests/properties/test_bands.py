@@ -112,7 +112,7 @@ def test_definitions_on_whole_numbers(chain: Chain, cut: Cut, seed: int) -> None
 
 
 @pytest.mark.parametrize("algorithm", ["direct", "im2col"])
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(chain=chains(), cut=cuts, seed=st.integers(0, 99))
 def test_kernels_on_any_data(algorithm: str, chain: Chain, cut: Cut, seed: int) -> None:
     trace = chain.trace(algorithm)
@@ -175,7 +175,7 @@ def graph_trace(model: nn.Module, image: tuple[int, int, int, int]) -> Trace | N
     return trace
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(graphs(), cuts, st.integers(0, 99))
 def test_graphs_on_any_data(
     graph: tuple[Graph, tuple[int, int, int, int]], cut: Cut, seed: int

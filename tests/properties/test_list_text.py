@@ -18,8 +18,9 @@ from ooctrain.execution.planners import get_planner, planners
 from ooctrain.explain import explain_code
 from ooctrain.sched import instructions
 from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
+from ooctrain.sched.drawn_list import drawn_example, example_step
 from ooctrain.sched.planning.planner import as_plan
-from ooctrain.sched.rules import EXAMPLE_STEP, RULES
+from ooctrain.sched.rules import BEFORE, EXAMPLE_STEP, RULES
 from ooctrain.sched.schedule import (
     End,
     Fence,
@@ -237,6 +238,63 @@ def test_the_example_of_a_rule_breaks_it(code):
         verify(schedule, trace, budget, host_budget_bytes=host)
     assert broken.value.rule == ("R204" if code == "R303" else code)
     assert EXAMPLE_STEP in explain_code(code)
+
+
+def marks(trace, device, host):
+    """What a drawing says of each variable."""
+    return ["#" * (v.id in device) + "h" * (v.id in host) or "." for v in trace.variables]
+
+
+def places_after(schedule, trace):
+    """What stands where at the start and after each instruction, kept in two sets."""
+    device = {v for v, _, _ in schedule.start_device}
+    host = {v for v, _, _ in schedule.start_host}
+    yield marks(trace, device, host)
+    for instruction in schedule:
+        match instruction:
+            case Run(call, keep):
+                device -= set(trace.calls[call].reuse.values())
+                device |= set(trace.calls[call].outs if keep is None else keep)
+            case SwapOut(variable):
+                host -= {trace.carries.get(variable), trace.carried_from.get(variable)}
+                host |= {variable}
+            case SwapIn(variable):
+                device |= {variable}
+            case Free(variable):
+                device -= {variable}
+        yield marks(trace, device, host)
+
+
+@pytest.mark.parametrize("code", [code for code in RULES if code < "R5" and code != "R108"])
+def test_the_example_of_a_rule_is_drawn_up_to_the_mistake(code):
+    trace = example_trace()
+    assert example_step() == trace
+    schedule = Schedule.parse(RULES[code].example, trace)
+    _, _, drawing = explain_code(code).partition("after each instruction (")
+    _, heads, *lines = drawing.splitlines()
+    shown, said = lines[: lines.index("")], "\n".join(lines[lines.index("") :])
+    assert heads.split()[: len(trace.variables)] == [v.name for v in trace.variables]
+    rows = [re.split(" {2,}", line.strip()) for line in shown]
+    names = [instructions.describe_instruction(item, trace) for item in schedule]
+    assert [name for name, *_ in rows] == ["at the start", *names][: len(rows)]
+    refused = rows[-1][1:] == ["<- not allowed here"]
+    states = rows[: len(rows) - refused]
+    for (_, *cells, size), found in zip(states, places_after(schedule, trace), strict=False):
+        assert cells == found
+        assert int(size) == 64 * sum("#" in cell for cell in cells)
+    # The last row is the mistake: an instruction that may not be, or a state that may not be.
+    last = {"R106": 0, "R107": 0, "R402": 1}.get(code, len(names))
+    assert len(rows) == 1 + last
+    assert refused == (code in BEFORE_IT_IS_ISSUED)
+    assert f"{'R204' if code == 'R303' else code}: " in said
+
+
+#: Rules that look at an instruction before it takes place; the example of R303 breaks R204 first.
+BEFORE_IT_IS_ISSUED = {code for codes in BEFORE.values() for code in codes} | {"R303"}
+
+
+def test_what_has_no_list_has_no_drawing():
+    assert not any(drawn_example(code) for code in RULES if code >= "R5" or code == "R108")
 
 
 def test_the_page_shows_a_list_that_runs_and_a_difference(repository):

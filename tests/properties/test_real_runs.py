@@ -29,7 +29,7 @@ from ooctrain.testing.byte_list import LawBroken
 
 QUICK = ("unet", "25%")
 #: They ask other planners, and search.
-LONG = ("auto", "combined", "tflms-hybrid")
+LONG = ("auto", "combined", "tflms-hybrid", "checkmate", "lms-grid", "window-cyclic")
 SCALARS = {"lr": 0.01, "seed": 7}
 DEBUG = Debug(poison=FRESH_POISON, check_ledger=True)
 STEPS = 2

@@ -98,7 +98,7 @@ def check_tiles(chain, seed, *, kernels=False):
         assert same(run_trace(tiled, values, SCALARS, threads=2), expected)
 
 
-@settings(max_examples=15)
+@settings(max_examples=5)
 @given(chains(), st.integers(0, 99))
 @always(TILED)
 def test_tiles_of_shared_storages_keep_the_results(chain, seed):

@@ -107,7 +107,7 @@ def random_batches(count):
     ]
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(networks(), ways())
 def test_three_steps_out_of_core_are_three_steps_in_core_to_the_bit(model, how):
     trace = oc.trace(model, (BATCH, 3, 8, 8), threads=how.thread_count)

@@ -25,7 +25,7 @@ from ooctrain.tracing import trace as trace_step
 UNIT = 2.0**-24  # the rounding unit of float32
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(chains(), st.integers(0, 99))
 def test_definitions(chain: Chain, seed: int) -> None:
     trace = chain.trace()
@@ -34,7 +34,7 @@ def test_definitions(chain: Chain, seed: int) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["direct", "im2col"])
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(chain=chains(), seed=st.integers(0, 99))
 def test_kernels_to_the_bit(algorithm: str, chain: Chain, seed: int) -> None:
     trace = chain.trace(algorithm)

@@ -8,7 +8,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.strict_memory import StrictMemory
 
@@ -67,6 +67,7 @@ def test_ranges_without_memory_lie_apart():
 
 
 @pytest.mark.parametrize("name", MAKERS)
+@settings(max_examples=40)
 @given(operations=OPERATIONS)
 def test_blocks_are_disjoint_keep_their_bytes_and_the_books_balance(name, operations):
     memory = StrictMemory(BUDGET, PAGE if name.startswith("va") else ROUND_BYTES)

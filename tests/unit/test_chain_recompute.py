@@ -86,7 +86,7 @@ def test_keeping_everything_is_the_step_itself(resnet):
 
 @pytest.mark.parametrize("spec", ["chen-sqrt", "revolve", "rotor"])
 def test_planners_keep_the_laws(spec):
-    assert check_planner(get_planner(spec), examples=15, seed=5, time_limit_s=30) >= 2
+    assert check_planner(get_planner(spec), examples=8, seed=5, time_limit_s=30) >= 2
 
 
 @pytest.mark.parametrize("share", [0.6, 0.8])

@@ -18,8 +18,8 @@ from ooctrain.report.charts import (
     strips_svg,
 )
 from ooctrain.report.plot import LEFT, RIGHT
-from ooctrain.report.shapes import COLOURS, WIDTH, round_ticks
-from ooctrain.report.svg import PHASES, timelines_svg
+from ooctrain.report.shapes import COLOURS, LETTER_WIDTH, WIDTH, round_ticks
+from ooctrain.report.svg import LAYER, PHASES, timelines_svg, x_of
 from ooctrain.sched.timeline import Event, Timeline
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -174,6 +174,45 @@ def test_a_timeline_tells_forward_from_backward_and_says_how():
     assert len(boxes(svg, PHASES["backward"])) == 1
     assert {"forward", "backward"} <= set(texts(svg))
     assert "update" not in texts(svg)
+
+
+@pytest.mark.parametrize("length", [1, 2, 40])
+def test_each_layer_is_named_where_its_calls_run_and_its_name_fits(length):
+    names = ["stem.fwd", "a.0.fwd", "a.1.fwd", "loss.fwd", "a.1.grad", "sgd.a.1", "a.0.grad", "b"]
+    starts = [0, 10, 20, 30, 30 + length, 40 + length, 50 + length, 60 + length]
+    ends = [*starts[1:], 70 + length]
+    ends[6] -= 5  # the stream rests
+    events = tuple(
+        Event("C", name, start, end, index)
+        for index, (name, start, end) in enumerate(zip(names, starts, ends, strict=True))
+    )
+    line = Timeline(ends[-1], 700, 0, 0, 0, 30, 10, 0, events, ((0, 300), (10, 700)))
+    svg = timelines_svg({"t": line}, phases={"loss.fwd": "loss", "sgd.a.1": "update"}, layers=True)
+    root = ElementTree.fromstring(svg)
+    layers = [box for box in root.iter(f"{SVG}rect") if box.get("fill") == LAYER]
+    titles = [box.find(f"{SVG}title").text for box in layers]
+    assert titles == ["stem", "a", "loss", "a", "b"]
+    drawn = boxes(svg, LAYER)
+    spans = [(0, 0), (1, 2), (3, 3), (4, 6), (7, 7)]  # first and last call of each
+    places = [(x_of(starts[a], ends[-1]), x_of(ends[b], ends[-1]) - 1) for a, b in spans]
+    assert drawn == [pytest.approx((x, end - x), abs=0.1) for x, end in places]
+    lane = float(layers[0].get("y"))
+    shown = [
+        (text.text, float(text.get("x")))
+        for text in root.iter(f"{SVG}text")
+        if text.get("text-anchor") == "middle" and lane < float(text.get("y")) < lane + 20
+    ]
+    fits = [title for title in titles if title != "loss" or length == 40]
+    assert [name for name, _ in shown] == fits
+    for name, middle in shown:
+        half = LETTER_WIDTH * len(name) / 2
+        assert any(x <= middle - half and middle + half <= x + width for x, width in drawn)
+    (dashed,) = (line for line in root.iter(f"{SVG}line") if line.get("stroke-dasharray"))
+    assert float(dashed.get("x1")) == pytest.approx(drawn[2][0], abs=0.1)
+
+
+def test_a_timeline_names_no_layers_unless_it_is_told_to():
+    assert not boxes(timelines_svg({"t": toy_timeline()}), LAYER)
 
 
 def test_both_axes_of_a_timeline_have_numbers():

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.quick import quick
 
 from ooctrain.errors import CheckpointError
 from ooctrain.execution.checkpoint import (
@@ -269,7 +270,8 @@ def test_a_folder_that_may_not_be_written_is_an_error_not_a_crash(tmp_path):
         save(tmp_path / "file" / "run", {}, RUN)
 
 
-def test_a_writer_killed_at_any_moment_leaves_a_whole_file(tmp_path):
+@pytest.mark.parametrize("kills", quick([3, 12], 0))
+def test_a_writer_killed_at_any_moment_leaves_a_whole_file(tmp_path, kills):
     path = tmp_path / "run.safetensors"
     script = textwrap.dedent(
         f"""
@@ -281,7 +283,7 @@ def test_a_writer_killed_at_any_moment_leaves_a_whole_file(tmp_path):
             save({str(path)!r}, {{"w": np.full(300_000, step, np.float32)}}, RunState(step))
         """
     )
-    delays = np.random.default_rng(0).uniform(0.0, 0.05, 12)
+    delays = np.random.default_rng(0).uniform(0.0, 0.05, kills)
     for delay in delays:
         writer = subprocess.Popen([sys.executable, "-c", script])
         while not path.exists():

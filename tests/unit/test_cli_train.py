@@ -221,6 +221,7 @@ def test_a_checkpoint_that_cannot_be_written_is_found_before_the_first_step(run,
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_ends_the_run_with_a_checkpoint(tmp_path):
     """As `| head -1` does."""
     path = tmp_path / "run.safetensors"
@@ -306,6 +307,7 @@ def test_runs_killed_at_random_moments_end_with_the_bits_of_one_that_was_not(tmp
     assert all(one.arrays[n].tobytes() == other.arrays[n].tobytes() for n in one.arrays)
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up_is_one_clear_line_and_keeps_the_last_checkpoint(tmp_path):
     path = tmp_path / "run.safetensors"
     arguments = [*LENET, "--steps", "2", "--checkpoint", str(path)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, fields, replace
 
 import pytest
+from support.quick import quick
 
 import ooctrain as oc
 from ooctrain.devices.spill import FileCalls, Spill
@@ -134,7 +135,7 @@ def test_the_same_division_each_time():
     assert (one.plan.schedule, one.promise) == (other.plan.schedule, other.promise)
 
 
-@pytest.mark.parametrize("planner", ["window", "belady", "lru", "naive"])
+@pytest.mark.parametrize("planner", quick(["window", "belady", "lru", "naive"], 0))
 def test_who_runs_each_call_once_needs_the_in_core_peak_in_both_memories(planner):
     """Swapping from RAM to RAM saves nothing of the sum."""
     trace = small_trace()

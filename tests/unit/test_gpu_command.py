@@ -365,6 +365,7 @@ def test_the_link_is_measured_beside_kernels(bench):
 
 
 @needs_stub
+@pytest.mark.slow
 def test_the_command_in_processes_of_its_own(tmp_path):
     assert command.main([str(tmp_path), "--rehearse", "--parts", "sanitizer"]) == 0
     found = json.loads((tmp_path / "rehearsal.json").read_text(encoding="utf-8"))

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from support.quick import quick
 
 import ooctrain as oc
 from ooctrain.devices.cpu.host_vm import VirtualArena, why_no_virtual_memory
@@ -144,7 +145,12 @@ class OwnWeighing:
 
 @pytest.mark.parametrize(
     ("allocator", "us_per_byte", "told"),
-    [("va:chunk=4KiB", 1e-2, True), ("va:chunk=4KiB", 0.0, False), ("best-fit", 1e-2, False)],
+    quick(
+        [("va:chunk=4KiB", 1e-2, True), ("va:chunk=4KiB", 0.0, False), ("best-fit", 1e-2, False)],
+        0,
+        2,
+        names=3,
+    ),
 )
 def test_any_planner_that_weighs_is_told_what_its_plans_map(unet, allocator, us_per_byte, told):
     planner, there = OwnWeighing(), replace(MACHINE, map_us_per_byte=us_per_byte)

@@ -59,8 +59,8 @@ def assert_trains_out_of_core(make, batch, lr=5e-4):
         assert value.tobytes() == state_again[key].tobytes(), key
 
 
-#: Each takes longer than all others together; the whole networks train in the slow tests.
-LONG_FORMS = {"dilated resnet", "pix2pixhd", "densenet"}
+#: Each takes longer than most others together; the whole networks train in the slow tests.
+LONG_FORMS = {"dilated resnet", "pix2pixhd", "densenet", "unet"}
 
 
 @pytest.mark.parametrize(

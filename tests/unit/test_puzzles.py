@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import inspect
 import re
 import runpy
@@ -39,6 +40,18 @@ def test_there_is_a_file_and_a_solution_for_each_puzzle_in_order():
     assert {case[0] for case in WRONG} == set(FILES)
 
 
+def shown_as_itself(attempt):
+    """At the prompt a line; in a notebook the picture, trusted or not."""
+    assert attempt.title in repr(attempt)
+    assert len(repr(attempt)) < 100
+    assert ElementTree.fromstring(attempt._repr_svg_()).tag.endswith("svg")
+    assert attempt._repr_svg_() == attempt.picture
+    image = ElementTree.fromstring(attempt._repr_html_().replace(">", "/>"))
+    kind, _, data = image.get("src").partition(",")
+    assert kind == "data:image/svg+xml;base64"
+    assert base64.b64decode(data).decode() == attempt.picture
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_stub_runs_and_says_what_is_missing(name, monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
@@ -58,7 +71,7 @@ def test_a_solution_reaches_both_targets(name, capsys):
     for number in attempt.numbers:
         assert number.bound is None or number.bound <= number.target * (1 + 1e-9)
         assert number.bound is None or number.bound <= number.yours * (1 + 1e-9)
-    assert attempt._repr_svg_().startswith("<svg ")
+    shown_as_itself(attempt)
 
 
 @pytest.mark.parametrize(("name", "answer", "words"), WRONG_ONES)
@@ -66,7 +79,7 @@ def test_a_wrong_attempt_is_told_where(name, answer, words):
     attempt = oc.puzzles.PUZZLES[name].check(answer)
     assert not attempt.solved
     assert words in str(attempt)
-    ElementTree.fromstring(attempt.picture)
+    shown_as_itself(attempt)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -436,6 +436,7 @@ def run(script):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_fork_is_refused_and_the_process_goes_on():
     """Between steps and, from another thread, in the midst of one."""

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from properties import test_partition_families as FAMILIES
+from support.quick import quick
 
 import ooctrain as oc
 from ooctrain.errors import ConfigError, Infeasible
@@ -620,8 +621,11 @@ def test_parameters_come_back_for_the_next_step_while_this_one_still_runs():
 
 @pytest.mark.parametrize(
     ("model", "shape", "machine"),
-    [("lenet", (16, 1, 28, 28), NVLINK), ("vgg11", (8, 3, 224, 224), NVLINK),
-     ("resnet18", (8, 3, 64, 64), PCIE)],
+    quick(
+        [("lenet", (16, 1, 28, 28), NVLINK), ("vgg11", (8, 3, 224, 224), NVLINK),
+         ("resnet18", (8, 3, 64, 64), PCIE)],
+        0, 1, names=3,
+    ),
 )  # fmt: skip
 def test_lists_for_networks_are_legal_and_belady_is_the_fastest(model, shape, machine):
     trace = traced(model, shape)

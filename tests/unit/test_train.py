@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from support.quick import quick
 
 import ooctrain as oc
 from ooctrain.alloc.registry import choose_allocator
@@ -151,7 +152,7 @@ def fix_statistics(trainer):
     trainer.model[1].eval()
 
 
-@pytest.mark.parametrize("change", [freeze, decay, fix_statistics])
+@pytest.mark.parametrize("change", quick([freeze, decay, fix_statistics], 0, 1))
 def test_a_change_of_how_it_trains_is_seen_by_the_next_step(change):
     """After a step that trains nothing (but batch statistics), as if it had been there before."""
     with make() as late, make() as early:
@@ -180,7 +181,7 @@ def test_momentum_may_come_later():
         assert late.state_arrays()["0.weight.momentum"].any()
 
 
-@pytest.mark.parametrize("open_between", [True, False])
+@pytest.mark.parametrize("open_between", quick([True, False], 0))
 def test_trainers_of_one_model_take_turns_at_the_same_values(open_between):
     """Each step begins where the last one ended, whoever made it."""
     with make(budget=None) as alone:
@@ -224,7 +225,7 @@ def test_evaluation_changes_nothing_and_stays_within_the_budget():
         assert evaluated.step(*batch(1)) == plain.step(*batch(1))
 
 
-@pytest.mark.parametrize("ignored", [-100, 3])
+@pytest.mark.parametrize("ignored", quick([-100, 3], 0))
 def test_labels_that_the_loss_ignores_are_neither_hits_nor_misses(ignored):
     x, labels = batch()
     with make(loss=oc.nn.CrossEntropyLoss(ignore_index=ignored)) as trainer:

@@ -10,10 +10,12 @@ GPU-Puzzles and LLM-Training-Puzzles (Sasha Rush). Read next: `list_puzzles.py`,
 
 from __future__ import annotations
 
+import base64
 import re
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -93,8 +95,16 @@ class Attempt:
             lines.append(f"  {self.hint}")
         return printable("\n".join(lines))
 
+    def __repr__(self) -> str:
+        return f"<{self.title}: {'' if self.solved else 'not '}solved>"
+
     def _repr_svg_(self) -> str:
         return self.picture
+
+    def _repr_html_(self) -> str:
+        # Jupyter shows bare SVG only in notebooks that it trusts; an image is always shown.
+        data = base64.b64encode(self.picture.encode()).decode()
+        return f'<img alt="{escape(self.title)}" src="data:image/svg+xml;base64,{data}">'
 
 
 @dataclass(frozen=True, slots=True)

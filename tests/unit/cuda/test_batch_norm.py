@@ -76,6 +76,7 @@ def test_a_large_mean_does_not_destroy_the_variance(first_row):
     np.testing.assert_allclose(found[2], x.astype(np.float64).var(0), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_constant_channel_has_variance_zero():
     mean, inv_std, var = run_cuda(BatchNormStats(BN_EPS), [np.full((300, 3), 0.1, np.float32)])
     np.testing.assert_allclose(mean, 0.1, rtol=1e-6)
@@ -83,6 +84,7 @@ def test_a_constant_channel_has_variance_zero():
     np.testing.assert_allclose(inv_std, BN_EPS**-0.5, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_infinite_values_give_no_finite_statistics():
     x = problem((40, 3))[0]
     x[17, 1] = np.inf

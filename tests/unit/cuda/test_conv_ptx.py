@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.quick import quick
 
 from ooctrain.layers.kernels.cuda.conv import (
     conv_gemm,
@@ -77,7 +78,7 @@ def test_the_implicit_product_on_hopper():
     check_product(conv_gemm_weights._weight_kernel(True, conv_gemm.WIDE), HOPPER)
 
 
-@pytest.mark.parametrize("capability", [AMPERE, HOPPER])
+@pytest.mark.parametrize("capability", quick([AMPERE, HOPPER], 1))
 def test_tensor_cores(capability):
     check_tensor_cores(capability)
 

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.quick import quick
 
 from ooctrain.layers.kernels.cuda.runtime import runner
 from ooctrain.layers.kernels.cuda.runtime.cubins import fill
@@ -54,7 +55,7 @@ def findings(code: str, **options: int) -> dict[str, list[str]]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.fixture(params=["numba", "driver"])
+@pytest.fixture(params=quick(["numba", "driver"], 1))
 def launcher(request, monkeypatch, tmp_path):
     monkeypatch.setenv("OOCTRAIN_LAUNCHER", request.param)
     monkeypatch.setenv("OOCTRAIN_CUBINS", str(tmp_path))
