@@ -403,14 +403,11 @@ def test_over_all_networks_greedy_beats_vdnn_and_dynprog_does_in_less_than_half(
 
 
 @slow
-def test_no_rounding_of_transfers_brings_dynprog_in_most_cases_back(all_chains):
+def test_other_roundings_of_transfers_turn_the_balance_though_not_on_densenets(all_chains):
     dense = [cell for cell in all_chains if cell.group.model in DENSENETS]
-    down, nearest, up = (DYNPROG, DYNPROG_NEAREST, DYNPROG_UP)
-    assert [beats_vdnn(all_chains, each) for each in (down, nearest, up)] == [False, True, True]
-    for each in (down, nearest, up):
-        found = wins(all_chains, each)
-        assert found.faster < found.asked / 2
-        assert not beats_vdnn(dense, each)
+    roundings = DYNPROG, DYNPROG_NEAREST, DYNPROG_UP
+    assert [beats_vdnn(all_chains, each) for each in roundings] == [False, True, True]
+    assert [beats_vdnn(dense, each) for each in roundings] == [False, False, False]
 
 
 @slow
