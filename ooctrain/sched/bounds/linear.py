@@ -133,7 +133,7 @@ class LinearProgram:
         """(highspy, the solver after its work)."""
         import highspy  # late: it takes long to load, and most planning solves no program
 
-        solver = _silent(highspy)
+        solver = _silent_solver(highspy)
         solver.setOptionValue("threads", 1)
         for name, value in limits.items():
             solver.setOptionValue(name, value)
@@ -167,17 +167,15 @@ class LinearProgram:
         return total + _proved(columns, np.array(self.lowers), np.array(self.uppers))
 
 
-def _silent(highspy: Any) -> Any:
+def _silent_solver(highspy: Any) -> Any:
     """A solver that prints nothing.
 
-    Its constructor greets when it sets callbacks, before anybody could ask it for silence.
+    Version 1.16 prints its banner on standard output while the constructor enables callbacks, which
+    is before a caller can call `silent`.
     """
 
     class SilentSolver(highspy.Highs):
-        """Silent before its callbacks are set."""
-
         def enableCallbacks(self) -> None:
-            """As HiGHS's own."""
             self.silent()
             super().enableCallbacks()
 
