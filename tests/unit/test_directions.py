@@ -249,6 +249,17 @@ def test_where_nothing_fits_in_core_virtual_addressing_fills_the_memory_and_is_n
     )
 
 
+@slow
+@pytest.mark.parametrize(("batch", "kept"), [(133, 0.63), (391, 0.81)])
+def test_chunks_of_40_mib_slow_densenet_down_and_chunks_of_2_mib_do_not(batch, kept):
+    """Of many small values each takes a chunk; 133 images fit in-core, 391 do not."""
+    methods = [method_named(name) for name in (SCHEDULE, SCHEDULE_VA, OUR_VA)]
+    rows = table1.cells_of("densenet121", batch, PHYSICAL, methods)
+    schedule, printed, ours = (speed(rows, method.name, batch) for method in methods)
+    assert printed / schedule == pytest.approx(kept, abs=0.02)
+    assert ours >= (1 - 1e-3) * schedule
+
+
 def fills_and_is_no_slower(rows: Sequence[MethodCell]) -> bool:
     found = {row.method: row for row in rows}
     va, best_fit = found[SCHEDULE_VA], found[SCHEDULE]
