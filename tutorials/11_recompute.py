@@ -193,9 +193,9 @@ lesson.picture(
 # room is needed, what is cheap, large and stale. `checkmate` (2020) writes the choice as a program
 # in whole numbers: for each backward call, what runs again and what is kept until the next. Where
 # its search ends by itself, no other choice of that kind is better; else `plan.notes["gap"]` says
-# how far off it may be. Steps of more than 30 calls are grouped; this one has 40, and `exact=40`
-# treats them one by one. A U-Net of two sizes: **what share of `dtr`'s extra time is `checkmate`'s
-# at 80 %?**
+# how far off it may be. (`checkmate-lp` allows fractions and rounds them: sooner done, and no
+# proof.) Steps of more than 30 calls are grouped; this one has 40, and `exact=40` treats them one
+# by one. A U-Net of two sizes: **what share of `dtr`'s extra time is `checkmate`'s at 80 %?**
 
 # %%
 lesson.cell("a graph")

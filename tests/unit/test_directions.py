@@ -38,6 +38,7 @@ from ooctrain.experiments.paper_002.offload_ratios import (
     BELADY,
     DENSENETS,
     DYNPROG,
+    DYNPROG_NEAREST,
     DYNPROG_UP,
     GREEDY,
     LOW_SHARE,
@@ -399,6 +400,14 @@ def test_over_all_networks_greedy_beats_vdnn_and_dynprog_does_in_less_than_half(
     assert beats_vdnn(all_chains, GREEDY, LOW_SHARE)
     found = wins(all_chains, DYNPROG)
     assert found.faster < found.asked / 2
+
+
+@slow
+def test_other_roundings_of_transfers_turn_the_balance_though_not_on_densenets(all_chains):
+    dense = [cell for cell in all_chains if cell.group.model in DENSENETS]
+    roundings = DYNPROG, DYNPROG_NEAREST, DYNPROG_UP
+    assert [beats_vdnn(all_chains, each) for each in roundings] == [False, True, True]
+    assert [beats_vdnn(dense, each) for each in roundings] == [False, False, False]
 
 
 @slow
