@@ -286,14 +286,6 @@ def test_the_optimum_of_groups_is_not_above_what_others_find_call_by_call():
         assert notes["ended"] == ("optimal" if share == "75%" else "infeasible")
 
 
-def test_the_solver_prints_nothing(capfd):
-    """Commands print JSON on standard output; HiGHS 1.16 prints a banner when it is made."""
-    program = LinearProgram()
-    program.column(cost=1.0, lower=2.0, whole=True)
-    assert program.search(1).objective == program.solve().primal == 2.0
-    assert capfd.readouterr() == ("", "")
-
-
 def test_whole_columns_are_whole_and_the_end_is_named():
     """5 a + 4 b >= 7.5 with a, b whole: 2 a is 10, a + b is 9, and 2 b is 8."""
     program = LinearProgram()
