@@ -97,11 +97,7 @@ def test_no_planner_beats_the_bound_without_recomputation(link):
 
 
 def test_the_solver_of_programs_prints_nothing_of_its_own():
-<<<<<<< HEAD
-    """HiGHS's constructor greets on standard output, once in a process."""
-=======
     """HiGHS 1.16 prints its banner on standard output once in a process, before any JSON."""
->>>>>>> main
     program = """
 from ooctrain.sched.bounds.linear import LinearProgram
 program = LinearProgram()
