@@ -1,8 +1,8 @@
 """Which calls run again when some values alone are dropped, without a walk over the whole step.
 
-From a trace and values to drop come the calls that `rematerialise` would add, one after the other.
-Only calls that read what is dropped need anything back, and what is alive before a call follows from
-its number: what was written before and is used from it on. So the cost is that of the values'
+From a trace and values to drop come the calls that `rematerialise` would add, in their order. Only
+calls that read what is dropped need anything back, and what is alive before a call follows from its
+number: what was written before and is used from it on. So the cost is that of the values'
 neighbourhood, and a planner may ask for every segment of a long step. Source: as
 `rematerialise.py`, which answers for all choices, and to which tests hold this file. Read next:
 `sched/planners/tflms_hybrid.py`.
@@ -27,9 +27,7 @@ def calls_added(trace: Trace, dropped: Collection[int]) -> list[int]:
         be kept, or one that was not dropped is taken over.
     """
     around = _Around(trace, dropped)
-    readers = {
-        use for var in dropped for use in trace.readers[var] if use > around.gone_after[var]
-    }
+    readers = {use for var in dropped for use in trace.readers[var] if use > around.gone_after[var]}
     if all(around.revive_for(call) for call in sorted(readers)):
         return around.added
     seen = BEFORE_THE_STEP

@@ -1,13 +1,13 @@
 """How far the window reaches while each call runs, decided before anything is listed.
 
 From a variable sequence, a budget and the size of the window comes, for each call, the position of
-the sequence at which the window ends. That a variable may enter depends on the call and on the
+the sequence at which the window ends. Whether a variable may enter depends on the call and on the
 window's end alone: what is in the window and has been written is on the device, all else has left
 or will leave in time. So the end is found in one pass over the calls, in which nothing moves. Where
 a call does not fit together with what was prefetched for later ones, those prefetches are taken
-back, the one that entered last first: the window ended before them in all earlier calls too. Source:
-paper 000, section 3; the authors' nnabla, src/nbla/lms/swap_in_out_scheduler.cpp, which cancels the
-prefetches and walks again. Read next: `window_walk.py`, which lists what follows from it.
+back, the one that entered last first: then the window ended before them in all earlier calls, too.
+Sources: paper 000, section 3; the authors' nnabla, src/nbla/lms/swap_in_out_scheduler.cpp, which
+cancels the prefetches and walks again. Read next: `window_walk.py`, which lists what follows.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class _Reach:
             self.head += 1
 
     def _enters(self, root: int) -> bool:
-        """Whether the budget lets a storage in; what is not written yet takes nothing until then."""
+        """Whether the budget lets a storage in; it takes bytes once it is written."""
         size = self.sequence.size_bytes[root]
         if self.present_bytes + size > self.budget_bytes:
             return False
@@ -122,7 +122,7 @@ class _Reach:
                     missing_bytes -= size_bytes[root]
 
     def run(self, call_id: int) -> None:
-        """The call is done: what it wrote is there, what it used and is not in the window leaves."""
+        """What the call wrote is there; what it used and is outside the window leaves."""
         sequence = self.sequence
         size_bytes = sequence.size_bytes
         self.present_bytes += self._claimed_bytes(call_id)
