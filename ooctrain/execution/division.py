@@ -126,8 +126,7 @@ class _Division:
 
     def _least(self, in_core: PreparedStep) -> PreparedStep:
         """A plan with little memory, found by halving between none and in-core. What was asked
-        plays no part: so whoever is refused is told the same, and with that much there is this
-        plan.
+        plays no part: so all refusals name the same, and with that much there is this plan.
         """
         host, best = self._least_slab_bytes(), in_core
         too_few = host + PAGE_BYTES

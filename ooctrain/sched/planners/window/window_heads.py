@@ -108,7 +108,7 @@ class _Reach:
         return sum(sequence.size_bytes[v] for v in fresh + sequence.fresh_pinned[call_id])
 
     def take_back(self, call_id: int, missing_bytes: int) -> None:
-        """Takes entries off the window's end until so many bytes more are free."""
+        """Takes entries off the window's end until the call fits."""
         order, size_bytes = self.sequence.order, self.sequence.size_bytes
         first_of_others = self.sequence.starts[call_id + 1]
         while missing_bytes > 0 and self.head > first_of_others:
