@@ -202,6 +202,22 @@ print(f"    va:       {ours.maps_by_step}")
 lesson.reveal("mappings of va in the third step", ours.maps_by_step[2])
 
 # %% [markdown]
+# Two more lie between these. The paper's authors programmed it otherwise than they printed it
+# (`va-nnabla`): a freed range stays mapped and serves again at its very size, and is taken apart
+# when chunks are short. GMLake (2024) cuts blocks into pieces, stitches pieces that are free into a
+# new range, and keeps both. The baseline of all of them never joins two segments of the driver
+# (`best-fit-caching`).
+
+# %%
+for name in ("va-nnabla:chunk=64KiB", "gmlake:chunk=64KiB", "best-fit-caching"):
+    other = oc.alloc.replay(log, name)
+    reserved = units.format_bytes(other.stats.peak_reserved_bytes)
+    print(f"    {name:<24} {other.maps_by_step} mappings, {reserved} reserved")
+print(f"    va reserves {units.format_bytes(ours.stats.peak_reserved_bytes)}")
+
+# %% [markdown]
+# All that map chunks reserve the same. They differ in what a step costs once it repeats itself.
+#
 # ## How large should a chunk be?
 #
 # A block takes whole chunks, so it wastes less than one (equation 1), and N blocks waste less than

@@ -35,6 +35,12 @@ class Reached(Protocol):
         """Blocks until then."""
 
 
+def is_over(event: Reached) -> bool:
+    """Whether an event is known to be reached, by its `done()`; without one it never is."""
+    done = getattr(event, "done", None)
+    return done is not None and done()
+
+
 @dataclass(slots=True, eq=False)
 class Block:
     """A live piece of the arena, or of an address range.

@@ -175,8 +175,7 @@ class CachingBestFit:
         """
         self._books.retire(block)
         segment, offset, piece = self._pieces.pop(block.id)
-        if after:
-            segment.mapping.uses[offset, offset + piece] = tuple(after)
+        segment.mapping.used(offset, offset + piece, after)
         lo, hi = segment.holes.joined(offset, offset + piece)
         segment.holes.add(lo, hi - lo)
         self._books.move(-block.requested_bytes, -block.granted_bytes, 0)

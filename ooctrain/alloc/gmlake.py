@@ -104,7 +104,7 @@ class Gmlake:
         """Frees the chunks of a block; its range stays mapped, its memory is not given back."""
         self._books.retire(block)
         mapping = self._blocks.pop(block.id)
-        mapping.uses[0, mapping.slots] = tuple(after)
+        mapping.used(0, mapping.slots, after)
         self._free.give(mapping.runs)
         self._cache.leave(mapping)
         self._books.move(-block.requested_bytes, -block.granted_bytes, 0)

@@ -82,7 +82,7 @@ class Passthrough:
         """Waits for the last uses and unmaps the block."""
         self._books.retire(block)
         mapping = self._blocks.pop(block.id)
-        mapping.uses[0, mapping.slots] = tuple(after)
+        mapping.used(0, mapping.slots, after)
         self._cache.drop(mapping)
         self._free.give(mapping.runs)
         self._books.move(-block.requested_bytes, -block.granted_bytes, -block.granted_bytes)

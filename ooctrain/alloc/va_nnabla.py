@@ -127,8 +127,7 @@ class NnablaVirtualAddressing:
         """Keeps the block's range as it is mapped."""
         self._books.retire(block)
         mapping = self._blocks.pop(block.id)
-        if after:
-            mapping.uses[0, mapping.slots] = tuple(after)
+        mapping.used(0, mapping.slots, after)
         self._turn += 1
         place = bisect_left(self._kept, (mapping.slots, self._turn))
         self._kept.insert(place, (mapping.slots, self._turn, mapping))

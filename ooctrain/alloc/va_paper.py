@@ -96,7 +96,7 @@ class PaperVirtualAddressing:
         """Puts the block's range on the waiting list; where nothing is to wait for, releases it."""
         self._books.retire(block)
         mapping = self._blocks.pop(block.id)
-        mapping.uses[0, mapping.slots] = tuple(after)
+        mapping.used(0, mapping.slots, after)
         granted = block.granted_bytes
         self._books.move(-block.requested_bytes, -granted, 0, pending=granted)
         if after:

@@ -136,7 +136,7 @@ class VirtualAddressing:
         self._move(block, -requested, -sum(count for _, count in runs))
         if holding.mapping is not None:
             if runs:
-                holding.mapping.uses[0, holding.mapping.slots] = tuple(after)
+                holding.mapping.used(0, holding.mapping.slots, after)
             self._cache.leave(holding.mapping)
 
     def reserve(self, nbytes: int, tag: str = "") -> Block:
@@ -197,7 +197,7 @@ class VirtualAddressing:
             )
         self._free.give(runs_of(holding.mapping.table[slots]))
         holding.held[slots] = False
-        holding.mapping.uses[int(slots[0]), int(slots[-1]) + 1] = tuple(after)
+        holding.mapping.used(int(slots[0]), int(slots[-1]) + 1, after)
         self._move(block, lo - min(hi, block.requested_bytes), -slots.size)
 
     def stats(self) -> Stats:

@@ -45,13 +45,14 @@ def test_the_page_has_every_strategy_on_every_network(board: ModuleType) -> None
     named = {name.partition(":")[0] for names in board.STRATEGIES.values() for name in names}
     assert named | {*board.LEFT_OUT} == set(planners())
     assert not named & {*board.LEFT_OUT}
+    assert all(f"`{name}` {why}" in board.INTRO for name, why in board.LEFT_OUT.items())
     ratios = [float(cell) for cell in re.findall(r"\| (\d+\.\d{3}) ", text)]
     assert min(ratios) >= 1
 
 
 @pytest.mark.slow
 def test_the_page_is_what_its_command_prints(board: ModuleType) -> None:
-    some, network = ("greedy", "belady", "dtr"), board.NETWORKS[-1]
+    some, network = ("greedy", "belady", "dtr", "checkmate-lp"), board.NETWORKS[-1]
     rows = compare(board.cases([network], some))
     printed = board.table(rows, network)
     shown = PAGE.read_text(encoding="utf-8").split(printed.splitlines()[0])[1]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 
 import pytest
 
@@ -92,3 +94,15 @@ def test_no_planner_beats_the_bound_without_recomputation(link):
             assert plan.makespan_us >= bound.makespan_us - 1e-6
             tight += plan.makespan_us == bound.makespan_us
     assert tight > 10
+
+
+def test_the_solver_of_programs_prints_nothing_of_its_own():
+    """HiGHS 1.16 prints its banner on standard output once in a process, before any JSON."""
+    program = """
+from ooctrain.sched.bounds.linear import LinearProgram
+program = LinearProgram()
+program.at_most([(program.column(cost=1.0), -1.0)], -1.5)
+assert abs(program.solve().primal - 1.5) < 1e-9
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert done.stdout + done.stderr == b""

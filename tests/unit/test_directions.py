@@ -38,6 +38,7 @@ from ooctrain.experiments.paper_002.offload_ratios import (
     BELADY,
     DENSENETS,
     DYNPROG,
+    DYNPROG_NEAREST,
     DYNPROG_UP,
     GREEDY,
     LOW_SHARE,
@@ -248,6 +249,17 @@ def test_where_nothing_fits_in_core_virtual_addressing_fills_the_memory_and_is_n
     )
 
 
+@slow
+@pytest.mark.parametrize(("batch", "kept"), [(133, 0.63), (391, 0.81)])
+def test_chunks_of_40_mib_slow_densenet_down_and_chunks_of_2_mib_do_not(batch, kept):
+    """Of many small values each takes a chunk; 133 images fit in-core, 391 do not."""
+    methods = [method_named(name) for name in (SCHEDULE, SCHEDULE_VA, OUR_VA)]
+    rows = table1.cells_of("densenet121", batch, PHYSICAL, methods)
+    schedule, printed, ours = (speed(rows, method.name, batch) for method in methods)
+    assert printed / schedule == pytest.approx(kept, abs=0.02)
+    assert ours >= (1 - 1e-3) * schedule
+
+
 def fills_and_is_no_slower(rows: Sequence[MethodCell]) -> bool:
     found = {row.method: row for row in rows}
     va, best_fit = found[SCHEDULE_VA], found[SCHEDULE]
@@ -399,6 +411,14 @@ def test_over_all_networks_greedy_beats_vdnn_and_dynprog_does_in_less_than_half(
     assert beats_vdnn(all_chains, GREEDY, LOW_SHARE)
     found = wins(all_chains, DYNPROG)
     assert found.faster < found.asked / 2
+
+
+@slow
+def test_other_roundings_of_transfers_turn_the_balance_though_not_on_densenets(all_chains):
+    dense = [cell for cell in all_chains if cell.group.model in DENSENETS]
+    roundings = DYNPROG, DYNPROG_NEAREST, DYNPROG_UP
+    assert [beats_vdnn(all_chains, each) for each in roundings] == [False, True, True]
+    assert [beats_vdnn(dense, each) for each in roundings] == [False, False, False]
 
 
 @slow

@@ -130,13 +130,13 @@ BUGS: dict[str, Bug] = {
         va_paper, MappingCache, "wait", "event.wait()", "pass", "P5",
     ),
     "IGNORE_RECORD_USE: only the writer of a block is waited for (vllm 43020)": Bug(
-        va, VirtualAddressing, "free", "= tuple(after)", "= tuple(after[-1:])", "P5",
+        va, VirtualAddressing, "free", "slots, after)", "slots, after[-1:])", "P5",
     ),
     "only the first reader of a part is waited for": Bug(
-        va, VirtualAddressing, "unmap_range", "= tuple(after)", "= tuple(after[:1])", "P5 P4",
+        va, VirtualAddressing, "unmap_range", "+ 1, after)", "+ 1, after[:1])", "P5 P4",
     ),
     "va-paper waits for one reader": Bug(
-        va_paper, PaperVirtualAddressing, "free", "= tuple(after)", "= tuple(after[:1])", "P5",
+        va_paper, PaperVirtualAddressing, "free", "slots, after)", "slots, after[:1])", "P5",
     ),
     # Aliases.
     "nnabla (a): a range is used again while some of its chunks are in use elsewhere": Bug(
@@ -256,7 +256,7 @@ BUGS: dict[str, Bug] = {
         "P1 P4 P5 P11 P16",
     ),
     "a segment goes back before its last use is over": Bug(
-        caching, CachingBestFit, "free", "if after:", "if False:", "P5",
+        caching, CachingBestFit, "free", "piece, after)", "piece, ())", "P5",
     ),
     "unused segments are never given back": Bug(
         caching, CachingBestFit, "_room", "if not segment.unused", "", "P9 P12 P16",
@@ -286,7 +286,7 @@ BUGS: dict[str, Bug] = {
         va_nnabla, NnablaVirtualAddressing, "_made", "self._loose.popleft()", "pass", "P16 V3",
     ),
     "a waiting range goes before its last use is over": Bug(
-        va_nnabla, NnablaVirtualAddressing, "free", "if after:", "if False:", "P5",
+        va_nnabla, NnablaVirtualAddressing, "free", "slots, after)", "slots, ())", "P5",
     ),
     # Primitive blocks, and a plan with an allocator for the rest.
     "the rest of a split block is lost": Bug(
@@ -296,7 +296,7 @@ BUGS: dict[str, Bug] = {
         stitching, Gmlake, "_stitched", "del split[missing:]", "pass", "P16",
     ),
     "a stitched range goes before its last use is over": Bug(
-        stitching, Gmlake, "free", "= tuple(after)", "= ()", "P5",
+        stitching, Gmlake, "free", "slots, after)", "slots, ())", "P5",
     ),
     "a request in time takes a place whose block is there": Bug(
         Stalloc, Stalloc, "_planned", "end <= offset or offset + size <= start", "True",

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ooctrain.alloc.base import Reached
+from ooctrain.alloc.base import Reached, is_over
 from ooctrain.alloc.virtual_pages.chunks import FreeRuns, Run, chunks_of, runs_of, stretches
 from ooctrain.devices.base import VirtualMemory
 
@@ -59,6 +59,14 @@ class ChunkMapping:
     def mapped(self) -> int:
         """How many chunks are mapped."""
         return sum(count for _, count in self.runs)
+
+    def used(self, lo: int, hi: int, after: Sequence[Reached]) -> None:
+        """Slots [lo, hi) are not used any more after these events, nor before those of earlier
+        uses; only what is over is forgotten.
+        """
+        earlier = [event for event in self.uses.pop((lo, hi), ()) if not is_over(event)]
+        if earlier or after:
+            self.uses[lo, hi] = (*earlier, *after)
 
 
 class MappingCache:

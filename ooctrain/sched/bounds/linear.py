@@ -133,8 +133,7 @@ class LinearProgram:
         """(highspy, the solver after its work)."""
         import highspy  # late: it takes long to load, and most planning solves no program
 
-        solver = highspy.Highs()
-        solver.silent()
+        solver = _silent_solver(highspy)
         solver.setOptionValue("threads", 1)
         for name, value in limits.items():
             solver.setOptionValue(name, value)
@@ -166,6 +165,23 @@ class LinearProgram:
         rows, columns = np.array(solution.row_dual), np.array(solution.col_dual)
         total = _proved(rows, np.array(self.row_lowers), np.array(self.row_uppers))
         return total + _proved(columns, np.array(self.lowers), np.array(self.uppers))
+
+
+def _silent_solver(highspy: Any) -> Any:
+    """A solver that prints nothing.
+
+    Version 1.16 prints its banner on standard output while the constructor enables callbacks, which
+    is before a caller can call `silent`.
+    """
+
+    class SilentSolver(highspy.Highs):
+        def enableCallbacks(self) -> None:
+            self.silent()
+            super().enableCallbacks()
+
+    solver = SilentSolver()
+    solver.silent()
+    return solver
 
 
 def _proved(multipliers: np.ndarray, lowers: np.ndarray, uppers: np.ndarray) -> float:
