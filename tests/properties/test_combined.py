@@ -50,7 +50,7 @@ def is_never_worse_than_its_starts(seed):
     host = rng.choice([None, input_bytes(trace), input_bytes(trace) + rng.randint(0, most)])
     ours = plan_of(Combined(evaluations=rng.choice([0, 40])), trace, budget, machine, host)
     compared = 0
-    for planner in (*starts(), get_planner("dtr")):
+    for planner in (*starts(), get_planner("dtr"), get_planner("window")):
         theirs = plan_of(planner, trace, budget, machine, host)
         if theirs is not None:
             assert ours is not None, planner.name
@@ -61,7 +61,7 @@ def is_never_worse_than_its_starts(seed):
 
 @pytest.mark.parametrize("first", quick([0, 100, 200], 0))
 def test_is_never_worse_than_its_starts(first):
-    seeds = range(first, first + 100) if first else (*range(8), 230, 358)  # there a start is faster
+    seeds = range(first, first + 100) if first else (*range(8), 144, 230, 358)  # one is faster
     assert sum(map(is_never_worse_than_its_starts, seeds)) > len(seeds)
 
 
@@ -80,7 +80,8 @@ def is_not_beaten_where_everything_fits(seed):
 
 
 @pytest.mark.parametrize(
-    "seed", [9, 118, *(pytest.param(n, marks=pytest.mark.slow) for n in range(200, 300))]
+    "seed",
+    [9, 118, 251, *(pytest.param(n, marks=pytest.mark.slow) for n in range(200, 300) if n != 251)],
 )
 def test_is_not_beaten_where_everything_fits(seed):
     is_not_beaten_where_everything_fits(seed)

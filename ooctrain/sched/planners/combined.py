@@ -5,9 +5,10 @@ source whether it is held for those that are computed again; where the host is s
 after each use of a value. Given a choice, Belady's rule offloads the remaining excess and the
 as-soon-as-possible engine times it. Compiled, this takes a tenth of a millisecond, so annealing can
 try thousands of choices from several starts. The readable `lower` writes the plan itself. It is
-never worse than `keep-all`, `prefix`, `belady` or `window-cyclic`, whose plans take part; one that
-ends as soon as the inputs allow is taken without a search. Source: ours; what it reaches is in
-docs/planners.md. Read next: `sched/search/anneal.py`.
+never worse than `keep-all`, `prefix`, `belady`, `window-cyclic` or, in steps of at most `CALLS`
+calls, `dtr` and `window`, whose plans take part; one that ends as soon as the inputs allow is taken
+without a search. Source: ours; what it reaches is in docs/planners.md. Read next:
+`sched/search/anneal.py`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from ooctrain.sched.planners.checkmate.checkmate import Checkmate
 from ooctrain.sched.planners.dtr.dtr import Dtr
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planners.prefix import Prefix
+from ooctrain.sched.planners.window.window import SlidingWindow
 from ooctrain.sched.planners.window.window_cyclic import WindowCyclic
 from ooctrain.sched.planning.effort import Deadline, check_evaluations
 from ooctrain.sched.planning.host_room import is_short_of_host
@@ -164,8 +166,9 @@ class _Starts:
         best: Plan | None = None
         kept_s = SEARCH_SHARE * (self.question.time_limit_s or 0.0)
         first = self.deadline.earlier(kept_s)
-        others = without_host(self.question) if is_short_of_host(self.question) else ()
-        for planner in (*starts(), *others):
+        short = is_short_of_host(self.question)
+        others = without_host(self.question) if short else ()
+        for planner in (*starts(), *(others if short else at_hand(self.question))):
             if best is not None and first.passed():
                 self.cut_short = True
                 break
@@ -201,6 +204,13 @@ def without_host(question: Question) -> tuple[Planner, ...]:
     """Who takes part, too, where host memory is short: they offload nothing."""
     short = len(question.trace.calls) <= Checkmate().exact
     return (Dtr(), Checkmate()) if short else (Dtr(),)
+
+
+def at_hand(question: Question) -> tuple[Planner, ...]:
+    """Who takes part, too, in a step that is not long: one computes again and offloads nothing, one
+    has parameters lie on the host, too, which leaves inputs room to come sooner.
+    """
+    return (Dtr(), SlidingWindow()) if len(question.trace.calls) <= CALLS else ()
 
 
 def _evaluations(number: float, question: Question) -> int:
