@@ -137,9 +137,8 @@ def curves_svg(
     if doubling == "both":
         y_low = min(y for curve in curves for _, y in curve.points if y is not None)
     top = max(highest, y_low * 1.01)  # so that a curve which nowhere leaves the axis can be drawn
-    colours = [
-        colour_of(order if curve.kind is None else curve.kind) for order, curve in enumerate(curves)
-    ]
+    kinds = [order if curve.kind is None else curve.kind for order, curve in enumerate(curves)]
+    colours = [shapes.CURVE_COLOURS[kind % len(shapes.CURVE_COLOURS)] for kind in kinds]
     parts, y = head(title, [curve.name for curve in curves], colours)
     scale: Callable[[float], float] = math.log if doubling else float
     y_scale: Callable[[float], float] = math.log if doubling == "both" else float

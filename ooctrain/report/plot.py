@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
-from ooctrain.report.shapes import AXIS, COLOURS, WIDTH, box, legend_row, line, words
+from ooctrain.report.shapes import AXIS, COLOURS, WIDTH, box, legend_row, legend_rows, line, words
 
 LEFT, RIGHT = 150, 36
-TITLE_HEIGHT, PLOT_HEIGHT = 30, 300
+TITLE_HEIGHT, LEGEND_HEIGHT, PLOT_HEIGHT = 30, 20, 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,10 @@ def head(
     if not legend:
         return parts, TITLE_HEIGHT
     entries = [(name, colours[kind % len(colours)]) for kind, name in enumerate(legend)]
-    parts += legend_row(LEFT, 41, entries)
-    return parts, TITLE_HEIGHT + 38
+    rows = legend_rows(WIDTH - LEFT - RIGHT, entries)
+    for number, row in enumerate(rows):
+        parts += legend_row(LEFT, 41 + LEGEND_HEIGHT * number, row)
+    return parts, TITLE_HEIGHT + 38 + LEGEND_HEIGHT * (len(rows) - 1)
 
 
 def x_axis_parts(

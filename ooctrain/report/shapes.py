@@ -16,8 +16,9 @@ from xml.sax.saxutils import escape
 Point = tuple[float, float]  # (x, y) in pixels
 WIDTH = 960
 STYLE = "font-family:system-ui,sans-serif;font-size:12px;fill:#222"
-#: Kinds of pieces, and curves in their order.
+#: Kinds of pieces, and curves in their order; then those of curves where there are more.
 COLOURS = ("#3b6fb6", "#c05a2b", "#3f8f5f", "#8a6fb0", "#b8860b", "#7a7a7a")
+CURVE_COLOURS = (*COLOURS, "#17becf", "#6b2d5c", "#d98cb3")
 EMPTY, AXIS, LIMIT = "#f3f3f3", "#888", "#b00020"
 LETTER_WIDTH = 6.6
 DASHES = "6 4"
@@ -70,8 +71,27 @@ def legend_row(x: float, y: float, entries: Sequence[tuple[str, str]]) -> list[s
     parts = []
     for name, colour in entries:
         parts += [box(x, y - 10, 12, 12, colour), words(x + 17, y, name, "start")]
-        x += 17 + LETTER_WIDTH * len(name) + 18
+        x += _legend_width(name)
     return parts
+
+
+def legend_rows(
+    width: float, entries: Sequence[tuple[str, str]]
+) -> list[Sequence[tuple[str, str]]]:
+    """(name, colour) in as many rows as a width takes; one that is wider has a row of its own."""
+    rows: list[list[tuple[str, str]]] = [[]]
+    taken = 0.0
+    for name, colour in entries:
+        if rows[-1] and taken + _legend_width(name) > width:
+            rows.append([])
+            taken = 0.0
+        rows[-1].append((name, colour))
+        taken += _legend_width(name)
+    return [*rows]
+
+
+def _legend_width(name: str) -> float:
+    return 17 + LETTER_WIDTH * len(name) + 18
 
 
 def thinned(points: Sequence[Point]) -> Sequence[Point]:

@@ -77,6 +77,20 @@ def test_a_curve_keeps_its_colour_in_another_company():
     assert svg.index(f'fill="{COLOURS[3]}"') < svg.index(">b<")
 
 
+def test_a_long_legend_goes_on_in_further_rows_and_names_as_many_colours():
+    names = [f"a name of a curve, {n}" for n in range(9)]
+    svg = curves_svg("t", [Curve(n, [(0, 1), (1, 2)]) for n in names], axes=("x", "y"))
+    drawn = ElementTree.fromstring(svg)
+    written = {text.text: text for text in drawn.iter(f"{SVG}text") if text.text in names}
+    ends = [float(written[n].get("x")) + LETTER_WIDTH * len(n) for n in names]
+    heights = [float(written[n].get("y")) for n in names]
+    assert max(ends) <= WIDTH - RIGHT
+    assert heights == sorted(heights)
+    frame = next(box for box in drawn.iter(f"{SVG}rect") if box.get("fill") == "#fafafa")
+    assert heights[-1] < float(frame.get("y")) - 12
+    assert len(set(re.findall(r'<polyline[^>]* stroke="(#\w+)"', svg))) == len(names)
+
+
 def radii(svg):
     """{curve: radii of its points}."""
     found = {}
