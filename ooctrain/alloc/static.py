@@ -32,8 +32,8 @@ Span = tuple[int, int]
 _FEW = 256
 #: The number of blocks from which a compiled search is worth its compilation.
 MANY = 10_000
-#: What the exact search may do: nodes times blocks. About ten seconds.
-EXACT_WORK = 20_000_000
+#: What the exact search may do: nodes times blocks. About twenty seconds.
+EXACT_WORK = 400_000_000
 
 
 @dataclass(frozen=True, slots=True)

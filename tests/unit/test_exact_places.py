@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ooctrain.alloc import exact_places as places
 from ooctrain.alloc import exact_search as search
+from ooctrain.alloc import packing_descent as descent
 from ooctrain.alloc import static
 from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.exact_places import exact_places, places_within
@@ -34,7 +35,7 @@ def without_the_compiler(request, monkeypatch):
 
 def interpret(patch):
     """The search as plain Python."""
-    for module in (search, places):
+    for module in (search, places, descent):
         for name, function in list(vars(module).items()):
             patch.setattr(module, name, getattr(function, "py_func", function))
 
