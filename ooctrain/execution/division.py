@@ -6,13 +6,13 @@ peak, arena and slab together**, since every value that is still read is in one 
 to RAM therefore saves nothing of the sum; what saves is computing again, and bands, which need no
 slab. So the first division gives the slab nothing but the inputs, and others are tried because
 planners are not perfect. A slab on a disk (`--spill`) counts for its buffers alone. The least that
-would do is named only after a plan has been made with it. Read next: `promise.py` for the other
-parts; `prepare.py`.
+would do is named only after a plan has been made with it, and is the same whatever was asked. Read
+next: `promise.py` for the other parts; `prepare.py`.
 """
 
 from __future__ import annotations
 
-import math
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from ooctrain.devices.cpu.host_vm import PAGE_BYTES
@@ -23,7 +23,6 @@ from ooctrain.execution.promise import OWN_STEP_BYTES, Promise, parts_of
 from ooctrain.execution.settings import Settings
 from ooctrain.rewrite import keeps_bits
 from ooctrain.sched.budget import input_bytes
-from ooctrain.sched.planning.planner import HOST_LACKS
 from ooctrain.step.presets import PRESETS
 from ooctrain.step.trace import Trace
 from ooctrain.units import MIB, format_bytes, parse_bytes
@@ -35,8 +34,8 @@ NEAR = 1.1
 CPU_PRESET = "cpu-generic"
 #: Of a slab on a disk only the pieces on their way lie in memory, each with its thread.
 BUFFERS_BYTES = 16 * MIB
-#: Plans that are tried in search of the least memory; each time with so much more.
-LEAST_TRIES, LEAST_STEP = 5, 1.05
+#: How often the way between too little memory and enough is halved in search of the least.
+LEAST_TRIES = 6
 
 
 def prepare_within(trace: Trace, settings: Settings, own_bytes: int | None = None) -> PreparedStep:
@@ -82,29 +81,26 @@ class _Division:
         in_core = prepare(self.trace, self.settings)
         if self._sum_bytes(in_core) <= left:
             return self._promised(in_core)
-        found, leasts = self._within(left, NEAR * self._time(in_core)[0])
-        if not found:
-            raise self._too_small(min(leasts, default=0) or self._by_halving(in_core))
-        return self._promised(min(found, key=self._time))
+        if found := self._within(left, NEAR * self._time(in_core)[0]):
+            return self._promised(min(found, key=self._time))
+        least = self._least(in_core)
+        if self._sum_bytes(least) > left:
+            raise self._too_small(self._sum_bytes(least))
+        return self._promised(least)
 
-    def _within(self, left: int, enough_us: float) -> tuple[list[PreparedStep], list[int]]:
-        """Plans within these bytes of arena and slab, up to the first that is quick enough,
-        and how many bytes the planners say they would need that find none."""
+    def _within(self, left: int, enough_us: float) -> list[PreparedStep]:
+        """Plans within these bytes of arena and slab, up to the first that is quick enough."""
         found: list[PreparedStep] = []
-        leasts: list[int] = []
+        if left < self._least_slab_bytes() + PAGE_BYTES:
+            return found
         for share in HOST_SHARES if self.settings.spill is None else (0.0,):
             if found and self._time(found[-1])[0] <= enough_us:
                 break
             host = max(int(left * share), self._least_slab_bytes())
-            try:
+            with suppress(Infeasible, DoesNotFit):
                 if (prepared := self._beside(host, left)) is not None:
                     found.append(prepared)
-            except Infeasible as refusal:
-                if refusal.minimum_bytes != HOST_LACKS:
-                    leasts.append(refusal.minimum_bytes + host)
-            except DoesNotFit as refusal:
-                leasts.append(refusal.reserved_bytes + host)
-        return found, leasts
+        return found
 
     def _beside(self, host_bytes: int, left: int) -> PreparedStep | None:
         """A plan whose arena has what such a slab leaves. Slots of the slab may leave gaps, so a
@@ -128,25 +124,24 @@ class _Division:
             prepared, promise=replace(self.parts, arena_bytes=arena, slab_bytes=slab)
         )  # fmt: skip
 
-    def _by_halving(self, in_core: PreparedStep) -> int:
-        """Bytes of arena and slab that do, where no planner says how many it needs (what lacks is
-        host memory, for example)."""
-        too_few, enough = max(self.parts.left_bytes, 0), self._sum_bytes(in_core)
+    def _least(self, in_core: PreparedStep) -> PreparedStep:
+        """A plan with little memory, found by halving between none and in-core. What was asked
+        plays no part: so all refusals name the same, and with that much there is this plan.
+        """
+        host, best = self._least_slab_bytes(), in_core
+        too_few = host + PAGE_BYTES
         for _ in range(LEAST_TRIES):
-            middle = (too_few + enough) // 2
-            if self._within(middle, math.inf)[0]:
-                enough = middle
+            tried, found = (too_few + self._sum_bytes(best)) // 2, None
+            with suppress(Infeasible, DoesNotFit):
+                found = self._beside(host, tried)
+            if found is None:
+                too_few = tried
             else:
-                too_few = middle
-        return enough
+                best = found
+        return best
 
     def _too_small(self, least: int) -> Infeasible:
         """The refusal, with a memory in which a plan has been found."""
-        for _ in range(LEAST_TRIES):
-            found, leasts = self._within(least, math.inf)
-            if found:
-                break
-            least = max(int(least * LEAST_STEP), min(leasts, default=0))
         # The next process may hold a page more by itself.
         needed = self.parts.fixed_bytes + least + OWN_STEP_BYTES
         memory = self.parts.memory_bytes

@@ -110,6 +110,20 @@ def test_where_no_planner_names_a_least_it_is_looked_for():
     assert divided(trace, least, how).promise is not None
 
 
+def test_the_least_that_is_named_does_not_depend_on_what_was_asked():
+    """It depended on where the search for it began. Whatever is more is enough, too."""
+    trace, how = small_trace(), replace(HOW, planner=SaysOnlyThatTheHostLacks())
+    in_core, fixed = sum(in_core_bytes(trace)), parts_of(trace, 0, 0, 1).fixed_bytes
+    named = set()
+    for left in (-fixed + 1, 0, in_core // 8, in_core // 5, in_core // 3):
+        with pytest.raises(Infeasible) as refused:
+            divided(trace, left, how)
+        named.add(refused.value.minimum_bytes - fixed)
+    (least,) = named
+    for more in (0, MIB // 3, in_core // 7):
+        assert divided(trace, least + more, how).promise is not None
+
+
 def test_much_memory_is_not_taken_where_little_is_needed():
     trace = small_trace()
     assert divided(trace, 1 << 40).budget_bytes == in_core_bytes(trace)[0]

@@ -15,6 +15,7 @@ from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.planning.decisions import Decisions, lives, runs_once
 from ooctrain.sched.planning.lower import lower
 from ooctrain.sched.planning.rematerialise import droppable, last_forward_use, rematerialise
+from ooctrain.sched.planning.runs_added import calls_added
 from ooctrain.sched.verify import verify
 from ooctrain.testing.interpreter import in_core, interpret
 from ooctrain.testing.random_traces import random_values
@@ -113,3 +114,16 @@ def test_any_choice_gives_legal_lists_and_the_same_values(trace, machine, seed):
     start = random_values(trace, rng)
     outcome = interpret(trace, schedule, start, rng, shared_link=machine.link == "shared")
     assert outcome.persistent == in_core(trace, start).persistent
+
+
+@settings(max_examples=150)
+@given(traces(max_calls=24), SEEDS)
+def test_the_calls_that_are_added_are_found_without_a_walk_over_the_step(trace, seed):
+    rng = random.Random(seed)
+    may = droppable(trace)
+    dropped = [var for var in may if rng.random() < rng.choice([0.2, 0.6, 1.0])]
+    seen, again = -1, []
+    for run in rematerialise(trace, dropped):
+        again += [run.call] if run.call <= seen else []
+        seen = max(seen, run.call)
+    assert calls_added(trace, dropped) == again

@@ -27,7 +27,7 @@ from ooctrain.sched.planners.dynprog.dynprog import DynProg
 from ooctrain.sched.planners.lms.lms import LevelGraph
 from ooctrain.sched.planners.tflms_hybrid import TflmsHybrid
 from ooctrain.sched.planners.window.window import SlidingWindow
-from ooctrain.sched.planners.window.window_walk import Walk
+from ooctrain.sched.planners.window.window_heads import _Reach
 from ooctrain.sched.planning import segments
 
 Plant = Callable[[pytest.MonkeyPatch], Any]
@@ -56,14 +56,11 @@ BUGS: dict[str, tuple[Plant, Callable[..., None]]] = {
         CHOICES.test_the_window_ends_with_the_variable_that_fills_one_and_a_half_budgets,
     ),
     "the variable that fills the window is outside": (
-        _slip(Walk, "_fill_window", "counted > self.most", "counted >= self.most"),
+        _slip(_Reach, "fill", "counted > self.most", "counted >= self.most"),
         CHOICES.test_the_window_ends_with_the_variable_that_fills_one_and_a_half_budgets,
     ),
-    "the first prefetch is forbidden first": (
-        _slip(
-            Walk, "forbid_prefetches", "range(self.head - 1, first_of_others - 1, -1)",
-            "range(first_of_others, self.head)",
-        ),
+    "all prefetches are taken back where the last is enough": (
+        _slip(_Reach, "take_back", "missing_bytes > 0 and self.head", "self.head"),
         CHOICES.test_the_prefetch_that_entered_the_window_last_gives_way_first,
     ),
     "groups of readers are measured from the first of each": (

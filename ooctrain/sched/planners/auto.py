@@ -24,7 +24,7 @@ from ooctrain.sched.budget import input_bytes, trace_peak_bytes
 from ooctrain.sched.planners.belady import Belady
 from ooctrain.sched.planners.bn_recompute import BnRecompute
 from ooctrain.sched.planners.capuchin import Capuchin
-from ooctrain.sched.planners.checkmate.checkmate import CheckmateLp
+from ooctrain.sched.planners.checkmate.checkmate import Checkmate, CheckmateLp
 from ooctrain.sched.planners.chen import ChenSqrt
 from ooctrain.sched.planners.combined import Combined
 from ooctrain.sched.planners.dtr.dtr import Dtr
@@ -86,10 +86,10 @@ def best_at_times() -> tuple[Planner, ...]:
 
 
 def best_on_short_steps() -> tuple[Planner, ...]:
-    """Who is the best of all only where a step has few calls (`combined` asks `checkmate`)."""
+    """Who is the best of all only where a step has few calls."""
     return (
         Lru(), ChenSqrt(), Revolve(), DynProg(), Vdnn(), Hmms(), Prefix(), WindowCyclic(),
-        CheckmateLp(),
+        CheckmateLp(), Checkmate(),
     )  # fmt: skip
 
 
@@ -104,7 +104,8 @@ def nobody_else(question: Question, best: Plan | None) -> Sequence[Planner]:
 
 
 class Auto:
-    """The best plan of `keep-all`, `window` with several windows, `belady` and `naive`; of `dtr`,
+    """The plan of `keep-all` where all fits, or of `belady` if it gains more than `NEAR` by when
+    inputs come in; else the best of `window` with several windows, `belady` and `naive`; of `dtr`,
     `superneurons` and `combined` too, where the best so far is more than `NEAR` from the bound or
     there is none (they need less host memory). `combined` searches forms of the step, too, that
     were offered: all of them if no number of evaluations is set, else the one that promises most.
@@ -156,8 +157,10 @@ class Auto:
         )  # fmt: skip
         poll = _Poll(question, self._step_us)
         poll.ask(KeepAll())
+        near_us = NEAR * lower_bound(trace, budget_bytes, machine).makespan_us
+        if poll.best is not None and poll.best_us > near_us:
+            poll.ask_also(Belady())  # inputs may come in beside calls
         if poll.best is None:
-            near_us = NEAR * lower_bound(trace, budget_bytes, machine).makespan_us
             # The planners that gain most come first: there may be no time for the others.
             poll.ask(SlidingWindow())
             if poll.best_us > near_us:

@@ -15,22 +15,21 @@ Read next: `sched/planning/unroll.py`, `lms/lms_auto.py`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-
-import numpy as np
 
 from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.sched.planners.lms.lms_auto import tuned_list
 from ooctrain.sched.planning.fastest import Candidate, fastest_list
 from ooctrain.sched.planning.planner import HOST_LACKS
 from ooctrain.sched.planning.question import Question
-from ooctrain.sched.planning.rematerialise import last_forward_use, rematerialise
+from ooctrain.sched.planning.rematerialise import rematerialise
+from ooctrain.sched.planning.runs_added import calls_added
 from ooctrain.sched.planning.segments import SegmentCheckpoint, checkpoints_by_types, segments
 from ooctrain.sched.planning.unroll import list_runs
 from ooctrain.sched.schedule import BYTES, Granule, Plan, Run
-from ooctrain.sched.search.tables import tables_of
-from ooctrain.step.machine import Machine
+from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.trace import Trace
 
 AUTO, ALL = "auto", "all"
@@ -47,7 +46,8 @@ class TflmsHybrid:
             "auto", "all", None (no recomputation).
         recomp_checkpoint_ops_by_types: operations whose outputs are checkpoints, "Conv2d+Linear".
 
-    Cost: that of `lms-auto`; for "auto" up to `PREFIXES` + 1 lists.
+    Cost: that of `lms-auto`; for "auto" up to `PREFIXES` + 1 lists: those whose calls alone take no
+        longer than the first one's step.
     """
 
     name = "tflms-hybrid"
@@ -71,9 +71,16 @@ class TflmsHybrid:
         """See `Planner`. The minimum is the least over the lists that are tried."""
         question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
         lists, refusals = list[Candidate](), list[Infeasible]()
+        within_us = math.inf  # a plan that is known to keep to both budgets takes so long
+        durations = call_durations_ns(trace, machine)
         for ids in self._lists(trace, machine):
+            runs = self.runs(trace, ids)
+            if sum(durations[run.call] for run in runs) / 1000 > within_us:
+                continue  # no list of these runs is as fast
             try:
-                lists.append(self._list(question, ids))
+                lists.append(self._list(question, runs, ids))
+                if within_us == math.inf:
+                    within_us = fastest_list(self.name, question, lists[-1:]).makespan_us
             except Infeasible as refusal:
                 refusals.append(refusal)
         try:
@@ -83,13 +90,13 @@ class TflmsHybrid:
             refusals.append(refusal)
         raise min(refusals, key=_by_minimum)
 
-    def _list(self, question: Question, ids: Sequence[int]) -> Candidate:
+    def _list(self, question: Question, runs: Sequence[Run], ids: Sequence[int]) -> Candidate:
         """What TFLMS makes of the step in which some checkpoints' segments are computed again."""
 
         def write(step: Trace) -> Candidate:
             return tuned_list(self.name, step, question.budget_bytes, question.granule)
 
-        found = list_runs(self.name, question, self.runs(question.trace, ids), write)
+        found = list_runs(self.name, question, runs, write)
         return replace(found, notes={**found.notes, "checkpoint_list": "+".join(map(str, ids))})
 
     def checkpoints(self, trace: Trace) -> tuple[SegmentCheckpoint, ...]:
@@ -134,7 +141,7 @@ class TflmsHybrid:
     def by_recompute_time(self, trace: Trace, machine: Machine) -> list[int]:
         """Numbers of the checkpoints with a segment, the least time per byte to get it back first.
 
-        Cost: O(checkpoints x calls), compiled.
+        Cost: O(uses + calls that run again where one segment is dropped).
         """
         segment = {number: values for number, values in self.segments(trace).items() if values}
         times = zip(segment, times_to_drop_ns(trace, machine, segment.values()), strict=True)
@@ -149,19 +156,9 @@ def times_to_drop_ns(
     trace: Trace, machine: Machine, sets: Iterable[Collection[int]]
 ) -> Iterator[int]:
     """For each set of values, how much compute time is added where the step drops them."""
-    # Late: it loads Numba, which planning otherwise does without.
-    from ooctrain.sched.search.expand import DROP, KEEP, expand
-
-    tables = tables_of(trace, machine, BYTES)
-    durations, in_core_ns = tables.duration_ns, int(tables.duration_ns.sum())
+    durations = call_durations_ns(trace, machine)
     for dropped in sets:
-        fate = np.full(tables.slot_at[-1], KEEP, np.int8)
-        for var in dropped:
-            last = trace.uses[var].index(last_forward_use(trace, var))
-            fate[tables.slot_at[var] + last] = DROP
-        step = expand(tables, fate)
-        runs = step.runs if step.ok else [run.call for run in rematerialise(trace, dropped)]
-        yield int(durations[runs].sum()) - in_core_ns
+        yield sum(durations[call] for call in calls_added(trace, dropped))
 
 
 def _numbers(text: str | int | tuple[int, ...] | None) -> tuple[int, ...]:

@@ -8,7 +8,6 @@ only its algorithm. The lists are legal, and the plans state what the simulator 
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Collection, Mapping, Sequence
 from numbers import Integral
 from typing import Any, Protocol, runtime_checkable
@@ -197,14 +196,6 @@ class ListWriter:
         self._instructions: list[Instruction | None] = []
         self._swap_out_at: dict[int, int] = {}
         self._running = ""
-
-    def fork(self) -> ListWriter:
-        """A writer with the same list so far, to go on differently. Cost: O(list)."""
-        other = copy.copy(self)
-        other.resident, other.hosted = set(self.resident), set(self.hosted)
-        other._instructions = list(self._instructions)
-        other._swap_out_at = dict(self._swap_out_at)
-        return other
 
     def granted(self, variable: int) -> int:
         """Bytes that the allocator grants for a variable."""

@@ -22,7 +22,10 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from ooctrain.errors import ConfigError
+from ooctrain.sched.ledger import peaks
+from ooctrain.sched.ledger import walk as walk_list
 from ooctrain.sched.planners.window.window_walk import Count, walk
+from ooctrain.sched.planning.fastest import Candidate
 from ooctrain.sched.planning.planner import HOST_LACKS, infeasible, make_plan, smallest_budget
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.storages import VariableSequence
@@ -92,25 +95,36 @@ class SlidingWindow:
 
     def _plans(self, question: Question) -> list[Plan]:
         """A plan for each place where persistent variables may rest and the budgets allow it."""
-        trace, host_budget_bytes = question.trace, question.host_budget_bytes
+        host_budget_bytes = question.host_budget_bytes
         host_limit = math.inf if host_budget_bytes is None else host_budget_bytes
-        plans = []
-        for place, sequence in self._sequences(trace, question.granule):
+        plans = [
+            make_plan(found.schedule, question.trace, question.machine, found.notes)
+            for found in self._lists(question)
+        ]
+        return [plan for plan in plans if plan.host_peak_bytes <= host_limit]
+
+    def _lists(self, question: Question) -> Iterator[Candidate]:
+        """A list for each place that the device's budget allows."""
+        for place, sequence in self._sequences(question.trace, question.granule):
             if sequence.largest_need()[0] <= question.budget_bytes:
                 writer, size = walk(sequence, question.budget_bytes, self.size, self.count)
                 notes = {"window": size, "count": self.count, "persistent": place}
-                plans.append(make_plan(writer.finish(), trace, question.machine, notes))
-        return [plan for plan in plans if plan.host_peak_bytes <= host_limit]
+                yield Candidate(writer.finish(), notes)
 
     def _least_for_host(self, question: Question, low: int) -> int:
         """The least device budget from `low` on that makes do with the host budget."""
+        trace, granted = question.trace, question.granule.granted
+        host_limit = math.inf
+        if question.host_budget_bytes is not None:
+            host_limit = question.host_budget_bytes
 
         def feasible(budget_bytes: int) -> bool:
-            return bool(self._plans(replace(question, budget_bytes=budget_bytes)))
+            lists = self._lists(replace(question, budget_bytes=budget_bytes))
+            schedules = (found.schedule for found in lists)
+            return any(peaks(walk_list(trace, s), s)[1] <= host_limit for s in schedules)
 
         if feasible(low):
             return low
-        trace, granted = question.trace, question.granule.granted
         # With every occurrence within window and budget, nothing ever leaves.
         most = sum(granted(trace.variables[v].nbytes) for v in trace.variable_sequence())
         most += max((granted(call.workspace_bytes) for call in trace.calls), default=0)
