@@ -43,7 +43,7 @@ from ooctrain.alloc.sections import Sections, Spans, sections_of
 from ooctrain.sched.spans import lowest_gap
 
 #: A block is small below such a part of the bound; 0: none is. First one part is tried, then the
-#: other, then all blocks together, each with so many percent of the work.
+#: other, then all blocks together; behind each stands its percentage of the work.
 _SMALL_PARTS = ((512, 45), (700, 45), (0, 10))
 
 

@@ -36,7 +36,7 @@ def places_of_many(
     cells = max(1, len(flat) // IN_A_CELL)
     width = max(1, -(-int(flat[:, 1].max()) // cells))
     offsets = np.zeros(len(sizes), np.int64)
-    done = _fill(np.array(sizes, np.int64), flat, first, width, offsets, below)
+    done = _fill(np.array(sizes, np.int64), flat, first, (width, below), offsets)
     return offsets.tolist() if done else None
 
 
@@ -63,7 +63,8 @@ def _lowest(starts, stops, found, size):
 
 
 @compiled
-def _fill(sizes, flat, first, width, offsets, below):
+def _fill(sizes, flat, first, limits, offsets):
+    width, below = limits
     cells = flat[:, 1].max() // width + 1
     heads = np.full(cells, -1, np.int64)
     following = np.empty(len(flat) * LONG, np.int64)

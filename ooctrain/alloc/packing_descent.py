@@ -55,7 +55,7 @@ class Descent:
         self._served: np.ndarray | None = None  # keys of the order that found the best packing
 
     def run(self, nodes: int) -> None:
-        """Lowers the best until it is the bound, or so many blocks were tried."""
+        """Lowers the best until it is the bound, or `nodes` blocks were tried."""
         effort = _EFFORT * len(self._sections.size)
         while self.low < self.high and self.tried < nodes:
             for share in SHARES:
