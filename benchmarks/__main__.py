@@ -1,10 +1,10 @@
 """`make bench`: every benchmark, or the named ones, each in a process of its own.
 
-The names are steps, ops, conv, prediction, planners, overhead, launches, scale, alloc, blocks,
-tile, memory, frontier, ranks; largest runs only where it is named, for it takes hours. It prints
-what they print, and with `--json` writes one file of all results; status 1 means that one failed. A
-target that is missed is reported in its table and in the closing lines, but is no failure: a busy
-machine misses some. Read next: `README.md`, `common.py`.
+The names are steps, ops, conv, prediction, planners, overhead, launches, scale, alloc, packing,
+blocks, tile, memory, frontier, ranks; largest runs only where it is named, for it takes hours. It
+prints what they print, and with `--json` writes one file of all results; status 1 means that one
+failed. A target that is missed is reported in its table and in the closing lines, but is no
+failure: a busy machine misses some. Read next: `README.md`, `common.py`.
 
     python -m benchmarks [NAME ...] [--json FILE] [--quick]
 """
@@ -24,7 +24,7 @@ from typing import Any
 #: All of them; those of kernels are commands with options of their own, and race torch.
 NAMES = (
     "steps", "ops", "conv", "prediction", "planners", "overhead", "launches", "scale", "alloc",
-    "blocks", "tile", "memory", "frontier", "ranks",
+    "packing", "blocks", "tile", "memory", "frontier", "ranks",
 )  # fmt: skip
 #: Run only where they are named.
 LONG = ("largest",)

@@ -13,22 +13,23 @@ its low is in truth that block's top; if none can come, the search turns back. (
 left crosses a border of two sections, both sides are searched apart, and one failure ends both.
 (6) Twins are placed in one order only.
 
-The fixed order decides how soon a packing is found: with one order within a thousand blocks, with
-another not within a million. So many are tried, most of them for a short while only: first by width
-in time, area and the fullest section, then mixtures of these drawn with a fixed seed. What one
-attempt has found impossible all later ones know: the same blocks left at the same lows are not
-searched again. The search is bounded by the blocks that it tries, not by time, so the result is the
-same on every machine.
+Blocks that live all the time lie at the bottom: whatever packing there is, they can be taken out of
+it and put there, and it is no higher. Small blocks are left out at first, and fill the gaps between
+the large ones afterwards, by first fit; only then are all searched together. What one attempt has
+found impossible all later ones for the same capacity know: the same blocks left at the same lows
+are not searched again. The search is bounded by the blocks that it tries, not by time, so the
+result is the same on every machine.
 
 Source: M. Moffitt, "MiniMalloc: a lightweight memory allocator for hardware-accelerated machine
 learning", ASPLOS 2023: (1), (2), (5), and (3) with the least low and the sum only. Departures: the
-rest of (3), (4), (6), drawn orders and the memory of what failed; blocks may live in several spans;
-the capacity is minimised by bisection. Read next: `sections.py`, `exact_search.py`.
+rest of (3), (4), (6), drawn orders, the memory of what failed, blocks at the bottom, small ones
+apart; blocks may live in several spans; the capacity is minimised. Read next: `packing_descent.py`
+(how), `packing_orders.py`, `sections.py`, `exact_search.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 
@@ -36,12 +37,14 @@ import numpy as np
 
 from ooctrain.alloc.exact_search import CUT_SHORT, FOUND, NONE, search
 from ooctrain.alloc.packing_board import new_board
+from ooctrain.alloc.packing_descent import MOST_KEYS, Descent
+from ooctrain.alloc.packing_orders import SHORTEST, Orders, luby, ranks
 from ooctrain.alloc.sections import Sections, Spans, sections_of
+from ooctrain.sched.spans import lowest_gap
 
-#: Blocks that the shortest attempt may try, for each block there is.
-_SHORTEST = 4
-#: Keys that are kept of what could not be packed; 8 bytes each.
-MOST_KEYS = 1 << 21
+#: A block is small below such a part of the bound; 0: none is. First one part is tried, then the
+#: other, then all blocks together; behind each stands its percentage of the work.
+_SMALL_PARTS = ((512, 45), (700, 45), (0, 10))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,22 +74,38 @@ def exact_places(
         spans: [begin, end) of each, one or more.
         enough_bytes: no packing takes less, so that the search ends there.
         most_bytes: what is known already; only less is searched for.
-        nodes: how many may be visited in all.
+        nodes: how many may be visited in all; among fewer blocks a visit counts for less.
     """
-    sections = sections_of(sizes, spans)
-    best: tuple[int, ...] | None = None
-    low, high, left = enough_bytes, most_bytes, nodes  # below `low` there is none
-    capacity, proved = enough_bytes, True
-    while low < high and left > 0:
-        # Each question may use a part of what is left, so that a hard one leaves some for others.
-        status, offsets, used = _placed(sections, capacity, max(left // 4, 1))
-        left -= used
-        if status == FOUND:
-            best, high = offsets, _extent(offsets, sizes)
-        else:
-            proved, low = proved and status == NONE, capacity + 1
-        capacity = (low + high) // 2
-    return ExactPlaces(best, high, proved and low >= high, nodes - left)
+    everything = sections_of(sizes, spans)
+    steady, rest = _steady_and_rest(everything)
+    floor = sum(sizes[block] for block in steady)
+    stacked = dict(zip(steady, np.cumsum([0, *(sizes[i] for i in steady)]).tolist(), strict=False))
+    if not rest:
+        return ExactPlaces(tuple(stacked[i] for i in range(len(sizes))), floor, True, 0)
+    low, high, visited = enough_bytes - floor, most_bytes - floor, 0
+    best: dict[int, int] | None = None
+    for part, percent in _SMALL_PARTS:
+        members = [i for i in rest if not part or sizes[i] > enough_bytes // part]
+        left = nodes * percent // 100 if part else nodes - visited
+        if low >= high or not members or (part and len(members) == len(rest)):
+            continue
+        # Each begins at what was known, not at what the one before has found: chance decides much.
+        descent = Descent(_of(members, sizes, spans), low, most_bytes - floor)
+        descent.run(max(1, left * len(sizes) // len(members)))
+        visited += -(-descent.tried * len(members) // len(sizes))
+        low = descent.low
+        if descent.offsets is not None:
+            found = dict(zip(members, descent.offsets, strict=True))
+            _fill(found, rest, sizes, everything)
+            extent = max(offset + sizes[i] for i, offset in found.items())
+            if extent < high:
+                best, high = found, extent
+    if best is None:
+        return ExactPlaces(None, most_bytes, low >= high, visited)
+    offsets = stacked | {i: floor + offset for i, offset in best.items()}
+    return ExactPlaces(
+        tuple(offsets[i] for i in range(len(sizes))), floor + high, low >= high, visited
+    )
 
 
 def places_within(
@@ -116,9 +135,11 @@ def _placed(
         return FOUND, (), 0
     if int(sections.size.max()) > capacity:
         return NONE, (), 0
-    used, failed = 0, np.full(min(nodes, MOST_KEYS), -1)
-    for limit, rank in _attempts(sections, _SHORTEST * blocks):
-        board = new_board(sections)
+    used, failed, orders = 0, np.full(min(nodes, MOST_KEYS), -1), Orders(sections)
+    fixed = orders.fixed()
+    for number in count(1):
+        rank = ranks(fixed.pop() if fixed else orders.mixture())
+        board, limit = new_board(sections), SHORTEST * blocks * luby(number)
         status, tried = search(sections, board, rank, failed, (capacity, min(limit, nodes - used)))
         used += tried
         if status != CUT_SHORT:
@@ -128,56 +149,21 @@ def _placed(
     raise AssertionError("attempts have no end")
 
 
-def _attempts(sections: Sections, unit: int) -> Iterator[tuple[int, np.ndarray]]:
-    """(how many blocks to try, rank of each block), without end."""
-    orders, drawn = _orders(sections), np.random.default_rng(0)
-    for number in count(1):
-        rank = orders.pop() if orders else _ranks([_mixture(sections, drawn)])
-        yield unit * _luby(number), rank
+def _steady_and_rest(sections: Sections) -> tuple[list[int], list[int]]:
+    """Blocks that live in every section, and the others."""
+    steady = np.diff(sections.own_start) == len(sections.held_start) - 1
+    return np.flatnonzero(steady).tolist(), np.flatnonzero(~steady).tolist()
 
 
-def _luby(number: int) -> int:
-    """Luby's sequence 1 1 2 1 1 2 4 1 1 2 ...: twice the length, half as often.
-
-    Whatever chance attempts of each length have, no other sequence is much better (Luby, Sinclair
-    and Zuckerman, 1993).
-    """
-    while (number + 1) & number:
-        number -= (1 << (number.bit_length() - 1)) - 1
-    return (number + 1) // 2
+def _of(members: Sequence[int], sizes: Sequence[int], spans: Spans) -> Sections:
+    return sections_of([sizes[i] for i in members], [spans[i] for i in members])
 
 
-def _orders(sections: Sections) -> list[np.ndarray]:
-    """The fixed orders, the best one last: by several measures in turn, largest first."""
-    width, _, area, fullest = _measures(sections)
-    return [
-        _ranks([area]), _ranks([width, area, fullest]), _ranks([fullest, area, width]),
-        _ranks([fullest, width, area]),
-    ]  # fmt: skip
-
-
-def _measures(sections: Sections) -> tuple[np.ndarray, ...]:
-    """Of each block: width in sections, size, area, and the bytes of its fullest section."""
-    width = np.diff(sections.own_start)
-    bytes_of = new_board(sections).total
-    fullest = np.array([bytes_of[own].max() for own in _parts(sections.own, sections.own_start)])
-    return width, sections.size, sections.size * width, fullest
-
-
-def _mixture(sections: Sections, drawn: np.random.Generator) -> np.ndarray:
-    """The measures multiplied, each to a drawn power; in half of the draws, with noise."""
-    powers = drawn.uniform(0, [1, 1, 0, 8])
-    noise = drawn.normal(0, 0.3, len(sections.size)) * drawn.integers(0, 2)
-    return np.log(np.array(_measures(sections), float).T) @ powers + noise
-
-
-def _ranks(keys: Sequence[np.ndarray]) -> np.ndarray:
-    """The place of each block, the largest first; equals, and so twins, by their numbers."""
-    order = np.lexsort([-key for key in reversed(keys)])
-    ranks = np.empty(len(order), np.int64)
-    ranks[order] = np.arange(len(order))
-    return ranks
-
-
-def _parts(flat: np.ndarray, start: np.ndarray) -> list[np.ndarray]:
-    return np.split(flat, start[1:-1])
+def _fill(
+    placed: dict[int, int], members: Sequence[int], sizes: Sequence[int], sections: Sections
+) -> None:
+    """Places what is left of the members at the lowest gaps, the largest first."""
+    for block in sorted((i for i in members if i not in placed), key=lambda i: (-sizes[i], i)):
+        near = sections.near[sections.near_start[block] : sections.near_start[block + 1]].tolist()
+        taken = sorted((placed[i], placed[i] + sizes[i]) for i in near if i in placed)
+        placed[block] = lowest_gap(taken, sizes[block])

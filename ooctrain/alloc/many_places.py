@@ -15,31 +15,56 @@ from collections.abc import Sequence
 import numpy as np
 
 from ooctrain.sched.search.jit import compiled
+from ooctrain.units import MAX_BYTES
 
 #: Spans for each cell, about; and cells from which on a span is a long one.
 IN_A_CELL, LONG = 64, 16
 
 
 def places_of_many(
-    sizes: Sequence[int], spans: Sequence[Sequence[tuple[int, int]]]
-) -> list[int]:  # fmt: skip
-    """The offset of each block, placed in this order.
+    sizes: Sequence[int], spans: Sequence[Sequence[tuple[int, int]]], below: int = MAX_BYTES
+) -> list[int] | None:
+    """The offset of each block, placed in this order; None: one would end at `below` or above.
 
     Args:
         sizes: of each block.
         spans: [begin, end) of each, at least one.
+        below: where another order ends, so that no better one is given up.
     """
     flat = np.array([span for own in spans for span in own], np.int64)
     first = np.cumsum([0, *(len(own) for own in spans)]).astype(np.int64)
     cells = max(1, len(flat) // IN_A_CELL)
     width = max(1, -(-int(flat[:, 1].max()) // cells))
     offsets = np.zeros(len(sizes), np.int64)
-    _fill(np.array(sizes, np.int64), flat, first, width, offsets)
-    return offsets.tolist()
+    done = _fill(np.array(sizes, np.int64), flat, first, (width, below), offsets)
+    return offsets.tolist() if done else None
 
 
 @compiled
-def _fill(sizes, flat, first, width, offsets):
+def _lowest(starts, stops, found, size):
+    """The lowest offset with room between what is there; what lies below it is dropped.
+
+    Whatever meets a block at `reached` meets it at each offset up to its own end, so the search
+    goes on there, and needs nothing sorted.
+    """
+    reached, moved = np.int64(0), True
+    while moved:
+        moved, left = False, 0
+        for place in range(found):
+            start, stop = starts[place], stops[place]
+            if stop > reached:
+                if start < reached + size:
+                    reached, moved = stop, True
+                else:
+                    starts[left], stops[left] = start, stop
+                    left += 1
+        found = left
+    return reached
+
+
+@compiled
+def _fill(sizes, flat, first, limits, offsets):
+    width, below = limits
     cells = flat[:, 1].max() // width + 1
     heads = np.full(cells, -1, np.int64)
     following = np.empty(len(flat) * LONG, np.int64)
@@ -76,12 +101,9 @@ def _fill(sizes, flat, first, width, offsets):
                         stops[found] = starts[found] + sizes[owner[other]]
                         found += 1
                     node = following[node]
-        reached = 0
-        for place in np.argsort(starts[:found]):
-            if starts[place] - reached >= sizes[block]:
-                break
-            reached = max(reached, stops[place])
-        offsets[block] = reached
+        reached = offsets[block] = _lowest(starts, stops, found, sizes[block])
+        if reached + sizes[block] >= below:
+            return False
         for own in range(first[block], first[block + 1]):
             low, high = flat[own, 0] // width, max(flat[own, 1] - 1, flat[own, 0]) // width
             if high - low >= LONG:
@@ -91,3 +113,4 @@ def _fill(sizes, flat, first, width, offsets):
             for cell in range(low, high + 1):
                 listed[nodes], following[nodes], heads[cell] = own, heads[cell], nodes
                 nodes += 1
+    return True

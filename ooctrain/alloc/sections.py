@@ -15,6 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 Spans = Sequence[Sequence[tuple[int, int]]]
+#: Blocks whose neighbours are looked for at a time.
+_ROWS = 256
 
 
 class Sections(NamedTuple):
@@ -70,12 +72,11 @@ def sections_of(sizes: Sequence[int], spans: Spans) -> Sections:
     for block, mine in enumerate(own_lists):
         for one in mine:
             held[one].append(block)
-    near = [sorted({b for s in mine for b in held[s]} - {i}) for i, mine in enumerate(own_lists)]
     return Sections(
         np.array(sizes, np.int64),
         np.array([mine[0] for mine in own_lists], np.int64),
         np.array([mine[-1] for mine in own_lists], np.int64),
-        *_flat(own_lists), *_flat(held), *_flat(near), *_twins(sizes, own_lists),
+        *_flat(own_lists), *_flat(held), *_near(own_lists, count), *_twins(sizes, own_lists),
     )  # fmt: skip
 
 
@@ -91,6 +92,21 @@ def _twins(
             marks[block] = marks[before]
         last[size, *own] = block
     return twins, marks
+
+
+def _near(own_lists: Sequence[Sequence[int]], count: int) -> tuple[np.ndarray, np.ndarray]:
+    """The blocks that share a section with each block, some rows of all pairs at a time."""
+    lives = np.zeros((len(own_lists), count), np.float32)
+    for block, mine in enumerate(own_lists):
+        lives[block, mine] = 1
+    found, numbers = [np.zeros(0, np.int64)], [0]
+    for first in range(0, len(own_lists), _ROWS):
+        shared = lives[first : first + _ROWS] @ lives.T > 0
+        places = np.arange(len(shared))
+        shared[places, first + places] = False
+        found.append(np.nonzero(shared)[1])
+        numbers += shared.sum(1).tolist()
+    return np.concatenate(found), np.cumsum(numbers).astype(np.int64)
 
 
 def _flat(lists: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:

@@ -25,15 +25,15 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 
 from ooctrain.alloc.base import Allocator
-from ooctrain.units import Granule
+from ooctrain.units import MAX_BYTES, Granule
 
 Order = Literal["list", "size", "exact"]
 Span = tuple[int, int]
 _FEW = 256
 #: The number of blocks from which a compiled search is worth its compilation.
 MANY = 10_000
-#: What the exact search may do: nodes times blocks. About ten seconds.
-EXACT_WORK = 20_000_000
+#: What the exact search may do: nodes times blocks. About twenty seconds.
+EXACT_WORK = 400_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +120,7 @@ def pack(
     offsets = [0] * len(lifetimes)
     extents: list[int] = []
     for members in _members(lifetimes, leader, pools):
-        found = [
-            _place(sorted(members, key=lambda i: key(sizes[i], spans[i])), sizes, spans)
-            for key in _KEYS[order]
-        ]
-        placed = min(found, key=lambda offsets: _extent(offsets, sizes))
+        placed = _best_placed(members, sizes, spans, order)
         if order == "exact":
             placed = _exact(placed, sizes, spans, work)
         for i, offset in placed.items():
@@ -149,15 +145,34 @@ def _members(
         yield [i for i in own if not lifetimes[i].parameter]
 
 
-def _place(
-    members: Sequence[int], sizes: Sequence[int], spans: Sequence[tuple[Span, ...]]
+def _best_placed(
+    members: Sequence[int], sizes: Sequence[int], spans: Sequence[tuple[Span, ...]], order: Order
 ) -> dict[int, int]:
-    """Gives each member, in this order, the lowest offset that is free during all of its spans."""
+    """The lowest of the placements in the ways to sort the members; of equals the first."""
+    best, extent = dict[int, int](), MAX_BYTES
+    for key in _KEYS[order]:
+        placed = _place(
+            sorted(members, key=lambda i: key(sizes[i], spans[i])), sizes, spans, extent
+        )
+        if placed is not None and _extent(placed, sizes) < extent:
+            best, extent = placed, _extent(placed, sizes)
+    return best
+
+
+def _place(
+    members: Sequence[int], sizes: Sequence[int], spans: Sequence[tuple[Span, ...]],
+    below: int = MAX_BYTES,
+) -> dict[int, int] | None:  # fmt: skip
+    """Gives each member, in this order, the lowest offset that is free during all of its spans.
+
+    Args:
+        below: many blocks are given up (None) once one of them ends there or above.
+    """
     if len(members) >= MANY:
         found = _searches()[0].places_of_many(
-            [sizes[i] for i in members], [spans[i] for i in members]
+            [sizes[i] for i in members], [spans[i] for i in members], below
         )
-        return dict(zip(members, found, strict=True))
+        return None if found is None else dict(zip(members, found, strict=True))
     placed = np.zeros((4, sum(len(spans[i]) for i in members)), np.int64)
     begin, end, start, stop = placed
     first = np.array([min(lo for lo, _ in spans[i]) for i in members], np.int64)

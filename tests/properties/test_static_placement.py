@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from support.strategies import machines, traces
 
 import ooctrain as oc
-from ooctrain.alloc import exact_places, exact_search
+from ooctrain.alloc import exact_places, exact_search, packing_descent
 from ooctrain.alloc.dry_run import DryAllocator, DryMemory
 from ooctrain.alloc.first_fit import FirstFit, FirstFitBySize
 from ooctrain.alloc.registry import choose_allocator
@@ -66,7 +66,7 @@ def overlap(a: Lifetime, b: Lifetime) -> bool:
 @pytest.fixture
 def without_the_compiler(monkeypatch):
     """The exact search on a few blocks takes less than to compile it."""
-    for module in (exact_search, exact_places):
+    for module in (exact_search, exact_places, packing_descent):
         for name, function in list(vars(module).items()):
             monkeypatch.setattr(module, name, getattr(function, "py_func", function))
 

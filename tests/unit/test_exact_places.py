@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ooctrain.alloc import exact_places as places
 from ooctrain.alloc import exact_search as search
+from ooctrain.alloc import packing_descent as descent
 from ooctrain.alloc import static
 from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.exact_places import exact_places, places_within
@@ -21,6 +22,7 @@ from ooctrain.units import Granule
 
 span = st.tuples(st.integers(0, 9), st.integers(1, 6)).map(lambda p: (p[0], p[0] + p[1]))
 few = st.lists(st.tuples(st.integers(1, 9), span), min_size=1, max_size=6)
+several = st.lists(st.tuples(st.integers(1, 9), span), min_size=1, max_size=9)
 #: Six blocks that no order of first fit by size or by time packs in the 10 bytes that do.
 HARD = [(4, (0, 3)), (3, (2, 6)), (3, (5, 9)), (7, (4, 5)), (6, (3, 4)), (5, (6, 8))]
 
@@ -34,7 +36,7 @@ def without_the_compiler(request, monkeypatch):
 
 def interpret(patch):
     """The search as plain Python."""
-    for module in (search, places):
+    for module in (search, places, descent):
         for name, function in list(vars(module).items()):
             patch.setattr(module, name, getattr(function, "py_func", function))
 
@@ -100,6 +102,39 @@ def test_it_stops_after_so_many_nodes_and_keeps_what_is_known():
     assert pack(Forecast(lives), Granule(1), "exact", 1) == exact
 
 
+@settings(max_examples=15)
+@given(several, st.lists(st.integers(1, 9), max_size=3), st.lists(span, max_size=4))
+def test_blocks_that_stay_lie_at_the_bottom_and_small_ones_fill_gaps(blocks, steady, tiny):
+    """However many there are of either, the packing is the optimum where it says so."""
+    large = [(size * 1024, own) for size, own in blocks]
+    always = [(size * 1024, (0, 16)) for size in steady]
+    rows = [*large, *always, *((1, own) for own in tiny)]
+    sizes, spans = [size for size, _ in rows], [(own,) for _, own in rows]
+    least = most_alive(sizes, [own for _, own in rows])
+    found = exact_places(sizes, spans, least, sum(sizes) + 1, 20_000)
+    assert found.offsets is not None
+    assert apart(sizes, spans, found.offsets)
+    assert least <= found.extent_bytes <= sum(sizes)
+    alone = exact_places(
+        [size for size, _ in large], [(own,) for _, own in large],
+        most_alive([size for size, _ in large], [own for _, own in large]), sum(sizes) + 1, 20_000,
+    )  # fmt: skip
+    if found.proved and alone.proved and not tiny:
+        assert found.extent_bytes == alone.extent_bytes + sum(size for size, _ in always)
+
+
+def test_the_largest_part_of_a_step_is_packed_near_its_bound():
+    """Large blocks first, small ones into the gaps: the least is reached without the compiler."""
+    lives = [(4096, (0, 3)), (3072, (2, 6)), (3072, (5, 9)), (7168, (4, 5)), (6144, (3, 4)),
+             (5120, (6, 8)), (512, (0, 9)), *[(1, (at, at + 2)) for at in range(8)]]  # fmt: skip
+    sizes, spans = [size for size, _ in lives], [(own,) for _, own in lives]
+    least = most_alive(sizes, [own for _, own in lives])
+    found = exact_places(sizes, spans, least, sum(sizes), 50_000)
+    assert found.extent_bytes <= least * 1.01
+    assert found.offsets is not None
+    assert apart(sizes, spans, found.offsets)
+
+
 def test_what_first_fit_cannot_do_is_refused():
     for wrong in ({"order": "best"}, {"work": 0}, {"work": "long"}):
         with pytest.raises(ConfigError, match="first-fit has no order"):
@@ -123,9 +158,6 @@ def test_public_instances_are_packed_at_their_capacity(name, request):
     assert found.offsets is not None
     assert found.extent_bytes <= 1 << 20
     assert apart(sizes, spans, found.offsets)
-
-
-several = st.lists(st.tuples(st.integers(1, 9), span), min_size=1, max_size=9)
 
 
 @settings(max_examples=20)

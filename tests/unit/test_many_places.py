@@ -20,15 +20,20 @@ def by_numpy(sizes, spans):
     return list(static._place(range(len(sizes)), sizes, spans).values())
 
 
+def interpret(patch):
+    """Plain Python: a few blocks take less than to compile it."""
+    for name in ("_fill", "_lowest"):
+        function = getattr(many_places, name)
+        patch.setattr(many_places, name, getattr(function, "py_func", function))
+
+
 def check_small_cells(blocks):
     """Few blocks a cell, and spans that count as long early; without the compiler."""
     sizes, spans = [size for size, _ in blocks], [tuple(own) for _, own in blocks]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(many_places, "IN_A_CELL", 1)
         patch.setattr(many_places, "LONG", 2)
-        patch.setattr(
-            many_places, "_fill", getattr(many_places._fill, "py_func", many_places._fill)
-        )
+        interpret(patch)
         assert many_places.places_of_many(sizes, spans) == by_numpy(sizes, spans)
 
 
@@ -39,6 +44,18 @@ def check_small_cells(blocks):
 @example([(5, [(0, 2), (10, 12)]), (3, [(10, 12)])])
 def test_cells_find_the_places_that_numpy_finds(blocks):
     check_small_cells(blocks)
+
+
+@settings(max_examples=30)
+@given(blocks)
+@example(KNOWN)
+def test_a_worse_order_is_given_up_and_a_better_one_is_not(blocks):
+    sizes, spans = [size for size, _ in blocks], [tuple(own) for _, own in blocks]
+    extent = max(o + s for o, s in zip(by_numpy(sizes, spans), sizes, strict=True))
+    with pytest.MonkeyPatch.context() as patch:
+        interpret(patch)
+        assert many_places.places_of_many(sizes, spans, extent) is None
+        assert many_places.places_of_many(sizes, spans, extent + 1) == by_numpy(sizes, spans)
 
 
 @pytest.mark.slow

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import random
 from typing import Any
 
 import pytest
 from unit import test_exact_places as LAWS
+from zoo.planting import plant
 
-from ooctrain.alloc import exact_places, exact_search
+from ooctrain.alloc import exact_places, exact_search, packing_descent
 
 #: {what: (function, text, text with the bug)}
 BUGS = {
@@ -23,8 +25,7 @@ BUGS = {
         "range(board.reached[0] - 1, reached, -1)",
     ),
     "what was placed last may not be equalled": (
-        "_next", "if low < frame[SINCE] or (low == frame[SINCE] and own < frame[SINCE_RANK]):",
-        "if low <= frame[SINCE] and frame[SINCE_RANK] + frame[SINCE]:",
+        "_is_before", "low or (own == low and rank[block] < since_rank)", "low or own == low",
     ),
     "no block lies where another would end": (
         "_next", "board.low[block] + sections.size[block])",
@@ -33,25 +34,26 @@ BUGS = {
     "a twin waits for ever": (
         "_next", "if twin >= 0 and board.offset[twin] < 0:", "if twin >= 0:"
     ),
-    "a block passed over is raised by those above its top only": (
-        "_raised", "board.due[other] < top", "board.due[other] >= top"
-    ),
     "a section falls too high": (
-        "_falls_in_place", "return top <= capacity", "return top < capacity"
+        "_falls_in_place", "_height(board.falling, count) > capacity",
+        "_height(board.falling, count) >= capacity",
     ),
     "the least due counts for none": (
-        "_falls_in_place", "first + board.total[section] > capacity",
-        "last + board.total[section] > capacity",
+        "_falls_in_place", "first + total > capacity", "last + total > capacity",
     ),
     "of two pieces only one is searched": ("_pieces", "waiting = row", "pass"),
-    "a failed piece is taken for the end": (
-        "search", "if now < 0:", "if now < 0 or frame[BEGIN] > 0:"
+    "pieces that wait are forgotten once there are new ones": (
+        "_pieces", "waiting = frame[WAITING]", "waiting = np.int64(-1)"
     ),
     "a search that was cut short is a proof": (
         "search", "return CUT_SHORT, tried", "return NONE, tried"
     ),
     "a border is one section off": (
-        "_borders", "cuts[found] = section + 1", "cuts[found] = section"
+        "_borders", "cuts[found] = section + 1", "cuts[found] = section + 2"
+    ),
+    "the lowest of a section pushes the others too high": (
+        "_is_lowest", "board.due[block] + sections.size[block]",
+        "board.due[block] + sections.size[block] + 1",
     ),
 }  # fmt: skip
 #: Two towers under a roof, whose pieces are searched apart; and one of them does not fit.
@@ -73,20 +75,62 @@ def held(blocks):
             assert found.extent_bytes <= capacity
         else:
             assert found.proved
-    hurried = exact_places.places_within(sizes, spans, least - 1, 1)
-    assert not hurried.proved or hurried.nodes <= 1
+    assert not exact_places.places_within(sizes, spans, least, 1).proved
+    alive = LAWS.most_alive(sizes, [own for _, own in blocks])
+    for low, high in ((alive, sum(sizes) + 1), (least - 1, least + 1)):
+        lowered = exact_places.exact_places(sizes, spans, low, high, 20_000)
+        assert (lowered.extent_bytes, lowered.proved) == (least, True)
+        assert lowered.offsets is not None
+        assert LAWS.apart(sizes, spans, lowered.offsets)
+    hurried = exact_places.exact_places(sizes, spans, least, least + 1, 2)
+    assert not hurried.proved or hurried.offsets is not None
 
 
 CASES = [
     LAWS.HARD, TOWERS, [(2, (0, 4)), (2, (0, 4)), (3, (2, 6)), (1, (3, 8))],
     [(5, (0, 2)), (3, (1, 4)), (4, (3, 6)), (2, (5, 8)), (5, (7, 9)), (1, (0, 9))],
+    [(1024, (0, 4)), (2048, (2, 6)), (1, (0, 2)), (1, (1, 5)), (1024, (5, 9)), (1, (4, 8))],
 ]  # fmt: skip
+
+
+#: Rectangles of time and bytes that were cut to pieces; these fill it again without a gap.
+CUTS, SIDE = [(0, 16), (1, 9), (57, 16), (72, 16), (75, 16)], 12
+
+
+def cut(seed, count):
+    """Blocks that fill SIDE bytes for SIDE moments."""
+    drawn, boxes = random.Random(seed), [(0, SIDE, 0, SIDE)]
+    while len(boxes) < count:
+        boxes.sort(key=lambda box: (box[1] - box[0]) * (box[3] - box[2]) * drawn.uniform(0.5, 1))
+        begin, end, low, high = boxes.pop()
+        if drawn.random() < 0.5 and end - begin > 1:
+            time = drawn.randint(begin + 1, end - 1)
+            boxes += [(begin, time, low, high), (time, end, low, high)]
+        elif high - low > 1:
+            place = drawn.randint(low + 1, high - 1)
+            boxes += [(begin, end, low, place), (begin, end, place, high)]
+        else:
+            boxes.append((begin, end, low, high))
+    drawn.shuffle(boxes)
+    return [(high - low, (begin, end)) for begin, end, low, high in boxes]
+
+
+def put_together(seed, count):
+    """The pieces of a rectangle are packed into it again."""
+    blocks = cut(seed, count)
+    sizes, spans = [size for size, _ in blocks], [(own,) for _, own in blocks]
+    found = exact_places.places_within(sizes, spans, SIDE, 1500)
+    assert found.offsets is not None
+    assert found.extent_bytes == SIDE
+    assert LAWS.apart(sizes, spans, found.offsets)
 
 
 def all_held():
     """How many cases hold the laws: all, or a law fails."""
     for blocks in CASES:
         held(blocks)
+    for seed, count in CUTS:
+        put_together(seed, count)
     return len(CASES)
 
 
@@ -106,6 +150,36 @@ def test_bug(bug, monkeypatch):
     exec(source.replace(piece, wrong), vars(exact_search), names)
     monkeypatch.setattr(exact_search, function, names[function])
     if function == "search":
-        monkeypatch.setattr(exact_places, "search", names[function])
+        for module in (exact_places, packing_descent):
+            monkeypatch.setattr(module, "search", names[function])
+    with pytest.raises((AssertionError, IndexError)):
+        all_held()
+
+
+#: Of what lowers a packing: {what: (owner, function, text, text with the bug)}
+OF_THE_DESCENT = {
+    "blocks lie upon those at the bottom": (
+        exact_places, "exact_places", "i: floor + offset", "i: offset",
+    ),
+    "small blocks do not see the large ones": (
+        exact_places, "_fill", "if i in placed)", "if i in ())",
+    ),
+    "a proof is taken for more than it says": (
+        packing_descent.Descent, "_ask", "self.low = capacity + 1", "self.low = capacity + 2",
+    ),
+    "what was cut short is taken for a proof": (
+        packing_descent.Descent, "_ask", "if status == NONE:", "if status != FOUND:",
+    ),
+    "one capacity is never asked for": (
+        packing_descent.Descent, "run", "self.low + (self.high - self.low) * share // 100",
+        "self.low + 1 + (self.high - self.low - 1) * share // 100",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("bug", OF_THE_DESCENT)
+def test_bug_of_the_descent(bug, monkeypatch):
+    LAWS.interpret(monkeypatch)
+    plant(monkeypatch, *OF_THE_DESCENT[bug])
     with pytest.raises((AssertionError, IndexError)):
         all_held()
