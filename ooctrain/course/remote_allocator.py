@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from functools import partial
 from typing import Any
 
 from ooctrain.alloc.base import Block, Reached, Stats
@@ -59,26 +58,29 @@ class _Asking:
     def __init__(self, interview: Interview, memory: Any, number: int, forgotten: list[int]):
         self._interview, self._memory, self.number = interview, memory, number
         self.forgotten = forgotten
+        self._events: list[Reached] = []  # all that it was ever told of: it may wait later
         self._refused: DriverError | None = None
 
     def ask(self, question: Mapping[str, Any], events: Sequence[Reached] = ()) -> Any:
         """The answer; what the memory refuses is raised as it was."""
         forget, self.forgotten[:] = [*self.forgotten], []
         self._refused = None
-        whole = {**question, "number": self.number, "forget": forget, "events": len(events)}
+        told = range(len(self._events), len(self._events) + len(events))
+        self._events += events
+        whole = {**question, "number": self.number, "forget": forget, "events": list(told)}
         try:
-            return self._interview.ask(whole, partial(self._called, events))
+            return self._interview.ask(whole, self._called)
         except Exception as error:
             if self._refused is not None and getattr(error, "of_driver", False):
                 raise self._refused from None
             raise
 
-    def _called(self, events: Sequence[Reached], what: str, values: list[Any]) -> dict[str, Any]:
+    def _called(self, what: str, values: list[Any]) -> dict[str, Any]:
         if not all(type(value) is int and abs(value) < MAX_BYTES for value in values):
             return {"error": error_data(TypeError(f"{what}: not whole numbers"), "")}
         try:
-            if what == "wait" and len(values) == 1 and 0 <= values[0] < len(events):
-                events[values[0]].wait()
+            if what == "wait" and len(values) == 1 and 0 <= values[0] < len(self._events):
+                self._events[values[0]].wait()
                 return {"value": None}
             if what not in _MEMORY or not hasattr(self._memory, what):
                 return {"error": error_data(AttributeError(f"no {what!r} in this memory"), "")}

@@ -367,6 +367,37 @@ def test_an_allocator_there_is_one_here(tmp_path):
         assert find_failure(make, 2, 0, ("strict", "memfd", "plain")) is None
 
 
+LATER = """
+    def free(self, block, after=()):
+        super().free(block)
+        self.last_uses = [*getattr(self, "last_uses", ()), *after]
+
+    def allocate(self, nbytes, tag=""):
+        for event in reversed(getattr(self, "last_uses", ())):
+            event.wait()
+        return super().allocate(nbytes, tag)
+"""
+
+
+def test_an_allocator_may_wait_for_a_last_use_when_it_is_asked_for_something_else(tmp_path):
+    waited = []
+
+    class Use:
+        def __init__(self, name):
+            self.name = name
+
+        def wait(self):
+            waited.append(self.name)
+
+    with Interview(fit_file(tmp_path, LATER), "allocator", 20) as interview:
+        arena = AllocatorsOf(interview)(DryMemory(1 << 16))
+        blocks = [arena.allocate(512) for _ in range(3)]
+        for block, names in zip(blocks, (["a", "b"], [], ["c"]), strict=True):
+            arena.free(block, [Use(name) for name in names])
+        arena.allocate(512)
+    assert waited == ["c", "b", "a"]
+
+
 #: Where an allocator that sets out to harm says that its blocks lie, or how large they are.
 HARM = {
     "nowhere else": "pass",

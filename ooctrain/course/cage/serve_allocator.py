@@ -89,8 +89,8 @@ class _Kept:
         block = self._block(question.get("block"))
         if block is not None:
             values.insert(0, block)
-        events = question.get("events", 0)
-        rest = [[EventThere(self._memory, place) for place in range(events)]] if events else []
+        events = question.get("events", [])
+        rest = [[EventThere(self._memory, number) for number in events]] if events else []
         found = getattr(self.allocator, question["method"])(*values, *rest)
         told = {"value": self._value(question["method"], found), "block": _told(block)}
         if question["method"] in WITH_BOOKS:
@@ -159,11 +159,15 @@ class MemoryThere:
 
 
 class EventThere:
-    """The last use of a block: the point in time is known to the process that asks."""
+    """The last use of a block: the point in time is known to the process that asks.
 
-    def __init__(self, memory: MemoryThere, place: int):
-        self._memory, self._place = memory, place
+    Args:
+        number: by which that process knows it, also when a later question is answered.
+    """
+
+    def __init__(self, memory: MemoryThere, number: int):
+        self._memory, self._number = memory, number
 
     def wait(self) -> None:
         """Until it is over."""
-        self._memory.call("wait", [self._place])
+        self._memory.call("wait", [self._number])
