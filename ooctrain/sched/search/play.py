@@ -14,6 +14,7 @@ import numpy as np
 
 from ooctrain.sched.search.jit import compiled
 from ooctrain.sched.search.order import by_run
+from ooctrain.step.machine import Machine
 
 NEVER = 1 << 62
 
@@ -25,12 +26,24 @@ class Link(NamedTuple):
         shared: whether both directions share it.
         latency_ns: of each transfer.
         out_rate, in_rate: bytes per us.
+        pass_ns, work_ns: while a copy runs, so many ns pass for so many ns of a call's work.
     """
 
     shared: bool
     latency_ns: int
     out_rate: float
     in_rate: float
+    pass_ns: int = 1
+    work_ns: int = 1
+
+
+def link_of(machine: Machine) -> Link:
+    """The link of a machine, and what copies do to its calls."""
+    return Link(
+        machine.link == "shared", round(machine.latency_us * 1000),
+        float(machine.out_bytes_per_us), float(machine.in_bytes_per_us),
+        *machine.slowdown.as_integer_ratio(),
+    )  # fmt: skip
 
 
 class SearchLimits(NamedTuple):
@@ -162,18 +175,18 @@ def play(t, step, evicted, limits):
     next_out = next_in = next_release = 0
     going = coming = -1
     blocked = -1  # the run beside which the next piece does not fit; room never grows
-    run_ends = out_ends = in_ends = NEVER
+    run_left = out_ends = in_ends = NEVER
     while next_release < count and pieces.after[releasing[next_release]] < 0:
         next_release += 1
     while True:
         moved = True
         while moved:
             moved = False
-            idle = run_ends == NEVER
+            idle = run_left == NEVER
             ready = idle and position < runs and not awaited[position]
             if ready and held + step.claim[position] <= budget_bytes:
                 held += step.claim[position]
-                run_ends = now + t.duration_ns[step.runs[position]]
+                run_left = t.duration_ns[step.runs[position]]
                 moved = True
                 continue
             starved = idle and position < runs and awaited[position] > 0
@@ -247,9 +260,16 @@ def play(t, step, evicted, limits):
                 next_in += 1
                 moved = True
                 break
+        copying = going >= 0 or coming >= 0
+        pass_ns, work_ns = (link.pass_ns, link.work_ns) if copying else (1, 1)
+        run_ends = NEVER
+        if run_left != NEVER:
+            run_ends = now - (-run_left * pass_ns // work_ns)
         nearest = min(run_ends, out_ends, in_ends)
         if nearest == NEVER:
             break
+        if run_left != NEVER:
+            run_left -= (nearest - now) * work_ns // pass_ns
         now = last_end = nearest
         if out_ends == now:
             if pieces.after[going] <= ended:
@@ -260,7 +280,7 @@ def play(t, step, evicted, limits):
             awaited[pieces.before[coming]] -= 1
             coming, in_ends = -1, NEVER
         if run_ends == now:
-            run_ends = NEVER
+            run_left = NEVER
             ended = position
             position += 1
             held -= step.end[ended] + step.dead[ended]
