@@ -37,7 +37,8 @@ class ExpandedStep(NamedTuple):
         dead: bytes of lives that end with it and whose storage is not taken over.
         resident: bytes on the device during it if nothing moves.
         start: bytes on the device before the first.
-        gap_var, gap_life, gap_slot, gap_after, gap_before: gaps between uses, by their ends.
+        gap_var, gap_life, gap_slot, gap_after, gap_before: gaps between uses, by their ends, then
+            their beginnings, then by variable.
         life_first: for each life, the run that writes it; -1: there before the step.
     """
 
@@ -161,9 +162,18 @@ def expand(t, fate):
                     and t.movable[source]
                     and not (last < 0 and t.origin[source] == PERSISTENT)
                 ):
-                    gap_var[gaps], gap_life[gaps] = source, own
-                    gap_slot[gaps] = max(slot[source], t.slot_at[source])
-                    gap_after[gaps], gap_before[gaps] = last, count
+                    at = gaps
+                    while at and gap_before[at - 1] == count and (
+                        gap_after[at - 1] > last
+                        or (gap_after[at - 1] == last and gap_var[at - 1] > source)
+                    ):  # fmt: skip
+                        gap_var[at], gap_life[at] = gap_var[at - 1], gap_life[at - 1]
+                        gap_slot[at] = gap_slot[at - 1]
+                        gap_after[at], gap_before[at] = gap_after[at - 1], gap_before[at - 1]
+                        at -= 1
+                    gap_var[at], gap_life[at] = source, own
+                    gap_slot[at] = max(slot[source], t.slot_at[source])
+                    gap_after[at], gap_before[at] = last, count
                     gaps += 1
                 life_last[own] = count
             claim[count] = end[count] = t.workspace[running]
@@ -196,8 +206,8 @@ def expand(t, fate):
             break
         # What dies after a call of the trace.
         for side in range(2):
-            rows, at = (t.ins, t.ins_at) if side == 0 else (t.outs, t.outs_at)
-            for place in range(at[call], at[call + 1]):
+            rows, row_at = (t.ins, t.ins_at) if side == 0 else (t.outs, t.outs_at)
+            for place in range(row_at[call], row_at[call + 1]):
                 var = rows[place]
                 slot[var] += 1
                 if t.last_use[var] == calls:

@@ -83,12 +83,19 @@ class Pieces(NamedTuple):
 
 @compiled
 def cut(step, evicted, chunk_bytes):
-    """The pieces of at most `chunk_bytes` (0: whole gaps) that the gaps of a step move."""
+    """The pieces of at most `chunk_bytes` (0: whole gaps) that the gaps of a step move. An input
+    comes in whole, but for what leaves again in pieces.
+    """
     gaps = evicted.size
+    in_pieces = np.zeros(step.life_first.size, np.int64)  # of each life, what is cut at all
+    for gap in range(gaps):
+        life = step.gap_life[gap]
+        if step.gap_after[gap] >= 0:
+            in_pieces[life] = max(in_pieces[life], evicted[gap])
     count = 0
     for gap in range(gaps):
-        if evicted[gap]:
-            count += -(-evicted[gap] // chunk_bytes) if chunk_bytes else 1
+        parts = min(evicted[gap], in_pieces[step.gap_life[gap]]) if chunk_bytes else 0
+        count += (-(-parts // chunk_bytes) if parts else 0) + (evicted[gap] > parts)
     size = np.empty(count, np.int64)
     written = np.empty(count, np.int64)
     after = np.empty(count, np.int64)
@@ -99,9 +106,11 @@ def cut(step, evicted, chunk_bytes):
     piece = 0
     for gap in range(gaps):
         life = step.gap_life[gap]
+        begins = piece
+        parts = min(evicted[gap], in_pieces[life]) if chunk_bytes else 0
         lo = 0
         while lo < evicted[gap]:
-            hi = min(evicted[gap], lo + chunk_bytes) if chunk_bytes else evicted[gap]
+            hi = min(parts, lo + chunk_bytes) if lo < parts else evicted[gap]
             size[piece] = hi - lo
             written[piece] = step.life_first[life]
             after[piece] = step.gap_after[gap]
@@ -113,7 +122,7 @@ def cut(step, evicted, chunk_bytes):
             lo = hi
         if evicted[gap] > hosted[life]:
             hosted[life] = evicted[gap]
-            first[life] = piece - (-(-evicted[gap] // chunk_bytes) if chunk_bytes else 1)
+            first[life] = begins
     return Pieces(size, written, after, before, copy)
 
 
@@ -165,8 +174,8 @@ def play(t, step, evicted, limits):
     for piece in range(count):
         awaited[pieces.before[piece]] += 1
     on_host = host_room(step, pieces, limits)
-    outgoing = by_run(pieces.written, runs)
     releasing = by_run(pieces.after, runs)
+    outgoing = releasing[by_run(pieces.written[releasing], runs)]
     is_out = pieces.after < 0
     copied = pieces.after < 0  # by copies
     stays = np.zeros(count, np.bool_)
