@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -141,10 +142,14 @@ def test_what_the_search_reckons_is_what_the_simulator_finds(seed):
 
 
 def search_list_and_simulator_agree(seed):
-    """Whether the three were compared; copies slow calls down for all of them."""
+    """Whether the three were compared: copies slow calls down for all of them, and issue takes
+    time.
+    """
     rng = random.Random(seed)
     trace = random_trace(rng, calls=rng.randint(1, 12), max_bytes=rng.choice([4, 24, 200]))
     machine = random_machine(rng, interference=rng.random() < 0.7)
+    issue, copy_issue = rng.choice([(0, 0), (0.3, 0), (1, 2), (0, 5)])
+    machine = replace(machine, issue_us=issue, copy_issue_us=copy_issue)
     share, granules = rng.random(), rng.choice([4, 0])
     found, lowered = both_engines(trace, machine, seed, BYTES, share, granules)
     if lowered is None:
@@ -157,7 +162,7 @@ def search_list_and_simulator_agree(seed):
 
 
 def test_most_lists_are_compared():
-    assert sum(map(search_list_and_simulator_agree, range(60))) > 25
+    assert sum(map(search_list_and_simulator_agree, range(60))) > 15
 
 
 def moves_alone(schedule, trace):

@@ -43,7 +43,11 @@ READ_OFF = test_combined.what_is_read_off_gives_the_runs
 
 BUGS: dict[str, tuple[Plant, Law, Sequence[int]]] = {
     "search: copies slow no call down": (
-        _slip_everywhere(play, "link_of", "*machine.slowdown.as_integer_ratio(),", ""),
+        _slip_everywhere(play, "link_of", "*machine.slowdown.as_integer_ratio(),", "1, 1,"),
+        AGREE, range(60),
+    ),
+    "search: no instruction takes time to issue": (
+        _slip_everywhere(play, "link_of", "round(machine.issue_us * 1000)", "0"),
         AGREE, range(60),
     ),
     "engine of lists: copies slow no call down": (

@@ -169,6 +169,7 @@ class _Engine:
         slowdown: how many times as long a call takes while a copy runs.
         position: the Run that is running, or next.
         run_left_ns: what is left of it, undisturbed; `NEVER` where none runs.
+        unpaid_ns: issue of what has been listed since the last Run, which the next one begins with.
         held_bytes: the device ledger.
         room_bytes: for each Run, what is left of the budget beside all that must or will be there
             by then.
@@ -187,6 +188,9 @@ class _Engine:
     ):
         self.table, self.budget_bytes, self.host = table, budget_bytes, host
         self.shared_link, self.slowdown = machine.link == "shared", machine.slowdown
+        self.issue_ns = round(machine.issue_us * 1000)
+        self.copy_issue_ns = round(machine.copy_issue_us * 1000)
+        self.unpaid_ns = 0
         self.now_ns = self.last_end_ns = self.position = 0
         self.held_bytes = table.start_bytes
         self.room_bytes = min(budget_bytes, AMPLE_BYTES) - np.array(table.resident_bytes, np.int64)
@@ -232,8 +236,8 @@ class _Engine:
         if self.held_bytes + table.claim_bytes[position] > self.budget_bytes:
             return False
         self.held_bytes += table.claim_bytes[position]
-        self.run_left_ns = table.duration_ns[position]
         self._write(table.runs[position])
+        self.run_left_ns, self.unpaid_ns = table.duration_ns[position] + self.unpaid_ns, 0
         return True
 
     def _start_out(self) -> bool:
@@ -376,3 +380,6 @@ class _Engine:
     def _write(self, instruction: Instruction) -> None:
         self.instructions.append(instruction)
         self.start_ns.append(self.now_ns)
+        self.unpaid_ns += self.issue_ns
+        if isinstance(instruction, SwapIn | SwapOut):
+            self.unpaid_ns += self.copy_issue_ns

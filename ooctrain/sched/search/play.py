@@ -27,6 +27,7 @@ class Link(NamedTuple):
         latency_ns: of each transfer.
         out_rate, in_rate: bytes per us.
         pass_ns, work_ns: while a copy runs, so many ns pass for so many ns of a call's work.
+        issue_ns, copy_issue_ns: that an instruction, and a copy besides, add to the next call.
     """
 
     shared: bool
@@ -35,6 +36,8 @@ class Link(NamedTuple):
     in_rate: float
     pass_ns: int = 1
     work_ns: int = 1
+    issue_ns: int = 0
+    copy_issue_ns: int = 0
 
 
 def link_of(machine: Machine) -> Link:
@@ -43,6 +46,7 @@ def link_of(machine: Machine) -> Link:
         machine.link == "shared", round(machine.latency_us * 1000),
         float(machine.out_bytes_per_us), float(machine.in_bytes_per_us),
         *machine.slowdown.as_integer_ratio(),
+        round(machine.issue_us * 1000), round(machine.copy_issue_us * 1000),
     )  # fmt: skip
 
 
@@ -181,6 +185,8 @@ def play(t, step, evicted, limits):
     stays = np.zeros(count, np.bool_)
     now = last_end = 0
     position, ended, held = 0, -1, step.start
+    issue, copy_issue = link.issue_ns, link.issue_ns + link.copy_issue_ns
+    unpaid = 0  # of what has been listed since the last run
     next_out = next_in = next_release = 0
     going = coming = -1
     blocked = -1  # the run beside which the next piece does not fit; room never grows
@@ -195,7 +201,8 @@ def play(t, step, evicted, limits):
             ready = idle and position < runs and not awaited[position]
             if ready and held + step.claim[position] <= budget_bytes:
                 held += step.claim[position]
-                run_left = t.duration_ns[step.runs[position]]
+                run_left = t.duration_ns[step.runs[position]] + unpaid + issue
+                unpaid = 0
                 moved = True
                 continue
             starved = idle and position < runs and awaited[position] > 0
@@ -226,6 +233,7 @@ def play(t, step, evicted, limits):
                     if place == next_out:
                         next_out += 1
                     going = piece
+                    unpaid += copy_issue
                     copied[pieces.copy[piece]] = True
                     out_ends = (
                         now
@@ -249,6 +257,7 @@ def play(t, step, evicted, limits):
                         continue
                     held += pieces.size[piece]
                     coming = piece
+                    unpaid += copy_issue
                     in_ends = (
                         now
                         + link.latency_ns
@@ -283,6 +292,7 @@ def play(t, step, evicted, limits):
         if out_ends == now:
             if pieces.after[going] <= ended:
                 is_out[going] = True
+                unpaid += issue
                 held -= pieces.size[going]
             going, out_ends = -1, NEVER
         if in_ends == now:
@@ -293,11 +303,13 @@ def play(t, step, evicted, limits):
             ended = position
             position += 1
             held -= step.end[ended] + step.dead[ended]
+            unpaid += issue * (1 + step.deaths[ended])
             while next_release < count and pieces.after[releasing[next_release]] == ended:
                 piece = releasing[next_release]
                 next_release += 1
                 copy = pieces.copy[piece]
                 if copied[copy] and (going < 0 or pieces.copy[going] != copy):
                     is_out[piece] = True
+                    unpaid += issue
                     held -= pieces.size[piece]
     return last_end if position == runs else -1
