@@ -76,7 +76,8 @@ def lower(
         decisions: runs and gaps.
         trace: what they are about.
         budget_bytes: of the device, in granted bytes.
-        machine: gives durations and the link, and how much copies slow calls down.
+        machine: gives durations, the link, how much copies slow calls down, and what issuing takes:
+            the engine's times are the simulator's.
         granule: how the allocator rounds.
 
     Raises:

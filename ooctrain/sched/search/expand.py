@@ -254,8 +254,9 @@ def expand(t, fate):
 
 @compiled
 def _residency(t, runs, scratch, lives):
-    """(bytes that die with each run, in how many lives, bytes on the device during it): the compiled
-    twin of `sched/planning/residency.py`.
+    """(bytes that die with each run, in how many lives, bytes on the device during it).
+
+    The compiled twin of `sched/planning/residency.py`.
     """
     count = runs.size
     dead = np.zeros(count + 1, np.int64)

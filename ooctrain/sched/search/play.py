@@ -2,8 +2,9 @@
 
 From an `ExpandedStep`, the bytes of its gaps that are on the host, and limits, it computes the
 makespan in ns, or -1 if the step gets stuck. The events and their order are those of that engine,
-on arrays; only the shared host slot of a parameter and its update is left out. The list that counts
-is always the one that `lower` writes. Read next: `anneal.py`.
+on arrays, with what copies do to calls and what issuing takes; only host slots that two values
+share are left out (a parameter and its update, a value copied out in two lives). The list that
+counts is always the one that `lower` writes. Read next: `anneal.py`.
 """
 
 from __future__ import annotations
