@@ -23,6 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
+from ooctrain.course.cage.limits import MEMORY_BYTES
 from ooctrain.course.cage.told import error_of, printable
 from ooctrain.course.cage.wire import MOST_ANSWERED_BYTES, BadMessage, Line, OutOfTime
 from ooctrain.course.isolation import LAYERS, InSight, Isolation, isolations
@@ -105,7 +106,8 @@ class Interview:
             called: does what the process asks for while it answers.
 
         Raises:
-            NoAnswer: there is none any more, since `begin`; `fault` says why.
+            NoAnswer: there is none any more, since `begin`; `fault` says why. After a `MemoryError`
+                nothing more is asked, since laws would try a hundred times to make it smaller.
             NoCage: there is no way to run it on this system.
             Exception: what the submission raises; its attribute `line` says it in one line.
         """
@@ -125,6 +127,8 @@ class Interview:
             raised, line = error_of(told["error"])
             of_driver = isinstance(told["error"], dict) and told["error"].get("driver") is True
             raised.__dict__.update(line=line, of_driver=of_driver)
+            if type(raised) is MemoryError:  # to fill gigabytes takes seconds, each time anew
+                self.fault = f"it ran out of memory before: {MEMORY_BYTES >> 30} GiB are there"
             raise raised
         return told.get("answer")
 

@@ -317,6 +317,17 @@ def test_nothing_is_left_of_a_session(tmp_path):
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+def test_one_that_ran_out_of_memory_is_asked_no_more_until_the_time_begins_again(tmp_path):
+    with Interview(submitted(tmp_path, "raise MemoryError"), "planner", 20) as interview:
+        planner = RemotePlanner(interview)
+        for _ in range(2):
+            interview.begin()
+            with pytest.raises(MemoryError):
+                planner.plan(small_step(), 100, MACHINE)
+            with pytest.raises(NoAnswer, match="out of memory before: 4 GiB"):
+                planner.plan(small_step(), 100, MACHINE)
+
+
 def test_a_process_that_ended_is_asked_no_more_until_the_time_begins_again(tmp_path):
     with Interview(submitted(tmp_path, "os._exit(3)"), "planner", 20) as interview:
         planner = RemotePlanner(interview)
