@@ -9,8 +9,8 @@ furthest are tried around its end. Ours gets `--memory 2GiB`, with the disk as t
 by planning alone the largest batch for which there is a plan is found, doubling and then halving;
 then that batch is trained, and must keep to the memory, or a smaller one is tried. `--memory` sets
 aside what a process may need at most; beside it stands ours with a `--budget` of what is left for
-the arena, which promises nothing, and is only counted. No times are taken. Read next:
-`bench_memory.py`.
+the arena, which promises nothing: it is counted, and lowered by what was too much. No times are
+taken. Read next: `bench_memory.py`.
 
     python -m benchmarks largest [--quick] [--json FILE]
     python -m benchmarks.bench_largest --network resnet50 --results benchmarks/results --resume
@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import math
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,7 +35,7 @@ from benchmarks.common import machine_facts, table, threads_here, verdict
 from benchmarks.memory_cases import CASES, LAYOUTS, Case, Side, checkpoint_sides, mib
 from benchmarks.memory_process import run_side
 from ooctrain.devices.cpu.process_memory import held
-from ooctrain.units import format_bytes, parse_bytes
+from ooctrain.units import MIB, format_bytes, parse_bytes
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 NETWORKS, QUICK_NETWORKS = ("resnet50", "vgg19", "unet"), ("resnet18",)
@@ -140,12 +141,22 @@ class Search:
         return low
 
     def largest_trained(self, side: Side, start: int) -> int:
-        """The same, trained."""
+        """The same, trained. A budget of the arena promises nothing: where the process held more
+        than it may, the next try has so much less.
+        """
         batch = self.largest_planned(side, start)
         for _ in range(MOST_TRIES):
             if batch < 1 or self.fits(side, batch, OUR_STEPS):
                 break
-            batch -= max(1, batch // FINENESS)
+            over_mib = self.run(side, batch, OUR_STEPS).get("total_mib", 0) - mib(self.limit_bytes)
+            if side.how == "arena" and over_mib > 0:
+                less = math.ceil(over_mib) * MIB
+                side = replace(
+                    side, name=f"{side.name}, {format_bytes(less)} less", value=side.value - less
+                )
+                batch = self.largest_planned(side, batch)
+            else:
+                batch -= max(1, batch // FINENESS)
         return max(batch, 0)
 
 

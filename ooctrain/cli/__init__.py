@@ -70,7 +70,10 @@ class _Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         with _without_collections():
-            return getattr(import_module(f"ooctrain.cli.{cmd_name}"), cmd_name)
+            command = getattr(import_module(f"ooctrain.cli.{cmd_name}"), cmd_name)
+        if ctx.resilient_parsing:  # a shell only asks what can follow
+            import_module("ooctrain.cli.offered").offer_names(command)
+        return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -642,17 +642,57 @@ def test_a_command_whose_output_nobody_takes_says_nothing_wrong(ending, tmp_path
         assert done.returncode in ((0, 1) if "head" in ending else (1,))
 
 
+OFFERED = {
+    "ooctrain plan resnet1": ["resnet18", "resnet101", "resnet152"],
+    "ooctrain plan vgg16 --planner win": ["window", "window-cyclic"],
+    "ooctrain compare vgg16 --planner lru,window-": ["lru,window-cyclic"],
+    "ooctrain train lenet --allocator best-fit-": ["best-fit-caching"],
+    "ooctrain simulate lenet --machine v100-p": ["v100-pcie"],
+    "ooctrain explain R20": [f"R20{n}" for n in range(1, 8)],
+    "ooctrain grade lru": ["lru_planner"],
+    "ooctrain course strip best_": ["best_fit"],
+}
+
+
+@pytest.mark.parametrize("line", quick(list(OFFERED), 1, 2))
+def test_a_shell_is_offered_the_names_there_are(line):
+    offered = shell_offers(line)
+    assert offered == [f"plain,{name}" for name in OFFERED[line]]
+
+
+def test_a_shell_is_offered_files_where_no_name_begins_so():
+    assert shell_offers("ooctrain plan my_own.p") == ["file,my_own.p"]
+
+
+def shell_offers(line):
+    """What bash is told that can follow a line, one a line."""
+    asked = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+    said = subprocess.run(
+        [sys.executable, "-c", ASKED_BY_A_SHELL], capture_output=True, text=True, check=True,
+        env=os.environ | asked | {"_OOCTRAIN_COMPLETE": "bash_complete"},
+    )  # fmt: skip
+    return said.stdout.split()
+
+
+ASKED_BY_A_SHELL = (
+    "import sys; sys.argv = ['ooctrain']; from ooctrain.cli import main; sys.exit(main())"
+)
+
+
 @pytest.mark.parametrize("shell", quick(["bash", "zsh", "fish"], 0))
 def test_a_shell_is_taught_what_can_follow(run, shell, tmp_path):
     status, lines, _ = run("completion", shell)
     assert status == 0
     assert "_OOCTRAIN_COMPLETE" in lines
-    code = "import sys; sys.argv = ['ooctrain']; from ooctrain.cli import main; sys.exit(main())"
     words = {"COMP_WORDS": "ooctrain train --pl", "COMP_CWORD": "--pl" if shell == "fish" else "2"}
     asked = os.environ | words | {"_OOCTRAIN_COMPLETE": f"{shell}_complete"}
-    said = subprocess.run([sys.executable, "-c", code], env=asked, capture_output=True, text=True)
+    said = subprocess.run(
+        [sys.executable, "-c", ASKED_BY_A_SHELL], env=asked, capture_output=True, text=True
+    )
     assert "--planner" in said.stdout, said.stderr
     if shell == "bash":  # what follows a mistake is unknown: nothing is written over the prompt
         asked |= {"COMP_WORDS": "ooctrain trian --pl"}
-        said = subprocess.run([sys.executable, "-c", code], env=asked, capture_output=True)
+        said = subprocess.run(
+            [sys.executable, "-c", ASKED_BY_A_SHELL], env=asked, capture_output=True
+        )
         assert said.stderr == b""
