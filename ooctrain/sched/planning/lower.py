@@ -325,7 +325,7 @@ class _Engine:
 
     def _clock_moves(self) -> bool:
         """Goes to the next end of something; False if nothing is under way."""
-        # So many ns pass for so many ns of a call's work.
+        # While `pass_ns` go by, `work_ns` of a call's work are done.
         pass_ns, work_ns = self.slowdown.as_integer_ratio() if self.going or self.coming else (1, 1)
         run_ends_ns = NEVER
         if self.run_left_ns != NEVER:

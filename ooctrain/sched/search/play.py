@@ -27,7 +27,7 @@ class Link(NamedTuple):
         shared: whether both directions share it.
         latency_ns: of each transfer.
         out_rate, in_rate: bytes per us.
-        pass_ns, work_ns: while a copy runs, so many ns pass for so many ns of a call's work.
+        pass_ns, work_ns: while a copy runs for `pass_ns`, a call does `work_ns` of its work.
         issue_ns, copy_issue_ns: that an instruction, and a copy besides, add to the next call.
     """
 
