@@ -10,7 +10,6 @@ assumption A. Read next: `planners/naive.py`; `timeline.py`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from fractions import Fraction
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -69,8 +68,7 @@ def times_ns(
     work, shared_link = durations_ns(schedule, trace, machine), machine.link == "shared"
     if machine.interference == 1.0:
         return start_times(issued, work, shared_link, network)
-    slowdown = Fraction(machine.interference).limit_denominator(1000)
-    return _rare()[1].interfered_times(issued, work, shared_link, slowdown, network)
+    return _rare()[1].interfered_times(issued, work, shared_link, machine.slowdown, network)
 
 
 def durations_ns(schedule: Schedule, trace: Trace, machine: Machine) -> list[int]:

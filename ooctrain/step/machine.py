@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import lru_cache
 from typing import Literal
 
@@ -142,6 +143,11 @@ class Machine:
         """Bandwidth from host to device."""
         rate = self.link_in_bytes_per_us
         return self.link_bytes_per_us if rate is None else rate
+
+    @property
+    def slowdown(self) -> Fraction:
+        """`interference` as a ratio of small numbers, so that whole ns stay exact."""
+        return Fraction(self.interference).limit_denominator(1000)
 
     def transfer_ns(self, size_bytes: int, direction: Literal["out", "in"]) -> int:
         """Duration of one transfer: latency + ceil(bytes / bandwidth)."""

@@ -13,13 +13,15 @@ from typing import Any
 
 import pytest
 from properties import test_combined
-from unit import test_host_budget
+from unit import test_host_budget, test_search
 from zoo.planting import plant, plant_everywhere
 
 from ooctrain.sched.bounds import closed
 from ooctrain.sched.planners.combined import Combined, _Starts
 from ooctrain.sched.planning import rematerialise
 from ooctrain.sched.planning.host_room import RoomForGaps
+from ooctrain.sched.planning.lower import _Engine
+from ooctrain.sched.search import play
 
 Plant = Callable[[pytest.MonkeyPatch], Any]
 Law = Callable[[int], Any]
@@ -35,10 +37,29 @@ def _slip_everywhere(owner: Any, name: str, piece: str, wrong: str) -> Plant:
 
 HOST = test_host_budget.what_leaves_fits_on_the_host
 STARTS = test_combined.is_never_worse_than_its_starts
+AGREE = test_search.search_list_and_simulator_agree
 FITS = test_combined.is_not_beaten_where_everything_fits
 READ_OFF = test_combined.what_is_read_off_gives_the_runs
 
 BUGS: dict[str, tuple[Plant, Law, Sequence[int]]] = {
+    "search: copies slow no call down": (
+        _slip_everywhere(play, "link_of", "*machine.slowdown.as_integer_ratio(),", "1, 1,"),
+        AGREE, range(60),
+    ),
+    "search: no instruction takes time to issue": (
+        _slip_everywhere(play, "link_of", "round(machine.issue_us * 1000)", "0"),
+        AGREE, range(60),
+    ),
+    "engine of lists: copies slow no call down": (
+        _slip(_Engine, "_clock_moves",
+              "self.slowdown.as_integer_ratio() if self.going or self.coming else (1, 1)",
+              "(1, 1)"),
+        AGREE, range(60),
+    ),
+    "engine of lists: a call is slowed down when the copies are over, too": (
+        _slip(_Engine, "_clock_moves", " if self.going or self.coming else (1, 1)", ""),
+        AGREE, range(60),
+    ),
     "host room: the slot in which a copy comes back is free": (
         _slip(RoomForGaps, "take", "self._room.take(gap.after + 1, gap.before, part)",
               "self._room.take(gap.after + 1, gap.before - 1, part)"),

@@ -76,8 +76,8 @@ def lower(
         decisions: runs and gaps.
         trace: what they are about.
         budget_bytes: of the device, in granted bytes.
-        machine: gives durations and the link. Times are undisturbed ones: where copies slow calls
-            down (`Machine.interference`) the list is as legal, but its times are the simulator's.
+        machine: gives durations, the link, how much copies slow calls down, and what issuing takes:
+            the engine's times are the simulator's.
         granule: how the allocator rounds.
 
     Raises:
@@ -109,7 +109,7 @@ def lower_within(decisions: Decisions, question: Question) -> Lowered:
     machine, granule = question.machine, question.granule
     table = tabulate(decisions, trace, machine, granule)
     _check_fits(table, decisions, trace, budget_bytes)
-    engine = _Engine(table, budget_bytes, machine.link == "shared", _host_room(table, question))
+    engine = _Engine(table, budget_bytes, machine, _host_room(table, question))
     engine.play()
     schedule = Schedule(tuple(engine.instructions), table.start_device, table.start_host, granule)
     return Lowered(schedule, tuple(engine.start_ns), engine.last_end_ns)
@@ -167,7 +167,10 @@ class _Engine:
 
     Attributes:
         now_ns: the clock.
+        slowdown: how many times as long a call takes while a copy runs.
         position: the Run that is running, or next.
+        run_left_ns: what is left of it, undisturbed; `NEVER` where none runs.
+        unpaid_ns: issue of what has been listed since the last Run, which the next one begins with.
         held_bytes: the device ledger.
         room_bytes: for each Run, what is left of the budget beside all that must or will be there
             by then.
@@ -182,10 +185,13 @@ class _Engine:
     """
 
     def __init__(
-        self, table: Table, budget_bytes: int, shared_link: bool, host: HostRoom | None = None
+        self, table: Table, budget_bytes: int, machine: Machine, host: HostRoom | None = None
     ):
-        self.table, self.budget_bytes, self.shared_link = table, budget_bytes, shared_link
-        self.host = host
+        self.table, self.budget_bytes, self.host = table, budget_bytes, host
+        self.shared_link, self.slowdown = machine.link == "shared", machine.slowdown
+        self.issue_ns = round(machine.issue_us * 1000)
+        self.copy_issue_ns = round(machine.copy_issue_us * 1000)
+        self.unpaid_ns = 0
         self.now_ns = self.last_end_ns = self.position = 0
         self.held_bytes = table.start_bytes
         self.room_bytes = min(budget_bytes, AMPLE_BYTES) - np.array(table.resident_bytes, np.int64)
@@ -201,7 +207,7 @@ class _Engine:
             sorted((p for p in table.pieces if p.returns), key=lambda piece: piece.before)
         )
         self.copies = {p.copy: 0 for p in table.pieces if p.after == BEFORE_THE_STEP}  # done, in ns
-        self.run_ends_ns = self.out_ends_ns = self.in_ends_ns = NEVER
+        self.run_left_ns = self.out_ends_ns = self.in_ends_ns = NEVER
         self.going: GapPiece | None = None
         self.coming: GapPiece | None = None
         self.instructions: list[Instruction] = []
@@ -219,20 +225,20 @@ class _Engine:
         """Starts a call or a copy that can start now; False where none can."""
         if self._start_run():
             return True
-        waits_for_data = self.run_ends_ns == NEVER and self.awaited[self.position] > 0
+        waits_for_data = self.run_left_ns == NEVER and self.awaited[self.position] > 0
         if self.shared_link and waits_for_data:
             return self._start_in() or self._start_out()
         return self._start_out() or self._start_in()
 
     def _start_run(self) -> bool:
         position, table = self.position, self.table
-        if self.run_ends_ns != NEVER or position == len(table.runs) or self.awaited[position]:
+        if self.run_left_ns != NEVER or position == len(table.runs) or self.awaited[position]:
             return False
         if self.held_bytes + table.claim_bytes[position] > self.budget_bytes:
             return False
         self.held_bytes += table.claim_bytes[position]
-        self.run_ends_ns = self.now_ns + table.duration_ns[position]
         self._write(table.runs[position])
+        self.run_left_ns, self.unpaid_ns = table.duration_ns[position] + self.unpaid_ns, 0
         return True
 
     def _start_out(self) -> bool:
@@ -266,7 +272,7 @@ class _Engine:
 
     def _host_takes(self, host: HostRoom, piece: GapPiece) -> bool:
         """Whether the host has room until the gap begins; then its room is taken anyway."""
-        size_bytes, slot = piece.hi - piece.lo, self.position + (self.run_ends_ns != NEVER)
+        size_bytes, slot = piece.hi - piece.lo, self.position + (self.run_left_ns != NEVER)
         if host.least(slot, piece.after) < size_bytes:
             return False
         host.take(slot, piece.after, size_bytes)
@@ -295,7 +301,7 @@ class _Engine:
 
     def _let_stay(self, piece: GapPiece) -> bool:
         """Cancels a swap-out when its way back would start: the copy out has not, the bytes fit."""
-        due = self.run_ends_ns == NEVER and piece.before == self.position
+        due = self.run_left_ns == NEVER and piece.before == self.position
         if not (due or self._may_copy_in()):
             return False
         if piece.after > self.ended or piece.copy in self.copies or not self._reserve(piece):
@@ -310,7 +316,7 @@ class _Engine:
 
     def _reserve(self, piece: GapPiece) -> bool:
         """Whether the bytes fit in every call up to their use; if so, takes them from its room."""
-        first = self.position + (self.run_ends_ns != NEVER)
+        first = self.position + (self.run_left_ns != NEVER)
         room = self.room_bytes[first : piece.before]
         if room.size and room.min() < piece.size_bytes:
             return False
@@ -319,15 +325,22 @@ class _Engine:
 
     def _clock_moves(self) -> bool:
         """Goes to the next end of something; False if nothing is under way."""
-        next_ns = min(self.run_ends_ns, self.out_ends_ns, self.in_ends_ns)
+        # While `pass_ns` go by, `work_ns` of a call's work are done.
+        pass_ns, work_ns = self.slowdown.as_integer_ratio() if self.going or self.coming else (1, 1)
+        run_ends_ns = NEVER
+        if self.run_left_ns != NEVER:
+            run_ends_ns = self.now_ns - (-self.run_left_ns * pass_ns // work_ns)
+        next_ns = min(run_ends_ns, self.out_ends_ns, self.in_ends_ns)
         if next_ns == NEVER:
             return False
+        if self.run_left_ns != NEVER:
+            self.run_left_ns -= (next_ns - self.now_ns) * work_ns // pass_ns
         self.now_ns = self.last_end_ns = next_ns
         if self.out_ends_ns == next_ns:
             self._end_out()
         if self.in_ends_ns == next_ns:
             self._end_in()
-        if self.run_ends_ns == next_ns:
+        if run_ends_ns == next_ns:
             self._end_run()
         return True
 
@@ -346,7 +359,7 @@ class _Engine:
         self.returning[piece.copy] += change
 
     def _end_run(self) -> None:
-        self.ended, self.run_ends_ns = self.position, NEVER
+        self.ended, self.run_left_ns = self.position, NEVER
         self.position += 1
         self._write(End(self.table.runs[self.ended].call))
         self.held_bytes -= self.table.end_bytes[self.ended]
@@ -368,3 +381,6 @@ class _Engine:
     def _write(self, instruction: Instruction) -> None:
         self.instructions.append(instruction)
         self.start_ns.append(self.now_ns)
+        self.unpaid_ns += self.issue_ns
+        if isinstance(instruction, SwapIn | SwapOut):
+            self.unpaid_ns += self.copy_issue_ns

@@ -28,7 +28,7 @@ from ooctrain.sched.search.anneal import (
     evaluate,
 )
 from ooctrain.sched.search.expand import DROP, DROP_UNREAD, HELD
-from ooctrain.sched.search.play import Link, SearchLimits
+from ooctrain.sched.search.play import SearchLimits, link_of
 from ooctrain.sched.search.tables import tables_of
 from ooctrain.step.trace import Trace
 
@@ -67,15 +67,13 @@ class Search:
         trace, budget_bytes = question.trace, question.budget_bytes
         machine, granule = question.machine, question.granule
         self._tables = tables_of(trace, machine, granule)
-        link = Link(
-            machine.link == "shared", round(machine.latency_us * 1000),
-            float(machine.out_bytes_per_us), float(machine.in_bytes_per_us),
-        )  # fmt: skip
         piece = piece_bytes(budget_bytes, machine)
         chunk = granule.granted(piece) if granule.ranges else 0
         host_bytes = _host_bytes(question)
         self.short_of_host = host_bytes >= 0
-        self._limits = SearchLimits(budget_bytes, chunk, link, host_bytes, granule.size_bytes)
+        self._limits = SearchLimits(
+            budget_bytes, chunk, link_of(machine), host_bytes, granule.size_bytes
+        )  # fmt: skip
         self._trace = trace
         self._field = self._written(trace, _large(trace, piece) if host_bytes else [])
         self._block = max(1, BLOCK // max(1, len(trace.calls)))

@@ -34,10 +34,12 @@ class ExpandedStep(NamedTuple):
         ok: whether every value that is read could be computed.
         runs: calls.
         claim, end: bytes that a run claims, and those that its End releases.
-        dead: bytes of lives that end with it and whose storage is not taken over.
+        dead, deaths: lives that end with it and whose storage is not taken over: their bytes, and
+            how many have any.
         resident: bytes on the device during it if nothing moves.
         start: bytes on the device before the first.
-        gap_var, gap_life, gap_slot, gap_after, gap_before: gaps between uses, by their ends.
+        gap_var, gap_life, gap_slot, gap_after, gap_before: gaps between uses, by their ends, then
+            their beginnings, then by variable.
         life_first: for each life, the run that writes it; -1: there before the step.
     """
 
@@ -46,6 +48,7 @@ class ExpandedStep(NamedTuple):
     claim: np.ndarray
     end: np.ndarray
     dead: np.ndarray
+    deaths: np.ndarray
     resident: np.ndarray
     start: int
     gap_var: np.ndarray
@@ -161,9 +164,18 @@ def expand(t, fate):
                     and t.movable[source]
                     and not (last < 0 and t.origin[source] == PERSISTENT)
                 ):
-                    gap_var[gaps], gap_life[gaps] = source, own
-                    gap_slot[gaps] = max(slot[source], t.slot_at[source])
-                    gap_after[gaps], gap_before[gaps] = last, count
+                    at = gaps
+                    while at and gap_before[at - 1] == count and (
+                        gap_after[at - 1] > last
+                        or (gap_after[at - 1] == last and gap_var[at - 1] > source)
+                    ):  # fmt: skip
+                        gap_var[at], gap_life[at] = gap_var[at - 1], gap_life[at - 1]
+                        gap_slot[at] = gap_slot[at - 1]
+                        gap_after[at], gap_before[at] = gap_after[at - 1], gap_before[at - 1]
+                        at -= 1
+                    gap_var[at], gap_life[at] = source, own
+                    gap_slot[at] = max(slot[source], t.slot_at[source])
+                    gap_after[at], gap_before[at] = last, count
                     gaps += 1
                 life_last[own] = count
             claim[count] = end[count] = t.workspace[running]
@@ -196,8 +208,8 @@ def expand(t, fate):
             break
         # What dies after a call of the trace.
         for side in range(2):
-            rows, at = (t.ins, t.ins_at) if side == 0 else (t.outs, t.outs_at)
-            for place in range(at[call], at[call + 1]):
+            rows, row_at = (t.ins, t.ins_at) if side == 0 else (t.outs, t.outs_at)
+            for place in range(row_at[call], row_at[call + 1]):
                 var = rows[place]
                 slot[var] += 1
                 if t.last_use[var] == calls:
@@ -231,9 +243,10 @@ def expand(t, fate):
         if life[var] >= 0 and t.last_use[var] == calls:
             still_open[life[var]] = True
     all_lives = Lives(life_var[:lives], life_first + takes_over, life_last, still_open, taken_over)
-    dead, resident = _residency(t, runs[:count], scratch, all_lives)
+    dead, deaths, resident = _residency(t, runs[:count], scratch, all_lives)
     return ExpandedStep(
-        ok, runs[:count], claim[:count], end[:count], dead[:count], resident, start,
+        ok, runs[:count], claim[:count], end[:count], dead[:count], deaths[:count],
+        resident, start,
         gap_var[:gaps], gap_life[:gaps], gap_slot[:gaps], gap_after[:gaps], gap_before[:gaps],
         life_first[:lives],
     )  # fmt: skip
@@ -241,11 +254,13 @@ def expand(t, fate):
 
 @compiled
 def _residency(t, runs, scratch, lives):
-    """(bytes that die with each run, bytes on the device during it): the compiled twin of
-    `sched/planning/residency.py`.
+    """(bytes that die with each run, in how many lives, bytes on the device during it).
+
+    The compiled twin of `sched/planning/residency.py`.
     """
     count = runs.size
     dead = np.zeros(count + 1, np.int64)
+    deaths = np.zeros(count + 1, np.int64)
     change = np.zeros(count + 2, np.int64)
     for own in range(lives.var.size):
         size = t.granted[lives.var[own]]
@@ -256,9 +271,10 @@ def _residency(t, runs, scratch, lives):
             change[last + 1] -= size
         if not lives.still_open[own] and not lives.taken_over[own] and last >= 0:
             dead[last] += size
+            deaths[last] += size > 0
     resident = np.empty(count, np.int64)
     kept = 0
     for place in range(count):
         kept += change[place]
         resident[place] = kept + scratch[place] + t.workspace[runs[place]]
-    return dead, resident
+    return dead, deaths, resident

@@ -2,8 +2,9 @@
 
 From an `ExpandedStep`, the bytes of its gaps that are on the host, and limits, it computes the
 makespan in ns, or -1 if the step gets stuck. The events and their order are those of that engine,
-on arrays; only the shared host slot of a parameter and its update is left out. The list that counts
-is always the one that `lower` writes. Read next: `anneal.py`.
+on arrays, with what copies do to calls and what issuing takes; only host slots that two values
+share are left out (a parameter and its update, a value copied out in two lives). The list that
+counts is always the one that `lower` writes. Read next: `anneal.py`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 
 from ooctrain.sched.search.jit import compiled
 from ooctrain.sched.search.order import by_run
+from ooctrain.step.machine import Machine
 
 NEVER = 1 << 62
 
@@ -25,12 +27,28 @@ class Link(NamedTuple):
         shared: whether both directions share it.
         latency_ns: of each transfer.
         out_rate, in_rate: bytes per us.
+        pass_ns, work_ns: while a copy runs for `pass_ns`, a call does `work_ns` of its work.
+        issue_ns, copy_issue_ns: that an instruction, and a copy besides, add to the next call.
     """
 
     shared: bool
     latency_ns: int
     out_rate: float
     in_rate: float
+    pass_ns: int = 1
+    work_ns: int = 1
+    issue_ns: int = 0
+    copy_issue_ns: int = 0
+
+
+def link_of(machine: Machine) -> Link:
+    """The link of a machine, and what copies do to its calls."""
+    return Link(
+        machine.link == "shared", round(machine.latency_us * 1000),
+        float(machine.out_bytes_per_us), float(machine.in_bytes_per_us),
+        *machine.slowdown.as_integer_ratio(),
+        round(machine.issue_us * 1000), round(machine.copy_issue_us * 1000),
+    )  # fmt: skip
 
 
 class SearchLimits(NamedTuple):
@@ -70,12 +88,19 @@ class Pieces(NamedTuple):
 
 @compiled
 def cut(step, evicted, chunk_bytes):
-    """The pieces of at most `chunk_bytes` (0: whole gaps) that the gaps of a step move."""
+    """The pieces of at most `chunk_bytes` (0: whole gaps) that the gaps of a step move. An input
+    comes in whole, but for what leaves again in pieces.
+    """
     gaps = evicted.size
+    in_pieces = np.zeros(step.life_first.size, np.int64)  # of each life, what is cut at all
+    for gap in range(gaps):
+        life = step.gap_life[gap]
+        if step.gap_after[gap] >= 0:
+            in_pieces[life] = max(in_pieces[life], evicted[gap])
     count = 0
     for gap in range(gaps):
-        if evicted[gap]:
-            count += -(-evicted[gap] // chunk_bytes) if chunk_bytes else 1
+        parts = min(evicted[gap], in_pieces[step.gap_life[gap]]) if chunk_bytes else 0
+        count += (-(-parts // chunk_bytes) if parts else 0) + (evicted[gap] > parts)
     size = np.empty(count, np.int64)
     written = np.empty(count, np.int64)
     after = np.empty(count, np.int64)
@@ -86,9 +111,11 @@ def cut(step, evicted, chunk_bytes):
     piece = 0
     for gap in range(gaps):
         life = step.gap_life[gap]
+        begins = piece
+        parts = min(evicted[gap], in_pieces[life]) if chunk_bytes else 0
         lo = 0
         while lo < evicted[gap]:
-            hi = min(evicted[gap], lo + chunk_bytes) if chunk_bytes else evicted[gap]
+            hi = min(parts, lo + chunk_bytes) if lo < parts else evicted[gap]
             size[piece] = hi - lo
             written[piece] = step.life_first[life]
             after[piece] = step.gap_after[gap]
@@ -100,7 +127,7 @@ def cut(step, evicted, chunk_bytes):
             lo = hi
         if evicted[gap] > hosted[life]:
             hosted[life] = evicted[gap]
-            first[life] = piece - (-(-evicted[gap] // chunk_bytes) if chunk_bytes else 1)
+            first[life] = begins
     return Pieces(size, written, after, before, copy)
 
 
@@ -152,28 +179,31 @@ def play(t, step, evicted, limits):
     for piece in range(count):
         awaited[pieces.before[piece]] += 1
     on_host = host_room(step, pieces, limits)
-    outgoing = by_run(pieces.written, runs)
     releasing = by_run(pieces.after, runs)
+    outgoing = releasing[by_run(pieces.written[releasing], runs)]
     is_out = pieces.after < 0
     copied = pieces.after < 0  # by copies
     stays = np.zeros(count, np.bool_)
     now = last_end = 0
     position, ended, held = 0, -1, step.start
+    issue, copy_issue = link.issue_ns, link.issue_ns + link.copy_issue_ns
+    unpaid = 0  # of what has been listed since the last run
     next_out = next_in = next_release = 0
     going = coming = -1
     blocked = -1  # the run beside which the next piece does not fit; room never grows
-    run_ends = out_ends = in_ends = NEVER
+    run_left = out_ends = in_ends = NEVER
     while next_release < count and pieces.after[releasing[next_release]] < 0:
         next_release += 1
     while True:
         moved = True
         while moved:
             moved = False
-            idle = run_ends == NEVER
+            idle = run_left == NEVER
             ready = idle and position < runs and not awaited[position]
             if ready and held + step.claim[position] <= budget_bytes:
                 held += step.claim[position]
-                run_ends = now + t.duration_ns[step.runs[position]]
+                run_left = t.duration_ns[step.runs[position]] + unpaid + issue
+                unpaid = 0
                 moved = True
                 continue
             starved = idle and position < runs and awaited[position] > 0
@@ -204,6 +234,7 @@ def play(t, step, evicted, limits):
                     if place == next_out:
                         next_out += 1
                     going = piece
+                    unpaid += copy_issue
                     copied[pieces.copy[piece]] = True
                     out_ends = (
                         now
@@ -227,6 +258,7 @@ def play(t, step, evicted, limits):
                         continue
                     held += pieces.size[piece]
                     coming = piece
+                    unpaid += copy_issue
                     in_ends = (
                         now
                         + link.latency_ns
@@ -247,28 +279,38 @@ def play(t, step, evicted, limits):
                 next_in += 1
                 moved = True
                 break
+        copying = going >= 0 or coming >= 0
+        pass_ns, work_ns = (link.pass_ns, link.work_ns) if copying else (1, 1)
+        run_ends = NEVER
+        if run_left != NEVER:
+            run_ends = now - (-run_left * pass_ns // work_ns)
         nearest = min(run_ends, out_ends, in_ends)
         if nearest == NEVER:
             break
+        if run_left != NEVER:
+            run_left -= (nearest - now) * work_ns // pass_ns
         now = last_end = nearest
         if out_ends == now:
             if pieces.after[going] <= ended:
                 is_out[going] = True
+                unpaid += issue
                 held -= pieces.size[going]
             going, out_ends = -1, NEVER
         if in_ends == now:
             awaited[pieces.before[coming]] -= 1
             coming, in_ends = -1, NEVER
         if run_ends == now:
-            run_ends = NEVER
+            run_left = NEVER
             ended = position
             position += 1
             held -= step.end[ended] + step.dead[ended]
+            unpaid += issue * (1 + step.deaths[ended])
             while next_release < count and pieces.after[releasing[next_release]] == ended:
                 piece = releasing[next_release]
                 next_release += 1
                 copy = pieces.copy[piece]
                 if copied[copy] and (going < 0 or pieces.copy[going] != copy):
                     is_out[piece] = True
+                    unpaid += issue
                     held -= pieces.size[piece]
     return last_end if position == runs else -1
