@@ -40,6 +40,7 @@ BLOCK = 150_000
 #: More evaluations than this for each value that can be changed find nothing new; where host memory
 #: is short, they find more.
 ENOUGH, ENOUGH_SHORT = 400, 2000
+_NO_SLOTS = np.zeros(0, np.int64)
 #: How many starts are worth annealing.
 STARTS = 2
 
@@ -139,10 +140,14 @@ class Search:
             evaluations: how many choices are tried at most.
             seed: of the random numbers.
             deadline: interrupts the search.
-            further: it begins with what other searches found, so at a lower temperature.
+            further: it begins with what other searches found, so at a lower temperature. Where host
+                memory is short only such a search changes single uses, and begins as hot as the
+                others, in which a value has one fate after all of its uses.
         """
         walk = annealing_from(self._tables, self._array(start), self._limits, seed)
-        values = self._field.first.size
+        field = self._field if further else self._field._replace(slots=_NO_SLOTS)
+        heat = LESS_HEAT if further and not self.short_of_host else HEAT
+        values = field.first.size
         if not values:
             return start
         enough = ENOUGH_SHORT if self.short_of_host else ENOUGH
@@ -152,8 +157,8 @@ class Search:
                 self.cut_short = True
                 break
             stop = min(first + self._block, evaluations)
-            cooling = Cooling(first, stop, evaluations, LESS_HEAT if further else HEAT)
-            walk = anneal(self._tables, walk, self._field, self._limits, cooling)
+            cooling = Cooling(first, stop, evaluations, heat)
+            walk = anneal(self._tables, walk, field, self._limits, cooling)
             self.evaluations += stop - first
         return start if walk.best_cost >= IMPOSSIBLE else self._choice(walk.best)
 
