@@ -29,7 +29,8 @@ from ooctrain.errors import CheckpointError
 from ooctrain.execution.checkpoint_file import (
     CHECKSUM_KEY,
     STATE_KEY,
-    Value,
+    FileArrays,
+    Storable,
     checksum_of,
     size_bytes,
     write,
@@ -77,14 +78,17 @@ class RunState:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A file's content. `path` is the file that was read, perhaps a previous one."""
+    """A file's content. `path` is the file that was read, perhaps a previous one; `arrays` reads
+    each one when it is asked for."""
 
     arrays: Mapping[str, np.ndarray]
     run: RunState
     path: Path
 
 
-def save(path: str | Path, arrays: Mapping[str, Value], run: RunState, *, keep: int = KEEP) -> None:
+def save(
+    path: str | Path, arrays: Mapping[str, Storable], run: RunState, *, keep: int = KEEP
+) -> None:
     """Writes a checkpoint; a file of that name becomes the previous one.
 
     Args:
@@ -172,9 +176,8 @@ def read(path: str | Path) -> Checkpoint:
         CheckpointError: missing, truncated, altered, foreign, or of a newer version (OOC-312).
     """
     try:
-        with safe_open(str(path), "np") as file:
-            metadata = file.metadata() or {}
-            arrays = {name: file.get_tensor(name) for name in sorted(file.keys())}
+        with safe_open(str(path), "np"):  # it looks at the whole header
+            arrays = FileArrays(path)
     except FileNotFoundError as error:
         raise CheckpointError(
             f"there is no checkpoint {path}",
@@ -184,8 +187,12 @@ def read(path: str | Path) -> Checkpoint:
         ) from error
     except (OSError, SafetensorError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise _broken(path, str(error)) from error
-    run = _parse_state(path, metadata)
-    if metadata.get(CHECKSUM_KEY) != checksum_of(arrays, metadata[STATE_KEY]):
+    run = _parse_state(path, arrays.metadata)
+    try:
+        checksum = checksum_of(arrays, arrays.metadata[STATE_KEY])
+    except (OSError, ValueError, KeyError) as error:
+        raise _broken(path, str(error)) from error
+    if arrays.metadata.get(CHECKSUM_KEY) != checksum:
         raise _broken(path, "its checksum does not match its content")
     return Checkpoint(arrays, run, Path(path))
 
@@ -343,7 +350,7 @@ def _foreign(checkpoint: Checkpoint, why: str) -> CheckpointError:
     )
 
 
-def _cannotwrite(target: Path, arrays: Mapping[str, Value], error: OSError) -> CheckpointError:
+def _cannotwrite(target: Path, arrays: Mapping[str, Storable], error: OSError) -> CheckpointError:
     size = sum(map(size_bytes, arrays.values()))
     full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     what = "the disk is full" if full else error.strerror or str(error)

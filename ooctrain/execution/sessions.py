@@ -8,6 +8,7 @@ instruction runs. Read next: `executor.py`, which runs the step.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -78,7 +79,7 @@ def _open_cpu(
     prepared: PreparedStep, settings: Settings, slab: int | HostFile, at_once: bool
 ) -> Device:
     # Not at the top, since it loads Numba, which planning does without.
-    from ooctrain.devices.cpu import copy_engine, device
+    from ooctrain.devices.cpu import copy_engine, device, host_vm
 
     plan = prepared.plan
     if not _serves(plan.trace, settings.thread_count):
@@ -91,7 +92,8 @@ def _open_cpu(
     rate = settings.link_bytes_per_us if settings.spill is None else settings.spill.bytes_per_us
     return device.CpuDevice(
         prepared.allocator.budget_bytes, slab, settings.thread_count,
-        copy_engine.CopyLink(prepared.machine.link, rate, rate), settings.debug, at_once=at_once,
+        copy_engine.CopyLink(prepared.machine.link, rate, rate), settings.debug,
+        open_memory=partial(host_vm.open_arena, at_once=at_once),
     )  # fmt: skip
 
 
