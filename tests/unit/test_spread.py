@@ -7,11 +7,8 @@ import importlib.util
 import json
 import os
 import pickle
-import signal
 import subprocess
 import sys
-import time
-from contextlib import suppress
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from types import UnionType
@@ -19,7 +16,6 @@ from typing import Union, get_args, get_origin, get_type_hints
 
 import pytest
 from rich.console import Console
-from support.quick import quick
 
 from ooctrain.cli import main
 from ooctrain.distributed.mpi import find_mpiexec
@@ -222,71 +218,6 @@ def test_the_cell_of_a_killed_rank_is_computed_by_the_same_command_given_again(t
     assert len(list((tmp_path / "kept").glob("row-*"))) == 1
     assert "own.py:Mine" in run_with_ranks(2, words, tmp_path)
     assert len(list((tmp_path / "kept").glob("row-*"))) == 2
-
-
-NEVER_ENDS = """
-import os
-from pathlib import Path
-from ooctrain.sched.planners.keep_all import KeepAll
-
-class Mine(KeepAll):
-    name = "mine"
-
-    def plan(self, step, *given, **options):
-        Path(__file__).with_name(f"computing-{os.getpid()}").touch()
-        while True:
-            pass
-"""
-#: How long a process may take to begin, and to be gone, on a busy machine.
-BEGIN_S, GONE_S = 120, 20
-
-
-def is_alive(process: int) -> bool:
-    """Whether it is there, and no mere entry that its parent has not collected."""
-    try:
-        return ") Z " not in Path(f"/proc/{process}/stat").read_text()
-    except OSError:
-        return False
-
-
-def wait_until(happened, limit_s: float) -> bool:
-    ends = time.monotonic() + limit_s
-    while not happened() and time.monotonic() < ends:
-        time.sleep(0.02)
-    return happened()
-
-
-@pytest.mark.skipif(not Path("/proc/self/stat").is_file(), reason="looks into /proc")
-@pytest.mark.parametrize("name", quick(["SIGTERM", "SIGINT", "SIGHUP", "SIGKILL"], 0))
-def test_no_worker_outlives_a_comparison_however_it_is_ended(name, tmp_path):
-    """They went on computing, for nobody."""
-    (tmp_path / "own.py").write_text(NEVER_ENDS)
-    words = ["compare", "lenet", "--batch", "8,16", "--budget", "100%", "--machine", "v100-pcie"]
-    words += ["--planner", "own.py:Mine", "--bound", "simple", "--jobs", "2", "--json", "n.json"]
-    running = subprocess.Popen(
-        [sys.executable, "-m", "ooctrain", *words], cwd=tmp_path, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-    )  # fmt: skip
-    try:
-        assert wait_until(lambda: len(list(tmp_path.glob("computing-*"))) == 2, BEGIN_S)
-        workers = [int(path.name.split("-")[1]) for path in tmp_path.glob("computing-*")]
-        assert all(map(is_alive, workers))
-        running.send_signal(getattr(signal, name))
-        printed, said = running.communicate(timeout=GONE_S)
-        assert wait_until(lambda: not any(map(is_alive, workers)), GONE_S)
-    finally:
-        running.kill()
-        for path in tmp_path.glob("computing-*"):
-            with suppress(ProcessLookupError):
-                os.kill(int(path.name.split("-")[1]), signal.SIGKILL)
-    if name == "SIGKILL":
-        assert running.returncode == -signal.SIGKILL
-        return
-    message = "interrupted" if name == "SIGINT" else f"ended by {name}"
-    assert (running.returncode, printed) == (1, "")
-    assert said.split() == ["ooctrain:", *message.split()], "one line, and no traceback"
-    assert json.loads((tmp_path / "n.json").read_text())["error"] == message
 
 
 def plain(hint: object) -> bool:
