@@ -43,7 +43,7 @@ from ooctrain.errors import (
     ShapeError,
     TransferError,
 )
-from ooctrain.execution.executor import Session, host_extent_bytes
+from ooctrain.execution.executor import Session
 from ooctrain.execution.placement import reserved_peak
 from ooctrain.execution.prepare import prepare
 from ooctrain.execution.settings import Settings

@@ -181,7 +181,7 @@ def test_a_step_that_is_looked_into_is_never_recorded(bench, debug):
 
 
 def test_calls_with_scalars_of_their_own_are_recorded_for_just_these_calls(bench):
-    """"plus" is added by each of the three calls of `Add`; one of them has another one."""
+    """ "plus" is added by each of the three calls of `Add`; one of them has another one."""
     run = bench()
     x = np.zeros(N, np.float32)
     for number, own in enumerate([{}, {}, {0: 2.0}, {0: 3.0}, {0: 4.0}, {1: 1.0}, {}, {}]):
