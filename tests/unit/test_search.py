@@ -15,12 +15,14 @@ from support.strategies import SEEDS, machines, traces
 import ooctrain as oc
 from ooctrain.sched.planners.belady import offload
 from ooctrain.sched.planning.decisions import Decisions, Gap
+from ooctrain.sched.planning.effort import Deadline
 from ooctrain.sched.planning.lower import lower_timed
 from ooctrain.sched.planning.pieces import tabulate
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import droppable_uses, rematerialise_after
 from ooctrain.sched.schedule import BYTES, Granule, Run, SwapOut
 from ooctrain.sched.search import anneal
+from ooctrain.sched.search import choice as choices
 from ooctrain.sched.search.choice import Choice, Search
 from ooctrain.sched.search.evict import evict
 from ooctrain.sched.search.expand import DROP, DROP_UNREAD, HELD, KEEP, expand
@@ -311,3 +313,19 @@ def test_a_move_concerns_one_value_its_neighbours_or_one_that_stays(monkeypatch)
             assert set(choice[anneal.FATE].tolist()) <= {KEEP, DROP, DROP_UNREAD, HELD}
             seen["fates", bool(choice[anneal.FATE].any())] += 1
     assert {("alone", True, 1), ("alone", False, 2), ("fates", True)} <= set(seen)
+
+
+def test_a_search_that_goes_further_begins_cooler_unless_the_host_is_short(monkeypatch):
+    """It begins with the best that others found, and must not leave that at once."""
+    heats = []
+    monkeypatch.setattr(choices, "annealing_from", lambda *_: anneal.Annealing(*[0] * 5))
+    monkeypatch.setattr(choices, "anneal", lambda *given: heats.append(given[-1].heat) or given[1])
+    trace = random_trace(random.Random(3), calls=8, max_bytes=24, duration_ns=20_000)
+    machine = random_machine(random.Random(0))
+    monkeypatch.setattr(Search, "_choice", lambda self, found: found)
+    for host_bytes in (None, sum(trace.variables[v].nbytes for v in trace.initial)):
+        search = Search(Question(trace, 1 << 40, machine, host_budget_bytes=host_bytes))
+        for further in (False, True):
+            search.improve(Choice(()), 1, seed=0, deadline=Deadline.after(None), further=further)
+    first, cooler, short, as_hot = heats
+    assert first == short == as_hot > cooler > 0
