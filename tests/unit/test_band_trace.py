@@ -17,6 +17,7 @@ import ooctrain as oc
 from ooctrain import nn
 from ooctrain.engine.incore import run_trace
 from ooctrain.errors import ConfigError
+from ooctrain.layers.regions import Slice
 from ooctrain.layers.upsample import Upsample, UpsampleGrad
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.rewrite.tile import tile, tile_by_name
@@ -394,3 +395,11 @@ def test_a_residual_network_runs_in_bands_before_and_after_fusing(name: str) -> 
 def test_what_leads_nowhere_is_no_segment() -> None:
     with pytest.raises(ConfigError, match=r"no way leads from '0\.5\.fwd' to '0\.0\.fwd'"):
         tile(step(), (2, 1), "0.5", "0.0", halo="keep")
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_rows_that_are_there_as_a_value_are_not_copied(again):
+    banded = tile(step(), (4, 1), halo="keep", again=again)
+    copies = [call.op for call in banded.calls if isinstance(call.op, Slice)]
+    assert copies
+    assert not [op for op in copies if op.shape == op.full]

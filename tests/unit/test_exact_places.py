@@ -128,6 +128,13 @@ def test_blocks_that_stay_lie_at_the_bottom_and_small_ones_fill_gaps(blocks, ste
         assert found.extent_bytes == alone.extent_bytes + sum(size for size, _ in always)
 
 
+def test_a_search_that_is_cut_short_says_nothing():
+    sizes, spans = [size for size, _ in HARD], [(own,) for _, own in HARD]
+    for capacity in (9, 10):  # there is none, and there is one
+        found = places_within(sizes, spans, capacity, 1)
+        assert (found.offsets, found.nodes, found.proved) == (None, 1, False)
+
+
 def test_the_largest_part_of_a_step_is_packed_near_its_bound():
     """Large blocks first, small ones into the gaps: the least is reached without the compiler."""
     lives = [(4096, (0, 3)), (3072, (2, 6)), (3072, (5, 9)), (7168, (4, 5)), (6144, (3, 4)),

@@ -258,6 +258,28 @@ def test_the_cache_gives_up_what_was_touched_first():
     assert [g.var for g in least_recently_used(gaps, resident, 8, BYTES)] == [0]
 
 
+def test_what_leaves_makes_room_in_every_run():
+    """A gap makes none in the runs at its ends: its value is there."""
+    rng = random.Random(0)
+    left = 0
+    for _ in range(300):
+        runs = rng.randint(2, 8)
+        gaps = []
+        for var in range(rng.randint(1, 6)):
+            ends = sorted(rng.sample(range(runs), rng.choice([2, min(runs, 4)]) // 2 * 2))
+            size = rng.randint(1, 9)
+            gaps += [Gap(var, 0, size, *pair) for pair in zip(ends[::2], ends[1::2], strict=True)]
+        resident = [rng.randint(0, 20) for _ in range(runs)]
+        away = [sum(g.hi for g in gaps if g.after < run < g.before) for run in range(runs)]
+        budget = max(there - gone for there, gone in zip(resident, away, strict=True))
+        found = list(least_recently_used(gaps, resident, budget, BYTES))
+        assert len(set(found)) == len(found)
+        for run, there in enumerate(resident):
+            assert there - sum(g.hi for g in found if g.after < run < g.before) <= budget
+        left += len(found)
+    assert left > 100
+
+
 def test_superneurons_swaps_checkpoints_only_when_it_computes_again(resnet):
     with pytest.raises(Infeasible) as refused:
         SuperNeurons().plan(resnet, 0, PCIE)

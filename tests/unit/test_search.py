@@ -15,11 +15,15 @@ from support.strategies import SEEDS, machines, traces
 import ooctrain as oc
 from ooctrain.sched.planners.belady import offload
 from ooctrain.sched.planning.decisions import Decisions, Gap
+from ooctrain.sched.planning.effort import Deadline
 from ooctrain.sched.planning.lower import lower_timed
 from ooctrain.sched.planning.pieces import tabulate
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import droppable_uses, rematerialise_after
 from ooctrain.sched.schedule import BYTES, Granule, Run, SwapOut
+from ooctrain.sched.search import anneal
+from ooctrain.sched.search import choice as choices
+from ooctrain.sched.search.choice import Choice, Search
 from ooctrain.sched.search.evict import evict
 from ooctrain.sched.search.expand import DROP, DROP_UNREAD, HELD, KEEP, expand
 from ooctrain.sched.search.play import Link, SearchLimits, cut, host_room, link_of, play
@@ -265,3 +269,63 @@ def test_the_host_has_room_for_all_copies_or_there_is_none_to_tell_of(trace, mac
         room = host_room(step, pieces, limits)
         fits = rows and host_bytes >= 0 and used.max() <= host_bytes
         assert room.tolist() == ((host_bytes - used).tolist() if fits else [])
+
+
+@given(traces(), SEEDS)
+@settings(max_examples=20)
+def test_a_choice_is_the_same_when_it_comes_back_from_the_search(trace, seed):
+    rng = random.Random(seed)
+    search = Search(Question(trace, 1 << 40, random_machine(rng)))
+    uses = [(var, use) for var, uses in enumerate(trace.uses) for use in uses]
+    dropped = [use for use in droppable_uses(trace) if rng.random() < 0.5]
+    last = {(var, trace.uses[var][-1]) for var, _ in uses} - set(dropped)
+    choice = Choice(
+        tuple(sorted(dropped)),
+        tuple(sorted(use for use in dropped if rng.random() < 0.5)),
+        tuple(sorted(var for var, _ in last if rng.random() < 0.5)),
+        tuple(use for use in uses if rng.random() < 0.3),
+    )
+    assert search._choice(search._array(choice)) == choice
+
+
+def test_a_move_concerns_one_value_its_neighbours_or_one_that_stays(monkeypatch):
+    """Of what stays, slots of one value alone; and fates there are."""
+    for name, function in list(vars(anneal).items()):
+        monkeypatch.setattr(anneal, name, getattr(function, "py_func", function))
+    first, end = np.array([0, 4, 9]), np.array([4, 9, 12])
+    may_drop = np.array([True] * 3 + [False] + [True] * 8)
+    seen = Counter()
+    for slots in (np.zeros(0, np.int64), np.arange(12)):
+        field = anneal.Field(first, end, slots, may_drop, first[1:], end[1:])
+        for state in range(400):
+            choice = np.zeros((2, 12), np.int8)
+            with np.errstate(over="ignore"):
+                anneal.move(np.uint64(state * 7919), choice, field)
+            moved = np.flatnonzero(choice[anneal.STAYS]).tolist()
+            if moved:
+                value = next(i for i in (1, 2) if first[i] <= moved[0] < end[i])
+                assert moved == list(range(moved[0], moved[-1] + 1))
+                assert moved[-1] < end[value]
+                whole = moved == list(range(first[value], end[value]))
+                assert whole or (slots.size and len(moved) == 1)
+                seen["alone", bool(whole), value] += 1
+            assert not choice[anneal.FATE].any() or not moved
+            assert set(choice[anneal.FATE].tolist()) <= {KEEP, DROP, DROP_UNREAD, HELD}
+            seen["fates", bool(choice[anneal.FATE].any())] += 1
+    assert {("alone", True, 1), ("alone", False, 2), ("fates", True)} <= set(seen)
+
+
+def test_a_search_that_goes_further_begins_cooler_unless_the_host_is_short(monkeypatch):
+    """It begins with the best that others found, and must not leave that at once."""
+    heats = []
+    monkeypatch.setattr(choices, "annealing_from", lambda *_: anneal.Annealing(*[0] * 5))
+    monkeypatch.setattr(choices, "anneal", lambda *given: heats.append(given[-1].heat) or given[1])
+    trace = random_trace(random.Random(3), calls=8, max_bytes=24, duration_ns=20_000)
+    machine = random_machine(random.Random(0))
+    monkeypatch.setattr(Search, "_choice", lambda self, found: found)
+    for host_bytes in (None, sum(trace.variables[v].nbytes for v in trace.initial)):
+        search = Search(Question(trace, 1 << 40, machine, host_budget_bytes=host_bytes))
+        for further in (False, True):
+            search.improve(Choice(()), 1, seed=0, deadline=Deadline.after(None), further=further)
+    first, cooler, short, as_hot = heats
+    assert first == short == as_hot > cooler > 0

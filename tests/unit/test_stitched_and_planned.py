@@ -150,6 +150,27 @@ def test_a_foreseen_block_whose_place_is_taken_lies_behind_the_plan():
     planned.check()
 
 
+def test_the_next_one_of_its_size_takes_the_hole_of_a_block_that_was_not_foreseen():
+    planned = Stalloc(DryMemory(1 << 16))
+    planned.load_plan(Forecast((Lifetime(1000, "a", 0, 1),)))
+    holes, between = planned.allocate(2048, "b"), planned.allocate(512, "c")
+    planned.free(holes)
+    planned.check()
+    assert planned.allocate(2048, "d").address == holes.address
+    assert planned.allocate(512, "e").address == between.address + 512
+    planned.check()
+
+
+def test_a_check_finds_books_that_do_not_agree():
+    planned = Stalloc(DryMemory(1 << 16))
+    planned.load_plan(Forecast((Lifetime(1000, "a", 0, 1),)))
+    planned.allocate(1000, "a")
+    planned.check()
+    planned._books.granted += 1
+    with pytest.raises(AssertionError, match="A is not the sum"):
+        planned.check()
+
+
 def test_a_part_of_the_trace_may_be_unknown():
     planned = Stalloc(DryMemory(1 << 16), unknown=2)
     planned.load_plan(Forecast(LIVES))

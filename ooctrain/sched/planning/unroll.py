@@ -84,12 +84,9 @@ def unroll(trace: Trace, runs: Sequence[Run]) -> Unrolled:
         first.setdefault(call.id, len(calls))
         ins, outs = tuple([now[v] for v in call.ins]), tuple(copies.values())
         forward_of = None if call.forward_of is None else first[call.forward_of]
-        once = times[call.id] == 1 and len(calls) == call.id
-        same = once and (ins, outs, forward_of) == (call.ins, call.outs, call.forward_of)
         takes_over = {copies[v]: now[source] for v, source in call.reuse.items()}
         # Written out: `replace` takes three times as long, and a step has thousands of calls.
         calls.append(
-            call if same else
             Call(
                 len(calls), _name(call.name, times[call.id]), call.op, ins, outs,
                 call.workspace_bytes, MappingProxyType(takes_over), call.pure, call.phase,
