@@ -77,8 +77,11 @@ def test_what_a_row_calls_executed_on_cpu_one_of_its_tests_computes_there() -> N
         row for row in PAPER_ROWS
         if row.cells[6] == "executed on cpu" and str(row) not in IN_OTHER_PROCESSES
     ]  # fmt: skip
-    tests = sorted({tuple(quoted(row.cells[3])) for row in rows})
-    computes = dict(zip(tests, broken([(KERNELS, each) for each in tests]), strict=True))
-    idle = [str(row) for row in rows if not computes[tuple(quoted(row.cells[3]))]]
+    idle = {str(row): quoted(row.cells[3]) for row in rows}
+    # The last one named, which many rows share, mostly computes; then all of the row.
+    for pick in (lambda tests: tests[-1:], lambda tests: tests):
+        asked = sorted({tuple(pick(tests)) for tests in idle.values()})
+        computes = dict(zip(asked, broken([(KERNELS, each) for each in asked]), strict=True))
+        idle = {row: tests for row, tests in idle.items() if not computes[tuple(pick(tests))]}
     assert len(rows) > 40
     assert not idle, "\n".join(idle)
