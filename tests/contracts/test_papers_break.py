@@ -17,6 +17,10 @@ import pytest
 from contracts.test_papers_map import PAPER_ROWS, quoted
 
 ROOT = Path(__file__).resolve().parents[2]
+#: What computes values on the cpu device, whatever the operation.
+KERNELS = "ooctrain.layers.kernels.driver_table.DriverTable.run"
+#: Their tests start ranks, which are processes of their own and not broken with this one.
+IN_OTHER_PROCESSES = {"004 Section 6.4, T_epoch"}
 
 
 def named() -> dict[tuple[str, tuple[str, ...]], list[str]]:
@@ -63,3 +67,21 @@ def test_a_test_of_something_else_is_found_out() -> None:
     trips = "ooctrain.sched.planners.lms.lms.LevelGraph.trips"
     table = "ooctrain.experiments.paper_004.split_accuracy.PRINTED"
     assert broken([(walk, levels), (trips, levels), (table, printed)]) == [False, True, False]
+
+
+@needs_fork
+@pytest.mark.slow
+def test_what_a_row_calls_executed_on_cpu_one_of_its_tests_computes_there() -> None:
+    """A test that passes while no kernel of the cpu device can be called has computed nothing."""
+    rows = [
+        row for row in PAPER_ROWS
+        if row.cells[6] == "executed on cpu" and str(row) not in IN_OTHER_PROCESSES
+    ]  # fmt: skip
+    idle = {str(row): quoted(row.cells[3]) for row in rows}
+    # The last one named, which many rows share, mostly computes; then all of the row.
+    for pick in (lambda tests: tests[-1:], lambda tests: tests):
+        asked = sorted({tuple(pick(tests)) for tests in idle.values()})
+        computes = dict(zip(asked, broken([(KERNELS, each) for each in asked]), strict=True))
+        idle = {row: tests for row, tests in idle.items() if not computes[tuple(pick(tests))]}
+    assert len(rows) > 40
+    assert not idle, "\n".join(idle)

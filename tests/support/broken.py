@@ -28,6 +28,8 @@ from typing import Any
 import pytest
 
 WAIT_S = 300
+#: A native traceback shows no arguments: these may be arrays in an arena that is closed by then.
+OPTIONS = ("-x", "-q", "--tb=native", "-p", "no:cacheprovider")
 
 
 class BrokenError(Exception):
@@ -118,7 +120,7 @@ def fails(name: str, tests: Iterable[str]) -> bool:
         os.dup2(sink, 1)
         os.dup2(sink, 2)
         breaker = _Breaker(name)
-        pytest.main(["-x", "-q", "-p", "no:cacheprovider", *tests], plugins=[breaker])
+        pytest.main([*OPTIONS, *tests], plugins=[breaker])
         os._exit(0 if breaker.failed else 1)
 
     process = get_context("fork").Process(target=run)
