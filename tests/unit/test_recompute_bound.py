@@ -192,7 +192,7 @@ def test_a_search_without_guesses_finds_the_same_optimum():
 
 def case(bound, host_budget):
     return CompareCase(
-        "resnet18", 2, 32, "v100-pcie", "30%", "prefix", bound=bound, host_budget=host_budget
+        "resnet18", 2, 32, "v100-pcie", "60%", "prefix", bound=bound, host_budget=host_budget
     )
 
 

@@ -34,9 +34,9 @@ from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
 
 #: Stages end around so many calls; in steps of no more calls each call is a stage.
-READS = 10
+READS = 5
 #: Nodes of the search tree.
-NODES = 1000
+NODES = 300
 
 
 @dataclass(frozen=True, slots=True)
