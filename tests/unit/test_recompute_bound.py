@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 import random
 from dataclasses import replace
 
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 from support.strategies import traces
 from unit.test_checkmate import PLAIN, graph_of_eight, subsets, there_and_back
 
+import ooctrain as oc
+from ooctrain.api import step_trace
 from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.experiments.compare import CompareCase, row_of
 from ooctrain.sched.bounds.closed import compute_us
@@ -58,52 +61,76 @@ def least_us(trace, budget_bytes, *, backward=True):
     return None
 
 
-def in_place(trace, rng):
-    """The same step, some of whose outputs take the storage of a value that nobody reads later, and
-    then have its size.
+def varied(seed):
+    """A step of eight calls: some outputs take the storage, and have the size, of a value that
+    nobody reads later; some calls are impure, and some read the input again.
     """
+    rng = random.Random(seed)
+    trace = graph_of_eight(seed)
     variables, calls = list(trace.variables), []
     for call in trace.calls:
+        ins = call.ins if rng.random() < 0.8 else tuple(sorted({0, *call.ins}))
         source = next((v for v in call.ins if v and trace.readers[v][-1] == call.id), None)
-        out = call.outs[0]
-        reuse = {}
-        if source is not None and rng.random() < 0.7:
+        out, reuse = call.outs[0], {}
+        if source is not None and rng.random() < 0.5:
             size = variables[source].nbytes
             variables[out] = replace(variables[out], shape=(size,), nbytes=size)
             reuse = {out: source}
-        calls.append(replace(call, reuse=reuse))
+        calls.append(replace(call, ins=ins, reuse=reuse, pure=rng.random() < 0.9))
     return Trace(tuple(variables), tuple(calls))
 
 
-def never_above_the_least(seeds, *, shares=(0.0, 0.2, 0.5), reads=(2, 3, 10)):
-    """Whatever the stages and the class; returns by how much the bound is above the LP's."""
+def never_above_the_least(seeds, *, more=(0, 3), reads=(1, 2, 3, 10)):
+    """Whatever the stages and the class, at the least budget that a list fits, and a little above;
+    returns by how much the bounds are above the LP's.
+    """
     gained = 0.0
     for seed in seeds:
-        rng = random.Random(seed)
-        trace = in_place(graph_of_eight(seed), rng)
-        low, high = trace_minimum_bytes(trace, BYTES), trace_peak_bytes(trace, BYTES)
-        for share in shares:
-            budget = low + round(share * (high - low))
-            for backward in (True, False):
-                truth = least_us(trace, budget, backward=backward)
-                for number in reads:
-                    bound = recompute_bound(trace, budget, QUICK, backward=backward, reads=number)
-                    if truth is None:
-                        continue
-                    assert bound is not None, (seed, share, number)
-                    assert bound.proved_us <= truth * (1 + 1e-9), (seed, share, number, backward)
-                    assert bound.lp_us <= bound.makespan_us <= truth * (1 + 1e-6) + 1e-6
-                    gained += max(0.0, bound.proved_us - bound.lp_us)
+        trace = varied(seed)
+        least = trace_minimum_bytes(trace, BYTES)
+        while least_us(trace, least) is None:
+            least += 1
+        for budget, backward in itertools.product([least + some for some in more], (True, False)):
+            truth = least_us(trace, budget, backward=backward)
+            for number in reads:
+                bound = recompute_bound(trace, budget, QUICK, backward=backward, reads=number)
+                if truth is None:
+                    continue
+                assert bound is not None, (seed, budget, number)
+                assert bound.proved_us <= truth * (1 + 1e-9), (seed, budget, number, backward)
+                assert bound.lp_us <= bound.makespan_us <= truth * (1 + 1e-6) + 1e-6
+                gained += max(0.0, bound.proved_us - bound.lp_us)
     return gained
 
 
+def proves_as_much_as_it_did():
+    """The optimum of two programs of a small U-Net, in us, and that no unfinished search says more.
+    It fails where the rows allow more or less, or where calls take other times.
+    """
+    step, where = step_trace("unet", 8, 32), oc.machine("v100-pcie")
+    low, high = trace_minimum_bytes(step), trace_peak_bytes(step)
+    for share, reads, proved_us in ((0.1, 4, 1222.85), (0.05, 3, 1275.83)):
+        budget = low + round(share * (high - low))
+        whole, root = (
+            recompute_bound(step, budget, where, reads=reads, nodes=nodes) for nodes in (500, 1)
+        )
+        assert whole is not None
+        assert (whole.ended, round(whole.proved_us, 2)) == ("optimal", proved_us)
+        assert root.proved_us <= whole.proved_us * (1 + 1e-9)
+
+
+def test_it_proves_as_much_as_it_did():
+    proves_as_much_as_it_did()
+    assert least_us(there_and_back(2), 100) == 4
+
+
 def test_it_is_never_above_the_least_time():
-    assert never_above_the_least((0, 1), reads=(2, 10)) > 0
+    assert never_above_the_least(range(3)) > 0
 
 
 @pytest.mark.slow
 def test_it_is_never_above_the_least_time_of_more_steps():
-    assert never_above_the_least(range(2, 25)) > 0
+    assert never_above_the_least(range(3, 60)) > 0
 
 
 def as_high_as_the_least(stages=3):
