@@ -7,39 +7,39 @@ which the verifier accepts no list) to the in-core peak (100 %). Shares fall unt
 then the last interval is halved until it is narrow, and where it ends is the least. Each point is
 executed on the cpu device, and parameters, optimizer slots and losses are compared with those of
 in-core, bit by bit. Every other planner that keeps the bits is asked for the same point: `auto` is
-to be at most 3 % slower than the best of them. Read next: `bench_memory.py`, which measures memory
-from outside the process.
+to be at most 3 % slower than the best of them. Read next: `frontier_points.py`; `bench_memory.py`,
+which measures memory from outside the process.
 
     python -m benchmarks frontier [--quick] [--json FILE]
     python -m benchmarks.bench_frontier --networks resnet18:16:32 --rate 500MB --picture f.svg
+    python -m benchmarks.bench_frontier --json FILE --resume    # goes on where it was interrupted
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 
 import ooctrain as oc
-from benchmarks.common import machine_facts, table, threads_here, verdict
+from benchmarks.common import table, threads_here
+from benchmarks.frontier_points import CASES, HEADER, File, Network, Point, cells, earlier, picture
 from ooctrain.devices.spill import Spill
 from ooctrain.errors import ConfigError, DoesNotFit, Infeasible
 from ooctrain.execution.planners import planners
 from ooctrain.execution.prepare import PreparedStep, prepare
 from ooctrain.execution.settings import Settings
-from ooctrain.models import MODELS, stem_for
 from ooctrain.units import parse_bytes
 
 #: Name, batch, pixels.
 NETWORKS = ("resnet18:16:32", "resnet50:4:64", "vgg16:8:32", "unet:2:64")
 QUICK_NETWORKS = ("lenet:8:32",)
-CASES = ("none", "disk", "host")
 SHARES, QUICK_SHARES = (100, 60, 30, 10, 0), (100, 50, 0)
 #: Per cent of the way at which halving ends.
 NARROW, QUICK_NARROW = 5.0, 25.0
@@ -48,39 +48,7 @@ INEXACT = ("banded", "sft")
 #: In steps of hundreds of calls these search for minutes.
 LONG = ("checkmate", "checkmate-lp")
 STEPS = 3
-CLASSES = 10
-NEAR = 1.03
 MACHINE, RATE = "cpu-generic", "1GB"
-
-
-@dataclass(frozen=True, slots=True)
-class Network:
-    """What is trained: batch images of `image` pixels a side."""
-
-    name: str
-    batch: int
-    image: int
-
-    @staticmethod
-    def of(text: str) -> Network:
-        name, batch, image = text.split(":")
-        return Network(name, int(batch), int(image))
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (self.batch, MODELS[self.name].channels, self.image, self.image)
-
-    def model(self) -> oc.nn.Module:
-        oc.manual_seed(0)
-        stem = stem_for(self.image, self.image)
-        return oc.models.build(self.name, CLASSES, stem, MODELS[self.name].channels)
-
-    def data(self) -> tuple[np.ndarray, np.ndarray]:
-        """Images of noise; a class for each image, or for each pixel."""
-        images = np.random.default_rng(0).standard_normal(self.shape, np.float32)
-        per_pixel = MODELS[self.name].target == "pixels"
-        labels = (self.batch, self.image, self.image) if per_pixel else (self.batch,)
-        return images, np.resize(np.arange(CLASSES), labels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,37 +60,8 @@ class Ran:
     step_us: float
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
-    """A point of a frontier.
-
-    Args:
-        share: per cent of the way from the least call to in-core.
-        budget_bytes: that share in bytes.
-        predicted_us, in_core_us: a step of `auto`'s plan, and the in-core step, simulated.
-        measured_us, measured_in_core_us: the same, executed.
-        chosen: whose plan `auto` took.
-        best, best_us: the best of all other planners.
-        same_bits: losses and all that persists, after `STEPS` steps.
-    """
-
-    network: str
-    case: str
-    share: float
-    budget_bytes: int
-    predicted_us: float
-    in_core_us: float
-    measured_us: float
-    measured_in_core_us: float
-    chosen: str
-    best: str
-    best_us: float
-    same_bits: bool
-
-    @property
-    def behind(self) -> float:
-        """`auto` over the best."""
-        return self.predicted_us / self.best_us
+#: The step that needs no plan, and what it left; run once, and only if a point asks for it.
+InCore = Callable[[], tuple[PreparedStep, Ran]]
 
 
 @dataclass(frozen=True)
@@ -133,12 +72,14 @@ class Bench:
         settings: of every point; budget, planner and host are each point's own.
         spill: the disk of the case `disk`.
         others: planners that `auto` is compared with.
+        known: points of an earlier run; None where `auto` had no plan.
     """
 
     network: Network
     settings: Settings
     spill: Spill
     others: Sequence[str]
+    known: dict[tuple[str, float], Point | None] = field(default_factory=dict)
 
     def trainer(self, settings: Settings) -> oc.Trainer:
         model = self.network.model()
@@ -178,27 +119,34 @@ class Bench:
             found.append((planner, step.predict().makespan_us))
         return min(found, key=lambda each: each[1])
 
-    def points(self, cases: Sequence[str], shares: Sequence[int], narrow: float) -> Iterator[Point]:
-        """All points of some cases, each executed."""
-        with self.trainer(self.beside("host", None)) as trainer:
-            in_core = trainer.prepare(self.network.shape)
-            expected = self.run(trainer)
+    def points(
+        self, cases: Sequence[str], shares: Sequence[int], narrow: float
+    ) -> Iterator[tuple[str, float, Point | None]]:
+        """Case, share and point of some cases, each executed; None where `auto` has no plan."""
+        run_in_core = cache(self._run_in_core)
         for case in cases:
-            yield from self._frontier(case, in_core, expected, shares, narrow)
+            yield from self._frontier(case, run_in_core, shares, narrow)
+
+    def _run_in_core(self) -> tuple[PreparedStep, Ran]:
+        with self.trainer(self.beside("host", None)) as trainer:
+            return trainer.prepare(self.network.shape), self.run(trainer)
 
     def _frontier(
-        self, case: str, in_core: PreparedStep, expected: Ran, shares: Sequence[int], narrow: float
-    ) -> Iterator[Point]:
+        self, case: str, run_in_core: InCore, shares: Sequence[int], narrow: float
+    ) -> Iterator[tuple[str, float, Point | None]]:
         """Falling shares, then halves of the interval in which lists end."""
         waiting, possible, refused = list(map(float, shares)), float(shares[0]), None
         while waiting:
             share = waiting.pop(0)
-            found = self._point(case, share, in_core, expected)
+            if (case, share) in self.known:
+                found = self.known[case, share]
+            else:
+                found = self._point(case, share, *run_in_core())
+            yield case, share, found
             if found is None:
                 refused, waiting = share, []
             else:
                 possible = share
-                yield found
             if refused is not None and possible - refused > narrow:
                 waiting = [(possible + refused) / 2]
 
@@ -213,7 +161,7 @@ class Bench:
             ran = self.run(trainer)
         best, best_us = self.best_other(step.original, case, budget)
         return Point(
-            network=self.network.name, case=case, share=share,
+            network=str(self.network), case=case, share=share,
             budget_bytes=step.budget_bytes,
             predicted_us=step.predict().makespan_us, in_core_us=in_core.predict().makespan_us,
             measured_us=ran.step_us, measured_in_core_us=expected.step_us,
@@ -228,40 +176,6 @@ def same_bits(ours: Ran, expected: Ran) -> bool:
     return same and all(
         ours.state[key].tobytes() == value.tobytes() for key, value in expected.state.items()
     )
-
-
-def picture(points: Sequence[Point]) -> str:
-    """For each network the predicted steps of the cases over in-core's, memory to the right."""
-    drawn = []
-    for network in dict.fromkeys(point.network for point in points):
-        curves = []
-        for case in CASES:
-            own = [p for p in points if (p.network, p.case) == (network, case)]
-            rows = sorted((p.share, p.predicted_us / p.in_core_us) for p in own)
-            name = {"none": "no host memory", "disk": "disk", "host": "host memory"}[case]
-            if rows:
-                curves.append(oc.pictures.Curve(name, rows))
-        axes = ("budget, % of the way from the largest call to in-core", "step / in-core step")
-        drawn.append(oc.pictures.curves_svg(network, curves, axes=axes, y_low=1.0))
-    return oc.pictures.stacked_svg(drawn)
-
-
-def cells(point: Point) -> list[str]:
-    """A row of the table."""
-    return [
-        point.network, point.case, f"{point.share:.4g} %", f"{point.budget_bytes / 2**20:.1f}",
-        f"{point.predicted_us / point.in_core_us:.3f}",
-        f"{point.measured_us / point.measured_in_core_us:.2f}", point.chosen, point.best,
-        f"{point.behind:.3f}", "same" if point.same_bits else "DIFFER", verdict(is_ok(point)),
-    ]  # fmt: skip
-
-
-def is_ok(point: Point) -> bool:
-    return point.same_bits and point.behind <= NEAR
-
-
-HEADER = ["network", "beside", "budget", "MiB", "step / in-core", "measured", "chosen",
-          "best other", "auto / best", "bits", ""]  # fmt: skip
 
 
 def main(arguments: Sequence[str] = (), *, quick: bool = False) -> dict:
@@ -281,25 +195,26 @@ def main(arguments: Sequence[str] = (), *, quick: bool = False) -> dict:
     parser.add_argument("--threads", type=int, default=threads_here())
     parser.add_argument("--picture", type=Path, metavar="FILE")
     parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--resume", action="store_true", help="keep the points in that file")
     options = parser.parse_args(arguments)
-    facts, points = machine_facts(), list[Point]()
+    if options.resume and not options.json:
+        parser.error("--resume goes on from the points in --json FILE")
+    asked = {"planned_for": options.machine, "rate": options.rate, "threads": options.threads,
+             "planners": list(options.planners)}  # fmt: skip
+    file = File(options.json, asked, *earlier(options.json, asked) if options.resume else ([], []))
     spill = Spill(options.spill, parse_bytes(options.rate) / 1e6)
     settings = Settings(machine=options.machine, threads=options.threads)
-    for text in options.networks:
-        bench = Bench(Network.of(text), settings, spill, options.planners)
-        for point in bench.points(options.cases, options.shares, options.narrow):
-            print("  ".join(cells(point)), flush=True)
-            points.append(point)
-    print(table(HEADER, [cells(point) for point in points]))
+    for network in map(Network.of, options.networks):
+        bench = Bench(network, settings, spill, options.planners, file.known(network))
+        for case, share, point in bench.points(options.cases, options.shares, options.narrow):
+            if (case, share) not in bench.known:
+                file.add(network, case, share, point)
+            row = cells(point) if point else [str(network), case, f"{share:.4g} %", "no plan"]
+            print("  ".join(row), flush=True)
+    print(table(HEADER, [cells(point) for point in file.points]))
     if options.picture:
-        options.picture.write_text(picture(points), encoding="utf-8")
-    results = [asdict(point) | {"behind": point.behind} for point in points]
-    missed = [" ".join(cells(point)[:3]) for point in points if not is_ok(point)]
-    found = {"machine": facts, "planned_for": options.machine, "rate": options.rate,
-             "networks": list(options.networks), "results": results, "missed": missed}  # fmt: skip
-    if options.json:
-        options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    return found
+        options.picture.write_text(picture(file.points), encoding="utf-8")
+    return file.content()
 
 
 if __name__ == "__main__":

@@ -4,13 +4,13 @@ Each try is a process of its own, which trains and is counted from outside; what
 total, interpreter, libraries and all (`memory_process.py`). Torch's methods are in-core,
 checkpoints of every segment count from 2 to 2 sqrt(L), and saved tensors on the disk, in both
 layouts: each is measured at two small batches, or at one where the results have another from
-`bench_memory.py`; memory grows with the batch in a straight line, and those that the line takes
-furthest are tried around its end. Ours gets `--memory 2GiB`, with the disk as the host and without:
-by planning alone the largest batch for which there is a plan is found, doubling and then halving;
-then that batch is trained, and must keep to the memory, or a smaller one is tried. `--memory` sets
-aside what a process may need at most; beside it stands ours with a `--budget` of what is left for
-the arena, which promises nothing: it is counted, and lowered by what was too much. No times are
-taken. Read next: `bench_memory.py`.
+`bench_memory.py`; memory grows with the batch in a line that is nearly straight, and those that it
+takes furthest are tried around its end. Ours gets `--memory 2GiB`, with the disk as the host and
+without: by planning alone the largest batch for which there is a plan is found, doubling and then
+halving; then that batch is trained, and must keep to the memory, or a smaller one is tried.
+`--memory` sets aside what a process may need at most; beside it stands ours with a `--budget` of
+what is left for the arena, which promises nothing: it is counted, and lowered by what was too much.
+No times are taken. Read next: `bench_memory.py`.
 
     python -m benchmarks largest [--quick] [--json FILE]
     python -m benchmarks.bench_largest --network resnet50 --results benchmarks/results --resume
@@ -111,21 +111,28 @@ class Search:
         return max(0, int(first + (mib(self.limit_bytes) - low["total_mib"]) / slope))
 
     def around(self, side: Side, batch: int) -> int:
-        """The largest batch that fits, looked for from one that should."""
-        step = max(1, batch // FINENESS)
-        if not self.fits(side, max(batch, 1), TORCH_STEPS):
-            for _ in range(MOST_TRIES):
-                batch -= step
-                if batch < 1:
-                    return 0
-                if self.fits(side, batch, TORCH_STEPS):
-                    return batch
-            return 0
+        """The largest batch that fits, looked for from one that should: each next one lies where a
+        line through the nearest batches that do and do not fit reaches the limit."""
+        most, low, high = mib(self.limit_bytes), 0, 0
+        low_mib, high_mib = 0.0, math.inf
         for _ in range(MOST_TRIES):
-            if not self.fits(side, batch + step, TORCH_STEPS):
+            row = self.run(side, max(batch, 1), TORCH_STEPS)
+            total_mib = math.inf if "error" in row else row["total_mib"]
+            if total_mib <= most:
+                low, low_mib = max(batch, 1), total_mib
+            else:
+                high, high_mib = max(batch, 1), total_mib
+            step = max(1, low // FINENESS)
+            if high and high - low <= step:
                 break
-            batch += step
-        return batch
+            if not high:
+                batch = low + step
+            elif low and math.isfinite(high_mib):
+                batch = low + int((most - low_mib) / (high_mib - low_mib) * (high - low))
+                batch = min(max(batch, low + 1), high - 1)
+            else:
+                batch = int(high * most / high_mib) if math.isfinite(high_mib) else high // 2
+        return low
 
     def largest_planned(self, side: Side, start: int) -> int:
         """The largest batch for which there is a plan: doubling, then halving the distance."""
@@ -185,9 +192,12 @@ def best_of_torch(search: Search) -> tuple[str, int]:
     first = sorted(ends, key=lambda side: -ends[side])[:TRIED]
     for side in first:
         print(f"  {side.name}: the line ends at batch {ends[side]}", flush=True)
-    found = {side.name: search.around(side, ends[side]) for side in first}
-    name = max(found, key=lambda each: found[each])
-    return name, found[name]
+    name, best = first[0].name, search.around(first[0], ends[first[0]])
+    for side in first[1:]:  # who does not hold a little more than the best is not looked at further
+        more = best + max(1, best // FINENESS)
+        if search.fits(side, more, TORCH_STEPS):
+            name, best = side.name, search.around(side, more)
+    return name, best
 
 
 def measure(search: Search, folder: str, only: str) -> dict[str, Any]:

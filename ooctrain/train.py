@@ -341,7 +341,8 @@ class Trainer:
         self._looked_at |= looked_at
         self._look()  # again: tracing sets modes, and may call modules that nobody knew of
         key = self._seen.key(step)
-        return self._cache.add(key, trace, self.settings, training=step.training)
+        values = self._tensors().values()
+        return self._cache.add(key, trace, self.settings, values, training=step.training)
 
     def _look(self) -> None:
         """Takes in how everything is now."""

@@ -138,8 +138,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.UsageError as error:
         status, message = USAGE, str(usage_error(error, _called(given)))
         say(message)
-    except (click.Abort, KeyboardInterrupt):
-        status, message = FAILED, "interrupted"
+    except (click.Abort, KeyboardInterrupt) as error:
+        status, message = FAILED, str(error.__cause__ or error) or "interrupted"
         say(message)
     except (_NobodyReads, BrokenPipeError):
         status, message = FAILED, "the reader of the output has left"

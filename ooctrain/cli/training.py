@@ -113,7 +113,7 @@ def run_training(run: TrainingRun, display: Display, before: RunState | None = N
         restore_run(run, loader, schedule, before)
     if not steps_left(loader, trainer, extent) and extent.checkpoint_path == extent.resume_path:
         return  # the file is as it would be
-    with stop_on_signal() as asked:
+    with stop_on_signal(says_so=ranks is None or ranks.is_first) as asked:
         stopped = asked if ranks is None else partial(_any_rank, ranks, asked)
         while steps_left(loader, trainer, extent) and not display.ends:
             with closing(trainer.ahead(loader)) as batches:
@@ -224,15 +224,18 @@ def compare_with_in_core(run: TrainingRun, display: Display, on_all: bool = Fals
 
 
 @contextmanager
-def stop_on_signal() -> Iterator[Callable[[], bool]]:
+def stop_on_signal(*, says_so: bool = True) -> Iterator[Callable[[], bool]]:
     """The first Ctrl-C, SIGTERM or SIGHUP only asks to stop after the step; a Ctrl-C after it
     interrupts at once. What `nohup` has the process ignore is ignored.
+
+    Args:
+        says_so: whether this process tells the user; one of several ranks does.
     """
     asked: list[int] = []
     before: dict[int, Any] = {}
 
     def ask(number: int, _frame: FrameType | None) -> None:
-        if not asked:
+        if says_so and not asked:
             # A handler may interrupt a print, so it must not print itself.
             with suppress(OSError):  # the terminal is gone, perhaps
                 os.write(2, b"ooctrain: stopping after this step; Ctrl-C stops at once\n")

@@ -4,8 +4,9 @@
 tried. The plug-in writes a line of JSON for each test that begins and for each that ends, and
 provides the fixtures `planner`, `allocator`, `bands` and `law`. The tests run in this process and
 the submission does not: the fixtures ask another process (`submitted.py`). If that process ends or
-is silent, the test that asked fails, even if it catches the error. Read next: `checks.py`, which
-reads the lines.
+is silent, the test that asked fails, even if it catches the error. A grader that is ended takes
+this process with it (on Linux), and that the submission's. Read next: `checks.py`, which reads the
+lines.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from ooctrain.course.cage.limits import end_with_parent
 from ooctrain.course.interview import Interview
 from ooctrain.course.remote_allocator import AllocatorsOf
 from ooctrain.course.remote_bands import RemoteBands
@@ -41,6 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not path:
         return
     asked = json.loads(Path(path).read_text(encoding="utf-8"))
+    end_with_parent()
     interview = None
     if is_file(asked["submission"]):
         interview = Interview(asked["submission"], asked["kind"], asked["limit_s"])

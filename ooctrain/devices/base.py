@@ -201,6 +201,10 @@ class Device(Protocol):
     def attach(self) -> None:
         """From now on the calling thread works with the device, and no other one."""
 
+    def allocate(self) -> None:
+        """Takes all of its memory that it has not, if it was opened to take it later: so first
+        values can move in one by one while the memory that they leave is given back."""
+
     def view(self, address: int, shape: tuple[int, ...], dtype: str) -> Any:
         """The array at a device address, as kernels want it."""
 

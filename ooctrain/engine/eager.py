@@ -119,6 +119,14 @@ class Storage:
             elif (initial := self.initial) is not None:
                 self._begin(in_own_pages(to_physical(initial())))
 
+    @property
+    def leaving_bytes(self) -> int:
+        """Memory that the system gets back when the value leaves; 0 where it is not here, has not
+        been drawn, or is small."""
+        physical = self._physical
+        held = 0 if physical is None else physical.nbytes
+        return held if held >= _SMALL_BYTES else 0
+
     def read(self) -> np.ndarray:
         """The value in logical layout; not to be written to. No copy where it is here."""
         return to_logical(self.physical)

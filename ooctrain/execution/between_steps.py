@@ -66,8 +66,11 @@ class BetweenSteps:
 
     def forget(self, variable: int) -> None:
         """Gives back what the device can of a variable's memory; its value is lost."""
-        for lo, hi in self._start_device.get(variable, ()):
-            self.device.discard(self.placement.address(variable) + lo, hi - lo)
+        described = self.trace.variables[variable]
+        ranges = self._start_device.get(variable, [])
+        for lo, hi in [(0, described.value_bytes)] if described.pinned else ranges:
+            if lo < hi:
+                self.device.discard(self.placement.address(variable) + lo, hi - lo)
 
     def _is_on_device(self, variable: int) -> bool:
         return self.trace.variables[variable].pinned or variable in self._start_device

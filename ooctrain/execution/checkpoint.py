@@ -4,20 +4,18 @@ Named arrays and a `RunState` are written to a file and read back. The new file 
 the old one, flushed to the disk, and only then takes its name; a process killed at any moment
 leaves the last whole checkpoint under that name. A SHA-256 over names, shapes, bytes and state
 detects later corruption on the disk, and the previous files ("run.safetensors.1", ...) then serve
-as replacements. The file is never a pickle, since loading a pickle can run code. Source of the
-format: the safetensors specification (8 bytes length, JSON header, raw bytes). Read next:
-`train.py`, which decides what a run's state contains.
+as replacements. The file is never a pickle, since loading a pickle can run code. Read next:
+`checkpoint_file.py`; `saved_state.py`, which decides what a run's state contains.
 """
 
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import secrets
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -28,6 +26,15 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from ooctrain.errors import CheckpointError
+from ooctrain.execution.checkpoint_file import (
+    CHECKSUM_KEY,
+    STATE_KEY,
+    FileArrays,
+    Storable,
+    checksum_of,
+    size_bytes,
+    write,
+)
 from ooctrain.step.foreign import parse_json
 from ooctrain.step.schema import Count, Whole, fitted
 from ooctrain.units import format_bytes
@@ -35,11 +42,6 @@ from ooctrain.units import format_bytes
 #: 2 has `RunState.updates`; files that need none are written as 1.
 FORMAT_VERSION = 2
 KEEP = 2
-STATE_KEY, CHECKSUM_KEY = "ooctrain", "sha256"
-_DTYPE_NAMES = {
-    "float32": "F32", "float64": "F64", "int64": "I64", "int32": "I32", "uint8": "U8",
-    "bool": "BOOL",
-}  # fmt: skip
 
 
 class _VersionOf(msgspec.Struct):
@@ -76,7 +78,8 @@ class RunState:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A file's content. `path` is the file that was read, perhaps a previous one."""
+    """A file's content. `path` is the file that was read, perhaps a previous one; `arrays` reads
+    each one when it is asked for."""
 
     arrays: Mapping[str, np.ndarray]
     run: RunState
@@ -84,13 +87,14 @@ class Checkpoint:
 
 
 def save(
-    path: str | Path, arrays: Mapping[str, np.ndarray], run: RunState, *, keep: int = KEEP
+    path: str | Path, arrays: Mapping[str, Storable], run: RunState, *, keep: int = KEEP
 ) -> None:
     """Writes a checkpoint; a file of that name becomes the previous one.
 
     Args:
         path: the file, ".safetensors" by custom.
-        arrays: C-contiguous or not; written in the order of their names.
+        arrays: or tensors, whose values are fetched one after the other, each once, in the order of
+            their names.
         run: the state.
         keep: files kept in all, the new one included.
 
@@ -98,19 +102,18 @@ def save(
         CheckpointError: it cannot be written; the last checkpoint is as it was.
     """
     target = Path(path)
-    ordered = {name: np.asarray(arrays[name], order="C") for name in sorted(arrays)}
+    ordered = {name: arrays[name] for name in sorted(arrays)}
     state = json.dumps(_as_json(run), sort_keys=True, allow_nan=False)
-    metadata = {STATE_KEY: state, CHECKSUM_KEY: _checksum(ordered, state)}
     temporary = _temporary(target)
     try:
         _make_place(target)
-        _write(temporary, _header(ordered, metadata), ordered.values())
+        write(temporary, ordered, state)
         _keep_previous(target, keep)
         os.replace(temporary, target)
         _sync_folder(target.parent)
         _remove_abandoned(target)
     except OSError as error:
-        raise _cannot_write(target, ordered, error) from error
+        raise _cannotwrite(target, ordered, error) from error
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
@@ -127,9 +130,9 @@ def expect_writable(path: str | Path) -> None:
     temporary = _temporary(target)
     try:
         _make_place(target)
-        _write(temporary, b"", ())
+        write(temporary, {}, "")
     except OSError as error:
-        raise _cannot_write(target, {}, error) from error
+        raise _cannotwrite(target, {}, error) from error
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
@@ -173,9 +176,8 @@ def read(path: str | Path) -> Checkpoint:
         CheckpointError: missing, truncated, altered, foreign, or of a newer version (OOC-312).
     """
     try:
-        with safe_open(str(path), "np") as file:
-            metadata = file.metadata() or {}
-            arrays = {name: file.get_tensor(name) for name in sorted(file.keys())}
+        with safe_open(str(path), "np"):  # it looks at the whole header
+            arrays = FileArrays(path)
     except FileNotFoundError as error:
         raise CheckpointError(
             f"there is no checkpoint {path}",
@@ -185,8 +187,12 @@ def read(path: str | Path) -> Checkpoint:
         ) from error
     except (OSError, SafetensorError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise _broken(path, str(error)) from error
-    run = _parse_state(path, metadata)
-    if metadata.get(CHECKSUM_KEY) != _checksum(arrays, metadata[STATE_KEY]):
+    run = _parse_state(path, arrays.metadata)
+    try:
+        checksum = checksum_of(arrays, arrays.metadata[STATE_KEY])
+    except (OSError, ValueError, KeyError) as error:
+        raise _broken(path, str(error)) from error
+    if arrays.metadata.get(CHECKSUM_KEY) != checksum:
         raise _broken(path, "its checksum does not match its content")
     return Checkpoint(arrays, run, Path(path))
 
@@ -246,21 +252,6 @@ def _as_json(run: RunState) -> dict[str, Any]:
     return {"version": FORMAT_VERSION if run.updates else 1, **values}
 
 
-def _header(arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> bytes:
-    header: dict[str, Any] = {"__metadata__": metadata}
-    offset = 0
-    for name, array in arrays.items():
-        header[name] = {
-            "dtype": _DTYPE_NAMES[array.dtype.name],
-            "shape": list(array.shape),
-            "data_offsets": [offset, offset + array.nbytes],
-        }
-        offset += array.nbytes
-    text = json.dumps(header, separators=(",", ":")).encode()
-    padded = text + b" " * (-len(text) % 8)  # the bytes that follow are aligned to 8
-    return len(padded).to_bytes(8, "little") + padded
-
-
 def _temporary(target: Path) -> Path:
     return target.with_name(f"{target.name}.tmp.{os.getpid()}.{secrets.token_hex(4)}")
 
@@ -272,17 +263,6 @@ def _make_place(target: Path) -> None:
         if file.exists() and not file.is_file():
             raise OSError(f"there is something called {file.name} that is not a file")
     target.parent.mkdir(parents=True, exist_ok=True)
-
-
-def _write(path: Path, header: bytes, arrays: Iterable[np.ndarray]) -> None:
-    # The mode is the umask's, as for any other file of the user.
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(header)
-        for array in arrays:
-            file.write(array.reshape(-1).view(np.uint8).data)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _keep_previous(target: Path, keep: int) -> None:
@@ -332,14 +312,6 @@ def _sync_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
-def _checksum(arrays: Mapping[str, np.ndarray], state: str) -> str:
-    digest = hashlib.sha256(state.encode())
-    for name, array in arrays.items():
-        digest.update(f"\n{name}|{array.dtype.name}|{array.shape}|".encode())
-        digest.update(array.reshape(-1).view(np.uint8).data)
-    return digest.hexdigest()
-
-
 def _parse_state(path: str | Path, metadata: Mapping[str, str]) -> RunState:
     if STATE_KEY not in metadata:
         raise CheckpointError(
@@ -378,10 +350,8 @@ def _foreign(checkpoint: Checkpoint, why: str) -> CheckpointError:
     )
 
 
-def _cannot_write(
-    target: Path, arrays: Mapping[str, np.ndarray], error: OSError
-) -> CheckpointError:
-    size = sum(array.nbytes for array in arrays.values())
+def _cannotwrite(target: Path, arrays: Mapping[str, Storable], error: OSError) -> CheckpointError:
+    size = sum(map(size_bytes, arrays.values()))
     full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     what = "the disk is full" if full else error.strerror or str(error)
     kept = "; the last one is kept" if target.exists() else ""

@@ -19,7 +19,7 @@ from ooctrain.devices.cpu.host_vm import PAGE_BYTES
 from ooctrain.errors import ConfigError, DoesNotFit, Infeasible
 from ooctrain.execution.executor import host_extent_bytes
 from ooctrain.execution.prepare import INEXACT_US, PreparedStep, prepare
-from ooctrain.execution.promise import OWN_STEP_BYTES, Promise, parts_of
+from ooctrain.execution.promise import OWN_STEP_BYTES, OwnShare, Promise, parts_of
 from ooctrain.execution.settings import Settings
 from ooctrain.rewrite import keeps_bits
 from ooctrain.sched.budget import input_bytes
@@ -38,11 +38,11 @@ BUFFERS_BYTES = 16 * MIB
 LEAST_TRIES = 6
 
 
-def prepare_within(trace: Trace, settings: Settings, own_bytes: int | None = None) -> PreparedStep:
+def prepare_within(trace: Trace, settings: Settings, own: OwnShare | None = None) -> PreparedStep:
     """A step as `prepare` makes it, its memory divided first where one budget is for all of it.
 
     Args:
-        own_bytes: what the process holds by itself (`promise.own_share`); None: the usual.
+        own: what the process holds by itself (`promise.own_share`); None: the usual.
 
     Raises:
         Infeasible: the memory is too little, with the least that would do.
@@ -57,7 +57,7 @@ def prepare_within(trace: Trace, settings: Settings, own_bytes: int | None = Non
             code="OOC-123", fix="--budget for its device, --host-budget for its host",
         )  # fmt: skip
     memory_bytes = parse_bytes(settings.memory, what="memory")
-    parts = parts_of(trace, memory_bytes, own_bytes, settings.thread_count)
+    parts = parts_of(trace, memory_bytes, own, settings.thread_count)
     return _Division(trace, replace(settings, memory=None), parts).quickest()
 
 
@@ -119,10 +119,11 @@ class _Division:
         return None
 
     def _promised(self, prepared: PreparedStep) -> PreparedStep:
-        arena, slab = prepared.budget_bytes, self._slab_bytes(prepared)
-        return replace(
-            prepared, promise=replace(self.parts, arena_bytes=arena, slab_bytes=slab)
+        promise = replace(
+            self.parts, arena_bytes=prepared.budget_bytes, slab_bytes=self._slab_bytes(prepared),
+            values_bytes=self.parts.values_bytes + self._twice_bytes(prepared),
         )  # fmt: skip
+        return replace(prepared, promise=promise)
 
     def _least(self, in_core: PreparedStep) -> PreparedStep:
         """A plan with little memory, found by halving between none and in-core. What was asked
@@ -153,7 +154,16 @@ class _Division:
         )  # fmt: skip
 
     def _sum_bytes(self, prepared: PreparedStep) -> int:
-        return prepared.budget_bytes + self._slab_bytes(prepared)
+        slab_bytes = self._slab_bytes(prepared)
+        return prepared.budget_bytes + slab_bytes + self._twice_bytes(prepared)
+
+    def _twice_bytes(self, prepared: PreparedStep) -> int:
+        """Persistent values in the slab between steps: when they come home, it still has them."""
+        if self.settings.spill is not None:
+            return 0
+        variables, schedule = prepared.plan.trace.variables, prepared.plan.schedule
+        waiting = [hi - lo for v, lo, hi in schedule.start_host if variables[v].persistent]
+        return sum(waiting)
 
     def _slab_bytes(self, prepared: PreparedStep) -> int:
         """What the slab takes of memory; on a disk only its buffers do."""

@@ -4,18 +4,23 @@
 (`../devices/cpu/process_memory.py`), never holds more: the interpreter with everything that it has
 loaded, the arena, the host slab, batches on their way, and the rest. What the process holds by
 itself is measured once, when the first step is prepared and before an arena is opened, with the
-kernels loaded and unused memory given back. Arena and slab are exact; the other parts are bounds
-that follow from the step. Kernels have no scratch outside the arena but their stacks.
-Read next: `division.py`, which divides what is left between
-arena and slab.
+kernels loaded and unused memory given back; the model's values, which will move to the arena, do
+not count. They move one by one, and leave no copy behind (`residence.py`). Arena and slab are
+exact; the other parts are bounds that follow from the step. Kernels have no scratch outside the
+arena but their stacks. Read next: `division.py`, which divides what is left between arena and slab.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from ooctrain.devices.cpu.host_vm import PAGE_BYTES
 from ooctrain.devices.cpu.process_memory import give_back_unused, held
+from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ConfigError
 from ooctrain.layers.kernels.tables import TABLES
 from ooctrain.rewrite import apply_rewrites
@@ -36,6 +41,9 @@ THREADS_BESIDES = 5
 #: Batches that exist at a time: two laid out for the device, the one in work, the next one, and
 #: what the next one is made from.
 BATCHES_HELD = 5
+#: Copies of one value while it moves between host and session: as it lay there, in logical layout,
+#: in physical layout; and of each value the pages that it shares with others stay behind.
+COPIES_MOVING, PAGES_LEFT = 3, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +55,9 @@ class Promise:
         own_bytes: what it holds by itself: interpreter, libraries, compiled kernels, data.
         working_bytes: objects of the list and its measurements, stacks of threads.
         batch_bytes: batches outside the host slab.
-        values_bytes: parameters, buffers and optimizer slots, which lie on the host besides while
-            a session opens, closes, or is saved.
+        values_bytes: persistent values on the host: those that the step does not use (a test
+            leaves the optimizer's slots there), and copies of the one that moves while a session
+            opens, closes or is saved.
         arena_bytes: the device's memory.
         slab_bytes: the host's: inputs, and what is swapped out.
     """
@@ -84,7 +93,7 @@ class Promise:
         """The other parts in words."""
         named = {
             "the process itself": self.own_bytes, "batches": self.batch_bytes,
-            "values between sessions": self.values_bytes, "list and threads": self.working_bytes,
+            "values on the host": self.values_bytes, "list and threads": self.working_bytes,
         }  # fmt: skip
         return ", ".join(f"{name} {format_bytes(size)}" for name, size in named.items())
 
@@ -111,11 +120,25 @@ def check_memory_setting(memory: int | str, beside: Sequence[str], device: str) 
         )  # fmt: skip
 
 
-def own_share(trace: Trace, rewrites: Sequence[str]) -> int:
+@dataclass(frozen=True, slots=True)
+class OwnShare:
+    """What a process holds without any step.
+
+    Args:
+        own_bytes: by itself, the model's values apart.
+        values_bytes: all parameters, buffers and optimizer slots, wherever they are.
+    """
+
+    own_bytes: int
+    values_bytes: int
+
+
+def own_share(trace: Trace, rewrites: Sequence[str], values: Iterable[Tensor]) -> OwnShare:
     """What this process holds by itself, now: rounded up, the step's kernels loaded.
 
     Args:
         rewrites: names of those that the step gets.
+        values: all that persists.
 
     Raises:
         ConfigError: this system does not say what a process holds.
@@ -128,22 +151,27 @@ def own_share(trace: Trace, rewrites: Sequence[str]) -> int:
             "this system does not say what a process holds (/proc/self/smaps_rollup)",
             code="OOC-123", fix="--budget and --host-budget, which are counted by the library",
         )  # fmt: skip
-    return -(-found.most_bytes // OWN_STEP_BYTES) * OWN_STEP_BYTES
+    tensors = list(values)
+    alone = found.most_bytes - sum(tensor.storage.leaving_bytes for tensor in tensors)
+    sizes = [math.prod(t.shape) * np.dtype(t.dtype).itemsize for t in tensors]
+    return OwnShare(-(-alone // OWN_STEP_BYTES) * OWN_STEP_BYTES, sum(sizes))
 
 
-def parts_of(trace: Trace, memory_bytes: int, own_bytes: int | None, threads: int) -> Promise:
+def parts_of(trace: Trace, memory_bytes: int, own: OwnShare | None, threads: int) -> Promise:
     """All parts but arena and slab.
 
     Args:
-        own_bytes: as measured; None: nothing will run, and the usual is taken.
+        own: as measured; None: nothing will run, and the usual is taken.
     """
     variables = [trace.variables[v] for v in trace.initial]
     batch = sum(v.value_bytes for v in variables if not v.persistent)
+    moving = [v.value_bytes for v in variables if v.persistent]
+    resting = 0 if own is None else max(0, own.values_bytes - sum(moving))
     return Promise(
         memory_bytes,
-        USUAL_OWN_BYTES if own_bytes is None else own_bytes,
+        USUAL_OWN_BYTES if own is None else own.own_bytes,
         WORKING_BYTES + WORKING_BYTES_A_CALL * len(trace.calls)
         + THREAD_BYTES * (threads + THREADS_BESIDES),
         BATCHES_HELD * batch,
-        sum(v.value_bytes for v in variables if v.persistent),
+        resting + COPIES_MOVING * max(moving, default=0) + PAGES_LEFT * PAGE_BYTES * len(moving),
     )  # fmt: skip

@@ -246,6 +246,12 @@ class Residence:
         self._dropped = weakref.finalize(self, self._turns.end, stay.close)
         self._dropped.atexit = False  # threads may be at work, and the system takes all back
         stay.take_over()
+        try:
+            # Not before: with all of it, the values on their way would be there twice.
+            stay.device.allocate()
+        except OoctrainError:
+            self.close()
+            raise
         return stay
 
     def close(self) -> None:

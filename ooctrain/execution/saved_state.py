@@ -9,7 +9,7 @@ Read next: `checkpoint.py` for the file itself, `train.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -42,7 +42,27 @@ def save(
     """
     counts = {name: optimizer.steps.get(p, 0) for name, p in _trained(model, optimizer).items()}
     others = {name: count for name, count in counts.items() if count != run.step}
-    files.save(path, arrays_of(model, optimizer), replace(run, updates=others), keep=keep)
+    tensors = named_tensors(model, optimizer)
+    values = {name: _Value(each) for name, each in tensors.items()}
+    files.save(path, values, replace(run, updates=others), keep=keep)
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """A tensor's value as `files.save` takes it: fetched when its turn comes."""
+
+    tensor: Tensor
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.tensor.shape
+
+    @property
+    def dtype(self) -> str:
+        return self.tensor.dtype
+
+    def __array__(self, dtype: Any = None, *, copy: bool | None = None) -> np.ndarray:
+        return self.tensor.storage.read()
 
 
 def restore(

@@ -10,7 +10,7 @@ which asks.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 from weakref import WeakSet
@@ -22,7 +22,7 @@ from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ConfigError
 from ooctrain.execution.division import prepare_within
 from ooctrain.execution.prepare import PreparedStep
-from ooctrain.execution.promise import own_share
+from ooctrain.execution.promise import OwnShare, own_share
 from ooctrain.execution.settings import Settings
 from ooctrain.optim import Optimizer
 from ooctrain.step.op import Scalars
@@ -126,7 +126,7 @@ class StepCache:
     def __init__(self) -> None:
         self._steps: dict[tuple[Hashable, ...], PreparedStep] = {}
         self._budgets: dict[Hashable, int] = {}  # by settings, of the first training step
-        self._own_bytes: int | None = None  # of the process, before the first arena was opened
+        self._own: OwnShare | None = None  # of the process, before the first arena was opened
 
     def find(self, key: tuple[Hashable, ...]) -> PreparedStep | None:
         """The step of this key, if it is still there."""
@@ -136,9 +136,14 @@ class StepCache:
         return found
 
     def add(
-        self, key: tuple[Hashable, ...], trace: Trace, settings: Settings, *, training: bool
-    ) -> PreparedStep:
-        """Prepares a step, unless one is there whose trace came out the same."""
+        self, key: tuple[Hashable, ...], trace: Trace, settings: Settings,
+        values: Iterable[Tensor], *, training: bool,
+    ) -> PreparedStep:  # fmt: skip
+        """Prepares a step, unless one is there whose trace came out the same.
+
+        Args:
+            values: all that persists, those that the step does not use included.
+        """
         alike = (
             step
             for other, step in self._steps.items()
@@ -146,9 +151,9 @@ class StepCache:
         )
         found = next(alike, None)
         if found is None:
-            if settings.memory is not None and self._own_bytes is None:
-                self._own_bytes = own_share(trace, settings.rewrites)
-            found = prepare_within(trace, self._fitted(key[0], settings), self._own_bytes)
+            if settings.memory is not None and self._own is None:
+                self._own = own_share(trace, settings.rewrites, values)
+            found = prepare_within(trace, self._fitted(key[0], settings), self._own)
         self._steps[key] = found
         if training:
             self._budgets.setdefault(key[0], found.budget_bytes)

@@ -8,6 +8,7 @@ instruction runs. Read next: `executor.py`, which runs the step.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,8 @@ def open_session(
     """A device whose arena is exactly the budget, and the step on it with its first values.
 
     Args:
-        values: {persistent variable id: value, logical layout}; None: see `Session`.
+        values: {persistent variable id: value, logical layout}; None: see `Session`. Then the
+            device takes memory as they are written, and all of it when its `allocate` is called.
         wanted: variables whose value each step hands out.
 
     Raises:
@@ -52,7 +54,7 @@ def open_session(
     slab = _slab_of(prepared, settings)
     open_device = _open_cpu if settings.device == "cpu" else _open_cuda
     try:
-        device = open_device(prepared, settings, slab)
+        device = open_device(prepared, settings, slab, values is not None)
     except BaseException:
         if isinstance(slab, HostFile):
             slab.close()
@@ -73,9 +75,11 @@ def _slab_of(prepared: PreparedStep, settings: Settings) -> int | HostFile:
     return HostFile(spill, host_extent_bytes(plan.trace, plan.schedule, HostFile.block_bytes))
 
 
-def _open_cpu(prepared: PreparedStep, settings: Settings, slab: int | HostFile) -> Device:
+def _open_cpu(
+    prepared: PreparedStep, settings: Settings, slab: int | HostFile, at_once: bool
+) -> Device:
     # Not at the top, since it loads Numba, which planning does without.
-    from ooctrain.devices.cpu import copy_engine, device
+    from ooctrain.devices.cpu import copy_engine, device, host_vm
 
     plan = prepared.plan
     if not _serves(plan.trace, settings.thread_count):
@@ -89,10 +93,13 @@ def _open_cpu(prepared: PreparedStep, settings: Settings, slab: int | HostFile) 
     return device.CpuDevice(
         prepared.allocator.budget_bytes, slab, settings.thread_count,
         copy_engine.CopyLink(prepared.machine.link, rate, rate), settings.debug,
+        open_memory=partial(host_vm.open_arena, at_once=at_once),
     )  # fmt: skip
 
 
-def _open_cuda(prepared: PreparedStep, settings: Settings, slab: int | HostFile) -> Device:
+def _open_cuda(
+    prepared: PreparedStep, settings: Settings, slab: int | HostFile, _at_once: bool
+) -> Device:
     chosen = prepared.allocator
     # Each chunk is a piece of physical memory; who maps nothing takes it all in one.
     return cuda_open.open_device(

@@ -22,7 +22,7 @@ from ooctrain.alloc import AllocationLog
 from ooctrain.alloc.replay.log import FORMAT, VERSION
 from ooctrain.course import rubric
 from ooctrain.errors import ConfigError, OoctrainError
-from ooctrain.execution import checkpoint
+from ooctrain.execution import checkpoint, checkpoint_file
 from ooctrain.report.record import read_record
 from ooctrain.step import schema
 from ooctrain.step.foreign import MOST_NESTED, parse_json
@@ -72,7 +72,7 @@ ASSIGNMENT = PACKAGE.parent / "tutorials" / "assignments" / "lru_planner"
 def read_state(path: str) -> object:
     """The JSON that a checkpoint carries, as it is read out of one."""
     text = Path(path).read_text()
-    return checkpoint._parse_state(path, {checkpoint.STATE_KEY: text})
+    return checkpoint._parse_state(path, {checkpoint_file.STATE_KEY: text})
 
 
 def a_rubric(folder: Path) -> dict[str, Any]:

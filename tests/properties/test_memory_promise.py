@@ -18,6 +18,7 @@ from support.memory_group import run_limited
 from ooctrain.cli import main
 from ooctrain.devices.cpu.process_memory import held
 from ooctrain.execution import seen
+from ooctrain.execution.promise import OwnShare
 from ooctrain.units import MIB
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,7 +63,7 @@ def test_too_little_is_refused_and_the_least_that_is_named_does(tmp_path):
 
 def test_a_broken_promise_is_said_by_name_and_fails(monkeypatch, capsys):
     """Here the process is taken for smaller than it is."""
-    monkeypatch.setattr(seen, "own_share", lambda trace, rewrites: 0)
+    monkeypatch.setattr(seen, "own_share", lambda *_: OwnShare(0, 0))
     status = main(["train", "lenet", "--batch", "8", "--steps", "1", "--memory", "60MiB"])
     printed = capsys.readouterr()
     assert status == 1

@@ -22,11 +22,7 @@ from support.quick import quick
 
 from ooctrain.errors import CheckpointError
 from ooctrain.execution.checkpoint import (
-    CHECKSUM_KEY,
-    STATE_KEY,
     RunState,
-    _checksum,
-    _header,
     check_arrays,
     check_config,
     expect_writable,
@@ -35,6 +31,7 @@ from ooctrain.execution.checkpoint import (
     read,
     save,
 )
+from ooctrain.execution.checkpoint_file import write
 from ooctrain.execution.checkpoint_lock import only_writer
 
 RUN = RunState(
@@ -175,8 +172,7 @@ def with_state(path, state) -> None:
     found = arrays()
     ordered = {name: np.asarray(found[name], order="C") for name in sorted(found)}
     text = state if isinstance(state, str) else json.dumps(state)
-    metadata = {STATE_KEY: text, CHECKSUM_KEY: _checksum(ordered, text)}
-    path.write_bytes(_header(ordered, metadata) + b"".join(a.tobytes() for a in ordered.values()))
+    write(path, ordered, text)
 
 
 STATE = {"version": 2, **asdict(RUN), "updates": {"conv.weight": 3}}

@@ -8,6 +8,7 @@ import os
 import random
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from ooctrain.devices.base import FRESH_POISON, Debug
 from ooctrain.devices.cpu.copy_engine import CopyEngine, CopyLink
 from ooctrain.devices.cpu.device import CpuDevice
+from ooctrain.devices.cpu.host_vm import open_arena
 from ooctrain.devices.raw_bytes import bytes_at
 from ooctrain.devices.streams import COMPUTE, IN, OUT, Streams
 from ooctrain.errors import ConfigError, TransferError
@@ -338,7 +340,7 @@ def test_the_arena_is_the_budget_and_hidden_memfd_gives_a_plain_one():
     device = CpuDevice(10 * 4096, 0, link=CopyLink(copy_bytes=ctypes.memmove))
     assert device.memory.used_bytes() == 10 * 4096
     device.close()
-    plain = make_device(probe=lambda: "hidden by a test")
+    plain = make_device(open_memory=partial(open_arena, probe=lambda: "hidden by a test"))
     assert not plain.memory.ranges
     assert plain.memory.used_bytes() == SIZE
     plain.close()

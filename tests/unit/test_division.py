@@ -14,7 +14,7 @@ from ooctrain.execution import division
 from ooctrain.execution.division import prepare_within
 from ooctrain.execution.executor import host_extent_bytes
 from ooctrain.execution.prepare import PreparedStep, prepare
-from ooctrain.execution.promise import OWN_STEP_BYTES, Promise, parts_of
+from ooctrain.execution.promise import OWN_STEP_BYTES, OwnShare, Promise, parts_of
 from ooctrain.execution.settings import Settings
 from ooctrain.sched.budget import input_bytes, trace_peak_bytes
 from ooctrain.sched.planners.chen import ChenSqrt
@@ -24,6 +24,7 @@ from ooctrain.step.trace import Trace
 from ooctrain.units import MIB
 
 EXT4 = 0xEF53
+NOTHING = OwnShare(0, 0)
 HOW = Settings(machine="cpu-generic", threads=1, planner="chen-sqrt", time_limit_s=None)
 
 
@@ -37,8 +38,8 @@ def small_trace() -> Trace:
 
 def divided(trace: Trace, left: int, how: Settings = HOW) -> PreparedStep:
     """The step within so many bytes of arena and slab."""
-    fixed = parts_of(trace, 0, 0, how.thread_count).fixed_bytes
-    return prepare_within(trace, replace(how, memory=fixed + left), 0)
+    fixed = parts_of(trace, 0, NOTHING, how.thread_count).fixed_bytes
+    return prepare_within(trace, replace(how, memory=fixed + left), NOTHING)
 
 
 def promise_is_kept_by_the_sum(trace: Trace, left: int) -> Promise:
@@ -102,7 +103,7 @@ class SaysOnlyThatTheHostLacks(ChenSqrt):
 def test_where_no_planner_names_a_least_it_is_looked_for():
     trace, how = small_trace(), replace(HOW, planner=SaysOnlyThatTheHostLacks())
     in_core = sum(in_core_bytes(trace))
-    fixed = parts_of(trace, 0, 0, 1).fixed_bytes
+    fixed = parts_of(trace, 0, NOTHING, 1).fixed_bytes
     with pytest.raises(Infeasible) as refused:
         divided(trace, in_core // 8, how)
     least = refused.value.minimum_bytes - fixed - OWN_STEP_BYTES
@@ -113,7 +114,7 @@ def test_where_no_planner_names_a_least_it_is_looked_for():
 def test_the_least_that_is_named_does_not_depend_on_what_was_asked():
     """It depended on where the search for it began. Whatever is more is enough, too."""
     trace, how = small_trace(), replace(HOW, planner=SaysOnlyThatTheHostLacks())
-    in_core, fixed = sum(in_core_bytes(trace)), parts_of(trace, 0, 0, 1).fixed_bytes
+    in_core, fixed = sum(in_core_bytes(trace)), parts_of(trace, 0, NOTHING, 1).fixed_bytes
     named = set()
     for left in (-fixed + 1, 0, in_core // 8, in_core // 5, in_core // 3):
         with pytest.raises(Infeasible) as refused:
@@ -131,15 +132,18 @@ def test_much_memory_is_not_taken_where_little_is_needed():
 
 def test_too_little_is_refused_with_a_memory_that_does():
     trace, leasts = small_trace(), []
-    for memory in (1, parts_of(trace, 0, 0, 1).fixed_bytes + (64 << 10)):
+    for memory in (1, parts_of(trace, 0, NOTHING, 1).fixed_bytes + (64 << 10)):
         with pytest.raises(Infeasible) as refused:
-            prepare_within(trace, replace(HOW, memory=memory), 0)
+            prepare_within(trace, replace(HOW, memory=memory), NOTHING)
         assert refused.value.code == "OOC-124"
         leasts.append(refused.value.minimum_bytes)
         assert f"--memory {leasts[-1]}" in refused.value.fix
-    least, in_core = leasts[0], parts_of(trace, 0, 0, 1).fixed_bytes + sum(in_core_bytes(trace))
+    least, in_core = (
+        leasts[0],
+        parts_of(trace, 0, NOTHING, 1).fixed_bytes + sum(in_core_bytes(trace)),
+    )
     assert least == leasts[1] < in_core + division.OWN_STEP_BYTES
-    assert prepare_within(trace, replace(HOW, memory=least), 0).promise.memory_bytes == least
+    assert prepare_within(trace, replace(HOW, memory=least), NOTHING).promise.memory_bytes == least
 
 
 @pytest.mark.slow
@@ -197,5 +201,5 @@ def test_planning_alone_takes_the_usual_share_of_a_process():
     assert plan.notes["planner"] == "keep-all"
     assert (
         division.parts_of(trace, MIB, None, 1).own_bytes
-        > asdict(division.parts_of(trace, MIB, 0, 1))["own_bytes"]
+        > asdict(division.parts_of(trace, MIB, NOTHING, 1))["own_bytes"]
     )

@@ -105,7 +105,7 @@ def test_releasing_twice_and_after_close_are_refused(arena):
 def test_a_whole_that_cannot_be_mapped_is_not_taken_for_mapped(arena, monkeypatch):
     place = HostCalls.place
 
-    def refuse_once(*arguments):
+    def refuse_once(*arguments, **options):
         monkeypatch.setattr(HostCalls, "place", place)
         raise DriverError("mmap failed", call="mmap")
 

@@ -18,7 +18,7 @@ from zoo import list_bugs, planting
 from ooctrain.course import measures, replays
 from ooctrain.devices.streams import Streams
 from ooctrain.engine.backward import _Pass
-from ooctrain.execution import checkpoint
+from ooctrain.execution import checkpoint, checkpoint_file
 from ooctrain.execution.evaluation import Averages
 from ooctrain.execution.seen import StepCache
 from ooctrain.layers.kernels.cpu import elementwise, losses, optimizers
@@ -181,20 +181,24 @@ SURVIVORS: dict[str, Survivor] = {
         },
     ),
     "a checksum knows no shapes": Survivor(
-        "altered files", (checkpoint, "_checksum", "|{array.shape}|", "|"),
+        "altered files", (checkpoint_file.Checksum, "add", "|{array.shape}|", "|"),
         {
-            "nor types": (checkpoint, "_checksum", "|{array.dtype.name}|", "|"),
-            "nor names": (checkpoint, "_checksum", "{name}|", "|"),
-            "nor the state": (checkpoint, "_checksum", "state.encode()", 'b""'),
+            "nor types": (
+                checkpoint_file.Checksum, "add", "|{array.dtype.name}|", "|",
+            ),
+            "nor names": (checkpoint_file.Checksum, "add", "{name}|", "|"),
+            "nor the state": (checkpoint_file.Checksum, "__init__", "state.encode()", 'b""'),
         },
     ),
     "the folder is not flushed": Survivor(
         "crashes", (checkpoint, "save", "_sync_folder(target.parent)", "pass"),
         {
             "the file is not flushed": (
-                checkpoint, "_write", "os.fsync(file.fileno())", "pass",
+                checkpoint_file, "write", "os.fsync(file.fileno())", "pass",
             ),
-            "it is flushed before it is written": (checkpoint, "_write", "file.flush()", "pass"),
+            "it is flushed before it is written": (
+                checkpoint_file, "write", "file.flush()", "pass",
+            ),
             "the folder is flushed before the file has its name": (
                 checkpoint, "save",
                 "os.replace(temporary, target)\n        _sync_folder(target.parent)",

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 from unit import test_division as division_laws
+from unit import test_moving_values as moving_laws
 from unit import test_process_memory as count_laws
 from zoo.planting import plant, with_bug
 
 from ooctrain.devices.cpu.host_vm import why_no_virtual_memory
 from ooctrain.devices.cpu.process_memory import MemoryWatch, ProcessMemory, held
-from ooctrain.execution import division
+from ooctrain.execution import division, residence, saved_state, sessions
+from ooctrain.execution.between_steps import BetweenSteps
 from ooctrain.execution.promise import Promise
 
 fills_at_most = division_laws.test_the_parts_of_a_promise_fill_the_memory_at_most
@@ -81,3 +83,32 @@ def test_a_watch_that_forgets_is_seen(monkeypatch):
     )  # fmt: skip
     with pytest.raises(AssertionError):
         count_laws.most_is_remembered()
+
+
+MOVED_TWICE = {
+    "the arena takes all of its memory before values leave the host": (
+        sessions, "open_session", "slab, values is not None)", "slab, True)",
+    ),
+    "what has come home is still in the arena": (
+        BetweenSteps, "forget", "if lo < hi:", "if False:",
+    ),
+}  # fmt: skip
+
+
+@moving_laws.needs_memfd
+@pytest.mark.parametrize("bug", MOVED_TWICE)
+def test_values_that_are_there_twice_while_they_move_are_seen(monkeypatch, bug):
+    owner, name, piece, wrong = MOVED_TWICE[bug]
+    plant(monkeypatch, owner, name, piece, wrong)
+    if owner is sessions:
+        monkeypatch.setattr(residence, "open_session", sessions.open_session)
+    with pytest.raises(AssertionError):
+        moving_laws.promise_holds_whenever_a_value_moves(monkeypatch)
+
+
+def test_a_checkpoint_that_gathers_all_values_is_seen(monkeypatch, tmp_path):
+    plant(monkeypatch, saved_state, "save", "_Value(each)", "np.array(each.storage.read())")
+    with moving_laws.trainer_of() as trainer:
+        trainer.step(moving_laws.X, moving_laws.Y)
+        with pytest.raises(AssertionError):
+            moving_laws.saved_one_by_one(trainer, str(tmp_path / "kept.safetensors"))

@@ -24,7 +24,6 @@ from ooctrain.devices.cpu.host_vm import (
     VirtualArena,
     check_memory,
     open_arena,
-    why_no_virtual_memory,
 )
 from ooctrain.devices.host_file import HostFile
 from ooctrain.devices.raw_bytes import bytes_at
@@ -45,7 +44,7 @@ class CpuDevice:
         threads: workers of the compute stream, the walker counted among them.
         link: between arena and host slab.
         debug: poison, synchronous mode, delays.
-        probe: says why there is no virtual memory (a test hides it so); empty text where there is.
+        open_memory: opens the arena, given its size in bytes.
         shuffle_seed: if given, kernels draw their chunks in random order.
 
     Raises:
@@ -59,7 +58,8 @@ class CpuDevice:
     def __init__(
         self, budget_bytes: int, host: int | HostFile = 0, threads: int = 1,
         link: CopyLink | None = None, debug: Debug | None = None, *,
-        probe: Callable[[], str] = why_no_virtual_memory, shuffle_seed: int | None = None,
+        open_memory: Callable[[int], Arena | VirtualArena] = open_arena,
+        shuffle_seed: int | None = None,
     ):  # fmt: skip
         if threads < 1:
             raise ConfigError(
@@ -71,7 +71,7 @@ class CpuDevice:
         self.link: Link = link.kind
         self.debug = debug or Debug()
         self._out_rate, self._in_rate = link.out_bytes_per_us, link.in_bytes_per_us
-        self.memory: Arena | VirtualArena = open_arena(budget_bytes, probe)
+        self.memory: Arena | VirtualArena = open_memory(budget_bytes)
         self._slab = _MemorySlab(host, link.copy_bytes) if isinstance(host, int) else host
         self.host_bytes, self.host_align_bytes = self._slab.size_bytes, self._slab.block_bytes
         self._slab_address, move = self._slab.address, self._slab.copy
@@ -93,6 +93,10 @@ class CpuDevice:
     def attach(self) -> None:
         """Lets the calling thread work the compute stream off."""
         self.streams.attach()
+
+    def allocate(self) -> None:
+        """Takes the rest of the arena's memory. Raises DriverError: the system refused."""
+        self.memory.allocate()
 
     def view(self, address: int, shape: tuple[int, ...], dtype: str) -> np.ndarray:
         """The array at a device address. It does not keep the mapping alive."""

@@ -63,9 +63,7 @@ class HostCalls:
             function.restype, function.argtypes = result, arguments
 
     def make_file(self, size_bytes: int) -> int:
-        """A file in memory, all of its bytes allocated: a memfd never says that memory is short, a
-        process that writes to it is killed instead. The caller has compared the size with the free
-        memory (`host_vm.check_memory`): to allocate more than that gets a process killed, too."""
+        """A file in memory; none of its bytes is allocated."""
         try:
             file = os.memfd_create("ooctrain", os.MFD_CLOEXEC)
         except OSError as error:
@@ -75,11 +73,20 @@ class HostCalls:
             ) from error  # fmt: skip
         try:
             os.ftruncate(file, size_bytes)
-            os.posix_fallocate(file, 0, size_bytes)
         except OSError as error:
             os.close(file)
-            raise _failed("posix_fallocate", error.errno or 0) from error
+            raise _failed("ftruncate", error.errno or 0) from error
         return file
+
+    def allocate(self, file: int, size_bytes: int) -> None:
+        """Allocates all bytes of a file in memory that are not yet: a memfd never says that memory
+        is short, a process that writes to it is killed instead. The caller has compared the size
+        with the free memory (`host_vm.check_memory`): to allocate more than that gets a process
+        killed, too."""
+        try:
+            os.posix_fallocate(file, 0, size_bytes)
+        except OSError as error:
+            raise _failed("posix_fallocate", error.errno or 0) from error
 
     def reserve(self, size_bytes: int, hint: int = 0) -> int:
         """Address of a fresh inaccessible range. Costs address space and no memory."""
@@ -91,9 +98,15 @@ class HostCalls:
             raise
         return address
 
-    def place(self, address: int, size_bytes: int, file: int, offset: int) -> None:
-        """Maps a part of the file over what is at `address`; its pages are entered at once."""
-        flags = _MAP_SHARED | _MAP_FIXED | _MAP_POPULATE
+    def place(
+        self, address: int, size_bytes: int, file: int, offset: int, *, enter: bool = True
+    ) -> None:
+        """Maps a part of the file over what is at `address`.
+
+        Args:
+            enter: its pages are entered at once, and so are allocated.
+        """
+        flags = _MAP_SHARED | _MAP_FIXED | (_MAP_POPULATE if enter else 0)
         self._mmap(address, size_bytes, _PROT_READ_WRITE, flags, (file, offset))
         self._keep_from_children(address, size_bytes)
 

@@ -56,6 +56,9 @@ class Arena:
         """Address of the whole arena as one piece."""
         return self._address
 
+    def allocate(self) -> None:
+        """Nothing: a plain buffer takes memory when it is written to."""
+
     def discard(self, address: int, size_bytes: int) -> None:
         """Nothing: a plain buffer keeps its memory."""
 
@@ -71,11 +74,12 @@ class Arena:
 class VirtualArena:
     """A memfd of a fixed size, and reservations of address ranges to map its bytes into.
 
-    Every byte is allocated at once: a memfd never says that memory is short, a process that writes
-    to it is killed instead. Offsets and sizes are multiples of `PAGE_BYTES`.
+    Every byte is allocated before it is used: a memfd never says that memory is short, a process
+    that writes to it is killed instead. Offsets and sizes are multiples of `PAGE_BYTES`.
 
     Args:
         size_bytes: size of the memfd, whole pages.
+        at_once: False: bytes are allocated when they are first written to, until `allocate`.
 
     Raises:
         DriverError: a system call failed; it names the call and the errno.
@@ -84,7 +88,7 @@ class VirtualArena:
     ranges = True
     granularity_bytes = PAGE_BYTES
 
-    def __init__(self, size_bytes: int):
+    def __init__(self, size_bytes: int, *, at_once: bool = True):
         self._calls = HostCalls()
         self.max_mappings = max_mapped_chunks()
         self.size_bytes, self._paged_bytes = size_bytes, whole_pages(size_bytes)
@@ -93,6 +97,23 @@ class VirtualArena:
         self._linear: int | None = None
         self.map_calls = self.unmap_calls = 0
         self._file: int | None = self._calls.make_file(self._paged_bytes)
+        self._allocated = False
+        if at_once:
+            try:
+                self.allocate()
+            except DriverError:
+                self.close()
+                raise
+
+    def allocate(self) -> None:
+        """Allocates every byte that is not yet.
+
+        Raises:
+            DriverError: the system refused; what was allocated still is.
+        """
+        if self._file is not None and not self._allocated:
+            self._calls.allocate(self._file, self._paged_bytes)
+            self._allocated = True
 
     def linear(self) -> int:
         """Address of the whole arena as one piece, mapped on first use."""
@@ -129,7 +150,7 @@ class VirtualArena:
             )
         if self._file is None:
             raise DriverError("the arena is closed", call="mmap", fix="map before close()")
-        self._calls.place(address, size_bytes, self._file, offset)
+        self._calls.place(address, size_bytes, self._file, offset, enter=self._allocated)
         self.map_calls += 1
 
     def unmap(self, address: int, size_bytes: int) -> None:
@@ -186,13 +207,14 @@ def whole_pages(size_bytes: int) -> int:
 
 
 def open_arena(
-    size_bytes: int, probe: Callable[[], str] = why_no_virtual_memory
+    size_bytes: int, probe: Callable[[], str] = why_no_virtual_memory, *, at_once: bool = True
 ) -> Arena | VirtualArena:
     """An arena of `size_bytes`; a plain one where virtual memory is not available.
 
     Args:
         size_bytes: the budget.
         probe: says why there is no virtual memory; empty text where there is.
+        at_once: False: `allocate` will be called.
 
     Raises:
         ConfigError: not positive, or more than this machine has free.
@@ -204,7 +226,7 @@ def open_arena(
             fix="`ooctrain plan MODEL` prints the smallest budget that fits",
         )  # fmt: skip
     check_memory(size_bytes, "the arena")
-    return Arena(size_bytes) if probe() else VirtualArena(size_bytes)
+    return Arena(size_bytes) if probe() else VirtualArena(size_bytes, at_once=at_once)
 
 
 def check_memory(size_bytes: int, what: str, available_bytes: int | None = None) -> None:

@@ -117,6 +117,9 @@ class CudaDevice:
         """Makes the GPU current in the calling thread."""
         self._driver.make_current()
 
+    def allocate(self) -> None:
+        """Nothing: a GPU's memory is not the host's, which values leave."""
+
     def view(self, address: int, shape: tuple[int, ...], dtype: str) -> Any:
         """The array at a device address, made once. It does not keep the mapping alive."""
         key = (address, shape, dtype)

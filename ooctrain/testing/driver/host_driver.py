@@ -58,7 +58,13 @@ class HostDriver:
         self.total_bytes = whole_pages(total_bytes)
         # Linux would go on allocating until it has to kill somebody.
         check_memory(self.total_bytes, "the host driver")
-        self._file: int | None = self._calls.make_file(self.total_bytes)
+        file = self._calls.make_file(self.total_bytes)
+        self._file: int | None = file
+        try:
+            self._calls.allocate(file, self.total_bytes)
+        except DriverError:
+            os.close(file)
+            raise
         self._process = os.getpid()
         self._handles: dict[int, _Part] = {}
         self._bases: list[int] = []
