@@ -86,7 +86,7 @@ class Search:
         may_drop, may_change = np.zeros(at[-1], np.bool_), np.zeros(at[-1], np.bool_)
         may_drop[[self._slot(use) for use in droppable_uses(trace)]] = True
         may_change |= may_drop
-        first, end, place = [], [], dict[int, int]()
+        first, end, place = list[int](), list[int](), dict[int, int]()
         for var in _computed_forward(trace):
             slot, last = self._slot((var, last_forward_use(trace, var))), at[var + 1] - 1
             may_change[slot] |= slot == last  # it may be held
