@@ -73,7 +73,8 @@ DEFAULT_MACHINES = "v100-pcie,v100-32gb-nvlink"
 @click.option("--granule", default="1", show_default=True, help="What sizes are rounded to.")
 @click.option("--bound", type=OneOf("bound", BOUNDS), default="lp", show_default=True,
               help="The LP over all lists, over those whose parameters stay, over those of these "
-              "that only offload; or the simple bounds.",
+              "that only offload; a search over those that copy nothing to the host "
+              "(--host-budget 0), or run only the forward pass again, too; or the simple bounds.",
               )  # fmt: skip
 @optimizer_option
 @accumulate_option

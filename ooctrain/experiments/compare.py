@@ -16,13 +16,16 @@ from functools import partial
 from pathlib import Path
 
 from ooctrain.api import step_trace
+from ooctrain.errors import ConfigError
 from ooctrain.experiments.kept import ResultStore, digest, package_sources, planner_sources
 from ooctrain.experiments.planned import PlanQuestion, least_bytes, planned
 from ooctrain.experiments.spread import finished
 from ooctrain.rewrite import REWRITES, apply_rewrites, rewritten_with_remarks
 from ooctrain.sched.bounds import closed as bounds
-from ooctrain.sched.bounds import lp as fluid
+from ooctrain.sched.bounds.lp import FluidBound, fluid_bound
+from ooctrain.sched.bounds.recompute import RecomputeBound, recompute_bound
 from ooctrain.sched.budget import (
+    input_bytes,
     resolve_host_budget,
     trace_minimum_bytes,
     trace_peak_bytes,
@@ -37,8 +40,9 @@ from ooctrain.step.trace import Trace
 from ooctrain.units import Granule, Percent, parse_budget
 
 #: The LP over all lists; over those that leave parameters where they are; over those of the latter
-#: that run each call once; the bounds without an LP.
-BOUNDS = ("lp", "lp-resident", "lp-offload", "simple")
+#: that run each call once; the programs over lists that copy nothing to the host, and over those of
+#: them that run only calls of the forward pass again; the bounds without a program.
+BOUNDS = ("lp", "lp-resident", "lp-offload", "recompute", "recompute-forward", "simple")
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,10 +290,25 @@ def _bound(
     name = f"bound-{content}.json"
     kept = store.read(name)
     if kept is None:
-        again, resident = case.bound != "lp-offload", case.bound != "lp"
-        found = fluid.fluid_bound(
-            step, budget, where, recompute=again, resident=resident, host_budget_bytes=host_bytes
-        )
+        found = _programmed(case.bound, step, budget, where, host_bytes)
         kept = {"bound": found and asdict(found.lower_bound())}
         store.write(name, kept)
     return kept["bound"] and LowerBound(**kept["bound"])
+
+
+def _programmed(
+    bound: str, step: Trace, budget: int, where: Machine, host_bytes: int | None
+) -> FluidBound | RecomputeBound | None:
+    """The bound that a program proves."""
+    if bound in ("recompute", "recompute-forward"):
+        if host_bytes != input_bytes(step):
+            raise ConfigError(
+                f"the bound {bound!r} is of lists that copy nothing to the host",
+                numbers="the host budget leaves room beside the inputs",
+                fix="--host-budget 0, or --bound lp-resident",
+            )
+        return recompute_bound(step, budget, where, backward=bound == "recompute")
+    return fluid_bound(
+        step, budget, where, recompute=bound != "lp-offload", resident=bound != "lp",
+        host_budget_bytes=host_bytes,
+    )  # fmt: skip

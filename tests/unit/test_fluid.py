@@ -14,7 +14,8 @@ import ooctrain as oc
 from ooctrain.errors import Infeasible
 from ooctrain.sched.bounds.closed import compute_us
 from ooctrain.sched.bounds.lp import fluid_bound
-from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
+from ooctrain.sched.budget import input_bytes, trace_minimum_bytes, trace_peak_bytes
+from ooctrain.sched.planners.dtr.dtr import Dtr
 from ooctrain.sched.planners.prefix import Prefix
 from ooctrain.sched.planners.window.window import SlidingWindow
 from ooctrain.sched.planning.lower import lower_timed
@@ -108,3 +109,34 @@ def test_an_updated_parameter_that_is_away_when_a_step_begins_goes_out_again():
     builder.carries[new] = old
     bound = fluid_bound(builder.build(), 102, SLOW, recompute=False)
     assert bound.makespan_us > 195
+
+
+def test_an_input_that_comes_twice_lies_on_the_host_once():
+    """It is read first and last, and does not fit beside what is computed in between."""
+    builder = TraceBuilder()
+    given_ = builder.variable("x", (10,), "uint8", "input")
+    small, large, last = (
+        builder.variable(name, (size,), "uint8", "activation")
+        for name, size in (("s", 1), ("l", 10), ("y", 1))
+    )
+    builder.call("f", None, (given_,), (small,), duration_ns=1000)
+    builder.call("g", None, (small,), (large,), duration_ns=1000)
+    builder.call("h", None, (given_, small), (last,), duration_ns=1000)
+    bound = fluid_bound(builder.build(), 12, SLOW, resident=True, host_budget_bytes=10)
+    assert bound is not None
+    assert bound.makespan_us == pytest.approx(22, rel=1e-4)  # 10 in, f, g meanwhile, 10 in, h
+
+
+@settings(max_examples=80)
+@given(traces(), st.floats(0, 1))
+def test_no_planner_beats_the_lp_where_the_host_has_room_for_the_inputs_alone(trace, share):
+    least, most = trace_minimum_bytes(trace, BYTES), trace_peak_bytes(trace, BYTES)
+    budget, host = least + round(share * (most - least)), input_bytes(trace)
+    bound = fluid_bound(trace, budget, SLOW, resident=True, host_budget_bytes=host)
+    for planner in (Prefix(steps=3), Dtr()):
+        try:
+            plan = planner.plan(trace, budget, SLOW, host_budget_bytes=host)
+        except Infeasible:
+            continue
+        assert bound is not None
+        assert plan.makespan_us >= bound.makespan_us * (1 - 1e-6)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from support.strategies import SEEDS, machines, traces
 
 import ooctrain as oc
+from ooctrain.sched.budget import input_bytes, trace_peak_bytes
 from ooctrain.sched.planners.belady import offload
 from ooctrain.sched.planning.decisions import Decisions, Gap
 from ooctrain.sched.planning.effort import Deadline
@@ -21,9 +22,14 @@ from ooctrain.sched.planning.pieces import tabulate
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import droppable_uses, rematerialise_after
 from ooctrain.sched.schedule import BYTES, Granule, Run, SwapOut
+<<<<<<< HEAD
 from ooctrain.sched.search import anneal
 from ooctrain.sched.search import choice as choices
 from ooctrain.sched.search.choice import Choice, Search
+=======
+from ooctrain.sched.search.anneal import FATE, move
+from ooctrain.sched.search.choice import Search
+>>>>>>> quality
 from ooctrain.sched.search.evict import evict
 from ooctrain.sched.search.expand import DROP, DROP_UNREAD, HELD, KEEP, expand
 from ooctrain.sched.search.play import Link, SearchLimits, cut, host_room, link_of, play
@@ -271,6 +277,7 @@ def test_the_host_has_room_for_all_copies_or_there_is_none_to_tell_of(trace, mac
         assert room.tolist() == ((host_bytes - used).tolist() if fits else [])
 
 
+<<<<<<< HEAD
 @given(traces(), SEEDS)
 @settings(max_examples=20)
 def test_a_choice_is_the_same_when_it_comes_back_from_the_search(trace, seed):
@@ -329,3 +336,29 @@ def test_a_search_that_goes_further_begins_cooler_unless_the_host_is_short(monke
             search.improve(Choice(()), 1, seed=0, deadline=Deadline.after(None), further=further)
     first, cooler, short, as_hot = heats
     assert first == short == as_hot > cooler > 0
+=======
+def shifts(seed, moves=600):
+    """Of some moves from a choice that keeps one value of a chain, how many keep one that it is
+    computed from, or that is computed from it, in its place.
+    """
+    chain = oc.chain([8] * 11, [8] * 11, [3] * 10, [3] * 10, [0] * 10, [0] * 10)
+    machine, random_state = oc.machine("v100-pcie"), np.uint64(seed)
+    search = Search(Question(chain, trace_peak_bytes(chain), machine, BYTES, input_bytes(chain)))
+    search_field = search._field
+    values = [v for v in range(len(chain.variables)) if chain.variables[v].kind == "activation"]
+    kept = values[4]
+    first = search._array(search.dropping([v for v in values if v != kept]))
+    before = np.flatnonzero(first[FATE, search_field.first] == KEEP)
+    found = 0
+    for _ in range(moves):
+        choice = first.copy()
+        random_state = np.uint64(move(random_state, choice, search_field))
+        after = np.flatnonzero(choice[FATE, search_field.first] == KEEP)
+        left, came = np.setdiff1d(before, after), np.setdiff1d(after, before)
+        found += left.size == came.size == 1 and abs(int(left[0]) - int(came[0])) <= 2
+    return found
+
+
+def test_what_is_kept_of_a_chain_moves_along_it_where_the_host_is_short():
+    assert shifts(1) > 30
+>>>>>>> quality

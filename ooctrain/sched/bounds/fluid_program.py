@@ -100,6 +100,7 @@ class FluidProgram:
 
     Attributes:
         unit_us: the compute time of the step, or 1 where that is nothing.
+        inputs_away: {call: what of inputs may be away once more, as terms}.
         rises: {name of a sum: {call: the columns that it rises by at the start of the call}}.
     """
 
@@ -119,6 +120,8 @@ class FluidProgram:
         self.lasting = frozenset(trace.end_variables.values())
         self.items = list(self._items(covered.recompute, covered.resident))
         self.program = LinearProgram()
+        self._inputs = {v for v in trace.initial if not trace.variables[v].persistent}
+        self.inputs_away: dict[int, list[Term]] = defaultdict(list)
         self.rises: dict[str, dict[int, list[Term]]] = {
             name: defaultdict(list) for name in ("ready", "open", "clean", "due", "work", "cover")
         }
@@ -236,6 +239,9 @@ class FluidProgram:
             away = program.column(upper=1.0, lower=float(item.fixed))
         self._rise("open", item.opens, away, item.size)
         self._rise("due", item.needed, away, item.size)
+        if item.var in self._inputs and not item.fixed:
+            for call in range(item.opens, item.needed):
+                self.inputs_away[call].append((away, -item.size))
         updated = item.var in self.trace.carries
         if item.fixed or (at_border and not updated):
             self._rise("clean", item.opens, away, item.size)  # the host has had them before
@@ -304,7 +310,7 @@ class FluidProgram:
             self._flow(start, end, None, duration)
             for instant in (start, end):
                 self._fits(call, instant, sums, resident[call])
-                self._fits_host(instant, fetched[call])
+                self._fits_host(call, instant, fetched[call])
             before = end
 
     def _instant(self, call: int, sums: dict[str, list[int]]) -> _Instant:
@@ -344,12 +350,13 @@ class FluidProgram:
             1.0 - resident,
         )
 
-    def _fits_host(self, instant: _Instant, inputs_fetched: float) -> None:
+    def _fits_host(self, call: int, instant: _Instant, inputs_fetched: float) -> None:
         """What has been released after it was sent, and has not been fetched, is on the host; so
-        are the inputs, throughout, those that have been fetched too.
+        are the inputs, throughout, those that have been fetched too. One that is away again, to
+        come a second time, lies where it was.
         """
         if self.host is not None:
-            away = [(instant.released, 1.0), (instant.fetched, -1.0)]
+            away = [(instant.released, 1.0), (instant.fetched, -1.0), *self.inputs_away[call]]
             self.program.at_most(away, self.host - inputs_fetched)
 
     def _inputs_fetched(self) -> Sequence[float]:

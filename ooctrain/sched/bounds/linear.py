@@ -18,6 +18,10 @@ import numpy as np
 
 Term = tuple[int, float]  # (column, coefficient)
 INFINITE = float("inf")
+#: HiGHS's searches for solutions that have a switch of their own.
+GUESSES = (
+    "mip_heuristic_run_rins", "mip_heuristic_run_rens", "mip_heuristic_run_root_reduced_cost"
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +109,9 @@ class LinearProgram:
             return None
         return LpSolution(solver.getInfo().objective_function_value, self._dual(solver))
 
-    def search(self, nodes: int, time_limit_s: float | None = None) -> WholeSolution:
+    def search(
+        self, nodes: int, time_limit_s: float | None = None, *, guess: bool = True
+    ) -> WholeSolution:
         """The best whole numbers that branch and bound finds.
 
         Without whole columns this is the optimum itself, with the values of its columns.
@@ -113,8 +119,13 @@ class LinearProgram:
         Args:
             nodes: of the search tree at most.
             time_limit_s: ends it before; then the result depends on the machine.
+            guess: whether it looks for good solutions by heuristics, too; False: all work goes to
+                the bound.
         """
         limits: dict[str, float] = {"mip_max_nodes": nodes, "mip_rel_gap": 0.0}
+        if not guess:
+            limits |= {"mip_heuristic_effort": 0.0, "mip_allow_restart": False}
+            limits |= dict.fromkeys(GUESSES, False)
         if time_limit_s is not None:
             limits["time_limit"] = time_limit_s
         highspy, solver = self._run(limits)

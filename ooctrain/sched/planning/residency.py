@@ -124,3 +124,18 @@ class Liveness:
         names = ", ".join(repr(self.trace.variables[v].name) for v in sorted(variables)[:3])
         return ConfigError(f"a run reads {names}, which is not alive at that point", code="OOC-109",
                            fix="run the producer again before")  # fmt: skip
+
+
+def always_resident(trace: Trace) -> tuple[frozenset[int], dict[int, int]]:
+    """(what lies on a storage that is never given back, {old value: the call that updates it})."""
+    fixed, updated = set[int](), dict[int, int]()
+    for old, new in trace.end_variables.items():
+        taker = trace.taker.get(old)
+        if old == new and taker is None:
+            fixed.add(old)
+        elif taker is not None and new not in trace.taker:
+            call = trace.calls[taker]
+            if call.reuse.get(new) == old and not call.pure:
+                fixed |= {old, new}
+                updated[old] = taker
+    return frozenset(fixed), updated

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ooctrain.sched.search.evict import Shortage, evict_within
-from ooctrain.sched.search.expand import DROP_UNREAD, HELD, KEEP, expand
+from ooctrain.sched.search.expand import DROP, DROP_UNREAD, HELD, KEEP, expand
 from ooctrain.sched.search.jit import compiled
 from ooctrain.sched.search.play import SearchLimits, play
 from ooctrain.sched.search.tables import INPUT
@@ -68,6 +68,8 @@ class Field(NamedTuple):
         slots: those that change alone, too; empty: none does.
         may_drop: for each slot, whether a value may be dropped in it.
         large_first, large_end: of values that can stay, their slots.
+        linked: places of values of which the second is computed from the first, one or two calls
+            later; a row for each pair.
     """
 
     first: np.ndarray
@@ -76,6 +78,7 @@ class Field(NamedTuple):
     may_drop: np.ndarray
     large_first: np.ndarray
     large_end: np.ndarray
+    linked: np.ndarray
 
 
 @compiled
@@ -119,6 +122,8 @@ def move(state, choice, field):
         stays = choice[STAYS, first] ^ 1
         choice[STAYS, first:end] = stays
         return state
+    if kind < 4 and field.linked.shape[0]:
+        return _shift(state, choice, field)
     if kind < 6:
         return _move_neighbours(state, choice, field)
     if kind < 8 and alone:
@@ -151,6 +156,40 @@ def _give(choice, field, place, fate):
     for slot in range(first + 1, field.end[place]):
         if field.may_drop[slot]:
             choice[FATE, slot] = DROP_UNREAD if fate == DROP_UNREAD else KEEP
+
+
+@compiled
+def _shift(state, choice, field):
+    """Of two values, one computed from the other, the one that is kept is dropped, and the other is
+    kept: what a chain is computed from moves along it. Where both are kept, or both dropped, one of
+    them changes.
+    """
+    state, row = draw(state, field.linked.shape[0])
+    state, drawn = draw(state, 4)
+    source, out = field.linked[row, 0], field.linked[row, 1]
+    of_source, of_out = _is_kept(choice, field, source), _is_kept(choice, field, out)
+    dropped = DROP if drawn < 2 else DROP_UNREAD
+    if of_source != of_out or drawn % 2:
+        _keep(choice, field, source, not of_source, dropped)
+    if of_source != of_out or not drawn % 2:
+        _keep(choice, field, out, not of_out, dropped)
+    return state
+
+
+@compiled
+def _is_kept(choice, field, place):
+    """Whether a value is there after the forward pass, for those that are computed from it."""
+    first = field.first[place]
+    return choice[FATE, first] == (KEEP if field.may_drop[first] else HELD)
+
+
+@compiled
+def _keep(choice, field, place, keeps, dropped):
+    """Sees that a value is kept, or else dropped, as `dropped` says."""
+    if field.may_drop[field.first[place]]:
+        _give(choice, field, place, KEEP if keeps else dropped)
+    elif keeps != _is_kept(choice, field, place):
+        _give(choice, field, place, KEEP)  # held, or no longer
 
 
 @compiled

@@ -7,7 +7,7 @@ between them. Read next: `tables.py`, `anneal.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -86,13 +86,14 @@ class Search:
         may_drop, may_change = np.zeros(at[-1], np.bool_), np.zeros(at[-1], np.bool_)
         may_drop[[self._slot(use) for use in droppable_uses(trace)]] = True
         may_change |= may_drop
-        first, end = [], []
+        first, end, place = list[int](), list[int](), dict[int, int]()
         for var in _computed_forward(trace):
             slot, last = self._slot((var, last_forward_use(trace, var))), at[var + 1] - 1
             may_change[slot] |= slot == last  # it may be held
             if not self.short_of_host and slot != last:
                 may_drop[slot] = may_change[slot] = True
             if may_change[slot]:
+                place[var] = len(first)
                 first.append(slot)
                 end.append(last + 1)
         large_at = np.array(large, np.int64)
@@ -100,6 +101,7 @@ class Search:
             np.array(first, np.int64), np.array(end, np.int64),
             np.flatnonzero(may_change & self.short_of_host),
             may_drop, at[large_at], at[large_at + 1],
+            _linked(trace, place if self.short_of_host else {}),
         )  # fmt: skip
 
     def _slot(self, use: Use) -> int:
@@ -203,6 +205,17 @@ def _computed_forward(trace: Trace) -> list[int]:
             if call.pure and call.phase == "forward":
                 found.append(variable.id)
     return found
+
+
+def _linked(trace: Trace, place: Mapping[int, int]) -> np.ndarray:
+    """The places of all values of which one is computed from the other, by a call or by two."""
+    rows = list[tuple[int, int]]()
+    for var in place:
+        near = dict.fromkeys(out for call in trace.readers[var] for out in trace.calls[call].outs)
+        for out in list(near):
+            near |= dict.fromkeys(o for call in trace.readers[out] for o in trace.calls[call].outs)
+        rows += [(place[var], place[out]) for out in near if out in place]
+    return np.array(rows, np.int64).reshape(-1, 2)
 
 
 def _large(trace: Trace, piece_bytes: int) -> list[int]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ooctrain.sched.planning.residency import Liveness
+from ooctrain.sched.planning.residency import Liveness, always_resident
 from ooctrain.sched.schedule import Run
 from ooctrain.step.trace import Call, Trace
 
@@ -66,7 +66,7 @@ class RunGraph:
     def __init__(self, liveness: Liveness, rows: Sequence[tuple[int, ...]]):
         self.trace, self.size = liveness.trace, liveness.size
         self._liveness = liveness
-        self._fixed, self._updated = _always_resident(self.trace)
+        self._fixed, self._updated = always_resident(self.trace)
         self.resident_bytes = sum(
             self.size[v] for v in self._fixed if self.trace.producer[v] is None
         )
@@ -186,18 +186,3 @@ def _forward_values(trace: Trace, call: Call) -> set[int]:
         v for v in call.ins
         if (made := trace.producer[v]) is not None and trace.calls[made].phase in FORWARD
     }  # fmt: skip
-
-
-def _always_resident(trace: Trace) -> tuple[frozenset[int], dict[int, int]]:
-    """(what lies on a storage that is never given back, {old value: the call that updates it})."""
-    fixed, updated = set[int](), dict[int, int]()
-    for old, new in trace.end_variables.items():
-        taker = trace.taker.get(old)
-        if old == new and taker is None:
-            fixed.add(old)
-        elif taker is not None and new not in trace.taker:
-            call = trace.calls[taker]
-            if call.reuse.get(new) == old and not call.pure:
-                fixed |= {old, new}
-                updated[old] = taker
-    return frozenset(fixed), updated
