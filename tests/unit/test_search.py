@@ -22,14 +22,10 @@ from ooctrain.sched.planning.pieces import tabulate
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import droppable_uses, rematerialise_after
 from ooctrain.sched.schedule import BYTES, Granule, Run, SwapOut
-<<<<<<< HEAD
 from ooctrain.sched.search import anneal
 from ooctrain.sched.search import choice as choices
-from ooctrain.sched.search.choice import Choice, Search
-=======
 from ooctrain.sched.search.anneal import FATE, move
-from ooctrain.sched.search.choice import Search
->>>>>>> quality
+from ooctrain.sched.search.choice import Choice, Search
 from ooctrain.sched.search.evict import evict
 from ooctrain.sched.search.expand import DROP, DROP_UNREAD, HELD, KEEP, expand
 from ooctrain.sched.search.play import Link, SearchLimits, cut, host_room, link_of, play
@@ -277,7 +273,6 @@ def test_the_host_has_room_for_all_copies_or_there_is_none_to_tell_of(trace, mac
         assert room.tolist() == ((host_bytes - used).tolist() if fits else [])
 
 
-<<<<<<< HEAD
 @given(traces(), SEEDS)
 @settings(max_examples=20)
 def test_a_choice_is_the_same_when_it_comes_back_from_the_search(trace, seed):
@@ -303,7 +298,8 @@ def test_a_move_concerns_one_value_its_neighbours_or_one_that_stays(monkeypatch)
     may_drop = np.array([True] * 3 + [False] + [True] * 8)
     seen = Counter()
     for slots in (np.zeros(0, np.int64), np.arange(12)):
-        field = anneal.Field(first, end, slots, may_drop, first[1:], end[1:])
+        unlinked = np.zeros((0, 2), np.int64)
+        field = anneal.Field(first, end, slots, may_drop, first[1:], end[1:], unlinked)
         for state in range(400):
             choice = np.zeros((2, 12), np.int8)
             with np.errstate(over="ignore"):
@@ -336,7 +332,8 @@ def test_a_search_that_goes_further_begins_cooler_unless_the_host_is_short(monke
             search.improve(Choice(()), 1, seed=0, deadline=Deadline.after(None), further=further)
     first, cooler, short, as_hot = heats
     assert first == short == as_hot > cooler > 0
-=======
+
+
 def shifts(seed, moves=600):
     """Of some moves from a choice that keeps one value of a chain, how many keep one that it is
     computed from, or that is computed from it, in its place.
@@ -361,4 +358,3 @@ def shifts(seed, moves=600):
 
 def test_what_is_kept_of_a_chain_moves_along_it_where_the_host_is_short():
     assert shifts(1) > 30
->>>>>>> quality
