@@ -71,9 +71,8 @@ class ChunkArena:
         size = self.books.checked_size(nbytes)
         count, free = -(-size // self.chunk_bytes), self.free_chunks
         if count > free:
-            free_bytes = free * self.chunk_bytes
-            granted = count * self.chunk_bytes
-            raise self.books.refuse(size, granted, free_bytes, free_bytes, tag, snapshot())
+            asked, left = count * self.chunk_bytes, free * self.chunk_bytes
+            raise self.books.refuse(size, asked, left, left, tag, snapshot())
         return count
 
     def open(
@@ -86,11 +85,12 @@ class ChunkArena:
             obtained: bytes of it that were not reserved before; None: all.
             offset: of its first byte within the mapping.
         """
-        granted = mapping.mapped() * self.chunk_bytes
+        size = int(nbytes)
+        granted = -(-size // self.chunk_bytes) * self.chunk_bytes
         mapping.live = True
-        block = self.books.open(mapping.address + offset, int(nbytes), granted, tag)
+        block = self.books.open(mapping.address + offset, size, granted, tag)
         self.live[block.id] = mapping
-        self.books.move(int(nbytes), granted, granted if obtained is None else obtained)
+        self.books.move(size, granted, granted if obtained is None else obtained)
         return block
 
     def retire(self, block: Block, after: Sequence[Reached]) -> ChunkMapping:
