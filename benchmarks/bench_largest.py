@@ -192,9 +192,12 @@ def best_of_torch(search: Search) -> tuple[str, int]:
     first = sorted(ends, key=lambda side: -ends[side])[:TRIED]
     for side in first:
         print(f"  {side.name}: the line ends at batch {ends[side]}", flush=True)
-    found = {side.name: search.around(side, ends[side]) for side in first}
-    name = max(found, key=lambda each: found[each])
-    return name, found[name]
+    name, best = first[0].name, search.around(first[0], ends[first[0]])
+    for side in first[1:]:  # who does not hold a little more than the best is not looked at further
+        more = best + max(1, best // FINENESS)
+        if search.fits(side, more, TORCH_STEPS):
+            name, best = side.name, search.around(side, more)
+    return name, best
 
 
 def measure(search: Search, folder: str, only: str) -> dict[str, Any]:

@@ -34,6 +34,8 @@ PROBE = "__reached__"
 #: {(file, name, first line): functions that have this code}
 Loaded = Mapping[tuple[str, str, int], Sequence[FunctionType]]
 _LIBRARY = str(ROOT / "ooctrain")
+#: Folders whose modules may hold a compiled function; a virtual environment lies beside them.
+_OWN = (_LIBRARY, str(ROOT / "tests"))
 
 
 def plant(mutant: Mutant, known: Loaded | None = None) -> None:
@@ -150,7 +152,7 @@ def _give_defaults(function: FunctionType, arguments: ast.arguments) -> None:
 def interpret() -> None:
     """Puts Python functions in the place of those that Numba would compile."""
     for module in list(sys.modules.values()):
-        if (getattr(module, "__file__", None) or "").startswith(str(ROOT)):
+        if (getattr(module, "__file__", None) or "").startswith(_OWN):
             for own, value in list(vars(module).items()):
                 python = getattr(value, "py_func", None)
                 if python is not None and getattr(python, "__module__", "").startswith(

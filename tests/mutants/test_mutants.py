@@ -16,11 +16,12 @@ from pathlib import Path
 import pytest
 from mutants import operators, planted, reach, report
 from mutants.court import KILLED, SURVIVED, Verdict
+from mutants.forks import in_fork
 from mutants.nearby import near_files
 from mutants.operators import Mutant, changes_in, files, mutants_of, sample, texts
 from mutants.reach import Judge, Reach
 
-from ooctrain.alloc import holes
+from ooctrain.alloc import exact_search, holes
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = "ooctrain/alloc/holes.py"
@@ -101,6 +102,17 @@ def test_a_mutant_takes_the_place_of_a_function_whoever_holds_it():
         planted.exchange({FILE: operators.parsed(FILE)})
     held(1, 1)
     assert held.__self__.by_size == [(1, 1)]
+
+
+def test_compiled_functions_become_plain_ones_beside_a_virtual_environment():
+    """pytest's own modules, which may lie in this folder too, are not asked for anything."""
+
+    def interpreted() -> bool:
+        planted.interpret()
+        return not hasattr(exact_search.search, "py_func")
+
+    assert hasattr(exact_search.search, "py_func")
+    assert in_fork(interpreted)
 
 
 def test_probes_tell_which_blocks_run():

@@ -26,6 +26,7 @@ from support.tile_graphs import Graph, graphs
 from ooctrain import nn
 from ooctrain.engine.incore import Mode, run_trace
 from ooctrain.errors import ConfigError, ShapeError
+from ooctrain.layers.regions import Slice
 from ooctrain.rewrite.tile import tile
 from ooctrain.rewrite.tile.banded_calls import banded_calls
 from ooctrain.rewrite.tile.bands import weave_bands
@@ -265,6 +266,16 @@ def computed_rows(banded: Trace, original: Trace) -> dict[str, list[tuple[int, i
 def original_kind(original: Trace, name: str) -> str:
     (call,) = (c for c in original.calls if c.name == name)
     return original.variables[call.outs[0]].kind
+
+
+@settings(max_examples=30)
+@given(chains(), cuts)
+def test_what_exists_is_not_copied(chain: Chain, cut: Cut) -> None:
+    """Rows are copied out of a value only where somebody needs fewer of them, or others too."""
+    trace = chain.trace("direct")
+    assume(trace is not None)
+    copies = [call.op for call in cut.of(trace).calls if isinstance(call.op, Slice)]
+    assert not [op for op in copies if op.shape == op.full]
 
 
 @settings(max_examples=60)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from support.strategies import Case, cases
 from support.worked_example import worked_schedule, worked_trace
 
 from ooctrain.errors import ConfigError, PlanMismatch
+from ooctrain.sched.plan_schema import rows_of_file
 from ooctrain.sched.schedule import LowerBound, Plan, Schedule
 
 BOUNDS = st.none() | st.builds(LowerBound, st.floats(0, 1e9), st.sampled_from(["compute", "lp"]))
@@ -28,6 +30,26 @@ def test_a_plan_round_trips(case: Case, bound: LowerBound | None, makespan_us: f
     notes = {"planner": "none", "evaluations": 3, "exact": True}
     plan = Plan(case.trace, ("fuse",), case.schedule, makespan_us, peak, 7, bound, notes)
     assert Plan.from_json(json.loads(json.dumps(plan.to_json())), case.trace) == plan
+
+
+REWRITES = ("fuse", "mine.py:halve", "share_storage", "theirs/own.py:twice")
+
+
+@given(cases(), st.lists(st.sampled_from(REWRITES)), st.sets(st.sampled_from(REWRITES)))
+def test_a_plan_file_names_its_rewrites_and_runs_no_file_that_was_not_allowed(
+    case: Case, names: list[str], allowed: set[str]
+):
+    plan = Plan(case.trace, tuple(names), case.schedule, 1.5, 2, 3)
+    with TemporaryDirectory() as folder:
+        path = f"{folder}/plan.json"
+        plan.save(path)
+        foreign = [name for name in names if ".py:" in name and name not in allowed]
+        if foreign:
+            with pytest.raises(ConfigError, match="would run the file") as caught:
+                rows_of_file(path, sorted(allowed))
+            assert foreign[0] in str(caught.value)
+        else:
+            assert rows_of_file(path, sorted(allowed)) == (plan.to_json(), names)
 
 
 @given(cases())

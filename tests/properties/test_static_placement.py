@@ -191,6 +191,7 @@ def test_a_plan_comes_before_the_first_block_and_fits_the_arena(kind):
     allocator = kind(DryMemory(2048))
     with pytest.raises(OutOfDeviceMemory, match=r"placement of a whole step|the arena is full"):
         allocator.load_plan(two_rounds())
+    assert allocator.stats().failures == 1
     allocator.check()
     block = allocator.allocate(100)
     with pytest.raises(PlanMismatch, match="before the first"):

@@ -6,6 +6,7 @@ Values are the business of tests/properties/test_bands.py.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -16,14 +17,16 @@ import ooctrain as oc
 from ooctrain import nn
 from ooctrain.engine.incore import run_trace
 from ooctrain.errors import ConfigError
+from ooctrain.layers.upsample import Upsample, UpsampleGrad
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.rewrite.tile import tile, tile_by_name
 from ooctrain.rewrite.tile.frontier import computable, even_cuts, rounded
 from ooctrain.rewrite.tile.halo import Read, Span
-from ooctrain.rewrite.tile.row_rules import RowsRead
+from ooctrain.rewrite.tile.row_rules import RowPlace, RowsRead
+from ooctrain.rewrite.tile.rule_of_call import row_rule_of
 from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.step.blocks import tensor_of
-from ooctrain.step.op import Window
+from ooctrain.step.op import Spec, Window
 from ooctrain.step.trace import Trace
 
 
@@ -44,6 +47,37 @@ def step() -> Trace:
 
 
 # Rows
+
+
+SIZES = [(rows, outputs) for rows in range(1, 7) for outputs in range(1, 7)]
+
+
+@pytest.mark.parametrize("size", [*SIZES, (3, 12), (12, 3), (5, 8)], ids=str)
+@pytest.mark.parametrize("how", [("nearest", False), ("bilinear", False), ("bilinear", True)])
+def test_a_band_of_a_resized_image_is_made_of_the_rows_that_it_reads(how, size):
+    """Larger, smaller, by whole factors and others, and the gradients of them."""
+    rows, outputs = size
+    rng = np.random.default_rng(0)
+    forward, back = Upsample((outputs, 3), *how), UpsampleGrad((rows, 2), *how)
+    for op, x in (
+        (forward, rng.standard_normal((1, 2, rows, 2))),
+        (back, rng.standard_normal((1, 2, outputs, 3))),
+    ):
+        rule, (whole,) = row_rule_of(op, [Spec(x.shape)]), op.reference(x, scalars={})
+        # Where a pixel becomes several, a band ends where one of them does.
+        whole_factor = op is forward and how[0] == "nearest" and outputs % rows == 0
+        borders = range(0, whole.shape[2] + 1, outputs // rows if whole_factor else 1)
+        for lo, hi in combinations(borders, 2):
+            read = rule.reads[0].read(Span(lo, hi), x.shape[2])
+            expected = whole[:, :, lo:hi]
+            if read.inside.extent:
+                place = RowPlace(0, Span(lo, hi), read.pad_lo, read.pad_hi, whole.shape)
+                (found,) = rule.cut(op, place).reference(
+                    x[:, :, read.inside.lo : read.inside.hi], scalars={}
+                )
+                assert found == pytest.approx(expected, rel=1e-12, abs=1e-12), (op, lo, hi)
+            else:
+                assert not expected.any(), (op, lo, hi)
 
 
 def test_rows_that_a_window_reads_by_hand() -> None:

@@ -12,6 +12,7 @@ from unit.test_on_rows import run_on_cpu
 
 from ooctrain.layers.batch_norm import BatchNormGradReduce, BatchNormStats
 from ooctrain.layers.channel_sum import ChannelSum
+from ooctrain.layers.class_loss import TotalLoss
 from ooctrain.layers.instance_norm import InstanceNormGradReduce, InstanceNormStats
 from ooctrain.layers.kernels.row_blocks import RowBlocks, row_blocks, rows_of_block
 from ooctrain.rewrite.tile.carried_sums import (
@@ -120,6 +121,33 @@ def test_the_definition_is_the_operations(name: str) -> None:
     found = CarriedTotal(op, (2, 3, 9, 5), outs).reference(*state, *arrays[2:4], scalars={})
     for e, f in zip(op.reference(*arrays, scalars={}), found, strict=True):
         assert f == pytest.approx(e, rel=1e-12, abs=1e-12)
+
+
+LABELS = np.array([0, 2, -100, 1, 2] * 18).reshape(2, 9, 5)
+
+
+@pytest.mark.parametrize(
+    ("counts", "others"),
+    [
+        (True, [LABELS]), (True, [LABELS, np.array([0.25, 2.0, 0.5])]), (False, []),
+        (False, [np.array([7.5])]), (False, [np.array([7.0, 0.5, 0.25])]),
+    ],
+)  # fmt: skip
+def test_the_definition_of_a_loss_is_the_operations(counts: bool, others: list) -> None:
+    """By its labels, by those and weights, as a sum, by a divisor in one part or in three."""
+    rng, op = np.random.default_rng(0), TotalLoss(counts=counts)
+    arrays = [rng.uniform(0, 2, (2, 9, 5)), *others]
+    whole = [arrays[0], *([np.float64(others[0].sum())] if others and not counts else others)]
+    expected = op.reference(*whole, scalars={})
+    state: list[np.ndarray] = []
+    for image, lo, hi in ((0, 0, 3), (0, 3, 9), (1, 0, 9)):
+        read = [a[image : image + 1, lo:hi] if a.ndim == 3 else a for a in arrays]
+        sum_ = CarriedSum(op, (2, 9, 5), (image, lo), 64, bool(state))
+        state = list(sum_.reference(*read, *state, scalars={}))
+    total = CarriedTotal(op, (2, 9, 5), tuple(np.shape(e) for e in expected))
+    found = total.reference(*state, *(a for a in arrays if a.ndim < 3), scalars={})
+    for e, f in zip(expected, found, strict=True):
+        assert f == pytest.approx(e, rel=1e-12)
 
 
 def test_blocks_are_pieces_of_rows_or_whole_rows_of_one_image() -> None:

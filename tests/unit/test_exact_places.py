@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
-from itertools import combinations, permutations
+from itertools import combinations, permutations, product
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.cut_rectangles import SIDE, cut
 
 from ooctrain.alloc import exact_places as places
 from ooctrain.alloc import exact_search as search
@@ -16,6 +18,9 @@ from ooctrain.alloc import static
 from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.exact_places import exact_places, places_within
 from ooctrain.alloc.first_fit import FirstFit
+from ooctrain.alloc.packing_descent import SHARES, Descent
+from ooctrain.alloc.packing_orders import Orders, luby
+from ooctrain.alloc.sections import sections_of
 from ooctrain.alloc.static import Forecast, Lifetime, most_alive, pack
 from ooctrain.errors import ConfigError
 from ooctrain.units import Granule
@@ -139,6 +144,53 @@ def test_what_first_fit_cannot_do_is_refused():
     for wrong in ({"order": "best"}, {"work": 0}, {"work": "long"}):
         with pytest.raises(ConfigError, match="first-fit has no order"):
             FirstFit(DryMemory(1 << 20), **wrong)
+
+
+def luby_by_its_definition(order):
+    """The sequence up to 2 ** (order - 1): twice the one before, then its double."""
+    if order == 1:
+        return [1]
+    shorter = luby_by_its_definition(order - 1)
+    return [*shorter, *shorter, 2 * shorter[-1]]
+
+
+def test_attempts_are_as_long_as_lubys_sequence_says():
+    assert [luby(number) for number in range(1, 64)] == luby_by_its_definition(6)
+
+
+def test_an_order_beside_another_moves_blocks_up_as_often_as_down():
+    """Where all blocks measure the same, only chance moves them."""
+    orders = Orders(sections_of([1] * 8, [((at, at + 1),) for at in range(8)]))
+    keys = np.arange(8.0)
+    usual = (keys - keys.mean()) / keys.std()
+    moved = np.mean([orders.beside(keys) - usual for _ in range(300)])
+    assert abs(moved) < 0.05
+
+
+def test_capacities_lie_in_percent_of_the_way_from_the_bound_to_the_best():
+    asked = []
+
+    class Asked(Descent):
+        def _ask(self, capacity, nodes):
+            asked.append(capacity)
+            self.tried += 1
+            return False
+
+    Asked(sections_of([1, 1], [((0, 1),)] * 2), 1000, 3000).run(len(SHARES))
+    assert asked == [1000 + 20 * share for share in SHARES]
+
+
+def test_the_pieces_of_a_rectangle_are_packed_into_it_again():
+    """With less than one try for each piece, thanks to what the bounds cut off."""
+    pieces = tried = 0
+    for seed, count in product(range(40), (8, 12)):
+        sizes, spans = zip(*((size, (own,)) for size, own in cut(seed, count)), strict=True)
+        found = places_within(sizes, spans, SIDE, 1500)
+        assert found.offsets is not None, (seed, count)
+        assert found.extent_bytes == SIDE
+        assert apart(sizes, spans, found.offsets)
+        pieces, tried = pieces + count, tried + found.nodes
+    assert tried < pieces
 
 
 #: What each instance costs: blocks tried. Another order of the attempts may need others.

@@ -28,6 +28,7 @@ from support.hand_lists import (
     small_step,
 )
 from support.quick import quick
+from support.session_bench import Bench
 
 import ooctrain as oc
 from ooctrain.alloc.registry import choose_allocator
@@ -42,7 +43,7 @@ from ooctrain.errors import (
     ShapeError,
     TransferError,
 )
-from ooctrain.execution.executor import Session, host_extent_bytes
+from ooctrain.execution.executor import Session
 from ooctrain.execution.placement import reserved_peak
 from ooctrain.execution.prepare import prepare
 from ooctrain.execution.settings import Settings
@@ -63,34 +64,6 @@ ALLOCATORS = ("va:chunk=4KiB", "best-fit")
 class Fail(Op):
     def cpu(self, pool, ins, outs, workspace, scalars):
         raise ArithmeticError("this kernel always fails")
-
-
-class Bench:
-    """A session on a device of exactly the reserved peak, with w = 1."""
-
-    def __init__(
-        self, instructions, allocator="va:chunk=4KiB", *, start=None, wanted=(G,), trace=None,
-        device=CpuDevice, link="duplex", out_bytes_per_us=None, **options,
-    ):  # fmt: skip
-        self.trace = trace or small_step()
-        self.schedule = make_list(self.trace, instructions, start)
-        choice = choose_allocator(allocator, 32 * S)
-        reserved = reserved_peak(self.schedule, self.trace, choice)
-        extent = host_extent_bytes(self.trace, self.schedule)
-        copies = CopyLink(link, out_bytes_per_us, copy_bytes=ctypes.memmove)
-        self.device = device(reserved, extent, link=copies, **options)
-        self.allocator = choice.make(self.device.memory)
-        values = {W: np.ones(N, np.float32)}
-        self.session = Session(
-            self.trace, self.schedule, self.device, self.allocator, values, wanted
-        )
-
-    def step(self, x, lr=0.25):
-        return self.session.run_step({X: np.full(N, x, np.float32)}, {"lr": lr})
-
-    def close(self):
-        self.session.close()
-        self.device.close()
 
 
 @pytest.fixture

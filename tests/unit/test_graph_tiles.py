@@ -19,7 +19,10 @@ from ooctrain.errors import ConfigError
 from ooctrain.models.unet import UNet
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.rewrite.graph_tiles import graph_calls, rows_computed
-from ooctrain.rewrite.tile.sft_planner import Sft
+from ooctrain.rewrite.tile.offers import OperatorTimes
+from ooctrain.rewrite.tile.operators import operators_of
+from ooctrain.rewrite.tile.sft import FtSegment
+from ooctrain.rewrite.tile.sft_planner import Sft, _extra_of_rows
 from ooctrain.sched.budget import trace_peak_bytes
 from ooctrain.step.machine import call_durations_ns
 from ooctrain.step.presets import rtx2080ti
@@ -112,6 +115,54 @@ def test_the_estimate_of_its_rows_is_what_the_tiled_step_computes() -> None:
             if c.phase == "forward" and c.name.startswith(f"{call.name}[")
         ]  # fmt: skip
         assert sum(rows) / trace.variables[call.outs[0]].shape[2] == pytest.approx(first[call.id])
+
+
+class Padded(nn.Module):
+    """Nobody asks for gradients of the padding, so the calls behind it run over fewer rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.pad, self.last = nn.Conv2d(3, 4, 1), nn.ZeroPad2d(2), nn.Conv2d(4, 4, 3)
+        self.relu, self.leaky = nn.ReLU(), nn.LeakyReLU(0.1)
+
+    def forward(self, x):
+        x = self.pad(self.first(x))
+        return self.last(self.relu(x) + self.leaky(x))
+
+
+@pytest.mark.parametrize("model", [Joined, Padded])
+def test_the_estimate_of_its_work_is_what_the_tiled_step_computes(model) -> None:
+    """Where each operator takes a nanosecond, forward or backward, it is a count of rows."""
+    trace = gradient_step(model(), (1, 3, 16, 8), conv_algorithm="direct")
+    calls, after = graph_calls(trace, *ends(trace)), tiled(trace, 3)
+    operators = operators_of(trace)
+    places = [[c.name for c in operators.calls].index(name) for name in ends(trace)]
+    segment = FtSegment(*places, ("H",))
+
+    def times_run(call) -> float:
+        if calls.rules[call.id].reduces:
+            return 1.0
+        rows = [
+            after.variables[c.outs[0]].shape[2] for c in after.calls
+            if c.name.startswith((f"{call.name}[", f"{call.name}.again["))
+        ]  # fmt: skip
+        return sum(rows) / trace.variables[call.outs[0]].shape[2]
+
+    ones = tuple(1 for _ in operators.calls)
+    none = tuple(0 for _ in operators.calls)
+    forward = sum(times_run(call) - 1 for call in calls.forward)
+    assert _extra_of_rows(operators, segment, 3, OperatorTimes(ones, none, 1)) == pytest.approx(
+        forward
+    )
+    gradients = [
+        max((times_run(g) for g in calls.backward if g.forward_of == call.id), default=1.0)
+        for call in calls.forward
+    ]  # of a sum there is no call: its gradient is that of what it adds
+    backward = sum(times - 1 for times in gradients)
+    assert min(gradients) < 1 or model is Joined
+    assert _extra_of_rows(operators, segment, 3, OperatorTimes(none, ones, 1)) == pytest.approx(
+        backward
+    )
 
 
 def test_a_norm_of_the_batch_is_no_part_of_a_tile() -> None:

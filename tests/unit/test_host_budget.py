@@ -6,16 +6,19 @@ import random
 
 import pytest
 from support.quick import quick
+from support.random_decisions import random_decisions
 
 import ooctrain as oc
 from ooctrain.errors import Infeasible
 from ooctrain.sched.budget import resolve_budget, trace_minimum_bytes, trace_peak_bytes
+from ooctrain.sched.ledger import walk
 from ooctrain.sched.planners.belady import Belady, offload
 from ooctrain.sched.planners.checkmate.checkmate import Checkmate
 from ooctrain.sched.planners.combined import Combined
 from ooctrain.sched.planners.prefix import Prefix
-from ooctrain.sched.planning.decisions import Gap
+from ooctrain.sched.planning.decisions import Decisions, Gap
 from ooctrain.sched.planning.host_room import RoomForGaps, input_bytes
+from ooctrain.sched.planning.lower import lower_within
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import droppable, rematerialise
 from ooctrain.sched.schedule import BYTES
@@ -135,6 +138,30 @@ def what_leaves_fits_on_the_host(seed):
 def test_what_leaves_fits_on_the_host(first):
     count = 400 if first else 60
     assert sum(map(what_leaves_fits_on_the_host, range(first, first + count))) > count // 8
+
+
+def the_least_host_memory_is_enough(seed):
+    """Copies out that begin early must not take room that others need: the list of some gaps stays
+    within what they hold on the host at once. Whether it would go beyond, if it might.
+    """
+    rng = random.Random(seed)
+    trace = random_trace(rng, calls=rng.randint(4, 14), max_bytes=12, duration_ns=20_000)
+    drawn = random_decisions(trace, rng)
+    gaps = tuple(g for g in drawn.gaps if g.after >= 0 and g.before < len(drawn.runs))
+    needed = input_bytes(trace) + max(on_the_host(trace, gaps, len(drawn.runs)))
+    peaks = []
+    for host_bytes in (needed, None):
+        question = Question(trace, 1 << 40, MACHINE, host_budget_bytes=host_bytes)
+        schedule = lower_within(Decisions(drawn.runs, gaps), question).schedule
+        peaks.append(max(row.host_ledger_bytes for row in walk(trace, schedule)))
+    assert peaks[0] <= needed
+    return peaks[1] > needed
+
+
+@pytest.mark.parametrize("first", quick([0, 200], 0))
+def test_the_least_host_memory_of_some_gaps_is_enough(first):
+    count = 200 if first else 60
+    assert sum(map(the_least_host_memory_is_enough, range(first, first + count))) > count // 20
 
 
 def test_no_host_memory_costs_time_and_the_bound_knows_it():

@@ -144,6 +144,13 @@ def test_a_replay_of_a_recording_repeats_its_books(requests):
 
 
 @given(requests=request_lists(ranges=True))
+def test_a_recording_is_what_was_asked_for(requests):
+    recorder = Recorder(VirtualAddressing(DryMemory(64 * MIB), chunk=4096))
+    serve(requests, recorder)
+    assert recorder.requests == requests
+
+
+@given(requests=request_lists(ranges=True))
 def test_what_is_held_whole_is_never_less(requests):
     whole = hold_whole(requests)
     assert {request.op for request in whole} <= {"allocate", "free"}

@@ -162,6 +162,7 @@ def test_a_plan_comes_before_the_first_block_and_fits():
     planned = Stalloc(DryMemory(2048))
     with pytest.raises(OutOfDeviceMemory, match="larger than the arena"):
         planned.load_plan(Forecast((Lifetime(2049, "a", 0, 1),)))
+    assert planned.stats().failures == 1
     block = planned.allocate(512)
     with pytest.raises(PlanMismatch):
         planned.load_plan(Forecast(()))

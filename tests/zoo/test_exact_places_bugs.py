@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import inspect
-import random
 from typing import Any
 
 import pytest
+from support.cut_rectangles import SIDE, cut
 from unit import test_exact_places as LAWS
 from zoo.planting import plant
 
@@ -93,26 +93,8 @@ CASES = [
 ]  # fmt: skip
 
 
-#: Rectangles of time and bytes that were cut to pieces; these fill it again without a gap.
-CUTS, SIDE = [(0, 16), (1, 9), (57, 16), (72, 16), (75, 16)], 12
-
-
-def cut(seed, count):
-    """Blocks that fill SIDE bytes for SIDE moments."""
-    drawn, boxes = random.Random(seed), [(0, SIDE, 0, SIDE)]
-    while len(boxes) < count:
-        boxes.sort(key=lambda box: (box[1] - box[0]) * (box[3] - box[2]) * drawn.uniform(0.5, 1))
-        begin, end, low, high = boxes.pop()
-        if drawn.random() < 0.5 and end - begin > 1:
-            time = drawn.randint(begin + 1, end - 1)
-            boxes += [(begin, time, low, high), (time, end, low, high)]
-        elif high - low > 1:
-            place = drawn.randint(low + 1, high - 1)
-            boxes += [(begin, end, low, place), (begin, end, place, high)]
-        else:
-            boxes.append((begin, end, low, high))
-    drawn.shuffle(boxes)
-    return [(high - low, (begin, end)) for begin, end, low, high in boxes]
+#: Rectangles that were cut to pieces, by seed and number of pieces; they fill it again.
+CUTS = [(0, 16), (1, 9), (57, 16), (72, 16), (75, 16)]
 
 
 def put_together(seed, count):

@@ -114,7 +114,6 @@ def evict_within(step, granted, stays, limits):
                 if size == 0:
                     pop(heap, opened)
                     opened -= 1
-                    continue
             evicted[gap] += size
             returns[step.gap_before[gap]] += size
             away += size
