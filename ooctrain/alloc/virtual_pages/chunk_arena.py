@@ -97,7 +97,7 @@ class ChunkArena:
         """Takes a block off the list of live ones; what it holds stays in the books.
 
         Args:
-            after: events of its last uses, which whoever breaks the mapping waits for.
+            after: events of its last uses: the mapping is broken only after these.
 
         Returns:
             Its address range.
