@@ -127,11 +127,18 @@ def _checked_bytes(number: float, text: object, what: str, least_bytes: int) -> 
             f"{what} {text!r} must be {least} and below 2**62 bytes",
             code="OOC-102",
             numbers=f"{number} bytes",
-            fix="`ooctrain plan MODEL` prints the smallest budget that fits"
-            if what == "budget"
-            else 'bytes, or a number with a unit: "512MiB" is 2**29, "8GB" is 8e9',
+            fix=_nearest_size(number, what),
         )
     return int(number)
+
+
+def _nearest_size(number: float, what: str) -> str:
+    """What to give in place of a size that is out of range, too small or too large."""
+    if what != "budget":
+        return 'bytes, or a number with a unit: "512MiB" is 2**29, "8GB" is 8e9'
+    if number >= MAX_BYTES:
+        return "100% is all that a step can use"
+    return "`ooctrain plan MODEL` prints the smallest budget that fits"
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,11 +25,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ooctrain.alloc.arena_map import ArenaSnapshot
-from ooctrain.alloc.base import Block, Books, Reached, Stats
+from ooctrain.alloc.base import Block, Reached, Stats
 from ooctrain.alloc.virtual import default_chunk_bytes
-from ooctrain.alloc.virtual_pages.chunk_size import check_chunk_count, checked_chunk_bytes
+from ooctrain.alloc.virtual_pages.chunk_arena import ChunkArena
 from ooctrain.alloc.virtual_pages.chunks import FreeRuns, runs_of
-from ooctrain.alloc.virtual_pages.mappings import ChunkMapping, MappingCache, chunks_by_block
+from ooctrain.alloc.virtual_pages.mappings import ChunkMapping
 from ooctrain.devices.base import VirtualMemory
 from ooctrain.units import Granule
 
@@ -58,20 +58,15 @@ class Gmlake:
 
     def __init__(self, memory: VirtualMemory, chunk: int | None = None):
         size = default_chunk_bytes(memory.size_bytes) if chunk is None else chunk
-        self._chunk = checked_chunk_bytes(memory, size, "gmlake:chunk=2MiB")
-        self.granule = Granule(self._chunk, ranges=False)
-        self._memory, self._chunks = memory, memory.size_bytes // self._chunk
-        self.budget_bytes = self._chunks * self._chunk
-        self._books = Books(self.name, self.budget_bytes)
-        self._free = FreeRuns(self._chunks)
-        self._cache = MappingCache(memory, self._chunk, self._books.counts)
+        self._arena = ChunkArena(self.name, memory, size)
+        self.granule, self.budget_bytes = Granule(size, ranges=False), self._arena.budget_bytes
+        self._free = FreeRuns(self._arena.chunks)
         self._primitives: list[Primitive] = []  # all that were made, live or not
         self._made = 0  # chunks from this one on are still the driver's
-        self._blocks: dict[int, ChunkMapping] = {}  # by block id
 
     def check_limits(self) -> None:
         """Raises ConfigError if the arena has no whole chunk, or more than can be mapped apart."""
-        check_chunk_count(self._memory, self._chunk, self.name)
+        self._arena.check_limits()
 
     def allocate(self, nbytes: int, tag: str = "") -> Block:
         """A block in a kept range of its size, or in one that is stitched now.
@@ -82,48 +77,40 @@ class Gmlake:
 
         Cost: O(primitive blocks log of them); system calls only where a range is made.
         """
-        size = self._books.checked_size(nbytes)
-        count = -(-size // self._chunk)
-        granted, held = count * self._chunk, self._books.granted
-        if held + granted > self.budget_bytes:
-            free = self.budget_bytes - held
-            raise self._books.refuse(size, granted, free, free, tag, self.snapshot())
-        mapping = self._cache.find(count, self._free, whole=True)
+        arena, before = self._arena, self._made
+        count = arena.chunks_for(nbytes, tag, self.snapshot)
+        mapping = arena.mappings.find(count, self._free, whole=True)
         if mapping is None:
             mapping = self._stitched(count)
         else:
-            self._books.counts["reuses"] += 1
-        mapping.live = True
+            arena.books.counts["reuses"] += 1
         self._free.take(mapping.runs)
-        block = self._books.open(mapping.address, size, granted, tag)
-        self._blocks[block.id] = mapping
-        self._books.move(size, granted, self._made * self._chunk - self._books.reserved)
-        return block
+        obtained = (self._made - before) * arena.chunk_bytes
+        return arena.open(mapping, nbytes, tag, obtained=obtained)
 
     def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
         """Frees the chunks of a block; its range stays mapped, its memory is not given back."""
-        self._books.retire(block)
-        mapping = self._blocks.pop(block.id)
-        mapping.used(0, mapping.slots, after)
+        mapping = self._arena.retire(block, after)
         self._free.give(mapping.runs)
-        self._cache.leave(mapping)
-        self._books.move(-block.requested_bytes, -block.granted_bytes, 0)
+        self._arena.mappings.leave(mapping)
+        self._arena.books.move(-block.requested_bytes, -block.granted_bytes, 0)
 
     def stats(self) -> Stats:
         """The books; reserved is all that the driver gave, cached what of it is free."""
-        return self._books.stats()
+        return self._arena.books.stats()
 
     def check(self) -> None:
         """Primitive blocks are what the driver gave; each is in one live block, whole, or free."""
-        made = self._made * self._chunk
-        assert self._books.reserved == made, "V is not what the driver gave"
-        self._books.check(cached_bytes=made - self._books.granted)
-        self._cache.check()
+        arena, books = self._arena, self._arena.books
+        made = self._made * arena.chunk_bytes
+        assert books.reserved == made, "V is not what the driver gave"
+        books.check(cached_bytes=made - books.granted)
+        arena.mappings.check()
         everything = sorted(chunk for primitive in self._primitives for chunk in primitive)
         assert everything == list(range(self._made)), "a chunk is in two primitive blocks, or none"
         for primitive in self._primitives:
             assert len(set(self._free.held[primitive].tolist())) == 1, "a part of one is live"
-        held = [chunk for mapping in self._blocks.values() for chunk in mapping.table.tolist()]
+        held = [chunk for mapping in arena.live.values() for chunk in mapping.table.tolist()]
         assert len(set(held)) == len(held), "a chunk has two holders"
         assert sorted(held) == self._free.held.nonzero()[0].tolist(), "a chunk is lost"
 
@@ -131,8 +118,7 @@ class Gmlake:
         """Live blocks with their chunks, as plain data."""
         return ArenaSnapshot(
             {
-                **self._books.layout(chunk=self._chunk),
-                "chunks": chunks_by_block(self._blocks),
+                **self._arena.layout(),
                 "free": self._free.count,
                 "made": self._made,
                 "primitives": len(self._primitives),
@@ -140,10 +126,8 @@ class Gmlake:
         )
 
     def close(self) -> list[Block]:
-        self._cache.close()
-        self._blocks.clear()
         self._primitives.clear()
-        return self._books.close()
+        return self._arena.close()
 
     def _stitched(self, count: int) -> ChunkMapping:
         """Cases 2 to 4: a new range over free chunks, of which there are enough."""
@@ -153,7 +137,7 @@ class Gmlake:
         missing = count - len(chunks)
         taken = split[:missing]
         fresh = list(range(self._made, self._made + missing - len(taken)))
-        mapping = self._cache.make(count, runs_of([*chunks, *taken, *fresh]))
+        mapping = self._arena.mappings.make(count, runs_of([*chunks, *taken, *fresh]))
         if taken:
             self._primitives.append(split[missing:])
             del split[missing:]

@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ooctrain.alloc.arena_map import ArenaSnapshot
-from ooctrain.alloc.base import Block, Books, Reached, Stats
-from ooctrain.alloc.virtual_pages.chunk_size import checked_chunk_bytes, mappable_chunk_bytes
+from ooctrain.alloc.base import Block, Reached, Stats
+from ooctrain.alloc.virtual_pages.chunk_arena import ChunkArena
+from ooctrain.alloc.virtual_pages.chunk_size import mappable_chunk_bytes
 from ooctrain.alloc.virtual_pages.chunks import FreeRuns
-from ooctrain.alloc.virtual_pages.mappings import ChunkMapping, MappingCache
 from ooctrain.devices.base import VirtualMemory
 from ooctrain.devices.cpu.host_vm import PAGE_BYTES, max_mapped_chunks
 from ooctrain.units import Granule
@@ -46,15 +46,9 @@ class Passthrough:
 
     def __init__(self, memory: VirtualMemory, chunk: int | None = None):
         size = memory.granularity_bytes if chunk is None else chunk
-        size = checked_chunk_bytes(memory, size, "passthrough:chunk=64KiB")
-        self.granule = Granule(size, ranges=False)
-        self._chunk = size
-        chunks = memory.size_bytes // size
-        self.budget_bytes = chunks * size
-        self._books = Books(self.name, self.budget_bytes)
-        self._free = FreeRuns(chunks)
-        self._cache = MappingCache(memory, size, self._books.counts)
-        self._blocks: dict[int, ChunkMapping] = {}  # by block id
+        self._arena = ChunkArena(self.name, memory, size)
+        self.granule, self.budget_bytes = Granule(size, ranges=False), self._arena.budget_bytes
+        self._free = FreeRuns(self._arena.chunks)
 
     def allocate(self, nbytes: int, tag: str = "") -> Block:
         """A block at the end of a fresh mapping. Cost: two or more system calls.
@@ -63,52 +57,37 @@ class Passthrough:
             OutOfDeviceMemory: fewer free chunks than it needs; the state is as before.
             DriverError: the system refused; the state is as before.
         """
-        size = self._books.checked_size(nbytes)
-        granted = self.granule.granted(size)
-        free = self._free.count * self._chunk
-        if granted > free:
-            raise self._books.refuse(size, granted, free, free, tag, self.snapshot())
-        runs = self._free.holes(granted // self._chunk)
-        mapping = self._cache.make(granted // self._chunk + 1, runs)  # the last slot is the guard
-        mapping.live = True
+        count = self._arena.chunks_for(nbytes, tag, self.snapshot)
+        runs = self._free.holes(count)
+        mapping = self._arena.mappings.make(count + 1, runs)  # the last slot is the guard
         self._free.take(mapping.runs)
-        start = mapping.address + (granted - size) // ALIGN_BYTES * ALIGN_BYTES
-        block = self._books.open(start, size, granted, tag)
-        self._blocks[block.id] = mapping
-        self._books.move(size, granted, granted)
-        return block
+        unused = count * self._arena.chunk_bytes - int(nbytes)
+        return self._arena.open(mapping, nbytes, tag, offset=unused // ALIGN_BYTES * ALIGN_BYTES)
 
     def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
         """Waits for the last uses and unmaps the block."""
-        self._books.retire(block)
-        mapping = self._blocks.pop(block.id)
-        mapping.used(0, mapping.slots, after)
-        self._cache.drop(mapping)
+        mapping = self._arena.retire(block, after)
+        self._arena.mappings.drop(mapping)
         self._free.give(mapping.runs)
-        self._books.move(-block.requested_bytes, -block.granted_bytes, -block.granted_bytes)
+        self._arena.books.move(-block.requested_bytes, -block.granted_bytes, -block.granted_bytes)
 
     def stats(self) -> Stats:
         """The books; every free chunk serves every request."""
-        return self._books.stats()
+        return self._arena.books.stats()
 
     def check(self) -> None:
         """What is mapped is what is held, once."""
-        self._books.check(0)
-        self._cache.check()
-        held = [chunk for mapping in self._cache for chunk in mapping.table[:-1].tolist()]
+        arena = self._arena
+        arena.books.check(0)
+        arena.mappings.check()
+        held = [chunk for mapping in arena.mappings for chunk in mapping.table[:-1].tolist()]
         assert sorted(held) == [c for c, busy in enumerate(self._free.held) if busy], "held chunks"
-        assert len(held) * self._chunk == self._books.granted, "A is not the chunks held"
-        assert all(mapping.table[-1] < 0 for mapping in self._cache), "a guard is mapped"
+        assert len(held) * arena.chunk_bytes == arena.books.granted, "A is not the chunks held"
+        assert all(mapping.table[-1] < 0 for mapping in arena.mappings), "a guard is mapped"
 
     def snapshot(self) -> dict[str, Any]:
-        return ArenaSnapshot(
-            {
-                **self._books.layout(chunk=self._chunk),
-                "free": self._free.count,
-            }
-        )
+        layout = self._arena.layout(with_chunks=False)
+        return ArenaSnapshot({**layout, "free": self._free.count})
 
     def close(self) -> list[Block]:
-        self._cache.close()
-        self._blocks.clear()
-        return self._books.close()
+        return self._arena.close()

@@ -23,8 +23,6 @@ from ooctrain.alloc.bump import Bump
 from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.first_fit import FirstFit, FirstFitBySize
 from ooctrain.alloc.passthrough import Passthrough
-from ooctrain.alloc.va_nnabla import NnablaVirtualAddressing
-from ooctrain.alloc.va_paper import PaperVirtualAddressing
 from ooctrain.alloc.virtual import VirtualAddressing
 from ooctrain.devices.base import Memory
 from ooctrain.devices.cpu.host_vm import PAGE_BYTES, max_mapped_chunks, why_no_virtual_memory
@@ -42,11 +40,14 @@ _KNOWN: Mapping[str, Factory] = {
     FirstFitBySize.name: FirstFitBySize,
     Passthrough.name: Passthrough,
     VirtualAddressing.name: VirtualAddressing,
-    NnablaVirtualAddressing.name: NnablaVirtualAddressing,
-    PaperVirtualAddressing.name: PaperVirtualAddressing,
 }
 #: What is there to be compared with; loaded once it is asked for.
-_LATE = {"gmlake": "Gmlake", "stalloc": "Stalloc"}
+_LATE = {
+    "gmlake": "Gmlake",
+    "stalloc": "Stalloc",
+    "va-nnabla": "NnablaVirtualAddressing",
+    "va-paper": "PaperVirtualAddressing",
+}
 _GROUP = "ooctrain.allocators"
 _FALLBACK = BestFit.name
 
@@ -154,7 +155,7 @@ def _located(named: str | Factory) -> tuple[Factory, Mapping[str, Any]]:
     spec = parse_spec(named)
     known: dict[str, Factory] = {**_KNOWN, **dict.fromkeys(_LATE, BestFit)}
     if spec.name in _LATE and not spec.file:
-        module = import_module(f"ooctrain.alloc.{spec.name}")
+        module = import_module(f"ooctrain.alloc.{spec.name.replace('-', '_')}")
         known[spec.name] = getattr(module, _LATE[spec.name])
     return locate(named, known, group=_GROUP, what="allocator", given=1)
 

@@ -26,10 +26,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ooctrain.alloc.arena_map import ArenaSnapshot
-from ooctrain.alloc.base import Block, Books, Reached, Stats
+from ooctrain.alloc.base import Block, Reached, Stats
 from ooctrain.alloc.va_paper import paper_chunk_bytes
-from ooctrain.alloc.virtual_pages.chunk_size import check_chunk_count, checked_chunk_bytes
-from ooctrain.alloc.virtual_pages.mappings import ChunkMapping, MappingCache, chunks_by_block
+from ooctrain.alloc.virtual_pages.chunk_arena import ChunkArena
+from ooctrain.alloc.virtual_pages.mappings import ChunkMapping
 from ooctrain.devices.base import VirtualMemory
 from ooctrain.errors import ConfigError
 from ooctrain.units import Granule
@@ -80,19 +80,14 @@ class NnablaVirtualAddressing:
         self, memory: VirtualMemory, chunk: int | None = None, waiting: int = MOST_WAITING
     ):
         size = paper_chunk_bytes(memory.size_bytes) if chunk is None else chunk
-        self._chunk = checked_chunk_bytes(memory, size, "va-nnabla:chunk=20MiB")
+        self._arena = ChunkArena(self.name, memory, size)
         if isinstance(waiting, bool) or not isinstance(waiting, int) or waiting < 0:
             raise ConfigError(
                 f"waiting {waiting!r} is not a number of ranges", code="OOC-106",
                 fix=f"a whole number from 0 on; {MOST_WAITING} without it",
             )  # fmt: skip
-        self.granule = Granule(self._chunk, ranges=False)
-        self._memory, self._most_waiting = memory, waiting
-        self._chunks = memory.size_bytes // self._chunk
-        self.budget_bytes = self._chunks * self._chunk
-        self._books = Books(self.name, self.budget_bytes)
-        self._cache = MappingCache(memory, self._chunk, self._books.counts)
-        self._blocks: dict[int, ChunkMapping] = {}  # by block id
+        self.granule, self.budget_bytes = Granule(size, ranges=False), self._arena.budget_bytes
+        self._most_waiting = waiting
         self._kept: list[tuple[int, int, ChunkMapping]] = []  # (slots, turn, range), ascending
         self._loose: deque[int] = deque()  # chunks in no range
         self._fresh = 0  # chunks from this one on were never used
@@ -101,7 +96,7 @@ class NnablaVirtualAddressing:
 
     def check_limits(self) -> None:
         """Raises ConfigError if the arena has no whole chunk, or more than can be mapped apart."""
-        check_chunk_count(self._memory, self._chunk, self.name)
+        self._arena.check_limits()
 
     def allocate(self, nbytes: int, tag: str = "") -> Block:
         """A block in a kept range of its size, or in one made of what is free.
@@ -110,77 +105,63 @@ class NnablaVirtualAddressing:
             OutOfDeviceMemory: fewer chunks than it needs are free; the state is as before.
             DriverError: the system refused to map; the state is as before.
         """
-        size = self._books.checked_size(nbytes)
-        count = -(-size // self._chunk)
-        granted, held = count * self._chunk, self._books.granted
-        if held + granted > self.budget_bytes:
-            free = self.budget_bytes - held
-            raise self._books.refuse(size, granted, free, free, tag, self.snapshot())
-        mapping = self._exact(count) or self._made(count)
-        mapping.live = True
-        block = self._books.open(mapping.address, size, granted, tag)
-        self._blocks[block.id] = mapping
-        self._books.move(size, granted, granted)
-        return block
+        count = self._arena.chunks_for(nbytes, tag, self.snapshot)
+        return self._arena.open(self._exact(count) or self._made(count), nbytes, tag)
 
     def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
         """Keeps the block's range as it is mapped."""
-        self._books.retire(block)
-        mapping = self._blocks.pop(block.id)
-        mapping.used(0, mapping.slots, after)
+        mapping = self._arena.retire(block, after)
         self._turn += 1
         place = bisect_left(self._kept, (mapping.slots, self._turn))
         self._kept.insert(place, (mapping.slots, self._turn, mapping))
         granted = block.granted_bytes
-        self._books.move(-block.requested_bytes, -granted, -granted)
+        self._arena.books.move(-block.requested_bytes, -granted, -granted)
 
     def stats(self) -> Stats:
         """The books; every free chunk serves every request, so nothing counts as cached."""
-        return self._books.stats()
+        return self._arena.books.stats()
 
     def check(self) -> None:
         """Each chunk is loose, new, or in one range that a block uses or that is kept."""
-        self._books.check(0)
-        self._cache.check()
-        ranges = [*self._blocks.values(), *(mapping for _, _, mapping in self._kept)]
+        arena = self._arena
+        arena.books.check(0)
+        arena.mappings.check()
+        ranges = [*arena.live.values(), *(mapping for _, _, mapping in self._kept)]
         mapped = [chunk for mapping in ranges for chunk in mapping.table.tolist()]
-        everything = [*mapped, *self._loose, *range(self._fresh, self._chunks)]
-        assert sorted(everything) == list(range(self._chunks)), "a chunk is lost, or there twice"
-        assert set(ranges) | set(self._waiting) == set(self._cache), "a range is lost"
+        everything = [*mapped, *self._loose, *range(self._fresh, arena.chunks)]
+        assert sorted(everything) == list(range(arena.chunks)), "a chunk is lost, or there twice"
+        assert set(ranges) | set(self._waiting) == set(arena.mappings), "a range is lost"
         assert len(self._waiting) <= self._most_waiting, "too many ranges wait"
-        held = sum(mapping.slots for mapping in self._blocks.values()) * self._chunk
-        assert held == self._books.granted, "a block's range is not of its size"
+        held = sum(mapping.slots for mapping in arena.live.values()) * arena.chunk_bytes
+        assert held == arena.books.granted, "a block's range is not of its size"
 
     def snapshot(self) -> dict[str, Any]:
         """Live blocks with their chunks, and the ranges kept, as plain data."""
         return ArenaSnapshot(
             {
-                **self._books.layout(chunk=self._chunk),
-                "chunks": chunks_by_block(self._blocks),
+                **self._arena.layout(),
                 "kept": [slots for slots, _, _ in self._kept],
-                "free": self._chunks - self._books.granted // self._chunk,
+                "free": self._arena.free_chunks,
             }
         )
 
     def close(self) -> list[Block]:
-        self._cache.close()
-        self._blocks.clear()
         self._kept.clear()
         self._waiting.clear()
-        return self._books.close()
+        return self._arena.close()
 
     def _exact(self, count: int) -> ChunkMapping | None:
         """Case 2: the kept range of this size that was freed first."""
         place = bisect_left(self._kept, (count,))
         if place == len(self._kept) or self._kept[place][0] != count:
             return None
-        self._books.counts["reuses"] += 1
+        self._arena.books.counts["reuses"] += 1
         return self._kept.pop(place)[2]
 
     def _made(self, count: int) -> ChunkMapping:
         """Cases 1, 3 and 4: a new range, of chunks from elsewhere."""
         sources = self._sources(count)
-        mapping = self._cache.make(count, [(chunk, 1) for chunk in sources.chunks])
+        mapping = self._arena.mappings.make(count, [(chunk, 1) for chunk in sources.chunks])
         mapping.live = True  # the cache of mappings drops none of its own accord
         for _ in range(sources.loose):
             self._loose.popleft()
@@ -189,7 +170,7 @@ class NnablaVirtualAddressing:
         self._kept = [entry for entry in self._kept if entry[2] not in sources.ranges]
         self._waiting.extend(sources.ranges)
         while len(self._waiting) > self._most_waiting:
-            self._cache.drop(self._waiting.popleft())
+            self._arena.mappings.drop(self._waiting.popleft())
         return mapping
 
     def _sources(self, count: int) -> Sources:

@@ -17,9 +17,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ooctrain.alloc.arena_map import ArenaSnapshot
-from ooctrain.alloc.base import Block, Books, Reached, Stats
-from ooctrain.alloc.virtual_pages.chunk_size import check_chunk_count, checked_chunk_bytes
-from ooctrain.alloc.virtual_pages.mappings import ChunkMapping, MappingCache, chunks_by_block
+from ooctrain.alloc.base import Block, Reached, Stats
+from ooctrain.alloc.virtual_pages.chunk_arena import ChunkArena
+from ooctrain.alloc.virtual_pages.mappings import ChunkMapping
 from ooctrain.devices.base import VirtualMemory
 from ooctrain.units import MIB, Granule
 
@@ -50,20 +50,14 @@ class PaperVirtualAddressing:
 
     def __init__(self, memory: VirtualMemory, chunk: int | None = None):
         size = paper_chunk_bytes(memory.size_bytes) if chunk is None else chunk
-        size = checked_chunk_bytes(memory, size, "va-paper:chunk=2MiB")
-        self.granule = Granule(size, ranges=False)
-        self._chunk, self._memory = size, memory
-        self._chunks = memory.size_bytes // size
-        self.budget_bytes = self._chunks * size
-        self._books = Books(self.name, self.budget_bytes)
-        self._cache = MappingCache(memory, size, self._books.counts)
-        self._free = deque(range(self._chunks))  # the longest unused first
-        self._blocks: dict[int, ChunkMapping] = {}  # by block id
+        self._arena = ChunkArena(self.name, memory, size)
+        self.granule, self.budget_bytes = Granule(size, ranges=False), self._arena.budget_bytes
+        self._free = deque(range(self._arena.chunks))  # the longest unused first
         self._waiting: deque[ChunkMapping] = deque()  # freed, the first freed first
 
     def check_limits(self) -> None:
         """Raises ConfigError if the arena has no whole chunk, or more than can be mapped apart."""
-        check_chunk_count(self._memory, self._chunk, self.name)
+        self._arena.check_limits()
 
     def allocate(self, nbytes: int, tag: str = "") -> Block:
         """A block in a fresh range. Cost: a system call for each chunk, and one for the range.
@@ -72,33 +66,19 @@ class PaperVirtualAddressing:
             OutOfDeviceMemory: fewer chunks than it needs are free or waiting; as before.
             DriverError: the system refused to map; no block is made.
         """
-        size = self._books.checked_size(nbytes)
-        count = -(-size // self._chunk)
-        held = self._books.granted // self._chunk
-        if count > self._chunks - held:
-            free = (self._chunks - held) * self._chunk
-            granted = count * self._chunk
-            raise self._books.refuse(size, granted, free, free, tag, self.snapshot())
+        count = self._arena.chunks_for(nbytes, tag, self.snapshot)
         while len(self._free) < count:
             self._release(self._waiting.popleft())
         chunks = [self._free[place] for place in range(count)]
-        mapping = self._cache.make(count, [(chunk, 1) for chunk in chunks])
+        mapping = self._arena.mappings.make(count, [(chunk, 1) for chunk in chunks])
         for _ in chunks:
             self._free.popleft()
-        mapping.live = True
-        granted = count * self._chunk
-        block = self._books.open(mapping.address, size, granted, tag)
-        self._blocks[block.id] = mapping
-        self._books.move(size, granted, granted)
-        return block
+        return self._arena.open(mapping, nbytes, tag)
 
     def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
         """Puts the block's range on the waiting list; where nothing is to wait for, releases it."""
-        self._books.retire(block)
-        mapping = self._blocks.pop(block.id)
-        mapping.used(0, mapping.slots, after)
-        granted = block.granted_bytes
-        self._books.move(-block.requested_bytes, -granted, 0, pending=granted)
+        mapping, granted = self._arena.retire(block, after), block.granted_bytes
+        self._arena.books.move(-block.requested_bytes, -granted, 0, pending=granted)
         if after:
             self._waiting.append(mapping)
         else:
@@ -106,40 +86,33 @@ class PaperVirtualAddressing:
 
     def stats(self) -> Stats:
         """The books; pending is what waits."""
-        can_have = self.budget_bytes - self._books.granted
-        return self._books.stats(can_have)
+        books = self._arena.books
+        return books.stats(self.budget_bytes - books.granted)
 
     def check(self) -> None:
         """Each chunk is free, or mapped once: in a block's range or in one that waits."""
-        self._books.check(0)
-        self._cache.check()
-        mapped = [c for mapping in self._cache for c in mapping.table.tolist()]
-        assert sorted([*self._free, *mapped]) == list(range(self._chunks)), "a chunk is lost"
+        arena = self._arena
+        arena.books.check(0)
+        arena.mappings.check()
+        mapped = [c for mapping in arena.mappings for c in mapping.table.tolist()]
+        assert sorted([*self._free, *mapped]) == list(range(arena.chunks)), "a chunk is lost"
         waiting = sum(mapping.slots for mapping in self._waiting)
-        assert self._books.pending == waiting * self._chunk, "W is not the waiting list"
+        assert arena.books.pending == waiting * arena.chunk_bytes, "W is not the waiting list"
 
     def snapshot(self) -> dict[str, Any]:
         """Live blocks with their chunks, as plain data."""
-        return ArenaSnapshot(
-            {
-                **self._books.layout(chunk=self._chunk),
-                "chunks": chunks_by_block(self._blocks),
-                "free": self._chunks - self._books.granted // self._chunk,
-            }
-        )
+        return ArenaSnapshot({**self._arena.layout(), "free": self._arena.free_chunks})
 
     def close(self) -> list[Block]:
-        self._cache.close()
-        self._blocks.clear()
         self._waiting.clear()
-        return self._books.close()
+        return self._arena.close()
 
     def _release(self, mapping: ChunkMapping) -> None:
         """Waits for the last use of a range, unmaps it and keeps its chunks."""
-        self._cache.drop(mapping)
+        self._arena.mappings.drop(mapping)
         self._free.extend(mapping.table.tolist())
-        granted = mapping.slots * self._chunk
-        self._books.move(0, 0, -granted, pending=-granted)
+        granted = mapping.slots * self._arena.chunk_bytes
+        self._arena.books.move(0, 0, -granted, pending=-granted)
 
 
 def paper_chunk_bytes(budget_bytes: int) -> int:

@@ -34,7 +34,7 @@ ARGUMENTS: Mapping[str, Explanation] = {
         "a size out of range",
         "A size must be positive and below 2**62 bytes; a host budget may be 0.",
         "ooctrain plan lenet --budget 0",
-        "`ooctrain plan MODEL` prints the smallest budget that fits",
+        "`ooctrain plan MODEL` prints the smallest budget that fits; 100% is all that a step uses",
     ),
     "OOC-103": Explanation(
         "a broken trace",

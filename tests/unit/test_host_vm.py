@@ -10,6 +10,7 @@ import sys
 import numpy as np
 import pytest
 
+from ooctrain.cli import main
 from ooctrain.devices.cpu.host_calls import HostCalls
 from ooctrain.devices.cpu.host_vm import (
     PAGE_BYTES,
@@ -173,9 +174,20 @@ def test_an_arena_has_at_least_a_byte(size):
 def test_more_than_the_machine_has_is_refused_before_anything_is_taken():
     with pytest.raises(ConfigError, match="more memory than this machine has free"):
         open_arena(1 << 55)
-    check_memory(10, "a test", available_bytes=10)
+    check_memory(10, "a test wants", available_bytes=10)
     with pytest.raises(ConfigError, match="wanted 11 B, free 10 B"):
-        check_memory(11, "a test", available_bytes=10)
+        check_memory(11, "a test wants", available_bytes=10)
+
+
+@pytest.mark.parametrize("budget", ["10000GiB", "5000000000GiB"])
+def test_a_budget_beyond_every_machine_is_told_the_most_that_a_step_can_use(budget, capsys):
+    """It was told the way to the least budget, or to a smaller batch, which changes nothing."""
+    words = ["train", "lenet", "--batch", "4", "--steps", "1", "--threads", "1"]
+    assert main([*words, "--budget", budget]) == 2
+    said = capsys.readouterr().err
+    assert "100% is all that a step can use" in said
+    assert "smallest" not in said
+    assert "--batch" not in said
 
 
 @pytest.mark.parametrize(

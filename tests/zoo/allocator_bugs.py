@@ -136,7 +136,7 @@ BUGS: dict[str, Bug] = {
         va, VirtualAddressing, "unmap_range", "+ 1, after)", "+ 1, after[:1])", "P5 P4",
     ),
     "va-paper waits for one reader": Bug(
-        va_paper, PaperVirtualAddressing, "free", "slots, after)", "slots, after[:1])", "P5",
+        va_paper, PaperVirtualAddressing, "free", "(block, after)", "(block, after[:1])", "P5",
     ),
     # Aliases.
     "nnabla (a): a range is used again while some of its chunks are in use elsewhere": Bug(
@@ -187,8 +187,7 @@ BUGS: dict[str, Bug] = {
         va_paper, DriverMemory, "release", "self._unmap(address, 0, slots)", "pass", "P5",
     ),
     "passthrough has no guard": Bug(
-        passthrough, Passthrough, "allocate", "granted // self._chunk + 1",
-        "granted // self._chunk", "P16",
+        passthrough, Passthrough, "allocate", "make(count + 1, runs)", "make(count, runs)", "P16",
     ),
     # Books.
     "ROUND_DOWN: whole chunks only are counted": Bug(
@@ -286,7 +285,7 @@ BUGS: dict[str, Bug] = {
         va_nnabla, NnablaVirtualAddressing, "_made", "self._loose.popleft()", "pass", "P16 V3",
     ),
     "a waiting range goes before its last use is over": Bug(
-        va_nnabla, NnablaVirtualAddressing, "free", "slots, after)", "slots, ())", "P5",
+        va_nnabla, NnablaVirtualAddressing, "free", "(block, after)", "(block, ())", "P5",
     ),
     # Primitive blocks, and a plan with an allocator for the rest.
     "the rest of a split block is lost": Bug(
@@ -296,7 +295,7 @@ BUGS: dict[str, Bug] = {
         stitching, Gmlake, "_stitched", "del split[missing:]", "pass", "P16",
     ),
     "a stitched range goes before its last use is over": Bug(
-        stitching, Gmlake, "free", "slots, after)", "slots, ())", "P5",
+        stitching, Gmlake, "free", "(block, after)", "(block, ())", "P5",
     ),
     "a request in time takes a place whose block is there": Bug(
         Stalloc, Stalloc, "_planned", "end <= offset or offset + size <= start", "True",

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -220,11 +220,3 @@ class MappingCache:
         self._memory.release(mapping.address)
         self._by_slots[mapping.slots].remove(mapping)
         self._count(mapping, -1)
-
-
-def chunks_by_block(blocks: Mapping[int, ChunkMapping]) -> dict[int, list[list[int]]]:
-    """{block: [slot within it, slot behind, chunk] of each of its slots}, for snapshots."""
-    return {
-        key: [[slot, slot + 1, chunk] for slot, chunk in enumerate(mapping.table.tolist())]
-        for key, mapping in sorted(blocks.items())
-    }

@@ -67,7 +67,7 @@ class CpuDevice:
             )
         link = link or CopyLink()
         in_memory = host if isinstance(host, int) else 0
-        check_memory(budget_bytes + in_memory, "the arena and the host slab")
+        check_memory(budget_bytes + in_memory, "the arena and the host slab want")
         self.link: Link = link.kind
         self.debug = debug or Debug()
         self._out_rate, self._in_rate = link.out_bytes_per_us, link.in_bytes_per_us

@@ -225,19 +225,24 @@ def open_arena(
             f"an arena cannot have {size_bytes} bytes", code="OOC-102",
             fix="`ooctrain plan MODEL` prints the smallest budget that fits",
         )  # fmt: skip
-    check_memory(size_bytes, "the arena")
+    check_memory(size_bytes, "the arena wants")
     return Arena(size_bytes) if probe() else VirtualArena(size_bytes, at_once=at_once)
 
 
 def check_memory(size_bytes: int, what: str, available_bytes: int | None = None) -> None:
-    """Raises ConfigError if this machine or this process's control group has less memory free."""
+    """Raises ConfigError if this machine or this process's control group has less memory free.
+
+    Args:
+        what: wants the memory, with its verb: "the arena wants".
+    """
     available = available_memory_bytes() if available_bytes is None else available_bytes
     if available is not None and size_bytes > available:
         raise ConfigError(
-            f"{what} wants more memory than this machine has free",
+            f"{what} more memory than this machine has free",
             code="OOC-108",
             numbers=f"wanted {format_bytes(size_bytes)}, free {format_bytes(available)}",
-            fix="give a smaller --budget or --host-budget, or a smaller --batch",
+            fix="a smaller --budget (100% is all that a step can use, and less will do) or "
+            "--host-budget",
         )
 
 

@@ -57,7 +57,7 @@ class HostDriver:
         self._calls = calls or HostCalls()
         self.total_bytes = whole_pages(total_bytes)
         # Linux would go on allocating until it has to kill somebody.
-        check_memory(self.total_bytes, "the host driver")
+        check_memory(self.total_bytes, "the host driver wants")
         file = self._calls.make_file(self.total_bytes)
         self._file: int | None = file
         try:
