@@ -19,7 +19,7 @@ from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.experiments.compare import CompareCase, row_of
 from ooctrain.sched.bounds.closed import compute_us
 from ooctrain.sched.bounds.linear import LinearProgram
-from ooctrain.sched.bounds.recompute import recompute_bound, stage_ends
+from ooctrain.sched.bounds.recompute import Depth, recompute_bound, stage_ends
 from ooctrain.sched.bounds.stage_program import FORWARD, StepValues
 from ooctrain.sched.budget import input_bytes, trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planners.dtr.dtr import Dtr
@@ -93,7 +93,9 @@ def never_above_the_least(seeds, *, more=(0, 3), reads=(1, 2, 3, 10)):
         for budget, backward in itertools.product([least + some for some in more], (True, False)):
             truth = least_us(trace, budget, backward=backward)
             for number in reads:
-                bound = recompute_bound(trace, budget, QUICK, backward=backward, reads=number)
+                bound = recompute_bound(
+                    trace, budget, QUICK, backward=backward, depth=Depth(number)
+                )
                 if truth is None:
                     continue
                 assert bound is not None, (seed, budget, number)
@@ -112,7 +114,7 @@ def proves_as_much_as_it_did():
     for share, reads, proved_us in ((0.1, 4, 1222.85), (0.05, 3, 1275.83)):
         budget = low + round(share * (high - low))
         whole, root = (
-            recompute_bound(step, budget, where, reads=reads, nodes=nodes) for nodes in (500, 1)
+            recompute_bound(step, budget, where, depth=Depth(reads, nodes)) for nodes in (500, 1)
         )
         assert whole is not None
         assert (whole.ended, round(whole.proved_us, 2)) == ("optimal", proved_us)
@@ -165,7 +167,9 @@ def test_where_all_fits_it_is_the_compute_time():
 def test_fewer_nodes_prove_less_but_never_too_much():
     trace = graph_of_eight(5)
     budget = trace_minimum_bytes(trace, BYTES) + 1
-    few, many = (recompute_bound(trace, budget, QUICK, nodes=nodes) for nodes in (1, 1000))
+    few, many = (
+        recompute_bound(trace, budget, QUICK, depth=Depth(nodes=nodes)) for nodes in (1, 1000)
+    )
     assert few.proved_us <= many.proved_us <= least_us(trace, budget)
 
 
@@ -199,7 +203,7 @@ def test_of_a_long_step_stages_end_around_the_widest_calls_that_read_again():
 def test_no_planner_beats_it(trace, share, reads):
     least, most = trace_minimum_bytes(trace, BYTES), trace_peak_bytes(trace, BYTES)
     budget = least + round(share * (most - least))
-    bound = recompute_bound(trace, budget, PLAIN, reads=reads, nodes=20)
+    bound = recompute_bound(trace, budget, PLAIN, depth=Depth(reads, 20))
     for planner in (Prefix(steps=3), Dtr()):
         try:
             plan = planner.plan(trace, budget, PLAIN, host_budget_bytes=input_bytes(trace))

@@ -24,6 +24,7 @@ stages are Checkmate's (Jain et al., MLSys 2020). Read next: `stage_program.py`,
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ooctrain.sched.bounds.linear import WholeSolution
 from ooctrain.sched.bounds.lp import TOLERANCE, fluid_bound
@@ -33,10 +34,21 @@ from ooctrain.sched.schedule import LowerBound
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
 
-#: Stages end around so many calls; in steps of no more calls each call is a stage.
-READS = 5
-#: Nodes of the search tree.
-NODES = 300
+
+class Depth(NamedTuple):
+    """How much is asked for; the same depth proves the same with one version of HiGHS.
+
+    Args:
+        reads: how many calls stages end around; in steps of twice as many each call is a stage.
+        nodes: of the search tree at most.
+    """
+
+    reads: int = 5
+    nodes: int = 300
+
+
+#: Where the caller does not say how deep.
+USUAL = Depth()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +83,7 @@ class RecomputeBound:
 
 def recompute_bound(
     trace: Trace, budget_bytes: int, machine: Machine, *, backward: bool = True,
-    reads: int = READS, nodes: int = NODES,
+    depth: Depth = USUAL,
 ) -> RecomputeBound | None:  # fmt: skip
     """The bound; None where no list of the class fits the budget.
 
@@ -80,9 +92,7 @@ def recompute_bound(
         budget_bytes: of the device, to the byte.
         machine: for the times of calls, and the link on which inputs come.
         backward: whether it covers lists that run calls of the backward pass again.
-        reads: how many calls stages end around.
-        nodes: of the search tree at most; the same number proves the same with one version of
-            HiGHS.
+        depth: how many stages, how long a search.
 
     Cost: an LP of some 300 rows for each stage at each node.
     """
@@ -92,8 +102,8 @@ def recompute_bound(
     if fluid is None:
         return None
     step = StepValues(trace, budget_bytes, backward)
-    program = RecomputeProgram(step, machine, stage_ends(step, reads))
-    found = program.program.search(nodes, guess=False)
+    program = RecomputeProgram(step, machine, stage_ends(step, depth.reads))
+    found = program.program.search(depth.nodes, guess=False)
     if found.ended == "infeasible":
         return None
     proved = _proved_us(program, found)
