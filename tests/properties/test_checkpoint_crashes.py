@@ -21,6 +21,7 @@ from support.directed import always
 
 from ooctrain.errors import CheckpointError
 from ooctrain.execution import checkpoint as files
+from ooctrain.execution import checkpoint_file
 from ooctrain.execution.checkpoint import RunState, load, read, save
 
 NAME = "run.safetensors"
@@ -30,6 +31,12 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="no /
 def arrays(step):
     """Some, of which one is larger than the buffer of a file object."""
     return {"a": np.full(3000, step, np.float32), "count": np.array(step, np.int64)}
+
+
+def watch_calls(patch, watch):
+    """All of the system's calls that a save makes go through `watch`."""
+    for module in (files, checkpoint_file):
+        patch.setattr(module, "os", watch)
 
 
 def step_of(folder, content, reader):
@@ -65,7 +72,7 @@ def check_crashes(folder, saves, keep, *, links=True):
     try:
         for step in range(1, saves + 1):
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(files, "os", watch)
+                watch_calls(patch, watch)
                 save(kept / NAME, arrays(step), RunState(step), keep=keep)
             allowed = {step - 1 or None, step}
             watch.look()
@@ -100,7 +107,7 @@ def test_a_call_that_fails_leaves_the_last_checkpoint(tmp_path, refused):
     save(tmp_path / NAME, arrays(1), RunState(1))
     watch = CrashingOs(tmp_path, frozenset({refused}))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(files, "os", watch)
+        watch_calls(patch, watch)
         with pytest.raises(CheckpointError):
             save(tmp_path / NAME, arrays(2), RunState(2))
     watch.end()

@@ -74,7 +74,7 @@ def used_bytes(trainer: oc.Trainer) -> int:
 
 
 def promise_holds_whenever_a_value_moves(monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer = trainer_of(memory="1GiB")
+    trainer = trainer_of(memory="64GiB")
     with seen_at_each_move(monkeypatch, trainer) as seen, trainer:
         trainer.step(X, Y)
         promise = trainer.prepared.promise
@@ -93,7 +93,7 @@ def test_the_promise_holds_whenever_a_value_moves(monkeypatch):
 @needs_memfd
 def test_a_promise_sets_little_aside_for_values():
     """They were counted once more: 160 MiB here."""
-    with trainer_of(memory="1GiB") as trainer:
+    with trainer_of(memory="64GiB") as trainer:
         values = trainer.prepare(X.shape).promise.values_bytes
         assert values < sum(sizes_of(trainer)) // 3
 
@@ -101,7 +101,7 @@ def test_a_promise_sets_little_aside_for_values():
 @needs_memfd
 def test_values_that_a_test_leaves_at_home_are_counted():
     """Momentum stays on the host while a session evaluates."""
-    with trainer_of(memory="1GiB") as trainer:
+    with trainer_of(memory="64GiB") as trainer:
         trainer.prepare(X.shape)
         tested = trainer._prepare_once(X.shape, None, training=False)
         assert tested.promise.values_bytes >= sum(sizes_of(trainer)) // 2
