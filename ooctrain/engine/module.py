@@ -68,9 +68,9 @@ class HasForward(Protocol[P, R]):
     def forward(self, *inputs: P.args, **named: P.kwargs) -> R: ...
 
 
-def _no_forward(module: Module, *inputs: Any) -> Any:
+def _no_forward(self: Module, *inputs: Any) -> Any:
     """What a module without a `forward` computes. Raises TypeError."""
-    raise TypeError(f"{type(module).__name__} lacks forward()")
+    raise TypeError(f"{type(self).__name__} lacks forward()")
 
 
 class Module:

@@ -48,7 +48,7 @@ LACKING = {
 }  # fmt: skip
 #: {name: keywords that torch has not}
 ADDED = {
-    "DataLoader": {"seed", "prefetch", "transform"}, "batch_norm": {"num_batches_tracked"},
+    "DataLoader": {"seed", "prefetch", "transform", "share"}, "batch_norm": {"num_batches_tracked"},
     "Parameter": {"initial"},
     "random_split": {"seed"}, "Module.to": {"device"},
 }  # fmt: skip
