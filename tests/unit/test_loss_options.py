@@ -97,7 +97,7 @@ def losses(loss, budget):
     x, y = rng.standard_normal((6, 1, 7, 7), np.float32), np.arange(6) % 3
     model = net()
     optimizer = oc.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    with oc.Trainer(model, loss, optimizer, budget=budget, threads=1) as trainer:
+    with oc.Trainer(model, loss, optimizer, budget, "window", threads=1) as trainer:
         return [trainer.step(x, y) for _ in range(4)]
 
 

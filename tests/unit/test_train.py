@@ -38,7 +38,9 @@ def network():
 
 
 def make(budget="30%", **options):
+    """A trainer whose planner does not search, unless it is to."""
     oc.manual_seed(3)
+    options = {"planner": "window", **options}
     model = network()
     optimizer = oc.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     return oc.Trainer(model, optimizer=optimizer, budget=budget, threads=1, seed=5, **options)
@@ -48,7 +50,9 @@ def states_equal(a, b):
     return a.keys() == b.keys() and all(np.array_equal(a[k], b[k], equal_nan=True) for k in a)
 
 
-@pytest.mark.parametrize("options", [{}, {"allocator": "va:chunk=16KiB"}, {"planner": "naive"}])
+@pytest.mark.parametrize(
+    "options", [{"planner": "auto"}, {"allocator": "va:chunk=16KiB"}, {"planner": "naive"}]
+)
 def test_the_budget_changes_no_bit(options):
     with make(budget=None) as full, make(**options) as small:
         for step in range(3):
@@ -191,7 +195,7 @@ def test_trainers_of_one_model_take_turns_at_the_same_values(open_between):
     model = network()
     optimizer = oc.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     one, two = (
-        oc.Trainer(model, optimizer=optimizer, budget=budget, threads=1, seed=5)
+        oc.Trainer(model, "cross_entropy", optimizer, budget, "window", threads=1, seed=5)
         for budget in (None, "30%")
     )
     losses = []
