@@ -189,9 +189,10 @@ def test_ptx(capability):
                 facts = check_ptx(compiled, capability)
                 if not why_no_assembler():
                     assert assemble(facts).spill_bytes == 0
-    for name in ("_apply", "_apply_add", "_grad_apply"):
+    # Two quads of each array a thread, and what both share of each vector of channels once.
+    for name, quads, vectors in (("_apply", 2, 4), ("_apply_add", 4, 4), ("_grad_apply", 6, 5)):
         facts = check_ptx(getattr(batch_norm, name), capability)
         assert facts.count("st.global.v4") == 2
-        assert facts.count("ld.global.v4") >= 2 + 8
+        assert facts.count("ld.global.v4") == quads + vectors
     # Eight rows at a time, once without a test for the last row and once with it.
     assert check_ptx(batch_norm_stats._stats, capability).count("ld.global.f32") == 2 * 8
