@@ -8,6 +8,7 @@ import pytest
 
 import ooctrain as oc
 from benchmarks.tiling_bounds import any_tiling_us
+from ooctrain import functional as F
 from ooctrain import nn
 from ooctrain.execution.planners import get_planner, planners
 from ooctrain.experiments.paper_003.sft import convolutional_step
@@ -209,6 +210,41 @@ def test_an_evaluation_is_planned_below_the_least_budget_of_its_untiled_step() -
         plan = oc.plan(step, whole // 3, planner=planner)
         assert any(name.startswith(("bands", "tile")) for name in plan.rewrites)
         assert plan.peak_bytes <= whole // 3
+
+
+class Shortcuts(nn.Module):
+    """Its parameters are large beside its images, and may move to the host."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, padding=1)
+        self.convs = nn.ModuleList([nn.Conv2d(8, 8, 1, bias=False) for _ in range(2)])
+        self.norms = nn.ModuleList([nn.BatchNorm2d(8) for _ in range(2)])
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x: oc.Tensor) -> oc.Tensor:
+        y = F.relu(self.stem(x))
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            y = F.relu(norm(conv(y)) + y)
+        return self.head(F.adaptive_avg_pool2d(y, 1).flatten(1))
+
+
+def test_its_minimum_is_the_same_whatever_was_asked_where_parameters_move() -> None:
+    """A tiling whose parameters do not fit together may still be the one that needs least."""
+    oc.manual_seed(0)
+    traced = oc.trace(Shortcuts(), (4, 3, 12, 12), threads=1, conv_algorithm="direct")
+    trace = apply_rewrites(traced, ("fuse", "share_storage"))
+    banded, least = Banded(untiled=False), set()
+    for asked in (1000, 20_000, 29_000):
+        with pytest.raises(oc.Infeasible) as refused:
+            banded.plan(trace, asked, v100_pcie())
+        least.add(refused.value.minimum_bytes)
+    (named,) = least
+    plan = banded.plan(trace, named, v100_pcie())
+    assert plan.peak_bytes <= named < trace_minimum_bytes(plan.trace)
+    with pytest.raises(oc.Infeasible) as again:
+        banded.plan(trace, named - 1, v100_pcie())
+    assert again.value.minimum_bytes == named
 
 
 def test_its_minimum_is_its_minimum() -> None:
