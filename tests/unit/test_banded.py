@@ -22,12 +22,11 @@ from ooctrain.rewrite.tile.choose import (
     _bands,
     _tiles,
     cuts_of,
-    lasting_bytes,
 )
 from ooctrain.rewrite.tile.offers import MOVES, Offer, OperatorTimes
 from ooctrain.rewrite.tile.operators import operators_of
 from ooctrain.rewrite.tile.sft import FtSegment
-from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
+from ooctrain.sched.budget import lasting_bytes, trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planners import registry
 from ooctrain.sched.planners.auto import Auto
 from ooctrain.sched.planning.question import Question
@@ -61,7 +60,7 @@ def test_a_network_is_cut_where_one_small_tensor_leads_across() -> None:
 def test_what_lasts_counts_once() -> None:
     """Parameters and momenta, though each has a variable before the step and one after it."""
     parameter_bytes = sum(parameter.numpy().nbytes for parameter in model().parameters())
-    assert lasting_bytes(operators_of(step()[1])) == 2 * parameter_bytes
+    assert lasting_bytes(step()[1]) == 2 * parameter_bytes
 
 
 def test_offers_go_down_in_memory_and_do_not_know_the_budget() -> None:
