@@ -27,6 +27,7 @@ from ooctrain.rewrite.tile.offers import (
     Offer,
     OperatorTimes,
     nothing_fits,
+    once_bytes_of,
     tiled_as_offered,
 )
 from ooctrain.rewrite.tile.operators import operators_of
@@ -167,7 +168,7 @@ class _Attempts:
         self.best: Plan | None = None
         self.offer: Offer | None = None
         self.refusals: list[Infeasible] = []
-        self.made, self.calls, self.least = 0, 0, math.inf
+        self.made, self.calls, self.least, self.lacking = 0, 0, math.inf, False
         durations = call_durations_ns(question.trace, question.machine)
         self.untiled_us = sum(durations) / 1000
 
@@ -181,6 +182,8 @@ class _Attempts:
         of all, or it would take too long.
         """
         if self.best and offer.work * self.untiled_us >= self.best.makespan_us:
+            return
+        if (self.best or self.lacking) and self._lacks_host(offer):
             return
         tiled = tiled_as_offered(self.question.trace, offer)
         if tiled is None:
@@ -198,13 +201,25 @@ class _Attempts:
         self.made += fits
         self.calls += fits * len(tiled.calls)
 
+    def _lacks_host(self, offer: Offer) -> bool:
+        """Whether device and host together hold less than `belady` needs for an offer, as is known
+        without a look at the tiled step where one of another budget was asked for it.
+        """
+        host_bytes = self.question.host_budget_bytes
+        if host_bytes is None or self.planner is not None:
+            return False
+        needs = once_bytes_of(self.question.trace, offer.rewrites)
+        return needs is not None and needs > self.question.budget_bytes + host_bytes
+
     def _ask(self, asked: Question, offer: Offer, planner: Planner) -> bool:
         """Whether a planner has a plan; the best is kept."""
         try:
             plan = asked.put_to(planner)
         except Infeasible as refusal:
             self.refusals.append(refusal)
-            if refusal.minimum_bytes != HOST_LACKS:
+            if refusal.minimum_bytes == HOST_LACKS:
+                self.lacking = True
+            else:
                 self.least = min(self.least, refusal.minimum_bytes)
             return False
         if self.best is None or plan.makespan_us < self.best.makespan_us:
