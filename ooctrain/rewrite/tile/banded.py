@@ -26,8 +26,8 @@ from ooctrain.rewrite.tile.offers import (
     MOVES,
     Offer,
     OperatorTimes,
+    alive_as_offered,
     nothing_fits,
-    once_bytes_of,
     tiled_as_offered,
 )
 from ooctrain.rewrite.tile.operators import operators_of
@@ -37,6 +37,7 @@ from ooctrain.sched.budget import trace_minimum_bytes
 from ooctrain.sched.planners.belady import Belady
 from ooctrain.sched.planners.prefix import Prefix
 from ooctrain.sched.planners.registry import get_planner
+from ooctrain.sched.planning.host_room import is_short_of_host
 from ooctrain.sched.planning.planner import HOST_LACKS, Planner, check_whole_numbers
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, Plan
@@ -183,7 +184,7 @@ class _Attempts:
         """
         if self.best and offer.work * self.untiled_us >= self.best.makespan_us:
             return
-        if (self.best or self.lacking) and self._lacks_host(offer):
+        if self._lacks_host(offer):
             return
         tiled = tiled_as_offered(self.question.trace, offer)
         if tiled is None:
@@ -202,14 +203,16 @@ class _Attempts:
         self.calls += fits * len(tiled.calls)
 
     def _lacks_host(self, offer: Offer) -> bool:
-        """Whether device and host together hold less than `belady` needs for an offer, as is known
-        without a look at the tiled step where one of another budget was asked for it.
+        """Whether `belady`, who is asked first, would refuse since device and host together hold
+        too little, and that would be no news. What an offer needs is known from earlier questions
+        about the step, so the tiled one need not be written again.
         """
-        host_bytes = self.question.host_budget_bytes
-        if host_bytes is None or self.planner is not None:
+        question, known = self.question, self.best is not None or self.lacking
+        if not known or self.planner is not None or not is_short_of_host(question):
             return False
-        needs = once_bytes_of(self.question.trace, offer.rewrites)
-        return needs is not None and needs > self.question.budget_bytes + host_bytes
+        needs = alive_as_offered(question.trace, offer.rewrites)
+        assert question.host_budget_bytes is not None, "the host is short"
+        return needs is not None and needs > question.budget_bytes + question.host_budget_bytes
 
     def _ask(self, asked: Question, offer: Offer, planner: Planner) -> bool:
         """Whether a planner has a plan; the best is kept."""

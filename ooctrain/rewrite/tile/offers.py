@@ -18,7 +18,7 @@ from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.rewrite.pin_small import pin_again
 from ooctrain.rewrite.tile import tile_by_name
 from ooctrain.rewrite.tile.operators import Operators
-from ooctrain.sched.planning.host_room import once_bytes
+from ooctrain.sched.planning.needs_once import alive_bytes
 from ooctrain.sched.planning.planner import HOST_LACKS
 from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.trace import Trace
@@ -70,10 +70,10 @@ def tiled_by(trace: Trace, names: tuple[str, ...]) -> Trace:
 
 
 @lru_cache(maxsize=256)  # a number each: cheaper to keep than the tiled steps
-def once_bytes_of(trace: Trace, names: tuple[str, ...]) -> int | None:
-    """`once_bytes` of the step after these tilings; None where the rewrite refuses."""
+def alive_as_offered(trace: Trace, names: tuple[str, ...]) -> int | None:
+    """`alive_bytes` of the step after these tilings; None where the rewrite refuses."""
     try:
-        return once_bytes(tiled_by(trace, names))
+        return alive_bytes(tiled_by(trace, names))
     except ConfigError:
         return None
 

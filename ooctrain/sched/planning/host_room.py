@@ -13,13 +13,8 @@ Source: ours, as the engine's rule for swap-ins, on the other side. Read next:
 from __future__ import annotations
 
 from ooctrain.sched.budget import input_bytes, trace_peak_bytes
-from ooctrain.sched.planning.decisions import Gap, runs_once
-from ooctrain.sched.planning.planner import host_lacks
+from ooctrain.sched.planning.decisions import Gap
 from ooctrain.sched.planning.question import Question
-from ooctrain.sched.planning.residency import Liveness
-from ooctrain.sched.schedule import BYTES
-from ooctrain.step.trace import Trace
-from ooctrain.units import format_bytes
 
 UNLIMITED = 1 << 62
 
@@ -94,33 +89,6 @@ def host_left_bytes(question: Question) -> int | None:
     if question.host_budget_bytes is None:
         return None
     return question.host_budget_bytes - input_bytes(question.trace)
-
-
-def once_bytes(trace: Trace) -> int:
-    """The most that is alive at a time where each call runs once, workspace included, unrounded:
-    no such list holds less on device and host together. Cost: O(uses).
-    """
-    return max(Liveness(trace, BYTES).resident_bytes(runs_once(trace)), default=0)
-
-
-def check_room_for_once(planner: str, question: Question) -> None:
-    """Whether both memories together hold what a list needs that runs each call once: all that is
-    still read is in one of the two at each moment.
-
-    Raises:
-        Infeasible: they do not, so the host lacks; no such list exists.
-
-    Cost: O(uses).
-    """
-    host_bytes = question.host_budget_bytes
-    if host_bytes is None:
-        return
-    away = once_bytes(question.trace) - question.budget_bytes
-    if away > host_bytes:
-        raise host_lacks(
-            planner, f"host budget {format_bytes(host_bytes)} ({host_bytes} bytes); where each "
-            f"call runs once, {format_bytes(away)} ({away} bytes) must lie on the host",
-        )  # fmt: skip
 
 
 def is_short_of_host(question: Question) -> bool:
