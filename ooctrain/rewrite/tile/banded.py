@@ -38,7 +38,12 @@ from ooctrain.sched.planners.belady import Belady
 from ooctrain.sched.planners.prefix import Prefix
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.planning.host_room import is_short_of_host
-from ooctrain.sched.planning.planner import HOST_LACKS, Planner, check_whole_numbers
+from ooctrain.sched.planning.planner import (
+    HOST_LACKS,
+    Planner,
+    call_need_bytes,
+    check_whole_numbers,
+)
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine, call_durations_ns
@@ -192,8 +197,7 @@ class _Attempts:
         too_long = self.calls + len(tiled.calls) > MORE_CALLS and not of_any_length
         if self.best and too_long:
             return
-        needs = trace_minimum_bytes(tiled, self.question.granule)
-        if needs >= self.least:  # and so above the budget, as the least of all refusals is
+        if self._largest_call_bytes(tiled) >= self.least:  # and so above the budget, as that is
             return
         asked = replace(self.question, trace=tiled)
         fits = self._ask(asked, offer, self.planner or Belady())
@@ -213,6 +217,12 @@ class _Attempts:
         needs = alive_as_offered(question.trace, offer.rewrites)
         assert question.host_budget_bytes is not None, "the host is short"
         return needs is not None and needs > question.budget_bytes + question.host_budget_bytes
+
+    def _largest_call_bytes(self, tiled: Trace) -> int:
+        """Below that no list of a step fits, even one that moves parameters away as well."""
+        granule = self.question.granule
+        needs = (call_need_bytes(call, tiled, granule) for call in tiled.calls)
+        return granule.fixed_bytes + max(needs, default=0)
 
     def _ask(self, asked: Question, offer: Offer, planner: Planner) -> bool:
         """Whether a planner has a plan; the best is kept."""
