@@ -69,7 +69,7 @@ def tiled_by(trace: Trace, names: tuple[str, ...]) -> Trace:
     return trace
 
 
-@lru_cache(maxsize=256)  # a number each: cheaper to keep than the tiled steps
+@lru_cache(maxsize=64)  # a number each: cheaper to keep than the tiled steps
 def alive_as_offered(trace: Trace, names: tuple[str, ...]) -> int | None:
     """`alive_bytes` of the step after these tilings; None where the rewrite refuses."""
     try:

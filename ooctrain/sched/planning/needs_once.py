@@ -2,9 +2,9 @@
 
 On device and host together all that is alive needs room: **a list that runs each call once needs at
 least the in-core peak, arena and slab together**, since every value that is still read is in one of
-the two. The number belongs to a step and not to its budgets, so whoever asks about one step with
-many budgets finds it once. Source: ours; liveness as in `residency.py`. Read next:
-`sched/planners/belady.py`, `rewrite/tile/banded.py`, which ask here before they make lists.
+the two. The number belongs to a step and not to its budgets, so it is found once where one step is
+planned for many budgets. Source: ours; liveness as in `residency.py`. Read next:
+`sched/planners/belady.py`, `rewrite/tile/banded.py`, which look here before they make lists.
 """
 
 from __future__ import annotations
