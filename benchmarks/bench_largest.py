@@ -51,6 +51,8 @@ WANTED = 4.0
 START = 16
 #: Batches are found up to this part of themselves; and the most tries beside the line's end.
 FINENESS, MOST_TRIES = 16, 8
+#: Of the memory that a small batch leaves: so much more the second one takes.
+RISE = 0.1
 #: Methods whose lines end furthest: so many are tried.
 TRIED = 3
 
@@ -105,10 +107,18 @@ class Search:
             second = self.frontier_batch
             more = self.frontier[side.name] - low["growth_mib"]
         else:
-            high = self.run(side, second, TORCH_STEPS)
-            more = high.get("total_mib", 0.0) - low["total_mib"]
+            second, more = self.risen(side, second, low["total_mib"])
         slope = max(more / (second - first), 0.1)
         return max(0, int(first + (mib(self.limit_bytes) - low["total_mib"]) / slope))
+
+    def risen(self, side: Side, batch: int, low_mib: float) -> tuple[int, float]:
+        """The first batch, doubled, that takes a good deal more than a smaller one did, and how
+        much more: what chance adds to two small batches gives no line."""
+        while True:
+            more = self.run(side, batch, TORCH_STEPS).get("total_mib", math.inf) - low_mib
+            if more >= RISE * (mib(self.limit_bytes) - low_mib):
+                return batch, more
+            batch *= 2
 
     def around(self, side: Side, batch: int) -> int:
         """The largest batch that fits, looked for from one that should: each next one lies where a

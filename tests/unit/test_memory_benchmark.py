@@ -186,6 +186,28 @@ def test_a_line_goes_through_what_the_frontier_knows(tmp_path, monkeypatch):
     assert search.line_end(Side("torch NHWC", "torch", "in-core")) == 11
 
 
+@pytest.mark.parametrize("chance_mib", [-9.0, 0.0, 12.0])
+def test_chance_between_two_small_batches_gives_no_line(chance_mib, monkeypatch):
+    """VGG-19 in seven segments took 837 MiB for two images and 828 for four."""
+
+    def pretended(case, side, steps, threads, limit_s):
+        more = chance_mib if case.batch == 4 else 80.0 * (case.batch - 2)
+        return {"name": side.name, "total_mib": 837.0 + more}
+
+    monkeypatch.setattr(bench_largest, "run_side", pretended)
+    search = Search(CASES["vgg19"], 2048 << 20, [], None)
+    assert search.line_end(Side("torch NCHW", "torch", "in-core")) == 17  # 837 + 80 * 15 = 2037
+
+
+def test_where_the_second_batch_does_not_run_the_line_ends_at_the_first(monkeypatch):
+    def pretended(case, side, steps, threads, limit_s):
+        return {"name": side.name, **({"total_mib": 900.0} if case.batch == 2 else {"error": "x"})}
+
+    monkeypatch.setattr(bench_largest, "run_side", pretended)
+    search = Search(CASES["vgg19"], 2048 << 20, [], None)
+    assert search.line_end(Side("torch NCHW", "torch", "in-core")) == 2
+
+
 def test_a_try_that_was_made_is_not_made_again(tmp_path, monkeypatch):
     made = []
 
