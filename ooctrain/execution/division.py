@@ -89,7 +89,7 @@ class _Division:
         least = self._least(in_core)
         if self._sum_bytes(least) > left:
             raise self._too_small(self._sum_bytes(least))
-        return self._promised(least)
+        return self._promised(self._searched(least))
 
     def _within(self, left: int, enough_us: float) -> list[PreparedStep]:
         """Plans within these bytes of arena and slab, up to the first that is quick enough."""
@@ -145,6 +145,14 @@ class _Division:
             else:
                 best = found
         return best
+
+    def _searched(self, least: PreparedStep) -> PreparedStep:
+        """The least, with all the search that was asked for; as it is where that finds nothing."""
+        with suppress(Infeasible, DoesNotFit):
+            found = self._beside(self._least_slab_bytes(), self._sum_bytes(least))
+            if found is not None:
+                return min(found, least, key=self._time)
+        return least
 
     def _too_small(self, least: int) -> Infeasible:
         """The refusal, with a memory in which a plan has been found."""
