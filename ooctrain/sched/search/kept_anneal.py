@@ -1,0 +1,162 @@
+"""Simulated annealing over what a step without copies keeps from call to call, compiled.
+
+A move turns gaps: where a value is there between two runs that touch it, it dies after the first of
+them, and where it is not, it stays for the second. It turns the gap of one value, or of two or
+three that have a gap at the same call, among them some that are computed from the first one, or
+from which it is. What does not fit is refused; else the time of all runs decides. A move is
+evaluated by walking the calls between its gaps (`kept_walk.py`), a tenth of the cost of an
+evaluation in `anneal.py`. Source: ours; Kirkpatrick, Gelatt and Vecchi (1983) for annealing. Read
+next: `kept.py`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ooctrain.sched.search.anneal import draw
+from ooctrain.sched.search.jit import compiled
+from ooctrain.sched.search.kept_walk import Keeping, walk
+
+#: Of eight moves so many turn one gap, one or two; the others three.
+ONE, TWO = 3, 6
+#: Gaps that a move turns at most.
+MOST = 3
+
+
+class KeptAnnealing(NamedTuple):
+    """Where a search stands.
+
+    Args:
+        keeping: the one from which the next move goes.
+        best: `wanted` of the fastest met.
+        best_ns: its time.
+        random: state of the random numbers.
+    """
+
+    keeping: Keeping
+    best: np.ndarray
+    best_ns: int
+    random: int
+
+
+class Turned(NamedTuple):
+    """What a move has changed: the columns, what was wanted of them, and, in `span`, the first and
+    the last call concerned.
+    """
+
+    columns: np.ndarray
+    before: np.ndarray
+    span: np.ndarray
+
+
+@compiled
+def turn_gap(tables, keeping, own, at):
+    """Turns the gap of a column at a call.
+
+    Returns:
+        (the first, the last call as which begins it is wanted or no longer); (0, -1): there is no
+        gap, as nothing reads the column again.
+    """
+    there, touched = keeping.there, keeping.touched
+    calls, kept = touched.shape[0], there[at, own]
+    first = last = at
+    while (
+        first > tables.first[own]
+        and not touched[first - 1, own]
+        and there[first - 1, own] == kept
+    ):  # fmt: skip
+        first -= 1
+    while last < min(tables.end[own], calls) and not (last < calls and touched[last, own]):
+        last += 1
+    if not kept and (last == calls or not touched[last, own]):
+        return 0, -1
+    keeping.wanted[first : last + 1, own] = not kept
+    return first, last
+
+
+@compiled
+def kept_move(state, tables, keeping, turned):
+    """Turns up to three gaps at one call; returns the state and how many columns have changed."""
+    columns = tables.size.size
+    state, own = draw(state, columns)
+    state, kind = draw(state, 8)
+    if tables.end[own] < tables.first[own]:
+        return state, 0
+    state, more = draw(state, tables.end[own] - tables.first[own] + 1)
+    at, count, wished, other = tables.first[own] + more, 0, MOST, own
+    if kind < TWO:
+        wished = 1 if kind < ONE else 2
+    turned.span[0], turned.span[1] = keeping.touched.shape[0] + 1, -1
+    for number in range(wished):
+        if number:
+            near_at, end_at = tables.near_at[own], tables.near_at[own + 1]
+            state, how = draw(state, 2)
+            state, drawn = draw(
+                state, end_at - near_at if not how and end_at > near_at else columns
+            )
+            other = tables.near[near_at + drawn] if not how and end_at > near_at else drawn
+        fresh = tables.first[other] <= at <= tables.end[other]
+        for column in turned.columns[:count]:
+            fresh = fresh and column != other
+        if not fresh:
+            continue
+        turned.columns[count] = other
+        turned.before[count, :] = keeping.wanted[:, other]
+        first, last = turn_gap(tables, keeping, other, at)
+        if last >= first:
+            turned.span[0] = min(turned.span[0], first)
+            turned.span[1] = max(turned.span[1], last)
+            count += 1
+        elif not number:
+            break
+    return state, count
+
+
+@compiled
+def anneal_kept(t, tables, start, cooling, place):
+    """Some moves of a search.
+
+    Args:
+        start: KeptAnnealing so far; its keeping is changed.
+        cooling: which of the search's moves they are.
+        place: to work in.
+
+    Returns:
+        KeptAnnealing.
+    """
+    keeping, best, best_ns = start.keeping, start.best, start.best_ns
+    found = Keeping(
+        keeping.wanted, keeping.there.copy(), keeping.held.copy(), keeping.touched.copy(),
+        keeping.time_ns.copy(),
+    )  # fmt: skip
+    rows = keeping.wanted.shape[0]
+    turned = Turned(
+        np.empty(MOST, np.int64), np.empty((MOST, rows), np.int8), np.empty(2, np.int64)
+    )
+    state, cost = np.uint64(start.random), keeping.time_ns.sum()
+    for number in range(cooling.first, cooling.stop):
+        state, count = kept_move(state, tables, keeping, turned)
+        if not count:
+            continue
+        first = max(0, turned.span[0] - 1)
+        stop = walk(t, tables, first, turned.span[1], keeping, found, place)
+        more = 0
+        for call in range(first, stop):
+            more += found.time_ns[call] - keeping.time_ns[call]
+        state, die = draw(state, 1 << 30)
+        temperature = cooling.heat * (1 - number / cooling.total) * max(cost, 1)
+        if stop < 0 or (more > 0 and die >= (1 << 30) * np.exp(-more / max(temperature, 1e-9))):
+            for which in range(count):
+                keeping.wanted[:, turned.columns[which]] = turned.before[which]
+            continue
+        cost += more
+        for call in range(first, stop):
+            keeping.time_ns[call] = found.time_ns[call]
+            keeping.touched[call, :] = found.touched[call]
+            keeping.there[call + 1, :] = found.there[call + 1]
+            keeping.held[call + 1] = found.held[call + 1]
+        if cost < best_ns:
+            best, best_ns = keeping.wanted.copy(), cost
+    return KeptAnnealing(keeping, best, best_ns, np.int64(state))  # type: ignore[arg-type]
