@@ -21,6 +21,8 @@ from ooctrain.sched.search.kept_walk import Keeping, walk
 
 #: Of eight moves so many turn one gap, one or two; the others three.
 ONE, TWO = 3, 6
+#: How often a partner is drawn at most.
+TRIES = 3
 #: Gaps that a move turns at most.
 MOST = 3
 
@@ -77,26 +79,59 @@ def turn_gap(tables, keeping, own, at):
 
 
 @compiled
-def kept_move(state, tables, keeping, turned):
-    """Turns up to three gaps at one call; returns the state and how many columns have changed."""
-    columns = tables.size.size
+def where(state, t, tables, keeping):
+    """(state, a column, a call as which begins it is of use): any, or, every other time, a column
+    that is computed again for the call.
+    """
+    columns, calls = tables.size.size, t.duration_ns.size
     state, own = draw(state, columns)
+    state, any_one = draw(state, 2)
+    state, more = draw(state, max(1, tables.end[own] - tables.first[own] + 1))
+    at = tables.first[own] + more
+    if any_one:
+        return state, own, at
+    state, call = draw(state, calls)
+    for _ in range(calls):
+        if keeping.time_ns[call] > t.duration_ns[call]:
+            break
+        call = (call + 1) % calls
+    for other in range(own, own + columns):
+        again = other % columns
+        if (
+            keeping.touched[call, again]
+            and not keeping.there[call, again]
+            and tables.first[again] <= call <= tables.end[again]
+        ):  # fmt: skip
+            return state, again, call
+    return state, own, at
+
+
+@compiled
+def partner(state, tables, keeping, own, at):
+    """(state, another column): every other time one near the first; rather one of which the
+    opposite is true: it is there, or is not.
+    """
+    near_at, near = tables.near_at[own], tables.near_at[own + 1] - tables.near_at[own]
+    other = own
+    for _ in range(TRIES):
+        state, how = draw(state, 2)
+        state, drawn = draw(state, near if how and near else tables.size.size)
+        other = tables.near[near_at + drawn] if how and near else drawn
+        if keeping.there[at, other] != keeping.there[at, own]:
+            break
+    return state, other
+
+
+@compiled
+def kept_move(state, t, tables, keeping, turned):
+    """Turns up to three gaps at one call; returns the state and how many columns have changed."""
+    state, own, at = where(state, t, tables, keeping)
     state, kind = draw(state, 8)
-    if tables.end[own] < tables.first[own]:
-        return state, 0
-    state, more = draw(state, tables.end[own] - tables.first[own] + 1)
-    at, count, wished, other = tables.first[own] + more, 0, MOST, own
-    if kind < TWO:
-        wished = 1 if kind < ONE else 2
     turned.span[0], turned.span[1] = keeping.touched.shape[0] + 1, -1
-    for number in range(wished):
+    count, other = 0, own
+    for number in range(1 if kind < ONE else 2 if kind < TWO else MOST):
         if number:
-            near_at, end_at = tables.near_at[own], tables.near_at[own + 1]
-            state, how = draw(state, 2)
-            state, drawn = draw(
-                state, end_at - near_at if not how and end_at > near_at else columns
-            )
-            other = tables.near[near_at + drawn] if not how and end_at > near_at else drawn
+            state, other = partner(state, tables, keeping, own, at)
         fresh = tables.first[other] <= at <= tables.end[other]
         for column in turned.columns[:count]:
             fresh = fresh and column != other
@@ -137,7 +172,7 @@ def anneal_kept(t, tables, start, cooling, place):
     )
     state, cost = np.uint64(start.random), keeping.time_ns.sum()
     for number in range(cooling.first, cooling.stop):
-        state, count = kept_move(state, tables, keeping, turned)
+        state, count = kept_move(state, t, tables, keeping, turned)
         if not count:
             continue
         first = max(0, turned.span[0] - 1)
@@ -146,7 +181,7 @@ def anneal_kept(t, tables, start, cooling, place):
         for call in range(first, stop):
             more += found.time_ns[call] - keeping.time_ns[call]
         state, die = draw(state, 1 << 30)
-        temperature = cooling.heat * (1 - number / cooling.total) * max(cost, 1)
+        temperature = cooling.heat * (1 - number / cooling.total) ** 2 * max(cost, 1)
         if stop < 0 or (more > 0 and die >= (1 << 30) * np.exp(-more / max(temperature, 1e-9))):
             for which in range(count):
                 keeping.wanted[:, turned.columns[which]] = turned.before[which]
