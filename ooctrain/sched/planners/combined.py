@@ -15,7 +15,7 @@ is in docs/planners.md. Read next: `sched/search/anneal.py`.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -52,8 +52,8 @@ THOROUGH = 120_000
 SEARCH_SHARE = 0.5
 #: How many times longer writing the plan down may take than `belady` takes for its plan.
 WRITING = 1.5
-#: Where nothing can wait on the host: the share of the evaluations that choices get, and for each
-#: evaluation so many moves, shared by the choices that are found.
+#: Where nothing can wait on the host: the share of the evaluations that choices get first, and how
+#: many moves are made for each evaluation.
 CHOICES, MOVES = 0.25, 3
 #: Evaluations that tell which of several forms of a step is worth a search.
 PROMISE = 500
@@ -116,38 +116,32 @@ class Combined:
     def _searched(
         self, question: Question, deadline: Deadline, others: Iterable[Plan]
     ) -> _Searched:
-        """The plan of the best choice: half of the search goes to the starts, half to what came of
-        the best of them.
+        """The plan of the best choice, or of what came of the choices where nothing is copied.
 
         Args:
             others: plans that run calls again.
         """
-        seed, (search, first) = question.seed, _begun(question, others)
+        search, first = _begun(question, others)
         number = THOROUGH if self.evaluations is None else self.evaluations
-        half = _evaluations(number / 2 * (CHOICES if search.copies_nothing else 1), question)
-        found = [
-            search.improve(choice, half // len(first), seed=seed + place, deadline=deadline)
-            for place, choice in enumerate(first)
-        ]
-        nearest = min(found, key=search.cost)
-        last = seed + len(first)
-        found.append(search.improve(nearest, half, seed=last, deadline=deadline, further=True))
-        found.sort(key=search.cost)
+        found: list[Choice] = []
+        for share in (CHOICES, 1) if search.copies_nothing else (1,):
+            if not found or not search.fits(found[0]):
+                half = _evaluations(share * number / 2, question)
+                found = _choices(search, first, half, question.seed, deadline)
         plans = (_plan_of(choice, question, search.evaluations) for choice in found)
         best = next(filter(None, plans), None)
         if not search.copies_nothing or deadline.passed():
             return _Searched(best, search.cut_short)
-        kept = search.kept_from_call_to_call()
+        kept, seed = search.kept_from_call_to_call(), question.seed + len(found)
         moves = _evaluations(MOVES * number / len(found), question)
         lists = kept.best_first(
-            kept.improve(_runs(choice, question), moves, seed=last + place + 1, deadline=deadline)
+            kept.improve(_runs(choice, question), moves, seed=seed + place, deadline=deadline)
             for place, choice in enumerate(found)
         )
         plans = (_plan_of_kept(runs, question) for runs in lists)
-        plan = next(filter(None, plans), None)
-        if plan is not None and (best is None or plan.makespan_us < best.makespan_us):
-            best = plan
-        return _Searched(best, search.cut_short or kept.cut_short)
+        both = filter(None, (best, next(filter(None, plans), None)))
+        fastest = min(both, key=lambda plan: plan.makespan_us, default=None)
+        return _Searched(fastest, search.cut_short or kept.cut_short)
 
 
 class _Searched(NamedTuple):
@@ -256,6 +250,21 @@ def _begun(question: Question, others: Iterable[Plan] = ()) -> tuple[Search, lis
         dropped, unread = tuple(sorted(found.dropped)), tuple(sorted(found.unread))
         first.append(Choice(dropped, unread, tuple(sorted(found.held))))
     return search, search.best_first(first)
+
+
+def _choices(
+    search: Search, first: Sequence[Choice], half: int, seed: int, deadline: Deadline
+) -> list[Choice]:
+    """What annealing finds, the best first: half of the evaluations go to the starts, half to what
+    came of the best of them.
+    """
+    found = [
+        search.improve(choice, half // len(first), seed=seed + place, deadline=deadline)
+        for place, choice in enumerate(first)
+    ]
+    nearest, last = min(found, key=search.cost), seed + len(first)
+    found.append(search.improve(nearest, half, seed=last, deadline=deadline, further=True))
+    return sorted(found, key=search.cost)
 
 
 def _plan_of(choice: Choice, question: Question, evaluations: int) -> Plan | None:

@@ -28,7 +28,7 @@ from ooctrain.step.trace import Call, Trace
 #: Values of at most this share of the budget stay.
 SMALL = 0.002
 #: The first temperature, as a share of the time of all runs.
-HEAT = 0.004
+HEAT = 0.003
 #: Moves times calls between two looks at the clock.
 BLOCK = 500_000
 
@@ -45,7 +45,8 @@ class KeptSearch:
 
     Args:
         question: the host budget is not looked at, as nothing is copied.
-        small: values of at most this share of the budget stay as long as they are of use.
+        small: values of at most this share of the budget stay as long as they are of use; below 0:
+            none do.
 
     Attributes:
         cut_short: whether a deadline has ended one of the searches.
