@@ -64,6 +64,7 @@ def keeps_what_the_runs_keep(seed):
     granule = Granule(rng.choice([1, 8]))
     least = inputs_away_bytes(trace, runs, granule)
     keeping = KeptSearch(asked(trace, 1 << 40, granule=granule), small=-1).keeping(runs)
+    assert keeping is not None
     again = KeptSearch(asked(trace, 1 << 40), small=-1).runs(keeping.wanted)
     assert [run.call for run in again] == [run.call for run in runs]
     durations = call_durations_ns(trace, QUICK)
@@ -103,7 +104,8 @@ def what_is_found_is_a_plan(seed):
 
 @pytest.mark.parametrize("first", quick([0, 100, 200], 0))
 def test_what_is_found_is_a_plan(first):
-    seeds = range(first, first + (100 if first else 40))
+    # In the last two what is small has lost its storage to another when it is read again.
+    seeds = range(first, first + 100) if first else (*range(40), 75, 369)
     assert sum(map(what_is_found_is_a_plan, seeds)) > len(seeds) // 10
 
 

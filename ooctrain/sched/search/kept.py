@@ -174,6 +174,9 @@ def _kept_tables(question: Question, t: Tables, small: float) -> KeptTables:
     values.sort(key=lambda v: (trace.producer[v] or 0, v))
     column = np.full(len(trace.variables), -1, np.int64)
     column[values] = np.arange(len(values))
+    for var, taker in trace.taker.items():
+        if column[var] < 0:
+            until[var] = min(until[var], taker)
     near = _near(trace, values)
     claim, base = _others(trace, t, column, until)
     return KeptTables(
@@ -192,15 +195,7 @@ def _until(trace: Trace, t: Tables) -> list[int]:
             last = max((until[out] for out in call.outs), default=-1)
             for var in call.ins:
                 until[var] = max(until[var], last)
-    for var, taker in trace.taker.items():
-        if not _comes_back(trace, var):
-            until[var] = min(until[var], taker)
     return [len(trace.calls) if t.origin[v] == INPUT else last for v, last in enumerate(until)]
-
-
-def _comes_back(trace: Trace, var: int) -> bool:
-    made = trace.producer[var]
-    return made is not None and _may_run(trace.calls[made])
 
 
 def _others(
@@ -218,8 +213,7 @@ def _others(
             claim[made] += size_bytes
         if t.last_use[var] >= 0:
             first = 0 if t.origin[var] != COMPUTED or made is None else made + 1
-            last = min(until[var], trace.taker.get(var, calls))
-            base[first : last + 1] += size_bytes
+            base[first : until[var] + 1] += size_bytes
     return claim, base
 
 
