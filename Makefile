@@ -2,7 +2,9 @@
 # pyproject.toml has changed since; afterwards all of them work without a network.
 PYTHON ?= python3
 JOBS ?= 2
-PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadscope
+# Without bytecode each worker, and each command that a test starts, compiles all sources again.
+TESTING = env -u PYTHONDONTWRITEBYTECODE
+PYTEST = $(TESTING) $(BIN)/python -m pytest -n $(JOBS) --dist loadscope
 BIN = .venv/bin
 DOCS_BIN = .venv-docs/bin
 PEERS_BIN = .venv-peers/bin
@@ -38,7 +40,7 @@ test: .venv/$(STAMP).stamp
 	$(PYTEST) -m "not slow" tests
 
 test-all: .venv-peers/$(STAMP).stamp
-	$(PEERS_BIN)/python -m pytest -n $(JOBS) --dist loadscope tests
+	$(TESTING) $(PEERS_BIN)/python -m pytest -n $(JOBS) --dist loadscope tests
 
 # It goes on where it was interrupted; what is known is in build/mutants.
 MUTANTS = $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY)) $(if $(FROM),--from $(FROM)) \

@@ -149,12 +149,12 @@ class Search:
 
     def largest_trained(self, side: Side, start: int) -> int:
         """The same, trained. A budget of the arena promises nothing: where the process held more
-        than it may, the next try has so much less.
+        than it may, the next try has so much less. 0 where none of the tries kept to the memory.
         """
         batch = self.largest_planned(side, start)
         for _ in range(MOST_TRIES):
             if batch < 1 or self.fits(side, batch, OUR_STEPS):
-                break
+                return max(batch, 0)
             over_mib = self.run(side, batch, OUR_STEPS).get("total_mib", 0) - mib(self.limit_bytes)
             if side.how == "arena" and over_mib > 0:
                 less = math.ceil(over_mib) * MIB
@@ -164,7 +164,7 @@ class Search:
                 batch = self.largest_planned(side, batch)
             else:
                 batch -= max(1, batch // FINENESS)
-        return max(batch, 0)
+        return 0
 
 
 def torch_sides(case: Case) -> Iterator[Side]:

@@ -28,6 +28,7 @@ from ooctrain.alloc.arena_map import ArenaSnapshot
 from ooctrain.alloc.base import Block, Reached, Stats
 from ooctrain.alloc.virtual import default_chunk_bytes
 from ooctrain.alloc.virtual_pages.chunk_arena import ChunkArena
+from ooctrain.alloc.virtual_pages.chunk_size import check_chunk_count
 from ooctrain.alloc.virtual_pages.chunks import FreeRuns, runs_of
 from ooctrain.alloc.virtual_pages.mappings import ChunkMapping
 from ooctrain.devices.base import VirtualMemory
@@ -56,6 +57,11 @@ class Gmlake:
         """Parameters that follow from the budget, so that planning knows the granule."""
         return {"chunk": default_chunk_bytes(budget_bytes)}
 
+    @staticmethod
+    def check_limits(memory: VirtualMemory, chunk: int) -> None:
+        """Raises ConfigError if the arena has no whole chunk, or more than can be mapped apart."""
+        check_chunk_count(memory, chunk, Gmlake.name)
+
     def __init__(self, memory: VirtualMemory, chunk: int | None = None):
         size = default_chunk_bytes(memory.size_bytes) if chunk is None else chunk
         self._arena = ChunkArena(self.name, memory, size)
@@ -63,10 +69,6 @@ class Gmlake:
         self._free = FreeRuns(self._arena.chunks)
         self._primitives: list[Primitive] = []  # all that were made, live or not
         self._made = 0  # chunks from this one on are still the driver's
-
-    def check_limits(self) -> None:
-        """Raises ConfigError if the arena has no whole chunk, or more than can be mapped apart."""
-        self._arena.check_limits()
 
     def allocate(self, nbytes: int, tag: str = "") -> Block:
         """A block in a kept range of its size, or in one that is stitched now.

@@ -97,11 +97,13 @@ def choose_allocator(
     Raises:
         ConfigError: unknown name or parameter, or (if binding) one that cannot serve the budget.
     """
-    choice = _choose(name, budget_bytes, False, page_bytes)
+    if binding:
+        _check_limits(name, budget_bytes, probe, page_bytes)
+    choice = _choose(name, budget_bytes, page_bytes)
     reason = probe() if choice.maps else ""
     if not reason:
-        return _choose(name, budget_bytes, True, page_bytes) if binding else choice
-    fallback = _choose(_FALLBACK, budget_bytes, binding, page_bytes)
+        return choice
+    fallback = _choose(_FALLBACK, budget_bytes, page_bytes)
     notice = f"allocator {name} needs virtual memory ({reason}): {_FALLBACK} serves instead"
     return AllocatorChoice(
         fallback.name, fallback.granule, fallback.budget_bytes, fallback.make,
@@ -119,25 +121,40 @@ def choose_dry(name: str, budget_bytes: int) -> AllocatorChoice:
     return choose_allocator(name, budget_bytes, probe=lambda: "", binding=False)
 
 
-def _choose(
-    named: str | Factory, budget_bytes: int, binding: bool, page_bytes: int
-) -> AllocatorChoice:
+def _check_limits(
+    named: str | Factory, budget_bytes: int, probe: Callable[[], str], page_bytes: int
+) -> None:
+    """Whether an allocator of chunks can serve the budget: asked before one is made, whose tables
+    have a row for each chunk.
+    """
+    factory, options, memory = _called(named, budget_bytes, page_bytes)
+    check_limits = getattr(factory, "check_limits", None)
+    if check_limits is not None and not probe():
+        check_limits(memory, options["chunk"])
+
+
+def _called(
+    named: str | Factory, budget_bytes: int, page_bytes: int
+) -> tuple[Factory, Mapping[str, Any], DryMemory]:
+    """What makes the allocator, with which parameters, and memory without bytes to try it on."""
     factory, options = _located(named)
-    name = named if isinstance(named, str) else getattr(named, "name", "of its own")
     options = {**_defaults(factory, budget_bytes, page_bytes), **options}
     memory = DryMemory(budget_bytes, page_bytes, max_mapped_chunks())
-    check_call(factory, (memory,), options, name, "allocator")
+    check_call(factory, (memory,), options, _title(named), "allocator")
+    return factory, options, memory
+
+
+def _choose(named: str | Factory, budget_bytes: int, page_bytes: int) -> AllocatorChoice:
+    factory, options, memory = _called(named, budget_bytes, page_bytes)
     make = partial(factory, **options)
     sample = make(memory)
     missing = [word for word in _METHODS if not hasattr(sample, word)]
     if missing:
         raise ConfigError(
-            f"allocator {name!r} lacks {', '.join(missing)}",
+            f"allocator {_title(named)!r} lacks {', '.join(missing)}",
             code="OOC-108",
             fix="ooctrain/alloc/base.py says what an allocator has",
         )
-    if binding and hasattr(sample, "check_limits"):
-        sample.check_limits()
     unused = budget_bytes - sample.budget_bytes
     notice = f"{format_bytes(unused)} of the budget are less than a granule and stay unused"
     maps = sample.granule.ranges or getattr(sample, "needs_virtual_memory", False)
@@ -147,6 +164,10 @@ def _choose(
         chosen, sample.granule, sample.budget_bytes, make, (notice,) if unused else (), maps,
         piece_bytes,
     )  # fmt: skip
+
+
+def _title(named: str | Factory) -> str:
+    return named if isinstance(named, str) else getattr(named, "name", "of its own")
 
 
 def _located(named: str | Factory) -> tuple[Factory, Mapping[str, Any]]:

@@ -29,6 +29,7 @@ from ooctrain.alloc.arena_map import ArenaSnapshot
 from ooctrain.alloc.base import Block, Reached, Stats
 from ooctrain.alloc.va_paper import paper_chunk_bytes
 from ooctrain.alloc.virtual_pages.chunk_arena import ChunkArena
+from ooctrain.alloc.virtual_pages.chunk_size import check_chunk_count
 from ooctrain.alloc.virtual_pages.mappings import ChunkMapping
 from ooctrain.devices.base import VirtualMemory
 from ooctrain.errors import ConfigError
@@ -76,6 +77,11 @@ class NnablaVirtualAddressing:
         """Parameters that follow from the budget, so that planning knows the granule."""
         return {"chunk": paper_chunk_bytes(budget_bytes)}
 
+    @staticmethod
+    def check_limits(memory: VirtualMemory, chunk: int) -> None:
+        """Raises ConfigError if the arena has no whole chunk, or more than can be mapped apart."""
+        check_chunk_count(memory, chunk, NnablaVirtualAddressing.name)
+
     def __init__(
         self, memory: VirtualMemory, chunk: int | None = None, waiting: int = MOST_WAITING
     ):
@@ -93,10 +99,6 @@ class NnablaVirtualAddressing:
         self._fresh = 0  # chunks from this one on were never used
         self._waiting: deque[ChunkMapping] = deque()  # without chunks of their own
         self._turn = 0
-
-    def check_limits(self) -> None:
-        """Raises ConfigError if the arena has no whole chunk, or more than can be mapped apart."""
-        self._arena.check_limits()
 
     def allocate(self, nbytes: int, tag: str = "") -> Block:
         """A block in a kept range of its size, or in one made of what is free.

@@ -19,6 +19,7 @@ from typing import Any
 from ooctrain.alloc.arena_map import ArenaSnapshot
 from ooctrain.alloc.base import Block, Reached, Stats
 from ooctrain.alloc.virtual_pages.chunk_arena import ChunkArena
+from ooctrain.alloc.virtual_pages.chunk_size import check_chunk_count
 from ooctrain.alloc.virtual_pages.mappings import ChunkMapping
 from ooctrain.devices.base import VirtualMemory
 from ooctrain.units import MIB, Granule
@@ -48,16 +49,17 @@ class PaperVirtualAddressing:
         """Parameters that follow from the budget, so that planning knows the granule."""
         return {"chunk": paper_chunk_bytes(budget_bytes)}
 
+    @staticmethod
+    def check_limits(memory: VirtualMemory, chunk: int) -> None:
+        """Raises ConfigError if the arena has no whole chunk, or more than can be mapped apart."""
+        check_chunk_count(memory, chunk, PaperVirtualAddressing.name)
+
     def __init__(self, memory: VirtualMemory, chunk: int | None = None):
         size = paper_chunk_bytes(memory.size_bytes) if chunk is None else chunk
         self._arena = ChunkArena(self.name, memory, size)
         self.granule, self.budget_bytes = Granule(size, ranges=False), self._arena.budget_bytes
         self._free = deque(range(self._arena.chunks))  # the longest unused first
         self._waiting: deque[ChunkMapping] = deque()  # freed, the first freed first
-
-    def check_limits(self) -> None:
-        """Raises ConfigError if the arena has no whole chunk, or more than can be mapped apart."""
-        self._arena.check_limits()
 
     def allocate(self, nbytes: int, tag: str = "") -> Block:
         """A block in a fresh range. Cost: a system call for each chunk, and one for the range.

@@ -73,6 +73,26 @@ class VirtualAddressing:
         """Parameters that follow from the budget, so that planning knows the granule."""
         return {"chunk": default_chunk_bytes(budget_bytes)}
 
+    @staticmethod
+    def check_limits(memory: VirtualMemory, chunk: int) -> None:
+        """Raises ConfigError if the arena has no whole chunk, or more than can be mapped apart."""
+        size = checked_chunk_bytes(memory, chunk, "va:chunk=1MiB")
+        chunks, most = memory.size_bytes // size, memory.max_mappings
+        if not chunks:
+            raise ConfigError(
+                f"a chunk of {format_bytes(size)} is larger than the budget",
+                code="OOC-107",
+                numbers=f"budget {format_bytes(memory.size_bytes)}",
+                fix="a smaller chunk, or a larger --budget",
+            )
+        if chunks > most:
+            raise ConfigError(
+                f"{chunks} chunks are more mappings than the system allows",
+                code="OOC-107",
+                numbers=f"at most {most} (half of vm.max_map_count)",
+                fix=f"va:chunk={default_chunk_bytes(memory.size_bytes, most)}",
+            )
+
     def __init__(self, memory: VirtualMemory, chunk: int | None = None):
         size = default_chunk_bytes(memory.size_bytes) if chunk is None else chunk
         size = checked_chunk_bytes(memory, size, "va:chunk=1MiB")
@@ -87,24 +107,6 @@ class VirtualAddressing:
         self._identity = self._cache.make(self._chunks, self._free.runs()) if self._chunks else None
         if self._identity is not None:
             self._identity.live = True  # for ever: never let go, never found for a block
-
-    def check_limits(self) -> None:
-        """Raises ConfigError if the arena has no whole chunk, or more than can be mapped apart."""
-        if not self._chunks:
-            raise ConfigError(
-                f"a chunk of {format_bytes(self._chunk)} is larger than the budget",
-                code="OOC-107",
-                numbers=f"budget {format_bytes(self._memory.size_bytes)}",
-                fix="a smaller chunk, or a larger --budget",
-            )
-        most = self._memory.max_mappings
-        if self._chunks > most:
-            raise ConfigError(
-                f"{self._chunks} chunks are more mappings than the system allows",
-                code="OOC-107",
-                numbers=f"at most {most} (half of vm.max_map_count)",
-                fix=f"va:chunk={default_chunk_bytes(self._memory.size_bytes, most)}",
-            )
 
     def allocate(self, nbytes: int, tag: str = "") -> Block:
         """A whole block. Cost: O(free runs); system calls only if it needs a new mapping.

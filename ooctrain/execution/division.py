@@ -12,6 +12,7 @@ next: `promise.py` for the other parts; `prepare.py`.
 
 from __future__ import annotations
 
+import sys
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -36,6 +37,8 @@ CPU_PRESET = "cpu-generic"
 BUFFERS_BYTES = 16 * MIB
 #: How often the way between too little memory and enough is halved in search of the least.
 LEAST_TRIES = 6
+#: A time limit that is over at once, on any clock: planners then take the first plan they find.
+NO_TIME_S = sys.float_info.min
 
 
 def prepare_within(trace: Trace, settings: Settings, own: OwnShare | None = None) -> PreparedStep:
@@ -127,14 +130,16 @@ class _Division:
 
     def _least(self, in_core: PreparedStep) -> PreparedStep:
         """A plan with little memory, found by halving between none and in-core. What was asked
-        plays no part: so all refusals name the same, and with that much there is this plan.
+        plays no part: so all refusals name the same, and with that much there is this plan. Whether
+        there is one is all that counts here, so nobody searches for a better one.
         """
+        quick = replace(self, settings=replace(self.settings, time_limit_s=NO_TIME_S))
         host, best = self._least_slab_bytes(), in_core
         too_few = host + PAGE_BYTES
         for _ in range(LEAST_TRIES):
             tried, found = (too_few + self._sum_bytes(best)) // 2, None
             with suppress(Infeasible, DoesNotFit):
-                found = self._beside(host, tried)
+                found = quick._beside(host, tried)
             if found is None:
                 too_few = tried
             else:

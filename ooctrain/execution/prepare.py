@@ -28,7 +28,7 @@ from ooctrain.sched.budget import resolve_host_budget, trace_peak_bytes, with_re
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planning.beside_region import plan_beside
 from ooctrain.sched.planning.effort import Deadline
-from ooctrain.sched.planning.planner import Planner, WeighingPlanner
+from ooctrain.sched.planning.planner import Planner, WeighingPlanner, infeasible
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Plan, SwapOut
 from ooctrain.sched.simulate import simulate
@@ -199,7 +199,10 @@ class _Search:
     def plan_that_fits(self) -> tuple[Plan, int]:
         """The plan at the largest limit found, with its reserved peak."""
         budget_bytes, planner = self.allocator.budget_bytes, self._counting_mapping()
-        plan, reserved = self._try(budget_bytes, planner)
+        try:
+            plan, reserved = self._try(budget_bytes, planner)
+        except Infeasible as refusal:
+            raise self._in_whole_pieces(refusal) from None
         if reserved <= budget_bytes:
             return plan, reserved
         found = [self._below(budget_bytes, planner)]
@@ -213,6 +216,19 @@ class _Search:
         if best is None:
             raise self._does_not_fit(reserved)
         return replace(best[0], notes={**best[0].notes, "reserved_at_budget": reserved}), best[1]
+
+    def _in_whole_pieces(self, refusal: Infeasible) -> Infeasible:
+        """The refusal with a least budget of which the allocator leaves nothing unused.
+
+        What maps whole pieces cannot use the rest of a budget, however fine it rounds.
+        """
+        least, piece = refusal.minimum_bytes, self.allocator.piece_bytes or 1
+        if least % piece == 0:
+            return refusal
+        least = -(-least // piece) * piece
+        return infeasible(
+            self.planner.name, self.question.budget_bytes, least, refusal.witness_call
+        )
 
     def _at(self, limit: int, planner: Planner) -> tuple[Plan, int] | None:
         """The plan at a limit, if the allocator can place it. Raises Infeasible."""

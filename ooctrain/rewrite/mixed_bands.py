@@ -20,10 +20,10 @@ from ooctrain.rewrite.tile.choose import (
     SegmentChoice,
     best_way,
     choices_of,
-    lasting_bytes,
 )
 from ooctrain.rewrite.tile.offers import Offer, OperatorTimes
 from ooctrain.rewrite.tile.operators import Operators
+from ooctrain.sched.budget import lasting_bytes
 from ooctrain.sched.planning.question import Question
 from ooctrain.units import format_bytes
 
@@ -37,7 +37,7 @@ def mixed_tilings(operators: Operators, times: OperatorTimes, question: Question
         ends: [kind for choice in choices for kind in _kinds(choice)]
         for ends, choices in choices_of(operators, times, question.machine).items()
     }
-    device = question.budget_bytes - lasting_bytes(operators)
+    device = question.budget_bytes - lasting_bytes(operators.trace)
     host, found = host_bytes(question), dict[tuple[str, ...], Offer]()
     for share in SHARES:
         room = int(device * share)

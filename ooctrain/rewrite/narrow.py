@@ -31,6 +31,7 @@ from ooctrain.layers.instance_norm import (
 from ooctrain.layers.kernels.tables import TABLES
 from ooctrain.layers.relu import ReLUGrad
 from ooctrain.rewrite.edit import with_calls
+from ooctrain.sched.budget import lasting_bytes
 from ooctrain.sched.planning.planner import call_need_bytes
 from ooctrain.sched.schedule import BYTES
 from ooctrain.step.op import Op, Spec
@@ -39,7 +40,7 @@ from ooctrain.step.trace import Call, Trace
 NAME = "narrow"
 #: A call that holds more than this fraction (1 / n) of the budget is too wide: little of what the
 #: calls around it need finds room beside it. Measured: docs/planners.md.
-PARTS = 4
+PARTS = 3
 #: A sum is split only where it is this many times too wide: that frees nothing before its time, as
 #: taking a mask out does, and leaves the search one value more.
 SUMS = 2
@@ -73,9 +74,10 @@ def narrow_by_name(trace: Trace, name: str) -> Trace:
 
 def narrower(trace: Trace, budget_bytes: int) -> dict[str, Trace]:
     """{name: the step after it} of the rewrite that makes calls narrow for a budget; none where
-    that changes nothing.
+    that changes nothing. Each sum is split that does not fit beside what lasts.
     """
-    name = f"{NAME}:{max(1, budget_bytes // PARTS)}"
+    room_bytes = budget_bytes - lasting_bytes(trace)
+    name = f"{NAME}:{max(1, min(budget_bytes // PARTS, room_bytes // SUMS))}"
     found = narrow_by_name(trace, name)
     return {} if found is trace else {name: found}
 

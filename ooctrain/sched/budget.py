@@ -63,6 +63,14 @@ def input_bytes(trace: Trace) -> int:
     return sum(variable.nbytes for variable in variables if not variable.persistent)
 
 
+def lasting_bytes(trace: Trace) -> int:
+    """Parameters, slots of the optimizer, running statistics: each once, though a step that ends
+    with new values has two variables of it.
+    """
+    variables = (trace.variables[v] for v in trace.initial)
+    return sum(variable.nbytes for variable in variables if variable.persistent)
+
+
 def _share_bytes(trace: Trace, share: Percent, granule: Granule) -> int:
     least, most = trace_minimum_bytes(trace, granule), trace_peak_bytes(trace, granule)
     return least + int(share.fraction * (most - least))

@@ -21,7 +21,9 @@ def train(allocator: str, budget: str | None) -> tuple[list[float], dict, object
     model = oc.models.build("lenet")
     images = np.random.default_rng(0).standard_normal((16, 3, 32, 32), np.float32)
     labels = np.arange(16) % 10
-    with oc.Trainer(model, budget=budget, allocator=allocator, threads=1) as trainer:
+    with oc.Trainer(
+        model, budget=budget, planner="window", allocator=allocator, threads=1
+    ) as trainer:
         losses = [trainer.step(images, labels) for _ in range(3)]
         return losses, trainer.state_arrays(), trainer.prepared
 

@@ -9,10 +9,9 @@ from support.quick import quick
 
 from ooctrain.errors import Infeasible
 from ooctrain.sched.bounds.closed import arrivals_us
-from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
+from ooctrain.sched.budget import input_bytes, trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planners.combined import Combined, starts
 from ooctrain.sched.planners.registry import get_planner, planners
-from ooctrain.sched.planning.host_room import input_bytes
 from ooctrain.sched.planning.rematerialise import (
     droppable_uses,
     read_off,

@@ -126,7 +126,7 @@ def test_no_list_beats_the_bounds(trace, machine, granule, seed, recompute):
     assert lowered.makespan_ns / 1000 >= bound.makespan_us - 1e-6
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(traces(), machines(), GRANULES)
 def test_budgets_in_percent_are_what_the_planners_mean(trace, machine, granule):
     """100 % is what keep-all needs, and 0 % is enough for those that swap everything."""

@@ -10,7 +10,7 @@ import ctypes
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from support.two_drivers import NAMES, check_alike
+from support.two_drivers import NAMES, TwoDrivers, check_alike
 
 from ooctrain.devices.cuda import driver_abi as abi
 from ooctrain.errors import DriverError
@@ -43,6 +43,16 @@ def stub():
 @example(actions=[("copy_in", 0, 0, 1), ("synchronize", 0, 0, 0), ("unmap", 0, 0, 1)])
 def test_the_stub_answers_as_the_fake_does(stub, actions):
     check_alike(stub, [*MAPPED, *actions])
+
+
+def test_a_stale_address_that_is_given_out_again_is_the_new_block_s(stub, monkeypatch):
+    both = TwoDrivers(stub)
+    both.do(("host_alloc", 3, 0, 0))
+    ((again, _),) = both.known["host"]
+    both.do(("host_free", 0, 0, 0))
+    monkeypatch.setattr(both.fake, "host_alloc", lambda nbytes: again)
+    both.do(("host_alloc", 1, 0, 0))
+    assert [fake for fake, _ in both.known["host"]] == [again]
 
 
 @given(kinds=st.lists(st.sampled_from(sorted(C_TYPES)), max_size=12), data=st.binary(min_size=96))

@@ -29,8 +29,9 @@ UNIT = 2.0**-24  # the rounding unit of float32
 @given(chains(), st.integers(0, 99))
 def test_definitions(chain: Chain, seed: int) -> None:
     trace = chain.trace()
-    assume(trace is not None and exact_values(trace, seed) is not None)
-    check_tile(trace, chain.grid, exact_values(trace, seed), mode="reference")
+    values = trace and exact_values(trace, seed)
+    assume(values is not None)
+    check_tile(trace, chain.grid, values, mode="reference")
 
 
 @pytest.mark.parametrize("algorithm", ["direct", "im2col"])
@@ -38,8 +39,9 @@ def test_definitions(chain: Chain, seed: int) -> None:
 @given(chain=chains(), seed=st.integers(0, 99))
 def test_kernels_to_the_bit(algorithm: str, chain: Chain, seed: int) -> None:
     trace = chain.trace(algorithm)
-    assume(trace is not None and exact_values(trace, seed) is not None)
-    check_tile(trace, chain.grid, exact_values(trace, seed))
+    values = trace and exact_values(trace, seed)
+    assume(values is not None)
+    check_tile(trace, chain.grid, values)
 
 
 @settings(max_examples=25)

@@ -11,7 +11,8 @@ from __future__ import annotations
 import ast
 import gc
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,17 +24,30 @@ PLAIN = {"arg", "asname", "attr", "ctx", "id", "kind", "level", "module", "name"
 @cache
 def parse(path: Path) -> ast.Module:
     """The syntax tree of a source; nobody may change it."""
-    collects = gc.isenabled()
-    gc.disable()  # a tree has no circles, and to look for some takes as long as to parse
-    try:
+    with _out_of_the_collector_s_sight():
         return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@contextmanager
+def _out_of_the_collector_s_sight() -> Iterator[None]:
+    """Trees have no circles, and to look for some takes longer than to parse and to walk them."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
     finally:
         if collects:
+            gc.freeze()
             gc.enable()
 
 
 @cache
 def _by_kind(tree: ast.AST) -> Mapping[type[ast.AST], Sequence[ast.AST]]:
+    with _out_of_the_collector_s_sight():
+        return _walked(tree)
+
+
+def _walked(tree: ast.AST) -> Mapping[type[ast.AST], Sequence[ast.AST]]:
     found, left = defaultdict(list), [tree]
     while left:
         node = left.pop()
@@ -63,6 +77,9 @@ def forget() -> None:
     """Syntax trees of all files are many objects, which slow the tests after these."""
     parse.cache_clear()
     _by_kind.cache_clear()
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
 
 
 def each_file(paths: Iterable[Path]) -> Callable[[Callable[[Path], None]], Callable[[], None]]:

@@ -154,7 +154,10 @@ class TwoDrivers:
     def _obtain(self, kind: str, call: Callable[[Any, int], int]) -> None:
         found: list[int] = []
         if self._both(lambda d, which: found.append(call(d, which)), kind) == 0:
-            self.known[kind].append((found[0], found[1]))
+            fake, real = found
+            # An address that is given out again is stale no more, and perhaps in one of both only.
+            stale = [pair for pair in self.known[kind] if pair[0] != fake and pair[1] != real]
+            self.known[kind] = [*stale, (fake, real)]
 
     def _both(self, call: Callable[[Any, int], object], what: object) -> int:
         answers = [_answer(lambda d=d, n=n: call(d, n)) for n, d in enumerate(self._drivers())]

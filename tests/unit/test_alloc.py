@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import tracemalloc
 from dataclasses import replace
 
 import pytest
@@ -442,3 +443,17 @@ def _is_served(allocator, size):
         allocator.free(allocator.allocate(size))
         return True
     return False
+
+
+@pytest.mark.parametrize("name", ["va", "gmlake", "va-paper", "va-nnabla"])
+def test_more_chunks_than_can_be_mapped_are_refused_before_any_table_is_made(name):
+    """A terabyte in chunks of 4 KiB: the tables had 268 million rows, and then came the refusal."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(ConfigError) as refused:
+            choose_allocator(f"{name}:chunk=4KiB", 1 << 40, probe=lambda: "")
+        most_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert refused.value.code == "OOC-107"
+    assert most_bytes < 1 << 20

@@ -8,6 +8,7 @@ import pytest
 
 import ooctrain as oc
 from benchmarks.tiling_bounds import any_tiling_us
+from ooctrain import functional as F
 from ooctrain import nn
 from ooctrain.execution.planners import get_planner, planners
 from ooctrain.experiments.paper_003.sft import convolutional_step
@@ -21,12 +22,11 @@ from ooctrain.rewrite.tile.choose import (
     _bands,
     _tiles,
     cuts_of,
-    lasting_bytes,
 )
 from ooctrain.rewrite.tile.offers import MOVES, Offer, OperatorTimes
 from ooctrain.rewrite.tile.operators import operators_of
 from ooctrain.rewrite.tile.sft import FtSegment
-from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
+from ooctrain.sched.budget import lasting_bytes, trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planners import registry
 from ooctrain.sched.planners.auto import Auto
 from ooctrain.sched.planning.question import Question
@@ -60,7 +60,7 @@ def test_a_network_is_cut_where_one_small_tensor_leads_across() -> None:
 def test_what_lasts_counts_once() -> None:
     """Parameters and momenta, though each has a variable before the step and one after it."""
     parameter_bytes = sum(parameter.numpy().nbytes for parameter in model().parameters())
-    assert lasting_bytes(operators_of(step()[1])) == 2 * parameter_bytes
+    assert lasting_bytes(step()[1]) == 2 * parameter_bytes
 
 
 def test_offers_go_down_in_memory_and_do_not_know_the_budget() -> None:
@@ -209,6 +209,41 @@ def test_an_evaluation_is_planned_below_the_least_budget_of_its_untiled_step() -
         plan = oc.plan(step, whole // 3, planner=planner)
         assert any(name.startswith(("bands", "tile")) for name in plan.rewrites)
         assert plan.peak_bytes <= whole // 3
+
+
+class Shortcuts(nn.Module):
+    """Its parameters are large beside its images, and may move to the host."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, padding=1)
+        self.convs = nn.ModuleList([nn.Conv2d(8, 8, 1, bias=False) for _ in range(2)])
+        self.norms = nn.ModuleList([nn.BatchNorm2d(8) for _ in range(2)])
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x: oc.Tensor) -> oc.Tensor:
+        y = F.relu(self.stem(x))
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            y = F.relu(norm(conv(y)) + y)
+        return self.head(F.adaptive_avg_pool2d(y, 1).flatten(1))
+
+
+def test_its_minimum_is_the_same_whatever_was_asked_where_parameters_move() -> None:
+    """A tiling whose parameters do not fit together may still be the one that needs least."""
+    oc.manual_seed(0)
+    traced = oc.trace(Shortcuts(), (4, 3, 12, 12), threads=1, conv_algorithm="direct")
+    trace = apply_rewrites(traced, ("fuse", "share_storage"))
+    banded, least = Banded(untiled=False), set()
+    for asked in (1000, 20_000, 29_000):
+        with pytest.raises(oc.Infeasible) as refused:
+            banded.plan(trace, asked, v100_pcie())
+        least.add(refused.value.minimum_bytes)
+    (named,) = least
+    plan = banded.plan(trace, named, v100_pcie())
+    assert plan.peak_bytes <= named < trace_minimum_bytes(plan.trace)
+    with pytest.raises(oc.Infeasible) as again:
+        banded.plan(trace, named - 1, v100_pcie())
+    assert again.value.minimum_bytes == named
 
 
 def test_its_minimum_is_its_minimum() -> None:

@@ -12,12 +12,11 @@ from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.functional import relu
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.bounds.linear import LinearProgram
-from ooctrain.sched.budget import resolve_budget, trace_peak_bytes
+from ooctrain.sched.budget import input_bytes, resolve_budget, trace_peak_bytes
 from ooctrain.sched.planners.checkmate.checkmate import Checkmate, CheckmateLp, limited
 from ooctrain.sched.planners.checkmate.checkmate_graph import RunGraph, single_calls
 from ooctrain.sched.planners.checkmate.checkmate_program import Freedom, StageProgram
 from ooctrain.sched.planners.registry import get_planner
-from ooctrain.sched.planning.host_room import input_bytes
 from ooctrain.sched.planning.residency import Liveness
 from ooctrain.sched.schedule import BYTES, SwapOut
 from ooctrain.sched.verify import verify

@@ -23,7 +23,7 @@ from ooctrain.cli.training import STOPPING, stop_on_signal
 from ooctrain.execution.checkpoint import load, save
 
 pytestmark = pytest.mark.usefixtures("default_signals")
-LENET = ["train", "lenet", "--batch", "64", "--threads", "1"]
+LENET = ["train", "lenet", "--batch", "64", "--threads", "1", "--planner", "window"]
 
 
 @pytest.fixture
@@ -41,7 +41,8 @@ def run(capsys, tmp_path):
 
 
 def test_a_verified_run_has_the_bits_of_in_core_and_the_peak_that_was_planned(run):
-    status, numbers, out, err = run("--budget", "40%", "--steps", "4", "--verify")
+    options = ["--planner", "auto", "--budget", "40%", "--steps", "4", "--verify"]
+    status, numbers, out, err = run(*options)
     assert (status, err) == (0, "")
     assert numbers["identical_to_incore"] is True
     assert numbers["error"] is None

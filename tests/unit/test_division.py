@@ -125,6 +125,26 @@ def test_the_least_that_is_named_does_not_depend_on_what_was_asked():
         assert divided(trace, least + more, how).promise is not None
 
 
+class NotesItsTime(ChenSqrt):
+    """A planner that writes down how long it may search."""
+
+    def __init__(self):
+        self.limits_s = []
+
+    def plan(self, trace, budget_bytes, machine, *, time_limit_s=None, **how):
+        self.limits_s.append(time_limit_s)
+        return super().plan(trace, budget_bytes, machine, **how)
+
+
+def test_where_the_least_is_looked_for_nobody_searches_for_a_better_plan():
+    """Six tries of the whole search took minutes before a refusal."""
+    planner = NotesItsTime()
+    with pytest.raises(Infeasible):
+        divided(small_trace(), 0, replace(HOW, planner=planner))
+    assert len(planner.limits_s) >= division.LEAST_TRIES
+    assert all(limit == 0 for limit in planner.limits_s)
+
+
 def test_much_memory_is_not_taken_where_little_is_needed():
     trace = small_trace()
     assert divided(trace, 1 << 40).budget_bytes == in_core_bytes(trace)[0]

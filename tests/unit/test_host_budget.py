@@ -10,14 +10,14 @@ from support.random_decisions import random_decisions
 
 import ooctrain as oc
 from ooctrain.errors import Infeasible
-from ooctrain.sched.budget import resolve_budget, trace_minimum_bytes, trace_peak_bytes
+from ooctrain.sched.budget import input_bytes, resolve_budget, trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.ledger import walk
 from ooctrain.sched.planners.belady import Belady, offload
 from ooctrain.sched.planners.checkmate.checkmate import Checkmate
 from ooctrain.sched.planners.combined import Combined
 from ooctrain.sched.planners.prefix import Prefix
 from ooctrain.sched.planning.decisions import Decisions, Gap
-from ooctrain.sched.planning.host_room import RoomForGaps, input_bytes
+from ooctrain.sched.planning.host_room import RoomForGaps
 from ooctrain.sched.planning.lower import lower_within
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import droppable, rematerialise

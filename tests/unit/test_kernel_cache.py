@@ -88,7 +88,10 @@ def run_kernel(folder: Path) -> tuple[float, int, str]:
     """Runs the kernels of `folder` in a fresh process: (result, kernels that came from disk, what
     was said on stderr)."""
     paths = os.pathsep.join([str(folder), str(ROOM.parents[3])])
-    environment = {**os.environ, "OOCTRAIN_CACHE": str(folder / "cache"), "PYTHONPATH": paths}
+    environment = {
+        **os.environ, "OOCTRAIN_CACHE": str(folder / "cache"), "PYTHONPATH": paths,
+        "PYTHONDONTWRITEBYTECODE": "1",  # bytecode of a file is known by its size and its second
+    }  # fmt: skip
     code = "import room_kernel; print(*room_kernel.run())"
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, cwd=folder, capture_output=True, text=True,

@@ -137,16 +137,21 @@ def test_the_page_cache_is_looked_at_from_outside(tmp_path, direct):
     planned=st.floats(0.8, 1.1), start=st.integers(8, 300),
 )  # fmt: skip
 @example(base=300, slope=7.0, bend=1.2, planned=1.1, start=8)  # the line ends too late
+@example(base=100, slope=70.0, bend=1.25, planned=0.8125, start=8)  # no try of ours fits
+@example(base=100, slope=244.0, bend=0.875, planned=1.0, start=8)  # within the small batches
 @example(base=300, slope=7.0, bend=0.8, planned=0.8, start=300)  # and too early
 def test_the_search_ends_at_the_largest_batch_that_fits(base, slope, bend, planned, start):
     """Whatever the line and the plans foretell: what is found fits, and not much more does."""
     limit = 2048
 
+    def total_mib(batch):
+        """A line that bends beyond the small batches; more images never hold less."""
+        return base + slope * (min(batch, 8) + bend * max(0, batch - 8))
+
     def pretended(case, side, steps, threads, limit_s):
         batch = case.batch
-        total = base + slope * batch * (1.0 if batch < 9 else bend)
         if steps:
-            return {"name": side.name, "total_mib": total}
+            return {"name": side.name, "total_mib": total_mib(batch)}
         fits = base + planned * slope * batch <= limit
         return {"name": side.name, **({"total_mib": base} if fits else {"error": "refused"})}
 
@@ -158,7 +163,7 @@ def test_the_search_ends_at_the_largest_batch_that_fits(base, slope, bend, plann
         ours = search.largest_trained(next(our_sides(limit << 20, "")), start)
 
     def fits(batch):
-        return base + slope * batch * (1.0 if batch < 9 else bend) <= limit
+        return total_mib(batch) <= limit
 
     assert theirs == 0 or fits(theirs)
     assert ours == 0 or fits(ours)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 import ooctrain as oc
 from ooctrain import nn
 from ooctrain.alloc.registry import choose_allocator
-from ooctrain.errors import Infeasible, PlanMismatch
+from ooctrain.errors import DoesNotFit, Infeasible, PlanMismatch
 from ooctrain.execution import prepare as module
 from ooctrain.execution.placement import reserved_peak
 from ooctrain.execution.prepare import placed, prepare
@@ -56,6 +58,18 @@ def test_the_search_for_a_limit_begins_right_below_the_least_budget(monkeypatch)
     assert search._try(below + 1, search.planner)[0].peak_bytes == below + 1
     with pytest.raises(Infeasible):
         search._try(below, search.planner)
+
+
+@pytest.mark.parametrize("allocator", sorted(oc.allocators()))
+@pytest.mark.parametrize("planner", ["keep-all", "naive"])
+def test_a_planner_finds_a_plan_at_the_least_budget_that_its_refusal_names(allocator, planner):
+    """Whatever the allocator leaves unused of a budget; that it has no place may come after."""
+    settings = Settings(budget=4096, planner=planner, allocator=allocator, threads=1)
+    with pytest.raises(Infeasible) as refusal:
+        prepare(step(), settings)
+    least = refusal.value.minimum_bytes
+    with suppress(DoesNotFit):
+        assert prepare(step(), replace(settings, budget=least)).plan.peak_bytes <= least
 
 
 def test_one_thread_is_always_served():

@@ -16,7 +16,7 @@ from unit import test_banded, test_graph_tiles, test_rewrite_plugins, test_sft
 from zoo.planting import plant, plant_everywhere, with_bug
 
 from ooctrain.rewrite import graph_tiles, mixed_bands, plugged
-from ooctrain.rewrite.tile import choose, dimensions, operators, sft
+from ooctrain.rewrite.tile import banded, choose, dimensions, operators, sft
 
 #: The package has a function of the same name.
 LAWS = import_module("ooctrain.testing.check_rewrite")
@@ -125,6 +125,15 @@ SEGMENT_BUGS: dict[str, tuple[Plant, Callable[[], None]]] = {
             "extent * (tile + 1) // self.tiles - (tile == 1))",
         ),
         _bits_of_a_graph,
+    ),
+    "a tiling is dropped for parameters that may move away": (
+        _slip(
+            banded._Attempts,
+            "make",
+            "self._largest_call_bytes(tiled)",
+            "trace_minimum_bytes(tiled, self.question.granule)",
+        ),
+        test_banded.test_its_minimum_is_the_same_whatever_was_asked_where_parameters_move,
     ),
     "a host without end": (
         _slip(

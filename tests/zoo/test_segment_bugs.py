@@ -9,11 +9,13 @@ import pytest
 from support.quick import quick
 from zoo.segment_bugs import SEGMENT_BUGS
 
+from ooctrain.errors import Infeasible
+
 
 @pytest.mark.parametrize("name", quick(list(SEGMENT_BUGS), 6))
 def test_killed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plant, law = SEGMENT_BUGS[name]
     law()
     plant(monkeypatch)
-    with pytest.raises((AssertionError, IndexError, ValueError, pytest.fail.Exception)):
+    with pytest.raises((AssertionError, IndexError, ValueError, Infeasible, pytest.fail.Exception)):
         law()

@@ -15,7 +15,7 @@ from typing import Any
 
 from ooctrain.alloc.arena_map import Snapshot
 from ooctrain.alloc.base import Block, Books, Reached
-from ooctrain.alloc.virtual_pages.chunk_size import check_chunk_count, checked_chunk_bytes
+from ooctrain.alloc.virtual_pages.chunk_size import checked_chunk_bytes
 from ooctrain.alloc.virtual_pages.mappings import ChunkMapping, MappingCache
 from ooctrain.devices.base import VirtualMemory
 
@@ -52,10 +52,6 @@ class ChunkArena:
     def free_chunks(self) -> int:
         """How many no live block holds."""
         return self.chunks - self.books.granted // self.chunk_bytes
-
-    def check_limits(self) -> None:
-        """Raises ConfigError if the arena has no whole chunk, or more than can be mapped apart."""
-        check_chunk_count(self._memory, self.chunk_bytes, self.books.name)
 
     def chunks_for(self, nbytes: int, tag: str, snapshot: Callable[[], Snapshot]) -> int:
         """How many chunks a request takes, if as many are free.

@@ -32,6 +32,7 @@ def checked_chunk_bytes(memory: VirtualMemory, chunk: int, example: str) -> int:
 
 def check_chunk_count(memory: VirtualMemory, chunk_bytes: int, allocator: str) -> None:
     """Raises ConfigError if the memory has no whole chunk, or more than can be mapped apart."""
+    chunk_bytes = checked_chunk_bytes(memory, chunk_bytes, f"{allocator}:chunk=2MiB")
     chunks, most = memory.size_bytes // chunk_bytes, memory.max_mappings
     if not 0 < chunks <= most:
         raise ConfigError(

@@ -48,7 +48,7 @@ class BandPass:
         steps: its calls.
         parts: {tensor: rows of it that the band at work can read}.
         kept: {band: {tensor: its rows that this band gets from those that ran before}}.
-        made: {(tensor, image): all its bands}.
+        made: {image: {tensor: all its bands}}.
         wholes: {tensor: the whole that its bands go into}, where somebody outside reads it.
         totals: {gradient: its sum over the bands so far}.
         by_call: {(call, band): its step}.
@@ -63,7 +63,7 @@ class BandPass:
     steps: list[TileCall] = field(default_factory=list)
     parts: dict[int, list[Part]] = field(default_factory=dict)
     kept: dict[int, dict[int, Part]] = field(default_factory=dict)
-    made: dict[tuple[int, int], list[Part]] = field(default_factory=dict)
+    made: dict[int, dict[int, list[Part]]] = field(default_factory=dict)
     wholes: dict[int, Value] = field(default_factory=dict)
     totals: dict[int, Value] = field(default_factory=dict)
     by_call: dict[tuple[int, int], TileCall] = field(default_factory=dict)
@@ -86,11 +86,8 @@ class BandPass:
         """A band that has nothing yet but what was kept for it, and what earlier levels made."""
         kept = self.kept.get(band, {}).items()
         self.parts = {v: [part] for v, part in kept if v not in self.finished}
-        self.parts |= {
-            v: list(parts)
-            for (v, n), parts in self.made.items()
-            if n == image and v in self.finished
-        }
+        made = self.made.get(image, {}).items()
+        self.parts |= {v: list(parts) for v, parts in made if v in self.finished}
 
     def write(self, name: str, op: Op, ins: tuple[Value, ...], out: Value) -> Value:
         """Adds a step with one output."""

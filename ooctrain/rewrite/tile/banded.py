@@ -26,6 +26,7 @@ from ooctrain.rewrite.tile.offers import (
     MOVES,
     Offer,
     OperatorTimes,
+    alive_as_offered,
     nothing_fits,
     tiled_as_offered,
 )
@@ -36,7 +37,13 @@ from ooctrain.sched.budget import trace_minimum_bytes
 from ooctrain.sched.planners.belady import Belady
 from ooctrain.sched.planners.prefix import Prefix
 from ooctrain.sched.planners.registry import get_planner
-from ooctrain.sched.planning.planner import HOST_LACKS, Planner, check_whole_numbers
+from ooctrain.sched.planning.host_room import is_short_of_host
+from ooctrain.sched.planning.planner import (
+    HOST_LACKS,
+    Planner,
+    call_need_bytes,
+    check_whole_numbers,
+)
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine, call_durations_ns
@@ -167,7 +174,7 @@ class _Attempts:
         self.best: Plan | None = None
         self.offer: Offer | None = None
         self.refusals: list[Infeasible] = []
-        self.made, self.calls, self.least = 0, 0, math.inf
+        self.made, self.calls, self.least, self.lacking = 0, 0, math.inf, False
         durations = call_durations_ns(question.trace, question.machine)
         self.untiled_us = sum(durations) / 1000
 
@@ -182,14 +189,15 @@ class _Attempts:
         """
         if self.best and offer.work * self.untiled_us >= self.best.makespan_us:
             return
+        if self._lacks_host(offer):
+            return
         tiled = tiled_as_offered(self.question.trace, offer)
         if tiled is None:
             return
         too_long = self.calls + len(tiled.calls) > MORE_CALLS and not of_any_length
         if self.best and too_long:
             return
-        needs = trace_minimum_bytes(tiled, self.question.granule)
-        if needs >= self.least:  # and so above the budget, as the least of all refusals is
+        if self._largest_call_bytes(tiled) >= self.least:  # and so above the budget, as that is
             return
         asked = replace(self.question, trace=tiled)
         fits = self._ask(asked, offer, self.planner or Belady())
@@ -198,13 +206,33 @@ class _Attempts:
         self.made += fits
         self.calls += fits * len(tiled.calls)
 
+    def _lacks_host(self, offer: Offer) -> bool:
+        """Whether `belady`, who is asked first, would refuse since device and host together hold
+        too little, and that would be no news. What an offer needs is known from earlier questions
+        about the step, so the tiled one need not be written again.
+        """
+        question, known = self.question, self.best is not None or self.lacking
+        if not known or self.planner is not None or not is_short_of_host(question):
+            return False
+        needs = alive_as_offered(question.trace, offer.rewrites)
+        assert question.host_budget_bytes is not None, "the host is short"
+        return needs is not None and needs > question.budget_bytes + question.host_budget_bytes
+
+    def _largest_call_bytes(self, tiled: Trace) -> int:
+        """Below that no list of a step fits, even one that moves parameters away as well."""
+        granule = self.question.granule
+        needs = (call_need_bytes(call, tiled, granule) for call in tiled.calls)
+        return granule.fixed_bytes + max(needs, default=0)
+
     def _ask(self, asked: Question, offer: Offer, planner: Planner) -> bool:
         """Whether a planner has a plan; the best is kept."""
         try:
             plan = asked.put_to(planner)
         except Infeasible as refusal:
             self.refusals.append(refusal)
-            if refusal.minimum_bytes != HOST_LACKS:
+            if refusal.minimum_bytes == HOST_LACKS:
+                self.lacking = True
+            else:
                 self.least = min(self.least, refusal.minimum_bytes)
             return False
         if self.best is None or plan.makespan_us < self.best.makespan_us:

@@ -134,12 +134,8 @@ class _BandWeaver:
 
     def _read_forward(self, run: BandPass, forward: BandPass, band: int) -> None:
         """What forward made and left, and what it kept for this band."""
-        image = band // self.calls.bands
-        run.parts |= {
-            v: list(parts)
-            for (v, n), parts in forward.made.items()
-            if n == image and (v in self.waiting or not self.again)
-        }
+        made = forward.made.get(band // self.calls.bands, {}).items()
+        run.parts |= {v: list(p) for v, p in made if v in self.waiting or not self.again}
         for v, part in forward.kept.get(band, {}).items():
             run.parts[v] = [*run.parts.get(v, []), part]
 
@@ -288,7 +284,7 @@ class _BandWeaver:
     def _made(self, run: BandPass, v: int, image: int, part: Part) -> None:
         """Notes a band of a tensor; puts it into the whole where somebody outside reads that."""
         run.parts[v] = [*run.parts.get(v, []), part]
-        run.made.setdefault((v, image), []).append(part)
+        run.made.setdefault(image, {}).setdefault(v, []).append(part)
         if v not in self.handed_out or run.mark:
             return
         if part.value.spec.shape == self.trace.variables[v].shape:

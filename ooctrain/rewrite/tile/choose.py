@@ -24,6 +24,7 @@ from ooctrain.rewrite.tile.rule_of_call import row_rule_of
 from ooctrain.rewrite.tile.rules import rule_of
 from ooctrain.rewrite.tile.sft import FtSegment, chain_of
 from ooctrain.rewrite.tile.sft_planner import tile_bytes, tiled_ratios
+from ooctrain.sched.budget import lasting_bytes
 from ooctrain.step.machine import MINIMUM_CALL_NS, Machine, specs_of
 from ooctrain.units import format_bytes
 
@@ -143,7 +144,7 @@ def tilings_of(operators: Operators, times: OperatorTimes, machine: Machine) -> 
         ("borders", lean),
         ("all", movable),
     )
-    lasting, places = lasting_bytes(operators), range(len(operators.calls))
+    lasting, places = lasting_bytes(operators.trace), range(len(operators.calls))
     most = lasting + sum(_stored_bytes(operators, i) for i in places)
     if not any(call.phase == "backward" for call in operators.trace.calls):
         # An evaluation stores nothing; what its calls need one by one is all that it has.
@@ -244,14 +245,6 @@ def choices_of(operators: Operators, times: OperatorTimes, machine: Machine) -> 
     for i in range(len(cuts) - 1):
         table[i, i + 1].append(_as_they_are(operators, (cuts[i], cuts[i + 1] - 1)))
     return table
-
-
-def lasting_bytes(operators: Operators) -> int:
-    """Parameters, slots of the optimizer, running statistics: each once, though a step that ends
-    with new values has two variables of it.
-    """
-    variables = operators.trace.variables
-    return sum(variables[v].nbytes for v in operators.trace.initial if variables[v].persistent)
 
 
 def _choices(

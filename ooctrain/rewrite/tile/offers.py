@@ -18,6 +18,7 @@ from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.rewrite.pin_small import pin_again
 from ooctrain.rewrite.tile import tile_by_name
 from ooctrain.rewrite.tile.operators import Operators
+from ooctrain.sched.planning.needs_once import alive_bytes
 from ooctrain.sched.planning.planner import HOST_LACKS
 from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.trace import Trace
@@ -66,6 +67,15 @@ def tiled_by(trace: Trace, names: tuple[str, ...]) -> Trace:
     for name in names:
         trace = pin_again(tile_by_name(trace, name), trace)
     return trace
+
+
+@lru_cache(maxsize=64)  # a number each: cheaper to keep than the tiled steps
+def alive_as_offered(trace: Trace, names: tuple[str, ...]) -> int | None:
+    """`alive_bytes` of the step after these tilings; None where the rewrite refuses."""
+    try:
+        return alive_bytes(tiled_by(trace, names))
+    except ConfigError:
+        return None
 
 
 def tiled_as_offered(trace: Trace, offer: Offer) -> Trace | None:

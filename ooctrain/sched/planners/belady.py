@@ -20,8 +20,12 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ooctrain.sched.planning.decisions import Decisions, Gap, runs_once
-from ooctrain.sched.planning.host_room import RoomForGaps, host_left_bytes
+from ooctrain.sched.planning.host_room import (
+    RoomForGaps,
+    host_left_bytes,
+)
 from ooctrain.sched.planning.lower import plan_of
+from ooctrain.sched.planning.needs_once import check_both_memories
 from ooctrain.sched.planning.planner import check_whole_numbers, host_lacks, infeasible
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import Use
@@ -65,10 +69,12 @@ class Belady:
         question = Question(trace, budget_bytes, machine, granule)
         step = max(budget_bytes // self.pieces, worth_its_latency_bytes(machine))
         notes = {"piece_bytes": step}
-        plan = plan_of(self.name, question, self._decisions(question, step), notes)
+        within = replace(question, host_budget_bytes=host_budget_bytes)
+        decisions = self._decisions(question, step)
+        check_both_memories(self.name, within)
+        plan = plan_of(self.name, question, decisions, notes)
         if host_budget_bytes is None or plan.host_peak_bytes <= host_budget_bytes:
             return plan
-        within = replace(question, host_budget_bytes=host_budget_bytes)
         return plan_of(self.name, within, self._decisions(within, step), notes)
 
     def _decisions(self, question: Question, step_bytes: int) -> Decisions:

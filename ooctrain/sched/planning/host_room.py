@@ -12,10 +12,9 @@ Source: ours, as the engine's rule for swap-ins, on the other side. Read next:
 
 from __future__ import annotations
 
-from ooctrain.sched.budget import trace_peak_bytes
+from ooctrain.sched.budget import input_bytes, trace_peak_bytes
 from ooctrain.sched.planning.decisions import Gap
 from ooctrain.sched.planning.question import Question
-from ooctrain.step.trace import Trace
 
 UNLIMITED = 1 << 62
 
@@ -98,9 +97,3 @@ def is_short_of_host(question: Question) -> bool:
     """
     left_bytes = host_left_bytes(question)
     return left_bytes is not None and left_bytes < 2 * trace_peak_bytes(question.trace)
-
-
-def input_bytes(trace: Trace) -> int:
-    """Bytes of the inputs, which wait on the host before the step."""
-    initial = (trace.variables[v] for v in trace.initial)
-    return sum(variable.nbytes for variable in initial if not variable.persistent)

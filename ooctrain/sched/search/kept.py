@@ -54,8 +54,7 @@ class KeptSearch:
 
     def __init__(self, question: Question, small: float = SMALL):
         self._trace = question.trace
-        self._tables = tables_of(question.trace, question.machine, question.granule)
-        self._kept = _kept_tables(question, self._tables, small)
+        self._kept = _kept_tables(question, small)
         self._block = max(1, BLOCK // max(1, len(question.trace.calls)))
         self.cut_short = False
 
@@ -74,14 +73,14 @@ class KeptSearch:
         begun = self.keeping(runs)
         if begun is None:
             return None
-        place, total = beginning(self._tables, self._kept), int(begun.time_ns.sum())
+        place, total = beginning(self._kept), int(begun.time_ns.sum())
         found = KeptAnnealing(begun, begun.wanted.copy(), total, seed)
         for first in range(0, moves if self._kept.size.size else 0, self._block):
             if deadline.passed():
                 self.cut_short = True
                 break
             cooling = Cooling(first, min(first + self._block, moves), moves, HEAT)
-            found = anneal_kept(self._tables, self._kept, found, cooling, place)
+            found = anneal_kept(self._kept, found, cooling, place)
         return KeptRuns(int(found.best_ns), self.runs(found.best))
 
     @staticmethod
@@ -97,8 +96,8 @@ class KeptSearch:
             np.zeros(calls + 1, np.int64), np.zeros((calls, columns), np.int8),
             np.zeros(calls, np.int64),
         )  # fmt: skip
-        place = beginning(self._tables, self._kept)
-        stop = walk(self._tables, self._kept, 0, calls + 1, kept, kept, place)
+        place = beginning(self._kept)
+        stop = walk(self._kept, (0, calls + 1), kept, kept, place)
         return None if stop < 0 else kept
 
     def _wanted(self, runs: Sequence[Run]) -> np.ndarray:
@@ -129,13 +128,11 @@ class KeptSearch:
 
     def runs(self, wanted: np.ndarray) -> tuple[Run, ...]:
         """The runs of what is wanted; it fits."""
-        place, held = beginning(self._tables, self._kept), 0
+        place = beginning(self._kept)
         column, touched = self._kept.column, np.zeros(self._kept.size.size, np.int8)
         found, ran, there = list[Run](), set[int](), set(self._trace.initial)
         for call in self._trace.calls:
-            _, _, held, count = walk_call(
-                self._tables, self._kept, call.id, wanted[call.id + 1], touched, held, place
-            )
+            _, _, count = walk_call(self._kept, call.id, wanted[call.id + 1], touched, place)
             for number in place.runs[:count].tolist():
                 runs = self._trace.calls[number]
                 keep = tuple(v for v in runs.outs if v not in there) if number in ran else runs.outs
@@ -163,8 +160,9 @@ def _may_run(call: Call) -> bool:
     return call.pure and call.phase in ("forward", "loss")
 
 
-def _kept_tables(question: Question, t: Tables, small: float) -> KeptTables:
+def _kept_tables(question: Question, small: float) -> KeptTables:
     trace = question.trace
+    t = tables_of(trace, question.machine, question.granule)
     until, calls = _until(trace, t), len(trace.calls)
     values = [
         v for v, made in enumerate(trace.producer)
@@ -180,7 +178,7 @@ def _kept_tables(question: Question, t: Tables, small: float) -> KeptTables:
     near = _near(trace, values)
     claim, base = _others(trace, t, column, until)
     return KeptTables(
-        question.budget_bytes, column, _ints(until), t.granted[values], claim, base,
+        t, question.budget_bytes, column, _ints(until), t.granted[values], claim, base,
         t.producer[values] + 1, _ints([until[v] for v in values]),
         _ints([column[v] for row in near for v in row]),
         _ints([0, *accumulate(len(row) for row in near)]),

@@ -79,22 +79,22 @@ def turn_gap(tables, keeping, own, at):
 
 
 @compiled
-def where(state, t, tables, keeping):
+def where(state, tables, keeping):
     """(state, a column, a call as which begins it is of use): any, or, every other time, a column
     that is computed again for the call.
     """
-    columns, calls = tables.size.size, t.duration_ns.size
+    durations, columns = tables.step.duration_ns, tables.size.size
     state, own = draw(state, columns)
     state, any_one = draw(state, 2)
     state, more = draw(state, max(1, tables.end[own] - tables.first[own] + 1))
     at = tables.first[own] + more
     if any_one:
         return state, own, at
-    state, call = draw(state, calls)
-    for _ in range(calls):
-        if keeping.time_ns[call] > t.duration_ns[call]:
+    state, call = draw(state, durations.size)
+    for _ in range(durations.size):
+        if keeping.time_ns[call] > durations[call]:
             break
-        call = (call + 1) % calls
+        call = (call + 1) % durations.size
     for other in range(own, own + columns):
         again = other % columns
         if (
@@ -123,9 +123,9 @@ def partner(state, tables, keeping, own, at):
 
 
 @compiled
-def kept_move(state, t, tables, keeping, turned):
+def kept_move(state, tables, keeping, turned):
     """Turns up to three gaps at one call; returns the state and how many columns have changed."""
-    state, own, at = where(state, t, tables, keeping)
+    state, own, at = where(state, tables, keeping)
     state, kind = draw(state, 8)
     turned.span[0], turned.span[1] = keeping.touched.shape[0] + 1, -1
     count, other = 0, own
@@ -150,7 +150,7 @@ def kept_move(state, t, tables, keeping, turned):
 
 
 @compiled
-def anneal_kept(t, tables, start, cooling, place):
+def anneal_kept(tables, start, cooling, place):
     """Some moves of a search.
 
     Args:
@@ -172,11 +172,11 @@ def anneal_kept(t, tables, start, cooling, place):
     )
     state, cost = np.uint64(start.random), keeping.time_ns.sum()
     for number in range(cooling.first, cooling.stop):
-        state, count = kept_move(state, t, tables, keeping, turned)
+        state, count = kept_move(state, tables, keeping, turned)
         if not count:
             continue
         first = max(0, turned.span[0] - 1)
-        stop = walk(t, tables, first, turned.span[1], keeping, found, place)
+        stop = walk(tables, (first, turned.span[1]), keeping, found, place)
         more = 0
         for call in range(first, stop):
             more += found.time_ns[call] - keeping.time_ns[call]

@@ -17,12 +17,14 @@ from typing import NamedTuple
 import numpy as np
 
 from ooctrain.sched.search.jit import compiled
+from ooctrain.sched.search.tables import Tables
 
 
 class KeptTables(NamedTuple):
-    """What a walk looks up beside `Tables`.
+    """What a walk looks up.
 
     Args:
+        step: the calls and variables.
         budget_bytes: of the device.
         column: of each variable, among those that may be computed again; -1: it may not, or is too
             small to matter: then it stays as long as it is of use.
@@ -35,6 +37,7 @@ class KeptTables(NamedTuple):
             two: `near[near_at[c] : near_at[c + 1]]`.
     """
 
+    step: Tables
     budget_bytes: int
     column: np.ndarray
     until: np.ndarray
@@ -74,6 +77,7 @@ class Place(NamedTuple):
         left: how many runs for the same call are still to read a column.
         stack: values that are to come back.
         runs: for the call.
+        held: one number: bytes of the columns that take room.
     """
 
     there: np.ndarray
@@ -81,23 +85,26 @@ class Place(NamedTuple):
     left: np.ndarray
     stack: np.ndarray
     runs: np.ndarray
+    held: np.ndarray
 
 
-def beginning(t, tables: KeptTables) -> Place:
+def beginning(tables: KeptTables) -> Place:
     """The beginning of a step: no column is there."""
+    t = tables.step
     columns, calls = tables.size.size, t.duration_ns.size
     return Place(
         np.zeros(columns, np.int8), np.zeros(columns, np.int8), np.zeros(columns, np.int64),
         np.empty(t.ins.size + columns + 1, np.int64), np.empty(calls + 1, np.int64),
+        np.zeros(1, np.int64),
     )  # fmt: skip
 
 
 @compiled
-def runs_for(t, tables, call, place):
+def runs_for(tables, call, place):
     """How many runs a call takes, itself the last; -1: it lacks what cannot be had. They are
     written into the place, with what is there after them.
     """
-    column, there, stack = tables.column, place.there, place.stack
+    t, column, there, stack = tables.step, tables.column, place.there, place.stack
     count, depth = 0, 1
     stack[0] = ~call
     while depth:
@@ -136,22 +143,21 @@ def runs_for(t, tables, call, place):
 
 
 @compiled
-def walk_call(t, tables, call, wanted, touched, held, place):
+def walk_call(tables, call, wanted, touched, place):
     """The runs for one call.
 
     Args:
         wanted: what is kept as the next call begins.
         touched: of this call, all 0; it is written.
-        held: bytes of columns as the call begins.
 
     Returns:
-        (time in ns, bytes at the peak, bytes as the next call begins, how many runs), the time -1
-        if it lacks what cannot be had.
+        (time in ns, bytes at the peak, how many runs), the time -1 if it lacks what cannot be had.
     """
-    column, size, room, left = tables.column, tables.size, place.room, place.left
-    count = runs_for(t, tables, call, place)
+    t, column, size = tables.step, tables.column, tables.size
+    room, left, held = place.room, place.left, place.held[0]
+    count = runs_for(tables, call, place)
     if count < 0:
-        return -1, 0, 0, 0
+        return -1, 0, 0
     time = peak = 0
     for run in place.runs[:count]:
         time += t.duration_ns[run]
@@ -189,36 +195,36 @@ def walk_call(t, tables, call, wanted, touched, held, place):
             room[own] = 0
             held -= size[own]
         place.there[own] = room[own]
-    return time, peak, held, count
+    place.held[0] = held
+    return time, peak, count
 
 
 @compiled
-def walk(t, tables, first, last, known, found, place):
+def walk(tables, span, known, found, place):
     """Walks from one call on until all is as in `known`, but to `last` at least.
 
     Args:
-        first, last: calls.
+        span: (the call, `last`).
         known: Keeping, of which `wanted` is new, the rest is not.
         found: Keeping, whose rows behind `first` are written.
 
     Returns:
         The call before which the walk ended, or -1: the step does not fit, or lacks something.
     """
+    t, (first, last) = tables.step, span
     place.there[:] = known.there[first]
     place.room[:] = known.there[first]
     place.left[:] = 0
-    held = known.held[first]
+    place.held[0] = known.held[first]
     for call in range(first, t.duration_ns.size):
         found.touched[call, :] = 0
-        time, peak, held, _ = walk_call(
-            t, tables, call, known.wanted[call + 1], found.touched[call], held, place
-        )
+        time, peak, _ = walk_call(tables, call, known.wanted[call + 1], found.touched[call], place)
         if time < 0 or peak > tables.budget_bytes:
             return -1
         found.time_ns[call] = time
         found.there[call + 1, :] = place.room
-        found.held[call + 1] = held
-        if call + 1 >= last and held == known.held[call + 1]:
+        found.held[call + 1] = place.held[0]
+        if call + 1 >= last and place.held[0] == known.held[call + 1]:
             same = True
             for own in range(place.room.size):
                 same = same and place.room[own] == known.there[call + 1, own]

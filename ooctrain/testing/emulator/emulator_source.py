@@ -51,6 +51,8 @@ from ooctrain.testing.emulator.emulator_memory import local_array as _local_arra
 from ooctrain.testing.emulator.emulator_memory import shared_of as _shared_of
 _as_on_gpu = {"boundscheck": True, "error_model": "numpy", "no_cfunc_wrapper": True}
 _inner = _njit(no_cpython_wrapper=True, **_as_on_gpu)
+_inlined = _njit(inline="always", no_cpython_wrapper=True, **_as_on_gpu)
+_inlined = _njit(inline="always", no_cpython_wrapper=True, **_as_on_gpu)
 _outer = _partial(_njit, cache=True, **_as_on_gpu)
 """
 
@@ -99,7 +101,7 @@ def translate(kernel: Kernel) -> EmulatedKernel:
         text = _definition("start", head, body, f'@_outer("{kinds}")')
         return EmulatedKernel(writer.text() + text, True, shared)
     head = f"{', '.join(_PLACE)}, {parameters}"
-    text = _definition("_body", head, function.lines, "@_inner")
+    text = _definition("_body", head, function.lines, "@_inlined")
     run = _RUN.format(types="i8, " * 5 + argument_types, names=parameters, name="_body")
     return EmulatedKernel(writer.text() + text + run, False, shared)
 
