@@ -52,9 +52,8 @@ THOROUGH = 120_000
 SEARCH_SHARE = 0.5
 #: How many times longer writing the plan down may take than `belady` takes for its plan.
 WRITING = 1.5
-#: Where nothing can wait on the host: the share of the evaluations that choices get first, and how
-#: many moves are made for each evaluation.
-CHOICES, MOVES = 0.25, 3
+#: Where nothing can wait on the host: moves of the second search for each evaluation of the first.
+MOVES = 2
 #: Evaluations that tell which of several forms of a step is worth a search.
 PROMISE = 500
 
@@ -123,11 +122,8 @@ class Combined:
         """
         search, first = _begun(question, others)
         number = THOROUGH if self.evaluations is None else self.evaluations
-        found: list[Choice] = []
-        for share in (CHOICES, 1) if search.copies_nothing else (1,):
-            if not found or not search.fits(found[0]):
-                half = _evaluations(share * number / 2, question)
-                found = _choices(search, first, half, question.seed, deadline)
+        half = _evaluations(number / 2, question)
+        found = _choices(search, first, half, question.seed, deadline)
         plans = (_plan_of(choice, question, search.evaluations) for choice in found)
         best = next(filter(None, plans), None)
         if not search.copies_nothing or deadline.passed():

@@ -137,10 +137,6 @@ class Search:
         self.evaluations += 1
         return evaluate(self._tables, self._array(choice), self._limits)
 
-    def fits(self, choice: Choice) -> bool:
-        """Whether a choice has a makespan."""
-        return self.cost(choice) < IMPOSSIBLE
-
     def improve(
         self, start: Choice, evaluations: int, *, seed: int, deadline: Deadline,
         further: bool = False,
