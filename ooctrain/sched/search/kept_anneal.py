@@ -19,7 +19,7 @@ from ooctrain.sched.search.anneal import draw
 from ooctrain.sched.search.jit import compiled
 from ooctrain.sched.search.kept_walk import Keeping, walk
 
-#: Of eight moves so many turn one gap, one or two; the others three.
+#: Of eight moves three turn one gap, three turn two, and the others three.
 ONE, TWO = 3, 6
 #: How often a partner is drawn at most.
 TRIES = 3

@@ -68,7 +68,7 @@ class Keeping(NamedTuple):
     time_ns: np.ndarray
 
 
-class Place(NamedTuple):
+class WalkPlace(NamedTuple):
     """Where a walk is, and what it works with.
 
     Args:
@@ -88,11 +88,11 @@ class Place(NamedTuple):
     held: np.ndarray
 
 
-def beginning(tables: KeptTables) -> Place:
+def beginning(tables: KeptTables) -> WalkPlace:
     """The beginning of a step: no column is there."""
     t = tables.step
     columns, calls = tables.size.size, t.duration_ns.size
-    return Place(
+    return WalkPlace(
         np.zeros(columns, np.int8), np.zeros(columns, np.int8), np.zeros(columns, np.int64),
         np.empty(t.ins.size + columns + 1, np.int64), np.empty(calls + 1, np.int64),
         np.zeros(1, np.int64),
