@@ -137,7 +137,9 @@ def test_a_new_trainer_goes_on_where_the_optimizer_is():
     copy.load_state_dict(saved)
     for loaded in (copy, optimizer):
         before = model.state_dict()
-        with oc.Trainer(model, "cross_entropy", loaded, "40%", threads=1, seed=5) as second:
+        with oc.Trainer(
+            model, "cross_entropy", loaded, "40%", "window", threads=1, seed=5
+        ) as second:
             assert second.steps_done == 2
             assert [second.step(*batch(i)) for i in (2, 3)] == losses[2:]
             assert states_equal(second.state_arrays(), final)

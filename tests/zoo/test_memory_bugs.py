@@ -111,4 +111,4 @@ def test_a_checkpoint_that_gathers_all_values_is_seen(monkeypatch, tmp_path):
     with moving_laws.trainer_of() as trainer:
         trainer.step(moving_laws.X, moving_laws.Y)
         with pytest.raises(AssertionError):
-            moving_laws.saved_one_by_one(trainer, str(tmp_path / "kept.safetensors"))
+            moving_laws.moves_one_by_one(trainer, trainer.save, str(tmp_path / "kept.safetensors"))
