@@ -4,19 +4,20 @@ A choice says of each value whether it is kept, dropped once or dropped repeated
 source whether it is held for those that are computed again; where the host is short, it says so
 after each use of a value. Given a choice, Belady's rule offloads the remaining excess and the
 as-soon-as-possible engine times it. Compiled, this takes a tenth of a millisecond, so annealing can
-try thousands of choices from several starts. The readable `lower` writes the plan itself. It is
-never worse than `keep-all`, `prefix`, `belady`, `window-cyclic` or, in steps of at most `CALLS`
-calls, `dtr` and `window`, whose plans take part; one that ends as soon as the inputs allow is taken
-without a search. Source: ours; what it reaches is in docs/planners.md. Read next:
-`sched/search/anneal.py`.
+try thousands of choices from several starts. Where nothing can wait on the host a second search
+goes on from the best choices, over what is kept from call to call (`sched/search/kept.py`). The
+readable `lower` writes the plan itself. It is never worse than `keep-all`, `prefix`, `belady`,
+`window-cyclic` or, in steps of at most `CALLS` calls, `dtr` and `window`, whose plans take part;
+one that ends as soon as the inputs allow is taken without a search. Source: ours; what it reaches
+is in docs/planners.md. Read next: `sched/search/anneal.py`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ooctrain.errors import Infeasible
 from ooctrain.sched.bounds.closed import arrivals_us
@@ -32,13 +33,14 @@ from ooctrain.sched.planning.host_room import is_short_of_host
 from ooctrain.sched.planning.lower import plan_of
 from ooctrain.sched.planning.planner import Planner, least_refusal
 from ooctrain.sched.planning.question import Question
-from ooctrain.sched.planning.rematerialise import read_off, rematerialise_after
+from ooctrain.sched.planning.rematerialise import Use, read_off, rematerialise_after
 from ooctrain.sched.schedule import BYTES, Granule, Plan, Run
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
 
 if TYPE_CHECKING:
     from ooctrain.sched.search.choice import Choice, Search
+    from ooctrain.sched.search.kept import KeptRuns
 
 
 #: Steps up to this length get all evaluations; longer ones fewer, as each takes more time, and more
@@ -50,6 +52,8 @@ THOROUGH = 120_000
 SEARCH_SHARE = 0.5
 #: How many times longer writing the plan down may take than `belady` takes for its plan.
 WRITING = 1.5
+#: Where nothing can wait on the host: moves of the second search for each evaluation of the first.
+MOVES = 2
 #: Evaluations that tell which of several forms of a step is worth a search.
 PROMISE = 500
 
@@ -111,27 +115,29 @@ class Combined:
     def _searched(
         self, question: Question, deadline: Deadline, others: Iterable[Plan]
     ) -> _Searched:
-        """The plan of the best choice: half of the search goes to the starts, half to what came of
-        the best of them.
+        """The plan of the best choice, or of what came of the choices where nothing is copied.
 
         Args:
             others: plans that run calls again.
         """
-        seed, (search, first) = question.seed, _begun(question, others)
+        search, first = _begun(question, others)
         number = THOROUGH if self.evaluations is None else self.evaluations
         half = _evaluations(number / 2, question)
-        found = [
-            search.improve(choice, half // len(first), seed=seed + place, deadline=deadline)
-            for place, choice in enumerate(first)
-        ]
-        nearest = min(found, key=search.cost)
-        last = seed + len(first)
-        found.append(search.improve(nearest, half, seed=last, deadline=deadline, further=True))
-        for choice in sorted(found, key=search.cost):
-            plan = _plan_of(choice, question, search.evaluations)
-            if plan is not None:
-                return _Searched(plan, search.cut_short)
-        return _Searched(None, search.cut_short)
+        found = _choices(search, first, half, question.seed, deadline)
+        plans = (_plan_of(choice, question, search.evaluations) for choice in found)
+        best = next(filter(None, plans), None)
+        if not search.copies_nothing or deadline.passed():
+            return _Searched(best, search.cut_short)
+        kept, seed = search.kept_from_call_to_call(), question.seed + len(found)
+        moves = _evaluations(MOVES * number / len(found), question)
+        lists = kept.best_first(
+            kept.improve(_runs(choice, question), moves, seed=seed + place, deadline=deadline)
+            for place, choice in enumerate(found)
+        )
+        plans = (_plan_of_kept(runs, question) for runs in lists)
+        both = filter(None, (best, next(filter(None, plans), None)))
+        fastest = min(both, key=lambda plan: plan.makespan_us, default=None)
+        return _Searched(fastest, search.cut_short or kept.cut_short)
 
 
 class _Searched(NamedTuple):
@@ -242,17 +248,50 @@ def _begun(question: Question, others: Iterable[Plan] = ()) -> tuple[Search, lis
     return search, search.best_first(first)
 
 
+def _choices(
+    search: Search, first: Sequence[Choice], half: int, seed: int, deadline: Deadline
+) -> list[Choice]:
+    """What annealing finds, the best first: half of the evaluations go to the starts, half to what
+    came of the best of them.
+    """
+    found = [
+        search.improve(choice, half // len(first), seed=seed + place, deadline=deadline)
+        for place, choice in enumerate(first)
+    ]
+    nearest, last = min(found, key=search.cost), seed + len(first)
+    found.append(search.improve(nearest, half, seed=last, deadline=deadline, further=True))
+    return sorted(found, key=search.cost)
+
+
 def _plan_of(choice: Choice, question: Question, evaluations: int) -> Plan | None:
     """The plan of a choice, or None if `lower` does not accept it."""
-    trace = question.trace
-    runs = rematerialise_after(trace, choice.dropped, unread=choice.unread, held=choice.held)
+    runs = _runs(choice, question)
     notes = {
         "from": "search", "evaluations": evaluations, "dropped": len(choice.dropped),
         "held": len(choice.held), "stays": len(choice.stays),
-        "runs_again": len(runs) - len(trace.calls),
+        "runs_again": len(runs) - len(question.trace.calls),
     }  # fmt: skip
-    stays = frozenset(choice.stays)
+    return _plan_of_runs(runs, question, notes, choice.stays)
+
+
+def _runs(choice: Choice, question: Question) -> tuple[Run, ...]:
+    return rematerialise_after(
+        question.trace, choice.dropped, unread=choice.unread, held=choice.held
+    )
+
+
+def _plan_of_runs(
+    runs: tuple[Run, ...], question: Question, notes: Mapping[str, Any], stays: Iterable[Use] = ()
+) -> Plan | None:
+    """The plan of some runs, or None if `lower` does not accept them."""
     try:
-        return plan_of("combined", question, offload("combined", question, runs, stays), notes)
+        decisions = offload("combined", question, runs, frozenset(stays))
+        return plan_of("combined", question, decisions, notes)
     except Infeasible:
         return None
+
+
+def _plan_of_kept(kept: KeptRuns, question: Question) -> Plan | None:
+    again = len(kept.runs) - len(question.trace.calls)
+    notes = {"from": "search of what is kept", "runs_again": again}
+    return _plan_of_runs(kept.runs, question, notes)

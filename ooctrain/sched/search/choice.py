@@ -28,6 +28,7 @@ from ooctrain.sched.search.anneal import (
     evaluate,
 )
 from ooctrain.sched.search.expand import DROP, DROP_UNREAD, HELD
+from ooctrain.sched.search.kept import KeptSearch
 from ooctrain.sched.search.play import SearchLimits, link_of
 from ooctrain.sched.search.tables import tables_of
 from ooctrain.step.trace import Trace
@@ -61,6 +62,7 @@ class Search:
     Attributes:
         evaluations: how many have been made so far.
         short_of_host: whether host memory may be what lacks.
+        copies_nothing: whether it has room for the inputs alone.
         cut_short: whether a deadline has ended one of the searches.
     """
 
@@ -71,11 +73,11 @@ class Search:
         piece = piece_bytes(budget_bytes, machine)
         chunk = granule.granted(piece) if granule.ranges else 0
         host_bytes = _host_bytes(question)
-        self.short_of_host = host_bytes >= 0
+        self.short_of_host, self.copies_nothing = host_bytes >= 0, host_bytes == 0
         self._limits = SearchLimits(
             budget_bytes, chunk, link_of(machine), host_bytes, granule.size_bytes
         )  # fmt: skip
-        self._trace = trace
+        self._question, self._trace = question, trace
         self._field = self._written(trace, _large(trace, piece) if host_bytes else [])
         self._block = max(1, BLOCK // max(1, len(trace.calls)))
         self.evaluations, self.cut_short = 0, False
@@ -121,6 +123,10 @@ class Search:
                     if repeatedly or use == first:
                         dropped.append((var, use))
         return Choice(tuple(dropped), tuple(unread) if repeatedly else ())
+
+    def kept_from_call_to_call(self) -> KeptSearch:
+        """The search that goes on from choices where nothing is copied."""
+        return KeptSearch(self._question)
 
     def best_first(self, choices: Iterable[Choice]) -> list[Choice]:
         """The most promising of some choices."""
