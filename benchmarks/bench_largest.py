@@ -274,7 +274,7 @@ def main(arguments: Sequence[str] = (), *, quick: bool = False) -> dict:
     print(table(
         ["", "torch's best", "batch", "ours", "batch", "times", ""],
         [[r["network"], r["torch"], str(r["torch_batch"]), r["ours"], str(r["our_batch"]),
-          f"{r['times']:.1f}" if r["times"] else "", verdict((r["times"] or 0) >= WANTED)]
+          *([f"{r['times']:.1f}", verdict(r["times"] >= WANTED)] if r["times"] else ["", ""])]
          for r in results],
     ))  # fmt: skip
     missed = [
