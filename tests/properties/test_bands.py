@@ -49,6 +49,18 @@ class Cut:
         return weave_bands(trace, banded_calls(trace, 1, first, last, cuts), self.again)
 
 
+def in_bands(cut: Cut, trace: Trace) -> Trace:
+    """The trace in bands, unless it is refused: it adds images of one pixel, or rows that a band
+    reads are all padding.
+    """
+    try:
+        return cut.of(trace)
+    except ConfigError as refusal:
+        named = ("adds images of one pixel in one block", "read nothing but padding")
+        assume(not any(why in str(refusal) for why in named))
+        raise
+
+
 EVERY_ROW = tuple(range(1, MOST_PIXELS))
 some_rows = st.lists(st.integers(1, MOST_PIXELS - 1), max_size=8).map(tuple)
 cuts = st.builds(Cut, some_rows | st.just(EVERY_ROW), st.booleans())
@@ -108,7 +120,7 @@ def test_definitions_on_whole_numbers(chain: Chain, cut: Cut, seed: int) -> None
     assume(trace is not None)
     values = exact_values(trace, seed)
     assume(values is not None)
-    check_bits(trace, cut.of(trace), values, "reference")
+    check_bits(trace, in_bands(cut, trace), values, "reference")
 
 
 @pytest.mark.parametrize("algorithm", ["direct", "im2col"])
@@ -117,7 +129,7 @@ def test_definitions_on_whole_numbers(chain: Chain, cut: Cut, seed: int) -> None
 def test_kernels_on_any_data(algorithm: str, chain: Chain, cut: Cut, seed: int) -> None:
     trace = chain.trace(algorithm)
     assume(trace is not None)
-    check_any_data(trace, cut.of(trace), random_values(trace, seed, integers=None))
+    check_any_data(trace, in_bands(cut, trace), random_values(trace, seed, integers=None))
 
 
 @pytest.mark.parametrize("algorithm", ["direct", "im2col"])
@@ -128,7 +140,7 @@ def test_kernels_on_whole_numbers(algorithm: str, chain: Chain, cut: Cut, seed: 
     assume(trace is not None)
     values = exact_values(trace, seed)
     assume(values is not None)
-    check_bits(trace, cut.of(trace), values)
+    check_bits(trace, in_bands(cut, trace), values)
 
 
 @settings(max_examples=20)
@@ -137,7 +149,7 @@ def test_depthwise_on_any_data(kernel: int, stride: int, cut: Cut, seed: int) ->
     layers = nn.Conv2d(8, 8, kernel, stride, kernel // 2, groups=8), nn.ReLU(), nn.Conv2d(8, 4, 1)
     trace = Chain(nn.Sequential(*layers), (1, 8, 23, 9), (1, 1)).trace("auto")
     assert {getattr(c.op, "algorithm", None) for c in trace.calls} == {None, "depthwise", "direct"}
-    check_any_data(trace, cut.of(trace), random_values(trace, seed, integers=None))
+    check_any_data(trace, in_bands(cut, trace), random_values(trace, seed, integers=None))
 
 
 @settings(max_examples=15)
@@ -150,7 +162,7 @@ def test_winograd2_on_whole_numbers(height: int, width: int, cut: Cut) -> None:
     trace = Chain(nn.Sequential(*layers), (1, 16, height, width), (1, 1)).trace("winograd2")
     values = exact_values(trace, 0)
     assume(values is not None)
-    check_bits(trace, cut.of(trace), values)
+    check_bits(trace, in_bands(cut, trace), values)
 
 
 @settings(max_examples=15)

@@ -325,6 +325,23 @@ def test_an_operation_of_ones_own_needs_a_rule_for_its_gradient_too() -> None:
         tile(chain_trace(Halved(), (1, 3, 8, 8)), (2, 1), halo="keep")
 
 
+def sums_images_of_one_pixel(images: int) -> Trace:
+    model = nn.Sequential(nn.Conv2d(1, 1, 1), nn.Conv2d(1, 1, 5), nn.ReLU(), nn.Conv2d(1, 1, 1))
+    return chain_trace(model, (images, 1, 5, 5), conv_algorithm="direct")
+
+
+def test_a_bias_that_sums_images_of_one_pixel_is_refused() -> None:
+    """The kernel adds them in one block; bands read beyond their one pixel, for a wrong gradient."""
+    with pytest.raises(ConfigError, match="it adds images of one pixel in one block") as caught:
+        tile(sums_images_of_one_pixel(2), (2, 1), halo="keep")
+    assert caught.value.code == "OOC-113"
+    whole = sums_images_of_one_pixel(1)
+    values = random_values(whole, 0, integers=1)
+    found = run_trace(tile(whole, (2, 1), halo="keep"), values, SCALARS)
+    for name, value in run_trace(whole, values, SCALARS).items():
+        assert np.array_equal(value, found[name]), name
+
+
 @dataclass(frozen=True)
 class Shifted(oc.Op):
     """Claims to read one row for each row, and gives one less."""

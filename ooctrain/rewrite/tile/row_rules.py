@@ -238,8 +238,10 @@ def _dropout(op: Dropout, ins: Sequence[Spec]) -> RowRule:
     return RowRule((SAME,), _with_offset)
 
 
-def _channel_sum(op: ChannelSum, ins: Sequence[Spec]) -> RowRule:
-    return RowRule((SAME,), _as_it_is, reduces=True)
+def _channel_sum(op: ChannelSum, ins: Sequence[Spec]) -> RowRule | None:
+    """None where images are one pixel each: blocks of the sum then hold pixels of several."""
+    n, _, h, w = ins[0].shape
+    return RowRule((SAME,), _as_it_is, reduces=True) if n == 1 or h * w > 1 else None
 
 
 ROW_RULES: Mapping[type[Op], MakeRule] = {

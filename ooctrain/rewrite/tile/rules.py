@@ -91,6 +91,7 @@ RULES: Mapping[type[Op], TileRule] = {
 #: {name of an operation: why it cannot be tiled}, for messages
 OBSTACLES: Mapping[str, str] = {
     "batch_norm": "its statistics need the whole batch at once",
+    "channel_sum": "it adds images of one pixel in one block",
     "linear": "it reads all pixels of an image for each output",
     "adaptive_avg_pool2d": "its windows have no fixed stride",
     "reshape": "its output has no rows and columns of the image",
