@@ -285,7 +285,7 @@ def test_each_row_is_computed_once(chain: Chain, cut: Cut) -> None:
     """Of each tensor and each gradient of one, in the first run; so no halo is computed twice."""
     trace = chain.trace("direct")
     assume(trace is not None)
-    found = computed_rows(Cut(cut.rows, again=False).of(trace), trace)
+    found = computed_rows(in_bands(Cut(cut.rows, again=False), trace), trace)
     for call in trace.calls:
         if call.name in found:
             n, _, h, _ = trace.variables[call.outs[0]].shape

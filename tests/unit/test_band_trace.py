@@ -331,7 +331,7 @@ def sums_images_of_one_pixel(images: int) -> Trace:
 
 
 def test_a_bias_that_sums_images_of_one_pixel_is_refused() -> None:
-    """The kernel adds them in one block; bands read beyond their one pixel, for a wrong gradient."""
+    """Kernels add them in one block: bands read beyond their pixel, for a wrong gradient."""
     with pytest.raises(ConfigError, match="it adds images of one pixel in one block") as caught:
         tile(sums_images_of_one_pixel(2), (2, 1), halo="keep")
     assert caught.value.code == "OOC-113"
