@@ -52,8 +52,6 @@ THOROUGH = 120_000
 SEARCH_SHARE = 0.5
 #: How many times longer writing the plan down may take than `belady` takes for its plan.
 WRITING = 1.5
-#: Where nothing can wait on the host: moves of the second search for each evaluation of the first.
-MOVES = 2
 #: Evaluations that tell which of several forms of a step is worth a search.
 PROMISE = 500
 
@@ -126,18 +124,16 @@ class Combined:
         found = _choices(search, first, half, question.seed, deadline)
         plans = (_plan_of(choice, question, search.evaluations) for choice in found)
         best = next(filter(None, plans), None)
-        if not search.copies_nothing or deadline.passed():
+        if deadline.passed():
             return _Searched(best, search.cut_short)
-        kept, seed = search.kept_from_call_to_call(), question.seed + len(found)
-        moves = _evaluations(MOVES * number / len(found), question)
-        lists = kept.best_first(
-            kept.improve(_runs(choice, question), moves, seed=seed + place, deadline=deadline)
-            for place, choice in enumerate(found)
-        )
-        plans = (_plan_of_kept(runs, question) for runs in lists)
+        lists = search.call_by_call(
+            [(choice, _runs(choice, question)) for choice in found],
+            _evaluations(number, question), seed=question.seed + len(found), deadline=deadline,
+        )  # fmt: skip
+        plans = (_plan_of_kept(kept, question) for kept in lists)
         both = filter(None, (best, next(filter(None, plans), None)))
         fastest = min(both, key=lambda plan: plan.makespan_us, default=None)
-        return _Searched(fastest, search.cut_short or kept.cut_short)
+        return _Searched(fastest, search.cut_short)
 
 
 class _Searched(NamedTuple):
@@ -294,4 +290,4 @@ def _plan_of_runs(
 def _plan_of_kept(kept: KeptRuns, question: Question) -> Plan | None:
     again = len(kept.runs) - len(question.trace.calls)
     notes = {"from": "search of what is kept", "runs_again": again}
-    return _plan_of_runs(kept.runs, question, notes)
+    return _plan_of_runs(kept.runs, question, notes, kept.stays)

@@ -7,7 +7,7 @@ between them. Read next: `tables.py`, `anneal.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,7 @@ from ooctrain.sched.planning.host_room import host_left_bytes, is_short_of_host
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import Use, droppable_uses, last_forward_use
 from ooctrain.sched.planning.swap import piece_bytes
+from ooctrain.sched.schedule import Run
 from ooctrain.sched.search.anneal import (
     FATE,
     IMPOSSIBLE,
@@ -28,7 +29,8 @@ from ooctrain.sched.search.anneal import (
     evaluate,
 )
 from ooctrain.sched.search.expand import DROP, DROP_UNREAD, HELD
-from ooctrain.sched.search.kept import KeptSearch
+from ooctrain.sched.search.kept import KeptRuns, KeptSearch
+from ooctrain.sched.search.kept_copies import CopiesSearch, Large
 from ooctrain.sched.search.play import SearchLimits, link_of
 from ooctrain.sched.search.tables import tables_of
 from ooctrain.step.trace import Trace
@@ -44,6 +46,9 @@ ENOUGH, ENOUGH_SHORT = 400, 2000
 _NO_SLOTS = np.zeros(0, np.int64)
 #: How many starts are worth annealing.
 STARTS = 2
+#: Of the search of what is kept: for each evaluation so many moves where nothing is copied, and so
+#: many evaluations for each move where copies are, as it costs a little more than one of these.
+CHEAP, COSTLY = 2, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +129,44 @@ class Search:
                         dropped.append((var, use))
         return Choice(tuple(dropped), tuple(unread) if repeatedly else ())
 
-    def kept_from_call_to_call(self) -> KeptSearch:
-        """The search that goes on from choices where nothing is copied."""
-        return KeptSearch(self._question)
+    def call_by_call(
+        self, begun: Sequence[tuple[Choice, Sequence[Run]]], evaluations: int, *, seed: int,
+        deadline: Deadline,
+    ) -> list[KeptRuns]:  # fmt: skip
+        """The fastest lists met by the search of what is kept from call to call, the best first.
+
+        Args:
+            begun: choices and their runs, the best first. Where nothing is copied it goes on from
+                each of them, else from the first.
+            evaluations: as many as the search for these choices made.
+            seed: of the random numbers.
+            deadline: interrupts the search.
+        """
+        if not self.copies_nothing:
+            choice, runs = begun[0]
+            found = self._with_copies(choice, runs, evaluations // COSTLY, seed, deadline)
+            return [] if found is None else [found]
+        kept = KeptSearch(self._question)
+        moves = CHEAP * evaluations // len(begun)
+        lists = [
+            kept.improve(runs, moves, seed=seed + place, deadline=deadline)
+            for place, (_, runs) in enumerate(begun)
+        ]
+        self.cut_short |= kept.cut_short
+        return sorted(filter(None, lists), key=lambda found: found.time_ns)
+
+    def _with_copies(
+        self, choice: Choice, runs: Sequence[Run], moves: int, seed: int, deadline: Deadline
+    ) -> KeptRuns | None:
+        large = Large(self._field.large_first, self._field.large_end)
+        copies = CopiesSearch(self._question, self._limits, large)
+        now = self._array(choice)
+        found = copies.improve(runs, now[STAYS], moves, seed=seed, deadline=deadline)
+        self.cut_short |= copies.cut_short
+        if found is None:
+            return None
+        kept, now[STAYS] = found
+        return kept._replace(stays=self._choice(now).stays)
 
     def best_first(self, choices: Iterable[Choice]) -> list[Choice]:
         """The most promising of some choices."""
