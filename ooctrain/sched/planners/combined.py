@@ -4,9 +4,9 @@ A choice says of each value whether it is kept, dropped once or dropped repeated
 source whether it is held for those that are computed again; where the host is short, it says so
 after each use of a value. Given a choice, Belady's rule offloads the remaining excess and the
 as-soon-as-possible engine times it. Compiled, this takes a tenth of a millisecond, so annealing can
-try thousands of choices from several starts. Where nothing can wait on the host a second search
-goes on from the best choices, over what is kept from call to call (`sched/search/kept.py`). The
-readable `lower` writes the plan itself. It is never worse than `keep-all`, `prefix`, `belady`,
+try thousands of choices from several starts. A second search goes on from the best choice, over
+what is kept from call to call (`sched/search/kept_copies.py`), or, where nothing can wait on the
+host, from several (`sched/search/kept.py`). The readable `lower` writes the plan itself. It is never worse than `keep-all`, `prefix`, `belady`,
 `window-cyclic` or, in steps of at most `CALLS` calls, `dtr` and `window`, whose plans take part;
 one that ends as soon as the inputs allow is taken without a search. Source: ours; what it reaches
 is in docs/planners.md. Read next: `sched/search/anneal.py`.
@@ -52,6 +52,8 @@ THOROUGH = 120_000
 SEARCH_SHARE = 0.5
 #: How many times longer writing the plan down may take than `belady` takes for its plan.
 WRITING = 1.5
+#: Where nothing can wait on the host: how many searches for choices there are.
+SEVERAL = 10
 #: Evaluations that tell which of several forms of a step is worth a search.
 PROMISE = 500
 
@@ -113,7 +115,7 @@ class Combined:
     def _searched(
         self, question: Question, deadline: Deadline, others: Iterable[Plan]
     ) -> _Searched:
-        """The plan of the best choice, or of what came of the choices where nothing is copied.
+        """The plan of the best choice, or of what came of it.
 
         Args:
             others: plans that run calls again.
@@ -121,7 +123,8 @@ class Combined:
         search, first = _begun(question, others)
         number = THOROUGH if self.evaluations is None else self.evaluations
         half = _evaluations(number / 2, question)
-        found = _choices(search, first, half, question.seed, deadline)
+        find = _several if search.copies_nothing else _choices
+        found = find(search, first, half, question.seed, deadline)
         plans = (_plan_of(choice, question, search.evaluations) for choice in found)
         best = next(filter(None, plans), None)
         if deadline.passed():
@@ -256,6 +259,24 @@ def _choices(
     ]
     nearest, last = min(found, key=search.cost), seed + len(first)
     found.append(search.improve(nearest, half, seed=last, deadline=deadline, further=True))
+    return sorted(found, key=search.cost)
+
+
+def _several(
+    search: Search, first: Sequence[Choice], half: int, seed: int, deadline: Deadline
+) -> list[Choice]:
+    """What short searches find where nothing is copied, the best first: from where the second
+    search goes on matters more than how good that is.
+    """
+    each = half // (2 * SEVERAL)
+    short = [
+        search.improve(first[place % len(first)], each, seed=seed + place, deadline=deadline)
+        for place in range(SEVERAL)
+    ]
+    found = [
+        search.improve(choice, each, seed=seed + place, deadline=deadline, further=True)
+        for place, choice in enumerate(short, SEVERAL)
+    ]
     return sorted(found, key=search.cost)
 
 

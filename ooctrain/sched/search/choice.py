@@ -46,9 +46,9 @@ ENOUGH, ENOUGH_SHORT = 400, 2000
 _NO_SLOTS = np.zeros(0, np.int64)
 #: How many starts are worth annealing.
 STARTS = 2
-#: Of the search of what is kept: for each evaluation so many moves where nothing is copied, and so
-#: many evaluations for each move where copies are, as it costs a little more than one of these.
-CHEAP, COSTLY = 2, 3
+#: Of the search of what is kept: so many moves for each evaluation where nothing is copied, and for
+#: so many evaluations a move where copies are.
+CHEAP, COSTLY = 2, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,22 +138,19 @@ class Search:
         Args:
             begun: choices and their runs, the best first. Where nothing is copied it goes on from
                 each of them, else from the first.
-            evaluations: as many as the search for these choices made.
+            evaluations: what it may cost, in evaluations of choices.
             seed: of the random numbers.
             deadline: interrupts the search.
         """
         if not self.copies_nothing:
             choice, runs = begun[0]
-            found = self._with_copies(choice, runs, evaluations // COSTLY, seed, deadline)
-            return [] if found is None else [found]
+            copied = self._with_copies(choice, runs, evaluations // COSTLY, seed, deadline)
+            return [] if copied is None else [copied]
         kept = KeptSearch(self._question)
-        moves = CHEAP * evaluations // len(begun)
-        lists = [
-            kept.improve(runs, moves, seed=seed + place, deadline=deadline)
-            for place, (_, runs) in enumerate(begun)
-        ]
+        lists = [runs for _, runs in begun]
+        found = kept.improve_all(lists, CHEAP * evaluations, seed=seed, deadline=deadline)
         self.cut_short |= kept.cut_short
-        return sorted(filter(None, lists), key=lambda found: found.time_ns)
+        return found
 
     def _with_copies(
         self, choice: Choice, runs: Sequence[Run], moves: int, seed: int, deadline: Deadline

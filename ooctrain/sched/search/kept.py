@@ -28,9 +28,9 @@ from ooctrain.step.trace import Call, Trace
 
 #: Values of at most this share of the budget stay.
 SMALL = 0.002
-#: The first temperatures, as shares of the time of all runs: half of the moves go from the first
-#: list, half, at less heat, from the best of those. Some steps gain by the one, some by the other.
-HEATS = 0.003, 0.0006
+#: The first temperature, as a share of the time of all runs: of a search from a choice, and of one
+#: from the best that those found.
+HEAT, LESS_HEAT = 0.002, 0.0006
 #: Moves times calls between two looks at the clock.
 BLOCK = 500_000
 
@@ -69,8 +69,9 @@ class KeptSearch:
         self.cut_short = False
 
     def improve(
-        self, runs: Sequence[Run], moves: int, *, seed: int, deadline: Deadline
-    ) -> KeptRuns | None:
+        self, runs: Sequence[Run], moves: int, *, seed: int, deadline: Deadline,
+        further: bool = False,
+    ) -> KeptRuns | None:  # fmt: skip
         """The fastest runs met while annealing, None if those given do not fit as they are taken
         here: what is small stays, and each value comes back just before it is read.
 
@@ -79,37 +80,41 @@ class KeptSearch:
             moves: how many are tried at most.
             seed: of the random numbers.
             deadline: interrupts the search.
+            further: it begins with what other searches found, so at a lower temperature.
         """
-        begun = self._walked(self.wanted(runs))
+        begun, place = self.keeping(runs), beginning(self.tables)
         if begun is None:
             return None
         found = KeptAnnealing(begun, begun.wanted.copy(), int(begun.time_ns.sum()), seed)
-        for heat in HEATS if self.tables.size.size else ():
-            found = self._cooled(found, moves // len(HEATS), heat, deadline)
-        return KeptRuns(int(found.best_ns), self.runs(found.best))
-
-    def _cooled(
-        self, found: KeptAnnealing, moves: int, heat: float, deadline: Deadline
-    ) -> KeptAnnealing:
-        """What comes of the best so far."""
-        begun = self._walked(found.best.copy())
-        assert begun is not None, "the best of a search fits"
-        found, place = found._replace(keeping=begun), beginning(self.tables)
-        for first in range(0, moves, self._block):
+        heat = LESS_HEAT if further else HEAT
+        for first in range(0, moves if self.tables.size.size else 0, self._block):
             if deadline.passed():
                 self.cut_short = True
                 break
             cooling = Cooling(first, min(first + self._block, moves), moves, heat)
             found = anneal_kept(self.tables, found, cooling, place)
-        return found
+        return KeptRuns(int(found.best_ns), self.runs(found.best))
+
+    def improve_all(
+        self, begun: Sequence[Sequence[Run]], moves: int, *, seed: int, deadline: Deadline
+    ) -> list[KeptRuns]:
+        """What comes of several lists, the fastest first: half of the moves go to them, and half to
+        what came of the best of them.
+        """
+        each = moves // (2 * len(begun))
+        lists = [
+            self.improve(runs, each, seed=seed + place, deadline=deadline)
+            for place, runs in enumerate(begun)
+        ]
+        found = sorted(filter(None, lists), key=lambda found: found.time_ns)
+        if found:
+            last, half = seed + len(begun), moves // 2
+            lists = [self.improve(found[0].runs, half, seed=last, deadline=deadline, further=True)]
+        return [*filter(None, lists), *found]
 
     def keeping(self, runs: Sequence[Run]) -> Keeping | None:
         """What runs keep, and what comes of it, None if that does not fit."""
-        return self._walked(self.wanted(runs))
-
-    def _walked(self, wanted: np.ndarray) -> Keeping | None:
-        """What comes of wishes, None if that does not fit."""
-        kept, place = self.wishing(wanted), beginning(self.tables)
+        kept, place = self.wishing(self.wanted(runs)), beginning(self.tables)
         stop = walk(self.tables, (0, len(self._trace.calls) + 1), kept, kept, place)
         return None if stop < 0 else kept
 
