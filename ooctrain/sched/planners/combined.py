@@ -6,10 +6,11 @@ after each use of a value. Given a choice, Belady's rule offloads the remaining 
 as-soon-as-possible engine times it. Compiled, this takes a tenth of a millisecond, so annealing can
 try thousands of choices from several starts. A second search goes on from the best choice, over
 what is kept from call to call (`sched/search/kept_copies.py`), or, where nothing can wait on the
-host, from several (`sched/search/kept.py`). The readable `lower` writes the plan itself. It is never worse than `keep-all`, `prefix`, `belady`,
-`window-cyclic` or, in steps of at most `CALLS` calls, `dtr` and `window`, whose plans take part;
-one that ends as soon as the inputs allow is taken without a search. Source: ours; what it reaches
-is in docs/planners.md. Read next: `sched/search/anneal.py`.
+host, from several (`sched/search/kept.py`). The readable `lower` writes the plan itself. It is
+never worse than `keep-all`, `prefix`, `belady`, `window-cyclic` or, in steps of at most `CALLS`
+calls, `dtr` and `window`, whose plans take part; one that ends as soon as the inputs allow is taken
+without a search. Source: ours; what it reaches is in docs/planners.md.
+Read next: `sched/search/anneal.py`.
 """
 
 from __future__ import annotations
