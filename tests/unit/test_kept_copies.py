@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from support.quick import quick
 from unit.test_kept import NO_END, asked, drawn
-from unit.test_search import inputs_away
+from unit.test_search import by_slot, inputs_away, slots
 
 import ooctrain as oc
 from ooctrain.errors import Infeasible
@@ -63,6 +63,9 @@ def test_both_walks_find_the_same(first):
     assert sum(map(walks_as_the_runs_do, seeds)) > len(seeds) // 3
 
 
+NOTHING = Large(np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+
 def copying(seed):
     """A question in which something may have to leave, a search, a choice and its runs."""
     rng, trace, _ = drawn(seed)
@@ -78,14 +81,18 @@ def copying(seed):
 
 
 def what_copies_find_is_a_plan(seed):
-    """Whether the list that `lower` writes is as fast as the search says: not where two values
-    share a host slot, or where what is left of a value on the host is too little to matter.
+    """Its runs, and what stays, take the time that the search says, and the verifier accepts it.
+    Whether the list that `lower` writes is as fast: not where two values share a host slot.
     """
     question, search, start, runs = copying(seed)
     found = search.call_by_call([(start, runs)], 600, seed=seed, deadline=NO_END)
     if search.copies_nothing or not found:
         return False
     (best,) = found
+    stays, place = np.zeros_like(by_slot(question.trace, {})), slots(question.trace)
+    stays[[place[use] for use in best.stays]] = True
+    copies = CopiesSearch(question, search.limits, NOTHING)
+    assert copies.begun(best.runs, stays, 0).cost == best.time_ns
     try:
         plan = plan_of("kept", question, offload("kept", question, best.runs, best.stays))
     except Infeasible:
@@ -99,7 +106,8 @@ def what_copies_find_is_a_plan(seed):
 
 @pytest.mark.parametrize("first", quick([0, 100, 200], 0))
 def test_what_copies_find_is_a_plan(first):
-    seeds = range(first, first + (100 if first else 40))
+    # In the last a call runs again of whose outputs one is there.
+    seeds = range(first, first + 100) if first else (*range(40), 663)
     assert sum(map(what_copies_find_is_a_plan, seeds)) > len(seeds) // 2
 
 
@@ -155,8 +163,7 @@ def test_what_does_not_fit_however_it_is_kept_is_not_improved():
     question, _, _, runs = copying(5)
     limits = SearchLimits(1, 0, link_of(question.machine))
     stays = np.zeros(sum(max(1, len(uses)) for uses in question.trace.uses), np.int8)
-    nothing = Large(np.zeros(0, np.int64), np.zeros(0, np.int64))
-    copies = CopiesSearch(question, limits, nothing)
+    copies = CopiesSearch(question, limits, NOTHING)
     assert copies.improve(runs, stays, 30, seed=0, deadline=NO_END) is None
 
 

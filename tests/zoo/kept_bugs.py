@@ -1,7 +1,8 @@
-"""Planted bugs of the search over what is kept from call to call, each with the law that kills it.
+"""Planted bugs of the searches over what is kept from call to call, and the laws that kill them.
 
 `BUGS` is {name: (a function that plants it, the law, the seeds that it is asked with)}, as in
-`combined_bugs.py`. Read next: `test_kept_bugs.py`; `unit/test_kept.py`.
+`combined_bugs.py`. Read next: `test_kept_bugs.py`; `unit/test_kept.py`,
+`unit/test_kept_copies.py`.
 """
 
 from __future__ import annotations
@@ -10,14 +11,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from unit import test_kept
+from unit import test_kept, test_kept_copies
 from zoo.planting import plant, plant_everywhere
 
 from ooctrain.sched.search import kept
+from ooctrain.sched.search.choice import Search
 from ooctrain.sched.search.kept import KeptSearch
+from ooctrain.sched.search.kept_copies import CopiesSearch
 
 Plant = Callable[[pytest.MonkeyPatch], Any]
 Law = Callable[[int], Any]
+COPIES, STANDS = test_kept_copies.what_copies_find_is_a_plan, test_kept_copies.stands_where_it_says
 RUNS, FOUND = test_kept.keeps_what_the_runs_keep, test_kept.what_is_found_is_a_plan
 
 
@@ -31,7 +35,7 @@ def _slip_everywhere(owner: Any, name: str, piece: str, wrong: str) -> Plant:
 
 BUGS: dict[str, tuple[Plant, Law, Sequence[int]]] = {
     "kept: a value is wanted until the call before its last reader": (
-        _slip(KeptSearch, "_wanted", "wanted[first + 1 : last + 1", "wanted[first + 1 : last"),
+        _slip(KeptSearch, "wanted", "wanted[first + 1 : last + 1", "wanted[first + 1 : last"),
         RUNS, range(30),
     ),
     "kept: what is large and may not run again takes no room": (
@@ -53,5 +57,21 @@ BUGS: dict[str, tuple[Plant, Law, Sequence[int]]] = {
     "kept: runs for a call count as runs for the next": (
         _slip_everywhere(kept, "_for_calls", "[run.call] * waiting", "[run.call + 1] * waiting"),
         RUNS, range(30),
+    ),
+    "kept: what is there is made again": (
+        _slip_everywhere(kept, "listed", "if v not in present) if again", ") if again"),
+        COPIES, (663,),
+    ),
+    "copies: what stays is forgotten": (
+        _slip(Search, "_with_copies", "kept._replace(stays=self._choice(now).stays)", "kept"),
+        COPIES, range(300),
+    ),
+    "kept: what is there as the next call begins is gone as this one does": (
+        _slip_everywhere(kept, "listed", "there[number + 1, col", "there[number, col"),
+        COPIES, (663,),
+    ),
+    "copies: what stays at first is not looked at": (
+        _slip(CopiesSearch, "begun", "keeping, stays, self", "keeping, 0 * stays, self"),
+        STANDS, range(40),
     ),
 }  # fmt: skip

@@ -69,6 +69,7 @@ class Search:
         short_of_host: whether host memory may be what lacks.
         copies_nothing: whether it has room for the inputs alone.
         cut_short: whether a deadline has ended one of the searches.
+        limits: what its choices have to live with.
     """
 
     def __init__(self, question: Question):
@@ -79,7 +80,7 @@ class Search:
         chunk = granule.granted(piece) if granule.ranges else 0
         host_bytes = _host_bytes(question)
         self.short_of_host, self.copies_nothing = host_bytes >= 0, host_bytes == 0
-        self._limits = SearchLimits(
+        self.limits = SearchLimits(
             budget_bytes, chunk, link_of(machine), host_bytes, granule.size_bytes
         )  # fmt: skip
         self._question, self._trace = question, trace
@@ -156,7 +157,7 @@ class Search:
         self, choice: Choice, runs: Sequence[Run], moves: int, seed: int, deadline: Deadline
     ) -> KeptRuns | None:
         large = Large(self._field.large_first, self._field.large_end)
-        copies = CopiesSearch(self._question, self._limits, large)
+        copies = CopiesSearch(self._question, self.limits, large)
         now = self._array(choice)
         found = copies.improve(runs, now[STAYS], moves, seed=seed, deadline=deadline)
         self.cut_short |= copies.cut_short
@@ -172,7 +173,7 @@ class Search:
     def cost(self, choice: Choice) -> float:
         """Makespan in ns, or a cost beyond `IMPOSSIBLE`."""
         self.evaluations += 1
-        return evaluate(self._tables, self._array(choice), self._limits)
+        return evaluate(self._tables, self._array(choice), self.limits)
 
     def improve(
         self, start: Choice, evaluations: int, *, seed: int, deadline: Deadline,
@@ -189,7 +190,7 @@ class Search:
                 memory is short only such a search changes single uses, and begins as hot as the
                 others, in which a value has one fate after all of its uses.
         """
-        walk = annealing_from(self._tables, self._array(start), self._limits, seed)
+        walk = annealing_from(self._tables, self._array(start), self.limits, seed)
         field = self._field if further else self._field._replace(slots=_NO_SLOTS)
         heat = LESS_HEAT if further and not self.short_of_host else HEAT
         values = field.first.size
@@ -203,7 +204,7 @@ class Search:
                 break
             stop = min(first + self._block, evaluations)
             cooling = Cooling(first, stop, evaluations, heat)
-            walk = anneal(self._tables, walk, field, self._limits, cooling)
+            walk = anneal(self._tables, walk, field, self.limits, cooling)
             self.evaluations += stop - first
         return start if walk.best_cost >= IMPOSSIBLE else self._choice(walk.best)
 
