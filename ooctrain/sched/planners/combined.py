@@ -7,9 +7,10 @@ as-soon-as-possible engine times it. Compiled, this takes a tenth of a milliseco
 try thousands of choices from several starts. A second search goes on from the best choice, over
 what is kept from call to call (`sched/search/kept_copies.py`), or, where nothing can wait on the
 host, from several (`sched/search/kept.py`). The readable `lower` writes the plan itself. It is
-never worse than `keep-all`, `prefix`, `belady`, `window-cyclic` or, in steps of at most `CALLS`
-calls, `dtr` and `window`, whose plans take part; one that ends as soon as the inputs allow is taken
-without a search. Source: ours; what it reaches is in docs/planners.md.
+never worse than its `starts`, whose plans take part: `keep-all`, `prefix`, `belady`,
+`window-cyclic` and, in steps of at most `CALLS` calls, `dtr` and `window`; on a host without room,
+in longer steps, `keep-all` and `dtr`. A plan that ends as soon as the inputs allow is taken without
+a search. Source: ours; what it reaches is in docs/planners.md.
 Read next: `sched/search/anneal.py`.
 """
 
@@ -30,7 +31,7 @@ from ooctrain.sched.planners.prefix import Prefix
 from ooctrain.sched.planners.window.window import SlidingWindow
 from ooctrain.sched.planners.window.window_cyclic import WindowCyclic
 from ooctrain.sched.planning.effort import Deadline, check_evaluations
-from ooctrain.sched.planning.host_room import is_short_of_host
+from ooctrain.sched.planning.host_room import has_host_room, is_short_of_host
 from ooctrain.sched.planning.lower import plan_of
 from ooctrain.sched.planning.planner import Planner, least_refusal
 from ooctrain.sched.planning.question import Question
@@ -92,13 +93,15 @@ class Combined:
             trace, budget_bytes, machine, granule, host_budget_bytes, seed, time_limit_s
         )
         asked = _Starts(question)
-        best = asked.best_plan()
+        best = asked.best_plan(starts(question))
         if best is None and not is_short_of_host(question):
             raise least_refusal("combined", asked.refusals, budget_bytes)
         cut_short = asked.cut_short
         if best is None or not (asked.all_fits or asked.is_least(best)):
             found = self._searched(question, asked.deadline.earlier(asked.writing_s), asked.again)
             plans = [plan for plan in (best, found.plan) if plan is not None]
+            if not plans:
+                plans += filter(None, [asked.best_plan(last_asked(question))])
             if not plans:
                 raise least_refusal("combined", asked.refusals, budget_bytes)
             best = min(plans, key=lambda plan: plan.makespan_us)
@@ -167,14 +170,13 @@ class _Starts:
         self.refusals: list[Infeasible] = []
         self.again: list[Plan] = []
 
-    def best_plan(self) -> Plan | None:
-        """The fastest of them."""
+    def best_plan(self, planners: Iterable[Planner]) -> Plan | None:
+        """The fastest of some planners' plans."""
         best: Plan | None = None
         kept_s = SEARCH_SHARE * (self.question.time_limit_s or 0.0)
         first = self.deadline.earlier(kept_s)
         short = is_short_of_host(self.question)
-        others = without_host(self.question) if short else ()
-        for planner in (*starts(), *(others if short else at_hand(self.question))):
+        for planner in planners:
             if best is not None and first.passed():
                 self.cut_short = True
                 break
@@ -186,7 +188,7 @@ class _Starts:
                 continue
             if planner.name == "belady":
                 self.writing_s = WRITING * (time.monotonic() - began_s)
-            if planner in others:
+            if short and isinstance(planner, Dtr | Checkmate):
                 self.again.append(plan)
             self.cut_short |= bool(plan.notes.get("cut_short"))
             if best is None or plan.makespan_us < best.makespan_us:
@@ -201,22 +203,27 @@ class _Starts:
         return plan.makespan_us <= arrivals_us(self.question.trace, self.question.machine)
 
 
-def starts() -> tuple[Planner, ...]:
-    """Whose plans take part as they are."""
-    return (KeepAll(), Belady(), Prefix(), WindowCyclic())
-
-
-def without_host(question: Question) -> tuple[Planner, ...]:
-    """Who takes part, too, where host memory is short: they offload nothing."""
-    short = len(question.trace.calls) <= Checkmate().exact
-    return (Dtr(), Checkmate()) if short else (Dtr(),)
-
-
-def at_hand(question: Question) -> tuple[Planner, ...]:
-    """Who takes part, too, in a step that is not long: one computes again and offloads nothing, one
-    has parameters lie on the host, too, which leaves inputs room to come sooner.
+def starts(question: Question) -> tuple[Planner, ...]:
+    """Whose plans take part as they are. In a step that is not long, also of one that computes
+    again and offloads nothing, and of one that has parameters lie on the host, which leaves inputs
+    room to come sooner; where host memory is short, of those that offload nothing. A long step has
+    few plans for a host with room for the inputs alone, and a search finds them sooner than those
+    who try one long list after another.
     """
-    return (Dtr(), SlidingWindow()) if len(question.trace.calls) <= CALLS else ()
+    trace = question.trace
+    if not is_short_of_host(question):
+        here = (Dtr(), SlidingWindow()) if len(trace.calls) <= CALLS else ()
+        return (KeepAll(), Belady(), Prefix(), WindowCyclic(), *here)
+    if len(trace.calls) > CALLS and not has_host_room(question):
+        return (KeepAll(), Dtr())
+    exact = (Checkmate(),) if len(trace.calls) <= Checkmate().exact else ()
+    return (KeepAll(), Belady(), Prefix(), WindowCyclic(), Dtr(), *exact)
+
+
+def last_asked(question: Question) -> tuple[Planner, ...]:
+    """Who is asked, too, where neither the starts nor the search have a plan."""
+    asked = {planner.name for planner in starts(question)}
+    return tuple(one for one in (Belady(), Prefix(), WindowCyclic()) if one.name not in asked)
 
 
 def _evaluations(number: float, question: Question) -> int:
