@@ -128,13 +128,15 @@ class Combined:
         best = next(filter(None, plans), None)
         if not search.copies_nothing or deadline.passed():
             return _Searched(best, search.cut_short)
-        kept, seed = search.kept_from_call_to_call(), question.seed + len(found)
-        moves = _evaluations(MOVES * number / len(found), question)
-        lists = kept.best_first(
-            kept.improve(_runs(choice, question), moves, seed=seed + place, deadline=deadline)
-            for place, choice in enumerate(found)
+        lists, seed = [_runs(choice, question) for choice in found], question.seed + len(found)
+        kept = search.kept_from_call_to_call(lists[0])
+        fitting = list(filter(kept.fits, lists))
+        moves = _evaluations(MOVES * number / max(1, len(fitting)), question)
+        better = kept.best_first(
+            kept.improve(runs, moves, seed=seed + place, deadline=deadline)
+            for place, runs in enumerate(fitting)
         )
-        plans = (_plan_of_kept(runs, question) for runs in lists)
+        plans = (_plan_of_kept(runs, question) for runs in better)
         both = filter(None, (best, next(filter(None, plans), None)))
         fastest = min(both, key=lambda plan: plan.makespan_us, default=None)
         return _Searched(fastest, search.cut_short or kept.cut_short)

@@ -7,7 +7,7 @@ between them. Read next: `tables.py`, `anneal.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,9 +17,9 @@ from ooctrain.sched.planning.host_room import host_left_bytes, is_short_of_host
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import Use, droppable_uses, last_forward_use
 from ooctrain.sched.planning.swap import piece_bytes
+from ooctrain.sched.schedule import Run
 from ooctrain.sched.search.anneal import (
     FATE,
-    IMPOSSIBLE,
     STAYS,
     Cooling,
     Field,
@@ -28,7 +28,7 @@ from ooctrain.sched.search.anneal import (
     evaluate,
 )
 from ooctrain.sched.search.expand import DROP, DROP_UNREAD, HELD
-from ooctrain.sched.search.kept import KeptSearch
+from ooctrain.sched.search.kept import NOTHING, KeptSearch
 from ooctrain.sched.search.play import SearchLimits, link_of
 from ooctrain.sched.search.tables import tables_of
 from ooctrain.step.trace import Trace
@@ -124,9 +124,14 @@ class Search:
                         dropped.append((var, use))
         return Choice(tuple(dropped), tuple(unread) if repeatedly else ())
 
-    def kept_from_call_to_call(self) -> KeptSearch:
-        """The search that goes on from choices where nothing is copied."""
-        return KeptSearch(self._question)
+    def kept_from_call_to_call(self, runs: Sequence[Run]) -> KeptSearch:
+        """The search that goes on from choices where nothing is copied.
+
+        Args:
+            runs: of the best choice; what is small stays only if they have room for it.
+        """
+        kept = KeptSearch(self._question)
+        return kept if kept.fits(runs) else KeptSearch(self._question, small=NOTHING)
 
     def best_first(self, choices: Iterable[Choice]) -> list[Choice]:
         """The most promising of some choices."""
@@ -141,7 +146,7 @@ class Search:
         self, start: Choice, evaluations: int, *, seed: int, deadline: Deadline,
         further: bool = False,
     ) -> Choice:  # fmt: skip
-        """The best choice met while annealing.
+        """The best choice met while annealing; while none fits, the one that lacks least.
 
         Args:
             start: where it begins.
@@ -168,7 +173,7 @@ class Search:
             cooling = Cooling(first, stop, evaluations, heat)
             walk = anneal(self._tables, walk, field, self._limits, cooling)
             self.evaluations += stop - first
-        return start if walk.best_cost >= IMPOSSIBLE else self._choice(walk.best)
+        return self._choice(walk.best)
 
     def _array(self, start: Choice) -> np.ndarray:
         choice = np.zeros((2, self._field.may_drop.size), np.int8)

@@ -25,8 +25,8 @@ from ooctrain.sched.search.kept_walk import Keeping, KeptTables, beginning, walk
 from ooctrain.sched.search.tables import COMPUTED, INPUT, Tables, tables_of
 from ooctrain.step.trace import Call, Trace
 
-#: Values of at most this share of the budget stay.
-SMALL = 0.002
+#: Values of at most this share of the budget stay; below 0 none do.
+SMALL, NOTHING = 0.002, -1.0
 #: The first temperature, as a share of the time of all runs.
 HEAT = 0.003
 #: Moves times calls between two looks at the clock.
@@ -82,6 +82,10 @@ class KeptSearch:
             cooling = Cooling(first, min(first + self._block, moves), moves, HEAT)
             found = anneal_kept(self._kept, found, cooling, place)
         return KeptRuns(int(found.best_ns), self.runs(found.best))
+
+    def fits(self, runs: Sequence[Run]) -> bool:
+        """Whether `improve` can begin with these runs."""
+        return self.keeping(runs) is not None
 
     @staticmethod
     def best_first(lists: Iterable[KeptRuns | None]) -> list[KeptRuns]:
