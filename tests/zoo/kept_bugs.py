@@ -14,11 +14,13 @@ from unit import test_kept
 from zoo.planting import plant, plant_everywhere
 
 from ooctrain.sched.search import kept
+from ooctrain.sched.search.choice import Search
 from ooctrain.sched.search.kept import KeptSearch
 
 Plant = Callable[[pytest.MonkeyPatch], Any]
 Law = Callable[[int], Any]
 RUNS, FOUND = test_kept.keeps_what_the_runs_keep, test_kept.what_is_found_is_a_plan
+SMALL = test_kept.has_room_for_what_is_small
 
 
 def _slip(owner: Any, name: str, piece: str, wrong: str) -> Plant:
@@ -53,5 +55,8 @@ BUGS: dict[str, tuple[Plant, Law, Sequence[int]]] = {
     "kept: runs for a call count as runs for the next": (
         _slip_everywhere(kept, "_for_calls", "[run.call] * waiting", "[run.call + 1] * waiting"),
         RUNS, range(30),
+    ),
+    "kept: what is small stays though the best choice has no room for it": (
+        _slip(Search, "kept_from_call_to_call", "small=NOTHING", "small=0.002"), SMALL, (1,),
     ),
 }  # fmt: skip
