@@ -45,9 +45,15 @@ AGREE = test_search.search_list_and_simulator_agree
 FITS = test_combined.is_not_beaten_where_everything_fits
 READ_OFF = test_combined.what_is_read_off_gives_the_runs
 RUNS, FOUND = test_kept.keeps_what_the_runs_keep, test_kept.what_is_found_is_a_plan
+SMALL = test_kept.has_room_for_what_is_small
 COPIES, STANDS = test_kept_copies.what_copies_find_is_a_plan, test_kept_copies.stands_where_it_says
 
 BUGS: dict[str, tuple[Plant, Law, Sequence[int]]] = {
+    "search: what lacks less, but does not fit yet, is forgotten": (
+        _slip(Search, "improve", "return self._choice(walk.best)",
+              "return start if walk.best_cost > 1e29 else self._choice(walk.best)"),
+        test_search.goes_on_from_what_lacks_least, (0,),
+    ),
     "search: copies slow no call down": (
         _slip_everywhere(play, "link_of", "*machine.slowdown.as_integer_ratio(),", "1, 1,"),
         AGREE, range(60),
@@ -131,6 +137,9 @@ BUGS: dict[str, tuple[Plant, Law, Sequence[int]]] = {
     "kept: runs for a call count as runs for the next": (
         _slip_everywhere(kept, "_for_calls", "[run.call] * waiting", "[run.call + 1] * waiting"),
         RUNS, range(30),
+    ),
+    "kept: what is small stays though there is no room for it": (
+        _slip(Search, "kept_from_call_to_call", "small=NOTHING", "small=0.002"), SMALL, (1,),
     ),
     "kept: what is there is made again": (
         _slip_everywhere(kept, "listed", "if v not in present) if again", ") if again"),

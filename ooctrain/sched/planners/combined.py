@@ -54,8 +54,9 @@ THOROUGH = 120_000
 SEARCH_SHARE = 0.5
 #: How many times longer writing the plan down may take than `belady` takes for its plan.
 WRITING = 1.5
-#: Where nothing can wait on the host: how many searches for choices there are.
-SEVERAL = 10
+#: Where nothing can wait on the host: how many searches for choices there are, and how many
+#: evaluations each has at least; where there are too few for that, they go on from the best.
+SEVERAL, EACH = 10, 500
 #: Evaluations that tell which of several forms of a step is worth a search.
 PROMISE = 500
 
@@ -127,7 +128,8 @@ class Combined:
         search, first = _begun(question, others)
         number = THOROUGH if self.evaluations is None else self.evaluations
         half = _evaluations(number / 2, question)
-        find = _several if search.copies_nothing else _choices
+        many = search.copies_nothing and half >= SEVERAL * EACH
+        find = _several if many else _choices
         found = find(search, first, half, question.seed, deadline)
         plans = (_plan_of(choice, question, search.evaluations) for choice in found)
         best = next(filter(None, plans), None)
@@ -285,7 +287,11 @@ def _several(
         search.improve(choice, each, seed=seed + place, deadline=deadline, further=True)
         for place, choice in enumerate(short, SEVERAL)
     ]
-    return sorted(found, key=search.cost)
+    found.sort(key=search.cost)
+    if search.fits(found[0]):
+        return found
+    last = seed + 2 * SEVERAL
+    return [search.improve(found[0], half, seed=last, deadline=deadline, further=True), *found]
 
 
 def _plan_of(choice: Choice, question: Question, evaluations: int) -> Plan | None:

@@ -29,7 +29,7 @@ from ooctrain.sched.search.anneal import (
     evaluate,
 )
 from ooctrain.sched.search.expand import DROP, DROP_UNREAD, HELD
-from ooctrain.sched.search.kept import KeptRuns, KeptSearch
+from ooctrain.sched.search.kept import NOTHING, KeptRuns, KeptSearch
 from ooctrain.sched.search.kept_copies import CopiesSearch, Large
 from ooctrain.sched.search.play import SearchLimits, link_of
 from ooctrain.sched.search.tables import tables_of
@@ -147,11 +147,20 @@ class Search:
             choice, runs = begun[0]
             copied = self._with_copies(choice, runs, evaluations // COSTLY, seed, deadline)
             return [] if copied is None else [copied]
-        kept = KeptSearch(self._question)
         lists = [runs for _, runs in begun]
+        kept = self.kept_from_call_to_call(lists[0])
         found = kept.improve_all(lists, CHEAP * evaluations, seed=seed, deadline=deadline)
         self.cut_short |= kept.cut_short
         return found
+
+    def kept_from_call_to_call(self, runs: Sequence[Run]) -> KeptSearch:
+        """The search that goes on from choices where nothing is copied.
+
+        Args:
+            runs: of the best choice; what is small stays only if they have room for it.
+        """
+        kept = KeptSearch(self._question)
+        return kept if kept.fits(runs) else KeptSearch(self._question, small=NOTHING)
 
     def _with_copies(
         self, choice: Choice, runs: Sequence[Run], moves: int, seed: int, deadline: Deadline
@@ -170,6 +179,10 @@ class Search:
         """The most promising of some choices."""
         return sorted(choices, key=lambda choice: (self.cost(choice), choice.dropped))[:STARTS]
 
+    def fits(self, choice: Choice) -> bool:
+        """Whether it is a schedule."""
+        return self.cost(choice) < IMPOSSIBLE
+
     def cost(self, choice: Choice) -> float:
         """Makespan in ns, or a cost beyond `IMPOSSIBLE`."""
         self.evaluations += 1
@@ -179,7 +192,7 @@ class Search:
         self, start: Choice, evaluations: int, *, seed: int, deadline: Deadline,
         further: bool = False,
     ) -> Choice:  # fmt: skip
-        """The best choice met while annealing.
+        """The best choice met while annealing; while none fits, the one that lacks least.
 
         Args:
             start: where it begins.
@@ -206,7 +219,7 @@ class Search:
             cooling = Cooling(first, stop, evaluations, heat)
             walk = anneal(self._tables, walk, field, self.limits, cooling)
             self.evaluations += stop - first
-        return start if walk.best_cost >= IMPOSSIBLE else self._choice(walk.best)
+        return self._choice(walk.best)
 
     def _array(self, start: Choice) -> np.ndarray:
         choice = np.zeros((2, self._field.may_drop.size), np.int8)

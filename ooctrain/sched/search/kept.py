@@ -26,8 +26,8 @@ from ooctrain.sched.search.kept_walk import Keeping, KeptTables, beginning, walk
 from ooctrain.sched.search.tables import COMPUTED, INPUT, Tables, tables_of
 from ooctrain.step.trace import Call, Trace
 
-#: Values of at most this share of the budget stay.
-SMALL = 0.002
+#: Values of at most this share of the budget stay; below 0 none do.
+SMALL, NOTHING = 0.002, -1.0
 #: The first temperature, as a share of the time of all runs: of a search from a choice, and of one
 #: from the best that those found.
 HEAT, LESS_HEAT = 0.002, 0.0006
@@ -95,16 +95,21 @@ class KeptSearch:
             found = anneal_kept(self.tables, found, cooling, place)
         return KeptRuns(int(found.best_ns), self.runs(found.best))
 
+    def fits(self, runs: Sequence[Run]) -> bool:
+        """Whether `improve` can begin with these runs."""
+        return self.keeping(runs) is not None
+
     def improve_all(
         self, begun: Sequence[Sequence[Run]], moves: int, *, seed: int, deadline: Deadline
     ) -> list[KeptRuns]:
         """What comes of several lists, the fastest first: half of the moves go to them, and half to
         what came of the best of them.
         """
-        each = moves // (2 * len(begun))
+        fitting = list(filter(self.fits, begun))
+        each = moves // (2 * max(1, len(fitting)))
         lists = [
             self.improve(runs, each, seed=seed + place, deadline=deadline)
-            for place, runs in enumerate(begun)
+            for place, runs in enumerate(fitting)
         ]
         found = sorted(filter(None, lists), key=lambda found: found.time_ns)
         if found:
