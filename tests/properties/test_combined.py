@@ -7,10 +7,13 @@ import random
 import pytest
 from support.quick import quick
 
+from ooctrain.api import step_trace
 from ooctrain.errors import Infeasible
 from ooctrain.sched.bounds.closed import arrivals_us
 from ooctrain.sched.budget import input_bytes, trace_minimum_bytes, trace_peak_bytes
-from ooctrain.sched.planners.combined import Combined, starts
+from ooctrain.sched.planners import combined
+from ooctrain.sched.planners.combined import Combined
+from ooctrain.sched.planners.prefix import Prefix
 from ooctrain.sched.planners.registry import get_planner, planners
 from ooctrain.sched.planning.rematerialise import (
     droppable_uses,
@@ -19,10 +22,13 @@ from ooctrain.sched.planning.rematerialise import (
 )
 from ooctrain.sched.schedule import BYTES
 from ooctrain.sched.verify import verify
+from ooctrain.step import presets
 from ooctrain.testing.random_traces import random_machine, random_trace
 
 #: Those that search for long, or that ask others.
 NOT_ASKED = {"auto", "combined"}
+#: Whose plans `combined` is never above, in steps that are not long.
+STARTS = ("keep-all", "belady", "prefix", "window-cyclic", "dtr", "window")
 
 
 def random_step(seed, *, calls=10):
@@ -49,7 +55,7 @@ def is_never_worse_than_its_starts(seed):
     host = rng.choice([None, input_bytes(trace), input_bytes(trace) + rng.randint(0, most)])
     ours = plan_of(Combined(evaluations=rng.choice([0, 40])), trace, budget, machine, host)
     compared = 0
-    for planner in (*starts(), get_planner("dtr"), get_planner("window")):
+    for planner in map(get_planner, STARTS):
         theirs = plan_of(planner, trace, budget, machine, host)
         if theirs is not None:
             assert ours is not None, planner.name
@@ -62,6 +68,36 @@ def is_never_worse_than_its_starts(seed):
 def test_is_never_worse_than_its_starts(first):
     seeds = range(first, first + 100) if first else (*range(8), 144, 230, 358)  # one is faster
     assert sum(map(is_never_worse_than_its_starts, seeds)) > len(seeds)
+
+
+def has_a_plan_of_a_long_step_where_a_start_has(seed):
+    """On a host with room for the inputs alone, where few are asked before the search."""
+    rng, trace, machine = random_step(seed)
+    least, host = trace_minimum_bytes(trace, BYTES), input_bytes(trace)
+    budget = rng.randint(least, max(least, trace_peak_bytes(trace, BYTES)))
+    asked = tuple(get_planner(name) for name in STARTS[:-1])  # `window` needs room on the host
+    theirs = [plan_of(planner, trace, budget, machine, host) for planner in asked]
+    ours = plan_of(Combined(evaluations=0), trace, budget, machine, host)
+    assert ours is not None or not any(theirs)
+    return ours is not None
+
+
+def test_has_a_plan_of_a_long_step_where_a_start_has(monkeypatch):
+    monkeypatch.setattr(combined, "CALLS", 1)
+    assert sum(map(has_a_plan_of_a_long_step_where_a_start_has, range(60))) > 30
+
+
+def test_a_long_step_without_host_memory_is_not_put_to_prefix_where_another_has_a_plan(monkeypatch):
+    """On DenseNet-201 that took longer than the search, for a plan five times as slow."""
+    trace = step_trace("unet", 2, 64)
+    least, most = trace_minimum_bytes(trace, BYTES), trace_peak_bytes(trace, BYTES)
+    monkeypatch.setattr(combined, "CALLS", len(trace.calls) - 1)
+    monkeypatch.setattr(Prefix, "plan", lambda *_args, **_named: pytest.fail("prefix is asked"))
+    plan = Combined(evaluations=40).plan(
+        trace, least + (most - least) // 2, presets.machine("v100-pcie"),
+        host_budget_bytes=input_bytes(trace),
+    )  # fmt: skip
+    assert plan.makespan_us > 0
 
 
 def is_not_beaten_where_everything_fits(seed):

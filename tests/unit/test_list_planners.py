@@ -229,6 +229,24 @@ def test_a_host_budget_names_the_device_budget_that_makes_up_for_it():
     assert plan.host_peak_bytes < used
 
 
+def test_a_time_limit_ends_the_search_for_the_device_budget_that_makes_up_for_the_host(monkeypatch):
+    """Two lists are made then, in place of one for each halving; what is named suffices."""
+    tight, asked, lists = SlidingWindow(size=1), [], SlidingWindow._lists
+    used = tight.plan(FORTH_AND_BACK, 30, MACHINE).host_peak_bytes
+
+    def counted(self, question):
+        asked.append(question.budget_bytes)
+        return lists(self, question)
+
+    monkeypatch.setattr(SlidingWindow, "_lists", counted)
+    with pytest.raises(Infeasible) as refused:
+        tight.plan(FORTH_AND_BACK, 30, MACHINE, host_budget_bytes=used - 1, time_limit_s=1e-300)
+    assert len(asked) <= 3
+    enough = refused.value.minimum_bytes
+    plan = tight.plan(FORTH_AND_BACK, enough, MACHINE, host_budget_bytes=used - 1)
+    assert plan.host_peak_bytes < used
+
+
 def test_a_resnet50_step_is_planned_in_a_second():
     model = oc.models.build("resnet50", num_classes=1000, stem="imagenet")
     trace = apply_rewrites(oc.trace(model, (1440, 3, 224, 224)), ("fuse", "share_storage"))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.strategies import SEEDS, machines, traces
 
 import ooctrain as oc
-from ooctrain.sched.budget import input_bytes, trace_peak_bytes
+from ooctrain.sched.budget import input_bytes, trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planners.belady import offload
 from ooctrain.sched.planning.decisions import Decisions, Gap
 from ooctrain.sched.planning.effort import Deadline
@@ -358,3 +358,27 @@ def shifts(seed, moves=600):
 
 def test_what_is_kept_of_a_chain_moves_along_it_where_the_host_is_short():
     assert shifts(1) > 30
+
+
+def costs_while_nothing_fits(first_seed):
+    """What three searches of ten evaluations lack, each from what the one before it found."""
+    chain = oc.chain([8] * 41, [8] * 41, [3] * 40, [3] * 40, [0] * 40, [0] * 40)
+    machine, budget = oc.machine("v100-pcie"), trace_minimum_bytes(chain) + 24
+    search = Search(Question(chain, budget, machine, BYTES, input_bytes(chain)))
+    start, costs = Choice(()), list[float]()
+    for seed in range(first_seed, first_seed + 3):
+        costs.append(search.cost(start))
+        start = search.improve(start, 10, seed=seed, deadline=Deadline.after(None))
+    return costs
+
+
+def goes_on_from_what_lacks_least(seed):
+    """It gave back what it began with, so the next search began there again."""
+    costs = costs_while_nothing_fits(seed)
+    assert anneal.IMPOSSIBLE < costs[-1] < costs[0]
+    assert costs == sorted(costs, reverse=True)
+
+
+def test_while_nothing_fits_a_search_goes_on_from_what_lacks_least():
+    goes_on_from_what_lacks_least(0)
+    assert len(set(costs_while_nothing_fits(0))) > 1

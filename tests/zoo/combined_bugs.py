@@ -1,9 +1,10 @@
-"""Planted bugs of `combined` and of the room on the host, each with the law that kills it.
+"""Planted bugs of `combined`, its searches and the host's room, each with the law that kills it.
 
 `BUGS` is {name: (a function that plants it, the law, the seeds that it is asked with)}. The plans
 stay legal, since the verifier and `check_host` see to that; what suffers is that plans are refused,
 or slower than others. So laws that compare with others, or count byte by byte, show the bug. Read
-next: `test_combined_bugs.py`; `properties/test_combined.py`, `unit/test_host_budget.py`.
+next: `test_combined_bugs.py`; `properties/test_combined.py`, `unit/test_host_budget.py`,
+`unit/test_kept.py`, `unit/test_kept_copies.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 from properties import test_combined
-from unit import test_host_budget, test_search
+from unit import test_host_budget, test_kept, test_kept_copies, test_search
 from zoo.planting import plant, plant_everywhere
 
 from ooctrain.sched.bounds import closed
@@ -21,7 +22,10 @@ from ooctrain.sched.planners.combined import Combined, _Starts
 from ooctrain.sched.planning import rematerialise
 from ooctrain.sched.planning.host_room import RoomForGaps
 from ooctrain.sched.planning.lower import _Engine
-from ooctrain.sched.search import play
+from ooctrain.sched.search import kept, play
+from ooctrain.sched.search.choice import Search
+from ooctrain.sched.search.kept import KeptSearch
+from ooctrain.sched.search.kept_copies import CopiesSearch
 
 Plant = Callable[[pytest.MonkeyPatch], Any]
 Law = Callable[[int], Any]
@@ -40,8 +44,16 @@ STARTS = test_combined.is_never_worse_than_its_starts
 AGREE = test_search.search_list_and_simulator_agree
 FITS = test_combined.is_not_beaten_where_everything_fits
 READ_OFF = test_combined.what_is_read_off_gives_the_runs
+RUNS, FOUND = test_kept.keeps_what_the_runs_keep, test_kept.what_is_found_is_a_plan
+SMALL = test_kept.has_room_for_what_is_small
+COPIES, STANDS = test_kept_copies.what_copies_find_is_a_plan, test_kept_copies.stands_where_it_says
 
 BUGS: dict[str, tuple[Plant, Law, Sequence[int]]] = {
+    "search: what lacks less, but does not fit yet, is forgotten": (
+        _slip(Search, "improve", "return self._choice(walk.best)",
+              "return start if walk.best_cost > 1e29 else self._choice(walk.best)"),
+        test_search.goes_on_from_what_lacks_least, (0,),
+    ),
     "search: copies slow no call down": (
         _slip_everywhere(play, "link_of", "*machine.slowdown.as_integer_ratio(),", "1, 1,"),
         AGREE, range(60),
@@ -102,4 +114,49 @@ BUGS: dict[str, tuple[Plant, Law, Sequence[int]]] = {
                          "dict.fromkeys(call.outs, run.call)"),
         READ_OFF, range(40),
     ),
+    "kept: a value is wanted until the call before its last reader": (
+        _slip(KeptSearch, "wanted", "wanted[first + 1 : last + 1", "wanted[first + 1 : last"),
+        RUNS, range(30),
+    ),
+    "kept: what is large and may not run again takes no room": (
+        _slip_everywhere(kept, "_others", "base[first : until[var] + 1] += size_bytes", "pass"),
+        RUNS, range(30),
+    ),
+    "kept: outputs that may not run again are claimed by nobody": (
+        _slip_everywhere(kept, "_others", "claim[made] += size_bytes", "pass"),
+        RUNS, range(60),
+    ),
+    "kept: inputs take no room": (
+        _slip_everywhere(kept, "_others", "claim[list(trace.readers[var])] += size_bytes", "pass"),
+        RUNS, range(60),
+    ),
+    "kept: what is small is there though its storage has been taken over": (
+        _slip_everywhere(kept, "_kept_tables", "until[var] = min(until[var], taker)", "pass"),
+        FOUND, (369,),
+    ),
+    "kept: runs for a call count as runs for the next": (
+        _slip_everywhere(kept, "_for_calls", "[run.call] * waiting", "[run.call + 1] * waiting"),
+        RUNS, range(30),
+    ),
+    "kept: what is small stays though there is no room for it": (
+        _slip(Search, "kept_from_call_to_call", "small=NOTHING", "small=0.002"), SMALL, (1,),
+    ),
+    "kept: what is there is made again": (
+        _slip_everywhere(kept, "listed", "if v not in present) if again", ") if again"),
+        COPIES, (663,),
+    ),
+    "kept: what is there as the next call begins is gone as this one does": (
+        _slip_everywhere(kept, "listed", "there[number + 1, col", "there[number, col"),
+        COPIES, (663,),
+    ),
+    "copies: what stays is forgotten": (
+        _slip(Search, "_with_copies", "kept._replace(stays=self._choice(now).stays)", "kept"),
+        COPIES, range(300),
+    ),
+    "copies: what stays at first is not looked at": (
+        _slip(CopiesSearch, "begun", "keeping, stays, self", "keeping, 0 * stays, self"),
+        STANDS, range(40),
+    ),
 }  # fmt: skip
+#: The first of each search: `make test` plants them.
+QUICK = (next(iter(BUGS)), "kept: a value is wanted until the call before its last reader")

@@ -4,12 +4,14 @@ A choice says of each value whether it is kept, dropped once or dropped repeated
 source whether it is held for those that are computed again; where the host is short, it says so
 after each use of a value. Given a choice, Belady's rule offloads the remaining excess and the
 as-soon-as-possible engine times it. Compiled, this takes a tenth of a millisecond, so annealing can
-try thousands of choices from several starts. Where nothing can wait on the host a second search
-goes on from the best choices, over what is kept from call to call (`sched/search/kept.py`). The
-readable `lower` writes the plan itself. It is never worse than `keep-all`, `prefix`, `belady`,
-`window-cyclic` or, in steps of at most `CALLS` calls, `dtr` and `window`, whose plans take part;
-one that ends as soon as the inputs allow is taken without a search. Source: ours; what it reaches
-is in docs/planners.md. Read next: `sched/search/anneal.py`.
+try thousands of choices from several starts. A second search goes on from the best choice, over
+what is kept from call to call (`sched/search/kept_copies.py`), or, where nothing can wait on the
+host, from several (`sched/search/kept.py`). The readable `lower` writes the plan itself. It is
+never worse than its `starts`, whose plans take part: `keep-all`, `prefix`, `belady`,
+`window-cyclic` and, in steps of at most `CALLS` calls, `dtr` and `window`; on a host without room,
+in longer steps, `keep-all` and `dtr`. A plan that ends as soon as the inputs allow is taken without
+a search. Source: ours; what it reaches is in docs/planners.md.
+Read next: `sched/search/anneal.py`.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from ooctrain.sched.planners.prefix import Prefix
 from ooctrain.sched.planners.window.window import SlidingWindow
 from ooctrain.sched.planners.window.window_cyclic import WindowCyclic
 from ooctrain.sched.planning.effort import Deadline, check_evaluations
-from ooctrain.sched.planning.host_room import is_short_of_host
+from ooctrain.sched.planning.host_room import has_host_room, is_short_of_host
 from ooctrain.sched.planning.lower import plan_of
 from ooctrain.sched.planning.planner import Planner, least_refusal
 from ooctrain.sched.planning.question import Question
@@ -52,8 +54,9 @@ THOROUGH = 120_000
 SEARCH_SHARE = 0.5
 #: How many times longer writing the plan down may take than `belady` takes for its plan.
 WRITING = 1.5
-#: Where nothing can wait on the host: moves of the second search for each evaluation of the first.
-MOVES = 2
+#: Where nothing can wait on the host: how many searches for choices there are, and how many
+#: evaluations each has at least; where there are too few for that, they go on from the best.
+SEVERAL, EACH = 10, 500
 #: Evaluations that tell which of several forms of a step is worth a search.
 PROMISE = 500
 
@@ -91,13 +94,15 @@ class Combined:
             trace, budget_bytes, machine, granule, host_budget_bytes, seed, time_limit_s
         )
         asked = _Starts(question)
-        best = asked.best_plan()
+        best = asked.best_plan(starts(question))
         if best is None and not is_short_of_host(question):
             raise least_refusal("combined", asked.refusals, budget_bytes)
         cut_short = asked.cut_short
         if best is None or not (asked.all_fits or asked.is_least(best)):
             found = self._searched(question, asked.deadline.earlier(asked.writing_s), asked.again)
             plans = [plan for plan in (best, found.plan) if plan is not None]
+            if not plans:
+                plans += filter(None, [asked.best_plan(last_asked(question))])
             if not plans:
                 raise least_refusal("combined", asked.refusals, budget_bytes)
             best = min(plans, key=lambda plan: plan.makespan_us)
@@ -115,7 +120,7 @@ class Combined:
     def _searched(
         self, question: Question, deadline: Deadline, others: Iterable[Plan]
     ) -> _Searched:
-        """The plan of the best choice, or of what came of the choices where nothing is copied.
+        """The plan of the best choice, or of what came of it.
 
         Args:
             others: plans that run calls again.
@@ -123,21 +128,21 @@ class Combined:
         search, first = _begun(question, others)
         number = THOROUGH if self.evaluations is None else self.evaluations
         half = _evaluations(number / 2, question)
-        found = _choices(search, first, half, question.seed, deadline)
+        many = search.copies_nothing and half >= SEVERAL * EACH
+        find = _several if many else _choices
+        found = find(search, first, half, question.seed, deadline)
         plans = (_plan_of(choice, question, search.evaluations) for choice in found)
         best = next(filter(None, plans), None)
-        if not search.copies_nothing or deadline.passed():
+        if deadline.passed():
             return _Searched(best, search.cut_short)
-        kept, seed = search.kept_from_call_to_call(), question.seed + len(found)
-        moves = _evaluations(MOVES * number / len(found), question)
-        lists = kept.best_first(
-            kept.improve(_runs(choice, question), moves, seed=seed + place, deadline=deadline)
-            for place, choice in enumerate(found)
-        )
-        plans = (_plan_of_kept(runs, question) for runs in lists)
+        lists = search.call_by_call(
+            [(choice, _runs(choice, question)) for choice in found],
+            _evaluations(number, question), seed=question.seed + len(found), deadline=deadline,
+        )  # fmt: skip
+        plans = (_plan_of_kept(kept, question) for kept in lists)
         both = filter(None, (best, next(filter(None, plans), None)))
         fastest = min(both, key=lambda plan: plan.makespan_us, default=None)
-        return _Searched(fastest, search.cut_short or kept.cut_short)
+        return _Searched(fastest, search.cut_short)
 
 
 class _Searched(NamedTuple):
@@ -167,14 +172,13 @@ class _Starts:
         self.refusals: list[Infeasible] = []
         self.again: list[Plan] = []
 
-    def best_plan(self) -> Plan | None:
-        """The fastest of them."""
+    def best_plan(self, planners: Iterable[Planner]) -> Plan | None:
+        """The fastest of some planners' plans."""
         best: Plan | None = None
         kept_s = SEARCH_SHARE * (self.question.time_limit_s or 0.0)
         first = self.deadline.earlier(kept_s)
         short = is_short_of_host(self.question)
-        others = without_host(self.question) if short else ()
-        for planner in (*starts(), *(others if short else at_hand(self.question))):
+        for planner in planners:
             if best is not None and first.passed():
                 self.cut_short = True
                 break
@@ -186,7 +190,7 @@ class _Starts:
                 continue
             if planner.name == "belady":
                 self.writing_s = WRITING * (time.monotonic() - began_s)
-            if planner in others:
+            if short and isinstance(planner, Dtr | Checkmate):
                 self.again.append(plan)
             self.cut_short |= bool(plan.notes.get("cut_short"))
             if best is None or plan.makespan_us < best.makespan_us:
@@ -201,22 +205,27 @@ class _Starts:
         return plan.makespan_us <= arrivals_us(self.question.trace, self.question.machine)
 
 
-def starts() -> tuple[Planner, ...]:
-    """Whose plans take part as they are."""
-    return (KeepAll(), Belady(), Prefix(), WindowCyclic())
-
-
-def without_host(question: Question) -> tuple[Planner, ...]:
-    """Who takes part, too, where host memory is short: they offload nothing."""
-    short = len(question.trace.calls) <= Checkmate().exact
-    return (Dtr(), Checkmate()) if short else (Dtr(),)
-
-
-def at_hand(question: Question) -> tuple[Planner, ...]:
-    """Who takes part, too, in a step that is not long: one computes again and offloads nothing, one
-    has parameters lie on the host, too, which leaves inputs room to come sooner.
+def starts(question: Question) -> tuple[Planner, ...]:
+    """Whose plans take part as they are. In a step that is not long, also of one that computes
+    again and offloads nothing, and of one that has parameters lie on the host, which leaves inputs
+    room to come sooner; where host memory is short, of those that offload nothing. A long step has
+    few plans for a host with room for the inputs alone, and a search finds them sooner than those
+    who try one long list after another.
     """
-    return (Dtr(), SlidingWindow()) if len(question.trace.calls) <= CALLS else ()
+    trace = question.trace
+    if not is_short_of_host(question):
+        here = (Dtr(), SlidingWindow()) if len(trace.calls) <= CALLS else ()
+        return (KeepAll(), Belady(), Prefix(), WindowCyclic(), *here)
+    if len(trace.calls) > CALLS and not has_host_room(question):
+        return (KeepAll(), Dtr())
+    exact = (Checkmate(),) if len(trace.calls) <= Checkmate().exact else ()
+    return (KeepAll(), Belady(), Prefix(), WindowCyclic(), Dtr(), *exact)
+
+
+def last_asked(question: Question) -> tuple[Planner, ...]:
+    """Who is asked, too, where neither the starts nor the search have a plan."""
+    asked = {planner.name for planner in starts(question)}
+    return tuple(one for one in (Belady(), Prefix(), WindowCyclic()) if one.name not in asked)
 
 
 def _evaluations(number: float, question: Question) -> int:
@@ -263,6 +272,28 @@ def _choices(
     return sorted(found, key=search.cost)
 
 
+def _several(
+    search: Search, first: Sequence[Choice], half: int, seed: int, deadline: Deadline
+) -> list[Choice]:
+    """What short searches find where nothing is copied, the best first: from where the second
+    search goes on matters more than how good that is.
+    """
+    each = half // (2 * SEVERAL)
+    short = [
+        search.improve(first[place % len(first)], each, seed=seed + place, deadline=deadline)
+        for place in range(SEVERAL)
+    ]
+    found = [
+        search.improve(choice, each, seed=seed + place, deadline=deadline, further=True)
+        for place, choice in enumerate(short, SEVERAL)
+    ]
+    found.sort(key=search.cost)
+    if search.fits(found[0]):
+        return found
+    last = seed + 2 * SEVERAL
+    return [search.improve(found[0], half, seed=last, deadline=deadline, further=True), *found]
+
+
 def _plan_of(choice: Choice, question: Question, evaluations: int) -> Plan | None:
     """The plan of a choice, or None if `lower` does not accept it."""
     runs = _runs(choice, question)
@@ -294,4 +325,4 @@ def _plan_of_runs(
 def _plan_of_kept(kept: KeptRuns, question: Question) -> Plan | None:
     again = len(kept.runs) - len(question.trace.calls)
     notes = {"from": "search of what is kept", "runs_again": again}
-    return _plan_of_runs(kept.runs, question, notes)
+    return _plan_of_runs(kept.runs, question, notes, kept.stays)

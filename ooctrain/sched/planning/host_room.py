@@ -97,3 +97,9 @@ def is_short_of_host(question: Question) -> bool:
     """
     left_bytes = host_left_bytes(question)
     return left_bytes is not None and left_bytes < 2 * trace_peak_bytes(question.trace)
+
+
+def has_host_room(question: Question) -> bool:
+    """Whether anything besides the inputs fits on the host."""
+    left_bytes = host_left_bytes(question)
+    return left_bytes is None or left_bytes > 0

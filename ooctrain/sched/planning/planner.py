@@ -366,17 +366,22 @@ def least_refusal(planner: str, refusals: Sequence[Infeasible], budget_bytes: in
     return infeasible(planner, budget_bytes, least.minimum_bytes, least.witness_call)
 
 
-def smallest_budget(feasible: Callable[[int], bool], low: int, high: int) -> int:
+def smallest_budget(
+    feasible: Callable[[int], bool], low: int, high: int,
+    is_over: Callable[[], bool] = lambda: False,
+) -> int:  # fmt: skip
     """The least budget in [low, high] that a planner manages, by bisection.
 
     Args:
         feasible: whether it manages a budget; true at `high`.
         low, high: bytes.
+        is_over: whether the time for it is.
 
     Returns:
-        A budget that is feasible, while the one a byte below is not (or is under `low`).
+        A budget that is feasible, while the one a byte below is not (or is under `low`, or time was
+        over).
     """
-    while low < high:
+    while low < high and not is_over():
         middle = (low + high) // 2
         if feasible(middle):
             high = middle

@@ -84,13 +84,22 @@ class Field(NamedTuple):
 @compiled
 def evaluate(t, choice, limits):
     """Makespan of a choice in ns, or a cost beyond `IMPOSSIBLE`."""
-    step = expand(t, choice[FATE])
+    return evaluate_step(t, expand(t, choice[FATE]), choice[STAYS], limits)
+
+
+@compiled
+def evaluate_step(t, step, stays, limits):
+    """Makespan of a step in ns, or a cost beyond `IMPOSSIBLE`.
+
+    Args:
+        stays: for each slot, whether what can leave in it stays while others can.
+    """
     if not step.ok:
         return 4 * IMPOSSIBLE
     budget_bytes, host_bytes = limits.budget_bytes, limits.host_bytes
     room = np.full(step.runs.size + 1 if host_bytes >= 0 else 0, host_bytes, np.int64)
     short = Shortage(budget_bytes, limits.chunk_bytes, limits.grain_bytes, room, t.origin == INPUT)
-    evicted, lack = evict_within(step, t.granted, choice[STAYS], short)
+    evicted, lack = evict_within(step, t.granted, stays, short)
     if lack > 0:
         return IMPOSSIBLE * (1 + lack / (lack + budget_bytes + 1))
     makespan = play(t, step, evicted, limits)

@@ -7,7 +7,7 @@ between them. Read next: `tables.py`, `anneal.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,7 @@ from ooctrain.sched.planning.host_room import host_left_bytes, is_short_of_host
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import Use, droppable_uses, last_forward_use
 from ooctrain.sched.planning.swap import piece_bytes
+from ooctrain.sched.schedule import Run
 from ooctrain.sched.search.anneal import (
     FATE,
     IMPOSSIBLE,
@@ -28,7 +29,8 @@ from ooctrain.sched.search.anneal import (
     evaluate,
 )
 from ooctrain.sched.search.expand import DROP, DROP_UNREAD, HELD
-from ooctrain.sched.search.kept import KeptSearch
+from ooctrain.sched.search.kept import NOTHING, KeptRuns, KeptSearch
+from ooctrain.sched.search.kept_copies import CopiesSearch, Large
 from ooctrain.sched.search.play import SearchLimits, link_of
 from ooctrain.sched.search.tables import tables_of
 from ooctrain.step.trace import Trace
@@ -44,6 +46,9 @@ ENOUGH, ENOUGH_SHORT = 400, 2000
 _NO_SLOTS = np.zeros(0, np.int64)
 #: How many starts are worth annealing.
 STARTS = 2
+#: Of the search of what is kept: so many moves for each evaluation where nothing is copied, and for
+#: so many evaluations a move where copies are.
+CHEAP, COSTLY = 2, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,7 @@ class Search:
         short_of_host: whether host memory may be what lacks.
         copies_nothing: whether it has room for the inputs alone.
         cut_short: whether a deadline has ended one of the searches.
+        limits: what its choices have to live with.
     """
 
     def __init__(self, question: Question):
@@ -74,7 +80,7 @@ class Search:
         chunk = granule.granted(piece) if granule.ranges else 0
         host_bytes = _host_bytes(question)
         self.short_of_host, self.copies_nothing = host_bytes >= 0, host_bytes == 0
-        self._limits = SearchLimits(
+        self.limits = SearchLimits(
             budget_bytes, chunk, link_of(machine), host_bytes, granule.size_bytes
         )  # fmt: skip
         self._question, self._trace = question, trace
@@ -124,24 +130,69 @@ class Search:
                         dropped.append((var, use))
         return Choice(tuple(dropped), tuple(unread) if repeatedly else ())
 
-    def kept_from_call_to_call(self) -> KeptSearch:
-        """The search that goes on from choices where nothing is copied."""
-        return KeptSearch(self._question)
+    def call_by_call(
+        self, begun: Sequence[tuple[Choice, Sequence[Run]]], evaluations: int, *, seed: int,
+        deadline: Deadline,
+    ) -> list[KeptRuns]:  # fmt: skip
+        """The fastest lists met by the search of what is kept from call to call, the best first.
+
+        Args:
+            begun: choices and their runs, the best first. Where nothing is copied it goes on from
+                each of them, else from the first.
+            evaluations: what it may cost, in evaluations of choices.
+            seed: of the random numbers.
+            deadline: interrupts the search.
+        """
+        if not self.copies_nothing:
+            choice, runs = begun[0]
+            copied = self._with_copies(choice, runs, evaluations // COSTLY, seed, deadline)
+            return [] if copied is None else [copied]
+        lists = [runs for _, runs in begun]
+        kept = self.kept_from_call_to_call(lists[0])
+        found = kept.improve_all(lists, CHEAP * evaluations, seed=seed, deadline=deadline)
+        self.cut_short |= kept.cut_short
+        return found
+
+    def kept_from_call_to_call(self, runs: Sequence[Run]) -> KeptSearch:
+        """The search that goes on from choices where nothing is copied.
+
+        Args:
+            runs: of the best choice; what is small stays only if they have room for it.
+        """
+        kept = KeptSearch(self._question)
+        return kept if kept.fits(runs) else KeptSearch(self._question, small=NOTHING)
+
+    def _with_copies(
+        self, choice: Choice, runs: Sequence[Run], moves: int, seed: int, deadline: Deadline
+    ) -> KeptRuns | None:
+        large = Large(self._field.large_first, self._field.large_end)
+        copies = CopiesSearch(self._question, self.limits, large)
+        now = self._array(choice)
+        found = copies.improve(runs, now[STAYS], moves, seed=seed, deadline=deadline)
+        self.cut_short |= copies.cut_short
+        if found is None:
+            return None
+        kept, now[STAYS] = found
+        return kept._replace(stays=self._choice(now).stays)
 
     def best_first(self, choices: Iterable[Choice]) -> list[Choice]:
         """The most promising of some choices."""
         return sorted(choices, key=lambda choice: (self.cost(choice), choice.dropped))[:STARTS]
 
+    def fits(self, choice: Choice) -> bool:
+        """Whether it is a schedule."""
+        return self.cost(choice) < IMPOSSIBLE
+
     def cost(self, choice: Choice) -> float:
         """Makespan in ns, or a cost beyond `IMPOSSIBLE`."""
         self.evaluations += 1
-        return evaluate(self._tables, self._array(choice), self._limits)
+        return evaluate(self._tables, self._array(choice), self.limits)
 
     def improve(
         self, start: Choice, evaluations: int, *, seed: int, deadline: Deadline,
         further: bool = False,
     ) -> Choice:  # fmt: skip
-        """The best choice met while annealing.
+        """The best choice met while annealing; while none fits, the one that lacks least.
 
         Args:
             start: where it begins.
@@ -152,7 +203,7 @@ class Search:
                 memory is short only such a search changes single uses, and begins as hot as the
                 others, in which a value has one fate after all of its uses.
         """
-        walk = annealing_from(self._tables, self._array(start), self._limits, seed)
+        walk = annealing_from(self._tables, self._array(start), self.limits, seed)
         field = self._field if further else self._field._replace(slots=_NO_SLOTS)
         heat = LESS_HEAT if further and not self.short_of_host else HEAT
         values = field.first.size
@@ -166,9 +217,9 @@ class Search:
                 break
             stop = min(first + self._block, evaluations)
             cooling = Cooling(first, stop, evaluations, heat)
-            walk = anneal(self._tables, walk, field, self._limits, cooling)
+            walk = anneal(self._tables, walk, field, self.limits, cooling)
             self.evaluations += stop - first
-        return start if walk.best_cost >= IMPOSSIBLE else self._choice(walk.best)
+        return self._choice(walk.best)
 
     def _array(self, start: Choice) -> np.ndarray:
         choice = np.zeros((2, self._field.may_drop.size), np.int8)

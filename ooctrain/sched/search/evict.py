@@ -72,6 +72,7 @@ def evict_within(step, granted, stays, limits):
     budget_bytes, chunk_bytes = limits.budget_bytes, limits.chunk_bytes
     runs, gaps = step.runs.size, step.gap_var.size
     short_host = limits.room.size > 0
+    no_host = short_host and limits.room.max() == 0
     variables = granted.size if short_host else 0
     evicted = np.zeros(gaps, np.int64)
     hosting = Hosting(
@@ -94,6 +95,8 @@ def evict_within(step, granted, stays, limits):
         while next_to_open < gaps and step.gap_after[opening[next_to_open]] < place:
             gap = opening[next_to_open]
             next_to_open += 1
+            if no_host and not limits.free[step.gap_var[gap]]:
+                continue
             if short_host:
                 var = step.gap_var[gap]
                 hosting.bytes_before[gap] = hosting.bytes[var]
@@ -134,6 +137,8 @@ def _hosted(step, gap, wanted, limits, hosting):
     size = wanted
     for slot in range(first, last + 1):
         size = min(size, room[slot])
+        if size == 0:
+            return 0
     if size < wanted:
         size = size - size % limits.grain_bytes if limits.chunk_bytes and size > 0 else 0
     hosted, until = hosting.bytes_before[gap], hosting.until_before[gap]

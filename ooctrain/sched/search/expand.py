@@ -1,12 +1,13 @@
 """From a choice of dropped values to runs, lives and gaps, in one compiled walk.
 
-A choice gives a fate for the time after each call that touches a variable (a slot of the `Tables`):
-`KEEP`, `DROP` or `DROP_UNREAD`. After the last such call a value dies unless it is `HELD` as a
-source. The walk makes an `ExpandedStep` of it: the runs, the bytes resident
-during each if nothing moves, and every gap between two uses. A value is alive while it has an open
-life; a read of a value without one runs its producer first. It is the compiled twin of
-`sched/planning/rematerialise.py`, of the lives in `sched/planning/decisions.py` and of
-`sched/planning/residency.py`, to which tests hold it. Read next: `evict.py`.
+A choice gives a fate for the time after each call that touches a variable (a slot of the
+`Tables`): `KEEP`, `DROP` or `DROP_UNREAD`. After the last such call a value dies unless it is
+`HELD` as a source. Or `Wishes` say call by call what there is to be. The walk makes an
+`ExpandedStep` of it: the runs, the bytes resident during each if nothing moves, and every gap
+between two uses. A value is alive while it has an open life; a read of a value without one runs its
+producer first. It is the compiled twin of `sched/planning/rematerialise.py`, of the lives in
+`sched/planning/decisions.py` and of `sched/planning/residency.py`, to which tests hold it.
+Read next: `evict.py`.
 """
 
 from __future__ import annotations
@@ -59,6 +60,26 @@ class ExpandedStep(NamedTuple):
     life_first: np.ndarray
 
 
+class Wishes(NamedTuple):
+    """What there is to be, on the device or on the host, as each call begins.
+
+    What has no column is there until nothing reads it any more, or its storage is taken over.
+
+    Args:
+        values: the variable of each column.
+        wanted: whether a column stays as call k begins, if it is there; a row more than calls.
+        there: whether it is there; written by the walk, as are the others below.
+        touched: whether a run before call k + 1, and not before call k, reads or writes it.
+        time_ns: of these runs.
+    """
+
+    values: np.ndarray
+    wanted: np.ndarray
+    there: np.ndarray
+    touched: np.ndarray
+    time_ns: np.ndarray
+
+
 class Lives(NamedTuple):
     """What is alive when.
 
@@ -76,8 +97,6 @@ class Lives(NamedTuple):
     taken_over: np.ndarray
 
 
-# One long function on purpose, like `play`: Numba counts every array that is handed to an inner
-# function in and out at each call, and split by idea this walk took six times as long.
 @compiled
 def expand(t, fate):
     """The step of a choice.
@@ -89,6 +108,28 @@ def expand(t, fate):
 
     Cost: O(runs + uses), some 0.1 ms for 1000 calls.
     """
+    none, nothing = np.empty(0, np.int64), np.empty((0, 0), np.int8)
+    return _walked(t, fate, Wishes(none, nothing, nothing, nothing, none))
+
+
+@compiled
+def expand_wishes(t, wishes):
+    """The step of wishes, of which `there`, `touched` and `time_ns` are written.
+
+    Args:
+        t: Tables.
+        wishes: Wishes.
+
+    Cost: O(runs + uses + calls x columns).
+    """
+    return _walked(t, np.empty(0, np.int8), wishes)
+
+
+# One long function on purpose, like `play`: Numba counts every array that is handed to an inner
+# function in and out at each call, and split by idea this walk took six times as long.
+@compiled
+def _walked(t, fate, wishes):
+    """The step of fates, or, where there are any, of wishes."""
     calls, variables = t.duration_ns.size, t.granted.size
     most_runs = LONGEST * calls
     most_lives = variables + (t.outs.size + 1) * LONGEST
@@ -113,6 +154,13 @@ def expand(t, fate):
     is_revived = np.zeros(variables, np.bool_)
     stack = np.empty(t.ins.size + variables + 1, np.int64)
     count = lives = gaps = revivals = 0
+    columns, there, touched = wishes.values.size, wishes.there, wishes.touched
+    column = np.full(variables, -1, np.int64)
+    for own in range(columns):
+        column[wishes.values[own]] = own
+    touched[:, :] = 0
+    there[:1, :] = 0
+    wishes.time_ns[:] = 0
     ok = True
     start = 0
 
@@ -181,19 +229,19 @@ def expand(t, fate):
             claim[count] = end[count] = t.workspace[running]
             for place in range(t.outs_at[running], t.outs_at[running + 1]):
                 out = t.outs[place]
-                there = wanted >= 0 and life[out] >= 0
+                is_there = wanted >= 0 and life[out] >= 0
                 source = t.reused[out]
                 if source < 0:
                     claim[count] += t.granted[out]
                 else:
                     taken_over[life[source]] = True
-                if there:
+                if is_there:
                     end[count] += t.granted[out]
                     scratch[count] += 0 if source >= 0 else t.granted[out]
                 else:
                     life_var[lives], life_first[lives], life_last[lives] = out, count, count
                     takes_over[lives] = source >= 0
-                    if wanted >= 0 and not is_revived[out]:
+                    if wanted >= 0 and not is_revived[out] and not columns:
                         is_revived[out] = True
                         revived[revivals] = out
                         revivals += 1
@@ -203,6 +251,14 @@ def expand(t, fate):
                 source = t.reused[t.outs[place]]
                 if source >= 0:
                     life[source] = -1
+            if columns:
+                wishes.time_ns[call] += t.duration_ns[running]
+                for place in range(t.ins_at[running], t.ins_at[running + 1]):
+                    if column[t.ins[place]] >= 0:
+                        touched[call, column[t.ins[place]]] = 1
+                for place in range(t.outs_at[running], t.outs_at[running + 1]):
+                    if column[t.outs[place]] >= 0:
+                        touched[call, column[t.outs[place]]] = 1
             count += 1
         if not ok:
             break
@@ -212,7 +268,7 @@ def expand(t, fate):
             for place in range(row_at[call], row_at[call + 1]):
                 var = rows[place]
                 slot[var] += 1
-                if t.last_use[var] == calls:
+                if t.last_use[var] == calls or columns:
                     continue
                 if t.last_use[var] > call:
                     dies = fate[slot[var]] != KEEP
@@ -237,6 +293,12 @@ def expand(t, fate):
                 revived[left] = var
                 left += 1
         revivals = left
+        if columns:
+            for own in range(columns):
+                var = wishes.values[own]
+                if life[var] >= 0 and not wishes.wanted[call + 1, own]:
+                    life[var] = -1
+                there[call + 1, own] = np.int8(life[var] >= 0)
 
     still_open = np.zeros(lives, np.bool_)
     for var in range(variables):

@@ -10,7 +10,7 @@ it gains. Read next: `sched/planners/combined.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ import numpy as np
 
 from ooctrain.sched.planning.effort import Deadline
 from ooctrain.sched.planning.question import Question
+from ooctrain.sched.planning.rematerialise import Use
 from ooctrain.sched.schedule import Run
 from ooctrain.sched.search.anneal import Cooling
 from ooctrain.sched.search.kept_anneal import KeptAnnealing, anneal_kept
@@ -25,19 +26,27 @@ from ooctrain.sched.search.kept_walk import Keeping, KeptTables, beginning, walk
 from ooctrain.sched.search.tables import COMPUTED, INPUT, Tables, tables_of
 from ooctrain.step.trace import Call, Trace
 
-#: Values of at most this share of the budget stay.
-SMALL = 0.002
-#: The first temperature, as a share of the time of all runs.
-HEAT = 0.003
+#: Values of at most this share of the budget stay; below 0 none do.
+SMALL, NOTHING = 0.002, -1.0
+#: The first temperature, as a share of the time of all runs: of a search from a choice, and of one
+#: from the best that those found.
+HEAT, LESS_HEAT = 0.002, 0.0006
 #: Moves times calls between two looks at the clock.
 BLOCK = 500_000
 
 
 class KeptRuns(NamedTuple):
-    """A list of runs, and the time that they take together."""
+    """A list of runs.
+
+    Args:
+        time_ns: that the step takes.
+        runs: of its calls.
+        stays: what can leave after these uses stays while others can.
+    """
 
     time_ns: int
     runs: tuple[Run, ...]
+    stays: tuple[Use, ...] = ()
 
 
 class KeptSearch:
@@ -49,18 +58,20 @@ class KeptSearch:
             none do.
 
     Attributes:
+        tables: what a walk looks up.
         cut_short: whether a deadline has ended one of the searches.
     """
 
     def __init__(self, question: Question, small: float = SMALL):
         self._trace = question.trace
-        self._kept = _kept_tables(question, small)
+        self.tables = _kept_tables(question, small)
         self._block = max(1, BLOCK // max(1, len(question.trace.calls)))
         self.cut_short = False
 
     def improve(
-        self, runs: Sequence[Run], moves: int, *, seed: int, deadline: Deadline
-    ) -> KeptRuns | None:
+        self, runs: Sequence[Run], moves: int, *, seed: int, deadline: Deadline,
+        further: bool = False,
+    ) -> KeptRuns | None:  # fmt: skip
         """The fastest runs met while annealing, None if those given do not fit as they are taken
         here: what is small stays, and each value comes back just before it is read.
 
@@ -69,43 +80,63 @@ class KeptSearch:
             moves: how many are tried at most.
             seed: of the random numbers.
             deadline: interrupts the search.
+            further: it begins with what other searches found, so at a lower temperature.
         """
-        begun = self.keeping(runs)
+        begun, place = self.keeping(runs), beginning(self.tables)
         if begun is None:
             return None
-        place, total = beginning(self._kept), int(begun.time_ns.sum())
-        found = KeptAnnealing(begun, begun.wanted.copy(), total, seed)
-        for first in range(0, moves if self._kept.size.size else 0, self._block):
+        found = KeptAnnealing(begun, begun.wanted.copy(), int(begun.time_ns.sum()), seed)
+        heat = LESS_HEAT if further else HEAT
+        for first in range(0, moves if self.tables.size.size else 0, self._block):
             if deadline.passed():
                 self.cut_short = True
                 break
-            cooling = Cooling(first, min(first + self._block, moves), moves, HEAT)
-            found = anneal_kept(self._kept, found, cooling, place)
+            cooling = Cooling(first, min(first + self._block, moves), moves, heat)
+            found = anneal_kept(self.tables, found, cooling, place)
         return KeptRuns(int(found.best_ns), self.runs(found.best))
 
-    @staticmethod
-    def best_first(lists: Iterable[KeptRuns | None]) -> list[KeptRuns]:
-        """Those that there are, the fastest first."""
-        return sorted(filter(None, lists), key=lambda found: found.time_ns)
+    def fits(self, runs: Sequence[Run]) -> bool:
+        """Whether `improve` can begin with these runs."""
+        return self.keeping(runs) is not None
+
+    def improve_all(
+        self, begun: Sequence[Sequence[Run]], moves: int, *, seed: int, deadline: Deadline
+    ) -> list[KeptRuns]:
+        """What comes of several lists, the fastest first: half of the moves go to them, and half to
+        what came of the best of them.
+        """
+        fitting = list(filter(self.fits, begun))
+        each = moves // (2 * max(1, len(fitting)))
+        lists = [
+            self.improve(runs, each, seed=seed + place, deadline=deadline)
+            for place, runs in enumerate(fitting)
+        ]
+        found = sorted(filter(None, lists), key=lambda found: found.time_ns)
+        if found:
+            last, half = seed + len(begun), moves // 2
+            lists = [self.improve(found[0].runs, half, seed=last, deadline=deadline, further=True)]
+        return [*filter(None, lists), *found]
 
     def keeping(self, runs: Sequence[Run]) -> Keeping | None:
         """What runs keep, and what comes of it, None if that does not fit."""
-        calls, columns = len(self._trace.calls), self._kept.size.size
-        kept = Keeping(
-            self._wanted(runs), np.zeros((calls + 1, columns), np.int8),
-            np.zeros(calls + 1, np.int64), np.zeros((calls, columns), np.int8),
-            np.zeros(calls, np.int64),
-        )  # fmt: skip
-        place = beginning(self._kept)
-        stop = walk(self._kept, (0, calls + 1), kept, kept, place)
+        kept, place = self.wishing(self.wanted(runs)), beginning(self.tables)
+        stop = walk(self.tables, (0, len(self._trace.calls) + 1), kept, kept, place)
         return None if stop < 0 else kept
 
-    def _wanted(self, runs: Sequence[Run]) -> np.ndarray:
+    def wishing(self, wanted: np.ndarray) -> Keeping:
+        """A keeping of which only the wishes are known."""
+        calls, columns = len(self._trace.calls), self.tables.size.size
+        return Keeping(
+            wanted, np.zeros((calls + 1, columns), np.int8), np.zeros(calls + 1, np.int64),
+            np.zeros((calls, columns), np.int8), np.zeros(calls, np.int64),
+        )  # fmt: skip
+
+    def wanted(self, runs: Sequence[Run]) -> np.ndarray:
         """Whether runs keep a column as a call begins: from a run that writes it until the last
         that reads it.
         """
-        wanted = np.zeros((len(self._trace.calls) + 1, self._kept.size.size), np.int8)
-        column, open_lives = self._kept.column, dict[int, tuple[int, int]]()
+        wanted = np.zeros((len(self._trace.calls) + 1, self.tables.size.size), np.int8)
+        column, open_lives = self.tables.column, dict[int, tuple[int, int]]()
 
         def close(var: int) -> None:
             first, last = open_lives.pop(var, (0, 0))
@@ -128,19 +159,36 @@ class KeptSearch:
 
     def runs(self, wanted: np.ndarray) -> tuple[Run, ...]:
         """The runs of what is wanted; it fits."""
-        place = beginning(self._kept)
-        column, touched = self._kept.column, np.zeros(self._kept.size.size, np.int8)
-        found, ran, there = list[Run](), set[int](), set(self._trace.initial)
-        for call in self._trace.calls:
-            _, _, count = walk_call(self._kept, call.id, wanted[call.id + 1], touched, place)
-            for number in place.runs[:count].tolist():
-                runs = self._trace.calls[number]
-                keep = tuple(v for v in runs.outs if v not in there) if number in ran else runs.outs
-                found.append(Run(number, None if len(keep) == len(runs.outs) else keep))
-                ran.add(number)
-                there = there.union(runs.outs).difference(runs.reuse.values())
-            there = {v for v in there if column[v] < 0 or place.there[column[v]]}
-        return tuple(found)
+        place = beginning(self.tables)
+        touched, numbers = np.zeros(self.tables.size.size, np.int8), list[int]()
+        there = np.zeros_like(wanted)
+        for call in range(len(self._trace.calls)):
+            _, _, count = walk_call(self.tables, call, wanted[call + 1], touched, place)
+            numbers += place.runs[:count].tolist()
+            there[call + 1] = place.there
+        return listed(self._trace, numbers, self.tables.column, there)
+
+
+def listed(
+    trace: Trace, numbers: Sequence[int], column: np.ndarray, there: np.ndarray
+) -> tuple[Run, ...]:
+    """The runs of some calls, in which a value that is there is not made again.
+
+    Args:
+        numbers: the calls, each once or more.
+        column: of each variable; below 0: it is there from when it is made.
+        there: whether a column is there as each call begins.
+    """
+    found, ran, present = list[Run](), set[int](), set(trace.initial)
+    for number in numbers:
+        call, again = trace.calls[number], number in ran
+        keep = tuple(v for v in call.outs if v not in present) if again else call.outs
+        found.append(Run(number, None if len(keep) == len(call.outs) else keep))
+        present = present.union(call.outs).difference(call.reuse.values())
+        if not again:
+            ran.add(number)
+            present = {v for v in present if column[v] < 0 or there[number + 1, column[v]]}
+    return tuple(found)
 
 
 def _for_calls(runs: Sequence[Run]) -> list[int]:
@@ -178,8 +226,8 @@ def _kept_tables(question: Question, small: float) -> KeptTables:
     near = _near(trace, values)
     claim, base = _others(trace, t, column, until)
     return KeptTables(
-        t, question.budget_bytes, column, _ints(until), t.granted[values], claim, base,
-        t.producer[values] + 1, _ints([until[v] for v in values]),
+        t, question.budget_bytes, _ints(values), column, _ints(until), t.granted[values],
+        claim, base, t.producer[values] + 1, _ints([until[v] for v in values]),
         _ints([column[v] for row in near for v in row]),
         _ints([0, *accumulate(len(row) for row in near)]),
     )  # fmt: skip

@@ -26,8 +26,9 @@ class KeptTables(NamedTuple):
     Args:
         step: the calls and variables.
         budget_bytes: of the device.
-        column: of each variable, among those that may be computed again; -1: it may not, or is too
-            small to matter: then it stays as long as it is of use.
+        values: those that may be computed again, a column for each, and are not too small to
+            matter.
+        column: of each variable; -1: it has none, and stays as long as it is of use.
         until: the last call for which a variable without a column can be read.
         size: bytes of each column.
         claim: of each call: workspace, inputs, and outputs without a column.
@@ -39,6 +40,7 @@ class KeptTables(NamedTuple):
 
     step: Tables
     budget_bytes: int
+    values: np.ndarray
     column: np.ndarray
     until: np.ndarray
     size: np.ndarray

@@ -25,6 +25,7 @@ from ooctrain.errors import ConfigError
 from ooctrain.sched.ledger import peaks
 from ooctrain.sched.ledger import walk as walk_list
 from ooctrain.sched.planners.window.window_walk import Count, walk
+from ooctrain.sched.planning.effort import Deadline
 from ooctrain.sched.planning.fastest import Candidate
 from ooctrain.sched.planning.planner import HOST_LACKS, infeasible, make_plan, smallest_budget
 from ooctrain.sched.planning.question import Question
@@ -77,15 +78,20 @@ class SlidingWindow:
         self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
         host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
     ) -> Plan:  # fmt: skip
-        """See `Planner`. The minimum is the largest need of a single call."""
-        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
+        """See `Planner`. The minimum is the largest need of a single call; where the host lacks, it
+        is searched for, and a time limit ends that with a budget that suffices.
+        """
+        question = Question(
+            trace, budget_bytes, machine, granule, host_budget_bytes, seed, time_limit_s
+        )
+        deadline = Deadline.after(time_limit_s)
         needs = (sequence.largest_need() for _, sequence in self._sequences(trace, granule))
         least, witness = min(needs)
         plans = self._plans(question)
         if plans:
             return min(plans, key=lambda plan: plan.makespan_us)
         if host_budget_bytes is not None:
-            least = self._least_for_host(question, max(least, budget_bytes + 1))
+            least = self._least_for_host(question, max(least, budget_bytes + 1), deadline)
         raise infeasible(self.name, budget_bytes, least, witness)
 
     def _sequences(self, trace: Trace, granule: Granule) -> Iterator[tuple[str, VariableSequence]]:
@@ -111,8 +117,10 @@ class SlidingWindow:
                 notes = {"window": size, "count": self.count, "persistent": place}
                 yield Candidate(writer.finish(), notes)
 
-    def _least_for_host(self, question: Question, low: int) -> int:
-        """The least device budget from `low` on that makes do with the host budget."""
+    def _least_for_host(self, question: Question, low: int, deadline: Deadline) -> int:
+        """The least device budget from `low` on that makes do with the host budget; once the time
+        is over one that does, too.
+        """
         trace, granted = question.trace, question.granule.granted
         host_limit = math.inf
         if question.host_budget_bytes is not None:
@@ -129,4 +137,5 @@ class SlidingWindow:
         most = sum(granted(trace.variables[v].nbytes) for v in trace.variable_sequence())
         most += max((granted(call.workspace_bytes) for call in trace.calls), default=0)
         high = max(low, math.ceil(most * max(1.0, 1 / self.size)))
-        return smallest_budget(feasible, low, high) if feasible(high) else HOST_LACKS
+        enough = feasible(high)
+        return smallest_budget(feasible, low, high, deadline.passed) if enough else HOST_LACKS
