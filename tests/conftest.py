@@ -84,9 +84,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return Scheduling(config, log)
 
 
+#: new objects between two looks of a worker's garbage collector
+YOUNG_OBJECTS = 20_000
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Iterator[None]:
-    """What is collected stays, so a worker's garbage collector never looks at it again."""
+    """What is collected stays, so a worker's garbage collector never looks at it again.
+
+    Afterwards it looks at twenty thousand new objects at a time, not at 700: a plan is that many, and
+    each look at all of them took a second where few were garbage.
+    """
     if not hasattr(session.config, "workerinput"):
         return (yield)
     gc.disable()
@@ -95,6 +103,7 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
     finally:
         gc.collect()
         gc.freeze()
+        gc.set_threshold(YOUNG_OBJECTS, 10, 10)
         gc.enable()
 
 
