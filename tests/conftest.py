@@ -34,14 +34,20 @@ settings.register_profile(
 settings.load_profile("default")
 
 
+YOUNG_OBJECTS = 20_000
 KERNELS = Path(__file__).parents[1] / "ooctrain" / "layers" / "kernels" / "cpu"
 COMPILE = "import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]"
 SEARCH = Path(__file__).parent / "support" / "compile_search.py"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Hides the calibration of this machine, in this process and in those that tests start."""
+    """Hides the calibration of this machine, in this process and in those that tests start.
+
+    The garbage collector looks at YOUNG_OBJECTS new objects at a time. Of Python's 700 many live on,
+    so that it looked at all objects every few seconds, for up to a second and a half.
+    """
     os.environ["OOCTRAIN_CALIBRATION"] = os.devnull
+    gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])
     if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
         _compile_kernels(config.option.numprocesses)
 
@@ -84,17 +90,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return Scheduling(config, log)
 
 
-#: new objects between two looks of a worker's garbage collector
-YOUNG_OBJECTS = 20_000
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Iterator[None]:
-    """What is collected stays, so a worker's garbage collector never looks at it again.
-
-    Afterwards it looks at twenty thousand new objects at a time, not at 700: a plan is that many, and
-    each look at all of them took a second where few were garbage.
-    """
+    """What is collected stays, so a worker's garbage collector never looks at it again."""
     if not hasattr(session.config, "workerinput"):
         return (yield)
     gc.disable()
@@ -103,7 +101,6 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
     finally:
         gc.collect()
         gc.freeze()
-        gc.set_threshold(YOUNG_OBJECTS, 10, 10)
         gc.enable()
 
 
