@@ -43,8 +43,8 @@ SEARCH = Path(__file__).parent / "support" / "compile_search.py"
 def pytest_configure(config: pytest.Config) -> None:
     """Hides the calibration of this machine, in this process and in those that tests start.
 
-    The garbage collector looks at YOUNG_OBJECTS new objects at a time. Of Python's 700 many live on,
-    so that it looked at all objects every few seconds, for up to a second and a half.
+    The garbage collector looks at YOUNG_OBJECTS new objects at a time. Of Python's 700 many live
+    on, so that it looked at all objects every few seconds, for up to a second and a half.
     """
     os.environ["OOCTRAIN_CALIBRATION"] = os.devnull
     gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])
