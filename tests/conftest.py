@@ -36,6 +36,7 @@ settings.load_profile("default")
 
 YOUNG_OBJECTS = 20_000
 KERNELS = Path(__file__).parents[1] / "ooctrain" / "layers" / "kernels" / "cpu"
+CONVOLUTIONS = "kernels.cpu.conv."
 COMPILE = "import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]"
 SEARCH = Path(__file__).parent / "support" / "compile_search.py"
 
@@ -54,19 +55,28 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _compile_kernels(processes: int) -> None:
     """Fills the cache before the workers start, so that no two of them compile the same kernel."""
-    sources = sorted(KERNELS.rglob("*.py"), key=lambda path: path.stat().st_size, reverse=True)
-    names = [
-        ".".join(path.relative_to(KERNELS.parents[3]).with_suffix("").parts)
-        for path in sources
-        if path.stem != "__init__"
-    ]
-    running = [
-        subprocess.Popen([sys.executable, "-c", COMPILE, *names[first::processes]])
-        for first in range(processes)
-    ]
+    shares = [share for share in _shares(processes) if share]
+    running = [subprocess.Popen([sys.executable, "-c", COMPILE, *share]) for share in shares]
     running.append(subprocess.Popen([sys.executable, str(SEARCH)]))
     for process in running:
         process.wait()
+
+
+def _shares(processes: int) -> list[list[str]]:
+    """The modules that each process compiles. Convolutions, which take half of the time, and what
+    multiplies by their kernels are one share, since processes that both need a function may both
+    compile it. The table of kernels has none of its own and needs all.
+    """
+    sources = sorted(KERNELS.rglob("*.py"), key=lambda path: path.stat().st_size, reverse=True)
+    first, others = [], []
+    for path in sources:
+        if path.stem not in ("__init__", "table"):
+            name = ".".join(path.relative_to(KERNELS.parents[3]).with_suffix("").parts)
+            convolves = CONVOLUTIONS in name + path.read_text(encoding="utf-8")
+            (first if convolves else others).append(name)
+    if processes == 1:
+        return [first + others]
+    return [first, *(others[share :: processes - 1] for share in range(processes - 1))]
 
 
 #: Contracts that look at the syntax of every source. One worker runs them all, and parses once.

@@ -8,15 +8,19 @@ next: `emulator_source.py`, which writes the modules.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 import numba
 import numpy as np
 
-AS_ON_GPU = {"boundscheck": True, "error_model": "numpy", "no_cfunc_wrapper": True}
+#: how emulated code is compiled
+AS_ON_GPU: Mapping[str, Any] = MappingProxyType(
+    {"boundscheck": True, "error_model": "numpy", "no_cfunc_wrapper": True}
+)
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,8 @@ def device_function(function: Callable) -> Any:
 
 @cache
 def _compiled(meaning: _Meaning) -> Any:
-    return numba.njit(no_cpython_wrapper=True, **AS_ON_GPU)(meaning.function)
+    options = {**AS_ON_GPU, "no_cpython_wrapper": True}
+    return numba.njit(**options)(meaning.function)
 
 
 def _told_apart(value: Any) -> Any:
