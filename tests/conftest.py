@@ -37,7 +37,12 @@ settings.load_profile("default")
 YOUNG_OBJECTS = 20_000
 KERNELS = Path(__file__).parents[1] / "ooctrain" / "layers" / "kernels" / "cpu"
 CONVOLUTIONS = "kernels.cpu.conv."
-COMPILE = "import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]"
+COMPILE = """
+import gc, importlib, sys
+gc.set_threshold(50_000)
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+"""
 SEARCH = Path(__file__).parent / "support" / "compile_search.py"
 
 
