@@ -34,33 +34,54 @@ settings.register_profile(
 settings.load_profile("default")
 
 
+YOUNG_OBJECTS = 20_000
 KERNELS = Path(__file__).parents[1] / "ooctrain" / "layers" / "kernels" / "cpu"
-COMPILE = "import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]"
+CONVOLUTIONS = "kernels.cpu.conv."
+COMPILE = """
+import gc, importlib, sys
+gc.set_threshold(50_000)
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+"""
 SEARCH = Path(__file__).parent / "support" / "compile_search.py"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Hides the calibration of this machine, in this process and in those that tests start."""
+    """Hides the calibration of this machine, in this process and in those that tests start.
+
+    The garbage collector looks at YOUNG_OBJECTS new objects at a time. Of Python's 700 many live
+    on, so that it looked at all objects every few seconds, for up to a second and a half.
+    """
     os.environ["OOCTRAIN_CALIBRATION"] = os.devnull
+    gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])
     if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
         _compile_kernels(config.option.numprocesses)
 
 
 def _compile_kernels(processes: int) -> None:
     """Fills the cache before the workers start, so that no two of them compile the same kernel."""
-    sources = sorted(KERNELS.rglob("*.py"), key=lambda path: path.stat().st_size, reverse=True)
-    names = [
-        ".".join(path.relative_to(KERNELS.parents[3]).with_suffix("").parts)
-        for path in sources
-        if path.stem != "__init__"
-    ]
-    running = [
-        subprocess.Popen([sys.executable, "-c", COMPILE, *names[first::processes]])
-        for first in range(processes)
-    ]
+    shares = [share for share in _shares(processes) if share]
+    running = [subprocess.Popen([sys.executable, "-c", COMPILE, *share]) for share in shares]
     running.append(subprocess.Popen([sys.executable, str(SEARCH)]))
     for process in running:
         process.wait()
+
+
+def _shares(processes: int) -> list[list[str]]:
+    """The modules that each process compiles. Convolutions, which take half of the time, and what
+    multiplies by their kernels are one share, since processes that both need a function may both
+    compile it. The table of kernels has none of its own and needs all.
+    """
+    sources = sorted(KERNELS.rglob("*.py"), key=lambda path: path.stat().st_size, reverse=True)
+    first, others = [], []
+    for path in sources:
+        if path.stem not in ("__init__", "table"):
+            name = ".".join(path.relative_to(KERNELS.parents[3]).with_suffix("").parts)
+            convolves = CONVOLUTIONS in name + path.read_text(encoding="utf-8")
+            (first if convolves else others).append(name)
+    if processes == 1:
+        return [first + others]
+    return [first, *(others[share :: processes - 1] for share in range(processes - 1))]
 
 
 #: Contracts that look at the syntax of every source. One worker runs them all, and parses once.

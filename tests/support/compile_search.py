@@ -6,6 +6,8 @@ Half a dozen tests search, and each worker would compile for as long as a hundre
 
 from __future__ import annotations
 
+import gc
+
 import ooctrain as oc
 from ooctrain.sched.planning.effort import Deadline
 from ooctrain.sched.planning.question import Question
@@ -20,4 +22,5 @@ def compile_search() -> None:
 
 
 if __name__ == "__main__":
+    gc.set_threshold(50_000)
     compile_search()

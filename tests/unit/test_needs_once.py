@@ -21,7 +21,7 @@ GRANULES = (BYTES, Granule(4096, ranges=True), Granule(4096, ranges=False))
 
 def small_step(batch: int = 4):
     layers = [oc.nn.Conv2d(3, 8, 3, padding=1), oc.nn.BatchNorm2d(8), oc.nn.ReLU()]
-    for _ in range(3):
+    for _ in range(2):
         layers += [oc.nn.Conv2d(8, 8, 3, padding=1), oc.nn.BatchNorm2d(8), oc.nn.ReLU()]
     model = oc.nn.Sequential(*layers, oc.nn.AdaptiveAvgPool2d(1), oc.nn.Flatten())
     trace = oc.trace(model, (batch, 3, 32, 32), threads=1)
