@@ -46,8 +46,8 @@ ENOUGH, ENOUGH_SHORT = 400, 2000
 _NO_SLOTS = np.zeros(0, np.int64)
 #: How many starts are worth annealing.
 STARTS = 2
-#: Of the search of what is kept: so many moves for each evaluation where nothing is copied, and for
-#: so many evaluations a move where copies are.
+#: Of the search of what is kept: where nothing is copied, the number of moves for each evaluation;
+#: where copies are, the number of evaluations for each move.
 CHEAP, COSTLY = 2, 2
 
 

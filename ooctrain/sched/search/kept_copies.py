@@ -30,7 +30,7 @@ from ooctrain.sched.search.play import SearchLimits
 HEAT = 0.0005
 #: Moves times calls between two looks at the clock.
 BLOCK = 100_000
-#: Of twelve moves so many say that a value stays, or no longer.
+#: Of twelve moves three say that a value stays, or no longer.
 STAYING, KINDS = 3, 12
 
 
