@@ -175,6 +175,8 @@ def test_a_step_of_which_parts_wait_on_the_host_gains(monkeypatch):
     planner = Combined(evaluations=10_000)
     plan = planner.plan(step, budget, machine)
     assert plan.notes["from"] == "search of what is kept"
+    assert plan.notes["evaluations"] > 5_000
     monkeypatch.setattr(choices, "COSTLY", 1 << 40)
     choices_alone = planner.plan(step, budget, machine)
+    assert choices_alone.notes.get("evaluations", 0) < plan.notes["evaluations"]
     assert plan.makespan_us < choices_alone.makespan_us

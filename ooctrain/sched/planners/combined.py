@@ -139,7 +139,7 @@ class Combined:
             [(choice, _runs(choice, question)) for choice in found],
             _evaluations(number, question), seed=question.seed + len(found), deadline=deadline,
         )  # fmt: skip
-        plans = (_plan_of_kept(kept, question) for kept in lists)
+        plans = (_plan_of_kept(kept, question, search.evaluations) for kept in lists)
         both = filter(None, (best, next(filter(None, plans), None)))
         fastest = min(both, key=lambda plan: plan.makespan_us, default=None)
         return _Searched(fastest, search.cut_short)
@@ -322,7 +322,9 @@ def _plan_of_runs(
         return None
 
 
-def _plan_of_kept(kept: KeptRuns, question: Question) -> Plan | None:
-    again = len(kept.runs) - len(question.trace.calls)
-    notes = {"from": "search of what is kept", "runs_again": again}
+def _plan_of_kept(kept: KeptRuns, question: Question, evaluations: int) -> Plan | None:
+    notes = {
+        "from": "search of what is kept", "evaluations": evaluations, "stays": len(kept.stays),
+        "runs_again": len(kept.runs) - len(question.trace.calls),
+    }  # fmt: skip
     return _plan_of_runs(kept.runs, question, notes, kept.stays)

@@ -65,7 +65,7 @@ class Search:
     """Choices for one question.
 
     Attributes:
-        evaluations: how many have been made so far.
+        evaluations: how many have been made so far, moves of the search of what is kept included.
         short_of_host: whether host memory may be what lacks.
         copies_nothing: whether it has room for the inputs alone.
         cut_short: whether a deadline has ended one of the searches.
@@ -151,6 +151,7 @@ class Search:
         kept = self.kept_from_call_to_call(lists[0])
         found = kept.improve_all(lists, CHEAP * evaluations, seed=seed, deadline=deadline)
         self.cut_short |= kept.cut_short
+        self.evaluations += kept.moves
         return found
 
     def kept_from_call_to_call(self, runs: Sequence[Run]) -> KeptSearch:
@@ -170,6 +171,7 @@ class Search:
         now = self._array(choice)
         found = copies.improve(runs, now[STAYS], moves, seed=seed, deadline=deadline)
         self.cut_short |= copies.cut_short
+        self.evaluations += copies.moves
         if found is None:
             return None
         kept, now[STAYS] = found

@@ -60,13 +60,14 @@ class KeptSearch:
     Attributes:
         tables: what a walk looks up.
         cut_short: whether a deadline has ended one of the searches.
+        moves: how many have been tried so far.
     """
 
     def __init__(self, question: Question, small: float = SMALL):
         self._trace = question.trace
         self.tables = _kept_tables(question, small)
         self._block = max(1, BLOCK // max(1, len(question.trace.calls)))
-        self.cut_short = False
+        self.cut_short, self.moves = False, 0
 
     def improve(
         self, runs: Sequence[Run], moves: int, *, seed: int, deadline: Deadline,
@@ -93,6 +94,7 @@ class KeptSearch:
                 break
             cooling = Cooling(first, min(first + self._block, moves), moves, heat)
             found = anneal_kept(self.tables, found, cooling, place)
+            self.moves += cooling.stop - first
         return KeptRuns(int(found.best_ns), self.runs(found.best))
 
     def fits(self, runs: Sequence[Run]) -> bool:

@@ -75,6 +75,7 @@ class CopiesSearch:
     Attributes:
         tables: what a walk looks up.
         cut_short: whether a deadline has ended one of the searches.
+        moves: how many have been tried so far.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class CopiesSearch:
         self._kept = KeptSearch(question, small)
         self.tables = self._kept.tables
         self._block = max(1, BLOCK // max(1, len(question.trace.calls)))
-        self.cut_short = False
+        self.cut_short, self.moves = False, 0
 
     def improve(
         self, runs: Sequence[Run], stays: np.ndarray, moves: int, *, seed: int, deadline: Deadline
@@ -105,6 +106,7 @@ class CopiesSearch:
                 break
             cooling = Cooling(first, min(first + self._block, moves), moves, HEAT)
             found = anneal_copies(self.tables, found, self._limits, self._large, cooling)
+            self.moves += cooling.stop - first
         if found.best_cost >= IMPOSSIBLE:
             return None
         return KeptRuns(int(found.best_cost), self._runs(found.best)), found.best_stays
