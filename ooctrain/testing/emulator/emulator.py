@@ -28,18 +28,13 @@ from ooctrain.layers.kernels.cuda.conv import tensor_core, tile_product
 from ooctrain.layers.kernels.cuda.runtime import intrinsics
 from ooctrain.layers.kernels.cuda.runtime.launcher import Blocks, part_of, prepare_arguments
 from ooctrain.layers.kernels.cuda.runtime.shim import Kernel
-from ooctrain.testing.emulator import (
-    device_functions,
-    emulator_memory,
-    emulator_source,
-    emulator_warp,
-)
+from ooctrain.testing.emulator import emulator_memory, emulator_source, emulator_warp
 from ooctrain.testing.emulator.emulator_memory import SEVERAL, Fault, SharedArray
 from ooctrain.testing.emulator.emulator_warp import SLOTS, WARP
 
 END = -1
 #: Numba compiles these into every kernel, and its disk cache does not see that they have changed.
-_SOURCES = (device_functions, emulator_memory, emulator_warp, intrinsics, tensor_core, tile_product)
+_SOURCES = (emulator_memory, emulator_warp, intrinsics, tensor_core, tile_product)
 
 
 class EmulationError(OoctrainError, AssertionError):

@@ -5,7 +5,7 @@ becomes `yield`, so one thread of the kernel is a generator, and the code that d
 decides the order of the threads. Values that lanes of a warp exchange are published, yielded over
 and collected. Numbers, device functions and twins of intrinsics that the kernel's globals name are
 written into the module too, so that it stands alone and Numba can keep its compiled form on disk.
-Read next: `emulator.py`, `device_functions.py`.
+Read next: `emulator.py`, `emulator_memory.py`.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ from functools import partial as _partial
 from ooctrain.testing.emulator import emulator_memory as _memory, emulator_warp as _warp
 from ooctrain.testing.emulator.emulator_memory import local_array as _local_array
 from ooctrain.testing.emulator.emulator_memory import shared_of as _shared_of
-from ooctrain.testing.emulator.device_functions import AS_ON_GPU as _as_on_gpu
-from ooctrain.testing.emulator.device_functions import device_function as _inner
+_as_on_gpu = {"boundscheck": True, "error_model": "numpy", "no_cfunc_wrapper": True}
+_inner = _njit(no_cpython_wrapper=True, **_as_on_gpu)
 _outer = _partial(_njit, cache=True, **_as_on_gpu)
 """
 

@@ -8,7 +8,6 @@ import pytest
 from ooctrain.errors import ConfigError
 from ooctrain.layers.kernels.cuda.runtime.intrinsics import ld4, st4
 from ooctrain.layers.kernels.cuda.runtime.shim import cuda, device, float32, int32, kernel, uint32
-from ooctrain.testing.emulator.device_functions import device_function
 from ooctrain.testing.emulator.emulator import EmulatedLauncher, EmulationError
 
 THREADS = 64
@@ -196,28 +195,3 @@ def test_a_part_of_the_workspace_is_a_view_and_may_not_exceed_it():
     assert (workspace[16:32].view(np.float32) == 1).all()
     with pytest.raises(ConfigError, match="more workspace"):
         EmulatedLauncher().part(workspace, 56, 4, "float32")
-
-
-def in_a_module(text, **known):
-    """The device function `f` of a module of its own, as each emulated kernel has one."""
-    names = {**known, "device_function": device_function}
-    exec(f"@device_function\n{text}", names)
-    return names["f"]
-
-
-def test_a_device_function_is_the_one_of_another_module_only_where_it_means_the_same():
-    plus = "def f(a):\n    return a + ONE"
-    first = in_a_module(plus, ONE=np.uint32(1))
-    assert in_a_module(plus, ONE=np.uint32(1)) is first
-    others = [np.int32(1), 1, 1.0, True, np.float32(1), np.uint32(2), (1,), (np.uint32(1),)]
-    made = [in_a_module(plus, ONE=one) for one in others]
-    made += [in_a_module("def f(a):\n    return a - ONE", ONE=np.uint32(1))]
-    made += [in_a_module(f"def f(a):\n    return a + {one}") for one in ("1", "1.0", "-0.0", "0.0")]
-    assert len({id(function) for function in (first, *made)}) == 1 + len(made)
-
-
-def test_a_device_function_that_calls_another_one_is_the_same_where_that_is():
-    inner = [in_a_module(f"def f(a):\n    return {factor} * a") for factor in (2, 2, 3)]
-    outer = [in_a_module("def f(a):\n    return g(a)", g=g) for g in inner]
-    assert outer[0] is outer[1]
-    assert outer[1] is not outer[2]
