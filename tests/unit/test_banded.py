@@ -15,7 +15,8 @@ from ooctrain.experiments.paper_003.sft import convolutional_step
 from ooctrain.report.text import tiling_rows
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.rewrite.mixed_bands import mixed_tilings, sparing
-from ooctrain.rewrite.tile.banded import Banded, can_be_banded, offers_for
+from ooctrain.rewrite.tile import banded
+from ooctrain.rewrite.tile.banded import FINE, Banded, _fineness, can_be_banded, offers_for
 from ooctrain.rewrite.tile.choose import (
     Costs,
     _as_they_are,
@@ -23,7 +24,7 @@ from ooctrain.rewrite.tile.choose import (
     _tiles,
     cuts_of,
 )
-from ooctrain.rewrite.tile.offers import MOVES, Offer, OperatorTimes
+from ooctrain.rewrite.tile.offers import MOVES, Offer, OperatorTimes, tiled_as_offered
 from ooctrain.rewrite.tile.operators import operators_of
 from ooctrain.rewrite.tile.sft import FtSegment
 from ooctrain.sched.budget import lasting_bytes, trace_minimum_bytes, trace_peak_bytes
@@ -110,6 +111,33 @@ def test_no_mixed_choice_stores_more_than_both_memories_hold() -> None:
                 assert trace_peak_bytes(tiled) <= 1.5 * (device + host - inputs)
                 table += 1
     assert table
+
+
+def asked_for(monkeypatch: pytest.MonkeyPatch, budget_bytes: int, trace: Trace) -> list[Offer]:
+    """The offers that are written out where nothing fits as it is; there is a plan."""
+    written: list[Offer] = []
+
+    def noted(step: Trace, offer: Offer) -> Trace | None:
+        written.append(offer)
+        return tiled_as_offered(step, offer)
+
+    monkeypatch.setattr(banded, "tiled_as_offered", noted)
+    Banded().plan(trace, budget_bytes, rtx2080ti())
+    return written
+
+
+def test_no_tiling_is_written_out_beside_a_list_that_is_long(monkeypatch) -> None:
+    """Of a very long one not even those that are made for these budgets, and `prefix` makes few."""
+    _, trace = step(64)
+    budget = lasting_bytes(trace) + (trace_peak_bytes(trace) - lasting_bytes(trace)) // 3
+    usual = asked_for(monkeypatch, budget, trace)
+    monkeypatch.setattr(banded, "MORE_CALLS", 1)
+    fewer = asked_for(monkeypatch, budget, trace)
+    monkeypatch.setattr(banded, "VERY_LONG", 1)
+    fewest = asked_for(monkeypatch, budget, trace)
+    assert len(usual) > len(fewer) >= len(fewest)
+    assert fewest == usual[: len(fewest)]  # up to the first that has a plan
+    assert _fineness(2) < _fineness(1) == FINE
 
 
 def test_the_last_layer_of_a_segment_runs_once_where_its_result_is_stored() -> None:

@@ -51,8 +51,9 @@ from ooctrain.step.trace import Trace
 
 #: Plans that are compared once one has fitted; fewer of long lists.
 MORE_CHOICES, MORE_CALLS = 6, 20_000
-#: How many lists `prefix` may make where they have up to `LONG_CALLS` calls, and where more.
-FINE, COARSE, LONG_CALLS = 16, 8, 12_000
+#: How finely `prefix` chooses where lists have up to `LONG_CALLS` calls, where more, and where more
+#: than `VERY_LONG`: each of those takes it five seconds and more, so nothing else is tried beside.
+FINE, COARSE, COARSEST, LONG_CALLS, VERY_LONG = 16, 8, 2, 12_000, 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,8 @@ class Banded:
                 break
         if attempts.best is not None and self.choices == 1:
             return attempts.best
-        for offer in _mixed(question) if attempts.best else ():
+        mixed = attempts.best is not None and attempts.calls <= VERY_LONG
+        for offer in _mixed(question) if mixed else ():
             attempts.make(offer, of_any_length=True)
         for offer in in_turn:
             if attempts.enough():
@@ -189,6 +191,8 @@ class _Attempts:
         """
         if self.best and offer.work * self.untiled_us >= self.best.makespan_us:
             return
+        if self.best and self.calls >= MORE_CALLS and not of_any_length:
+            return
         if self._lacks_host(offer):
             return
         tiled = tiled_as_offered(self.question.trace, offer)
@@ -202,7 +206,7 @@ class _Attempts:
         asked = replace(self.question, trace=tiled)
         fits = self._ask(asked, offer, self.planner or Belady())
         if fits and self.planner is None and offer.moves == "all":
-            self._ask(asked, offer, Prefix(FINE if len(tiled.calls) < LONG_CALLS else COARSE))
+            self._ask(asked, offer, Prefix(_fineness(len(tiled.calls))))
         self.made += fits
         self.calls += fits * len(tiled.calls)
 
@@ -241,6 +245,13 @@ class _Attempts:
             self.best = replace(tiled, notes={**tiled.notes, "lists_by": planner.name})
             self.offer = offer
         return True
+
+
+def _fineness(calls: int) -> int:
+    """How finely `prefix` chooses for a list of so many calls."""
+    if calls > VERY_LONG:
+        return COARSEST
+    return FINE if calls < LONG_CALLS else COARSE
 
 
 def _kept_bytes(trace: Trace) -> int:
