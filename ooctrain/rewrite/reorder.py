@@ -62,14 +62,16 @@ class _Orders:
             for one in earlier:
                 self._before[one].add(call)
         storage = trace.storage
-        always = {storage[v] for v in trace.initial if trace.variables[v].persistent}
+        self._stays = {storage[v] for v in trace.end_variables.values()}
+        first = {storage[v] for v in trace.initial if trace.variables[v].persistent}
+        always = first & self._stays
+        self._first = first - always  # a parameter of which the update writes a new one
         self._places = [{storage[v] for v in call.touched()} - always for call in trace.calls]
         self._users: dict[int, set[int]] = {}
         for call, places in enumerate(self._places):
             for place in places:
                 self._users.setdefault(place, set()).add(call)
         self._sizes = {place: trace.variables[place].nbytes for place in self._users}
-        self._stays = {storage[v] for v in trace.end_variables.values()}
 
     def height(self, order: Sequence[int]) -> tuple[int, int]:
         """(most bytes held during a call, beside what always is; how many calls hold as much)."""
@@ -83,7 +85,7 @@ class _Orders:
         change = [0] * (len(order) + 1)
         for place, users in self._users.items():
             turns = [at[call] for call in users]
-            change[min(turns)] += self._sizes[place]
+            change[0 if place in self._first else min(turns)] += self._sizes[place]
             if place not in self._stays:
                 change[max(turns) + 1] -= self._sizes[place]
         alive = accumulate(change[:-1])
@@ -98,7 +100,7 @@ class _Orders:
         waiting = [len(earlier) for earlier in self.after]
         ready = {call for call, count in enumerate(waiting) if not count}
         order: list[int] = []
-        claimed: set[int] = set()
+        claimed = set(self._first)
         while ready:
             phase = min(self._phase[call] for call in ready)
             chosen = min(
