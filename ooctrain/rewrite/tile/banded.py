@@ -248,7 +248,7 @@ class _Attempts:
 
 
 def _fineness(calls: int) -> int:
-    """How finely `prefix` chooses for a list of so many calls."""
+    """The steps of `prefix` for a list of this many calls."""
     if calls > VERY_LONG:
         return COARSEST
     return FINE if calls < LONG_CALLS else COARSE
