@@ -9,9 +9,10 @@ docs/schedule.md, "Ledgers"; paper 004, section 4.4 (the host's pool). Read next
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 from ooctrain.sched.host_life import copies, lives
 from ooctrain.sched.ledger import Ledger
@@ -61,14 +62,16 @@ def host_slots(
 
     Cost: O(slots x slots held at a time).
     """
-    held: list[tuple[int, int, int]] = []  # (offset, end, released), by offset
+    taken: list[tuple[int, int]] = []  # (offset, end), by offset
+    held: list[tuple[int, int, int]] = []  # heap of (released, offset, end)
     offsets: dict[int, int] = {}
     extent = 0
     for slot in sorted(_slots(trace, schedule), key=lambda s: (s.claimed, s.copies)):
-        held = [entry for entry in held if entry[2] > slot.claimed]
-        taken = [(offset, end) for offset, end, _ in held]
+        while held and held[0][0] <= slot.claimed:
+            taken.pop(bisect_left(taken, heappop(held)[1:]))
         offset = lowest_gap(taken, slot.hi - slot.lo, align_bytes)
-        insort(held, (offset, offset + slot.hi - slot.lo, slot.released))
+        insort(taken, (offset, offset + slot.hi - slot.lo))
+        heappush(held, (slot.released, offset, offset + slot.hi - slot.lo))
         extent = max(extent, offset + slot.hi - slot.lo)
         for key, lo in slot.copies:
             offsets[key] = offset + lo - slot.lo
