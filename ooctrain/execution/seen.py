@@ -21,10 +21,13 @@ from ooctrain.engine.module import Module
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ConfigError
 from ooctrain.execution.division import prepare_within
+from ooctrain.execution.planners import as_planner
 from ooctrain.execution.prepare import PreparedStep
 from ooctrain.execution.promise import OwnShare, own_share
 from ooctrain.execution.settings import Settings
 from ooctrain.optim import Optimizer
+from ooctrain.rewrite import apply_rewrites
+from ooctrain.sched.planning.effort import SearchingPlanner
 from ooctrain.step.op import Scalars
 from ooctrain.step.trace import Trace
 
@@ -152,8 +155,12 @@ class StepCache:
         found = next(alike, None)
         if found is None:
             if settings.memory is not None and self._own is None:
+                searches = isinstance(as_planner(settings.planner), SearchingPlanner)
+                _compile_apart(apply_rewrites(trace, settings.rewrites), searches=searches)
                 self._own = own_share(trace, settings.rewrites, values)
             found = prepare_within(trace, self._fitted(key[0], settings), self._own)
+            if settings.memory is not None:
+                _compile_apart(found.plan.trace)
         self._steps[key] = found
         if training:
             self._budgets.setdefault(key[0], found.budget_bytes)
@@ -169,6 +176,14 @@ class StepCache:
             if settings.budget is None or first is None
             else replace(settings, budget=first)
         )
+
+
+def _compile_apart(trace: Trace, *, searches: bool = False) -> None:
+    """Has the kernels of a step compiled by a process of its own, and the search if need be."""
+    # Late: it loads Numba, which preparing a step otherwise does without.
+    from ooctrain.execution.compile_apart import compile_apart
+
+    compile_apart((call.op for call in trace.calls), searches=searches)
 
 
 def warn_of_strangers(training: Training, known: WeakSet[Tensor]) -> None:

@@ -50,6 +50,16 @@ def test_a_resnet_trains_in_the_memory_that_was_promised(tmp_path):
     assert "PROMISE BROKEN" not in done.out
 
 
+def test_a_first_run_keeps_its_promise_too(tmp_path, monkeypatch):
+    """Nothing has been compiled on this machine: compiling in the process took 187 MiB more."""
+    monkeypatch.setenv("OOCTRAIN_CACHE", str(tmp_path / "cold"))
+    asked = ["resnet18", "--data", "digits", "--batch", "64", "--steps", "2"]
+    done = trained([*asked, "--memory", "600MiB"], 600 * MIB)
+    assert done.status == 0, done.out
+    assert "PROMISE BROKEN" not in done.out
+    assert 0 < done.most_bytes <= 600 * MIB
+
+
 def test_too_little_is_refused_and_the_least_that_is_named_does(tmp_path):
     asked = ["lenet", "--data", "digits", "--batch", "32", "--steps", "2", "--threads", "1"]
     refused = trained([*asked, "--memory", "20MiB"], 1 << 32)

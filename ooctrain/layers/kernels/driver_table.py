@@ -112,9 +112,14 @@ class DriverTable:
     def load(self, ops: Iterable[Op]) -> None:
         """Imports the kernels of operations, which compiles them or reads them from the disk. Those
         that bring their own kernels are left to their first run."""
+        for module in self.modules(ops):
+            importlib.import_module(module)
+
+    def modules(self, ops: Iterable[Op]) -> list[str]:
+        """The modules of operations' kernels; not of those that bring their own."""
         rows = [self._row(op) for op in ops if getattr(op, self.device, None) is None]
-        for module in sorted({row.function.rpartition(".")[0] for row in rows if row}):
-            _module(self.device, module)
+        names = {row.function.rpartition(".")[0] for row in rows if row}
+        return sorted(_module_name(self.device, name) for name in names)
 
     def _row(self, op: Op) -> Driver | None:
         return next((self.rows[kind] for kind in type(op).__mro__ if kind in self.rows), None)
@@ -122,4 +127,8 @@ class DriverTable:
 
 @cache
 def _module(device: str, name: str) -> ModuleType:
-    return importlib.import_module(f"ooctrain.layers.kernels.{device}.{name}")
+    return importlib.import_module(_module_name(device, name))
+
+
+def _module_name(device: str, name: str) -> str:
+    return f"ooctrain.layers.kernels.{device}.{name}"

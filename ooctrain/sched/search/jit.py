@@ -16,13 +16,14 @@ from ooctrain.layers.kernels.cpu.runtime.jit import cache_folder, kept_in, sourc
 
 
 @lru_cache(maxsize=1)
-def _folder() -> Path:
+def search_folder() -> Path:
+    """The folder of these sources' machine code."""
     return cache_folder().parent / f"search-{source_hash(Path(__file__).parent)}"
 
 
 def compiled(function: Callable) -> Callable:
     """Decorator: compiled for the arguments of its first call, without the GIL."""
-    with kept_in(_folder()):
+    with kept_in(search_folder()):
         return numba.njit(nogil=True, cache=True)(function)
 
 

@@ -33,11 +33,15 @@ _ALGORITHMS: Mapping[str, tuple[str, Mapping[str, int]]] = {
 }
 
 
+def module_of(algorithm: str) -> str:
+    """The module of an algorithm's kernels, which compiles them when it is imported."""
+    return f"ooctrain.layers.kernels.cpu.conv.{_ALGORITHMS[algorithm][0]}"
+
+
 @cache
 def _function(algorithm: str, part: str) -> Callable[..., None]:
-    module, settings = _ALGORITHMS[algorithm]
-    found = importlib.import_module(f"ooctrain.layers.kernels.cpu.conv.{module}")
-    return partial(getattr(found, part), **settings)
+    found = importlib.import_module(module_of(algorithm))
+    return partial(getattr(found, part), **_ALGORITHMS[algorithm][1])
 
 
 def forward(pool: ThreadPool, shape: ConvShape, algorithm: str, x, w, bias, y, workspace) -> None:

@@ -1,0 +1,68 @@
+"""Compilation in a process of its own, for one that has promised how much it will hold.
+
+A compiler holds some hundred MiB that it never gives back. A process under `--memory` counts what
+it holds before it plans; what is compiled afterwards would come on top. So a child compiles first,
+and the process reads machine code from the disk. What has been compiled so is written down beside
+that code, in a folder that is named by its sources: the child is started once for each module.
+Read next: `promise.py`, `../layers/kernels/cpu/runtime/jit.py`.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from ooctrain.layers.kernels.cpu.conv.conv2d import module_of
+from ooctrain.layers.kernels.cpu.runtime.jit import cache_folder
+from ooctrain.layers.kernels.tables import TABLES
+from ooctrain.sched.search.jit import search_folder
+from ooctrain.step.op import Op
+
+#: The functions of the planners' search, as one name among those of modules.
+SEARCH = "ooctrain.sched.search.ready"
+#: What starts threads, and what pools over windows with gaps; both are imported late.
+THREADS = "ooctrain.layers.kernels.cpu.runtime.call"
+GAPS = "ooctrain.layers.kernels.cpu.dilated_pool"
+LIST = "compiled-apart.txt"
+
+
+def compile_apart(ops: Iterable[Op], *, searches: bool = False) -> None:
+    """Sees that the cpu's kernels of operations are on the disk. A child that fails is no error:
+    then the process compiles for itself.
+
+    Args:
+        searches: whether a planner may search.
+
+    Cost: the time of a start, and of compiling, for what no child has compiled yet.
+    """
+    lists = dict.fromkeys(modules_of(list(ops)), cache_folder() / LIST)
+    if searches:
+        lists[SEARCH] = search_folder() / LIST
+    new = [name for name, written in lists.items() if name not in _names(written)]
+    if new and _compiled(new):
+        for name in new:
+            with lists[name].open("a", encoding="utf-8") as names:
+                names.write(f"{name}\n")
+
+
+def modules_of(ops: Sequence[Op]) -> list[str]:
+    """The modules of operations' kernels, and those that these import when they first run."""
+    algorithms = {getattr(op, "algorithm", None) for op in ops} - {None}
+    late = [THREADS, *sorted({module_of(str(algorithm)) for algorithm in algorithms})]
+    if any(getattr(op, "dilation", 1) not in (1, (1, 1)) for op in ops):
+        late.append(GAPS)
+    return [*TABLES["cpu"].modules(ops), *late]
+
+
+def _names(written: Path) -> set[str]:
+    return set(written.read_text(encoding="utf-8").split()) if written.exists() else set()
+
+
+def _compiled(names: Sequence[str]) -> bool:
+    """Whether a child has imported the modules, and made a search if they include it."""
+    lines = [f"import {name}" for name in names]
+    lines += [f"{SEARCH}.compile_search()"] if SEARCH in names else []
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], check=False)
+    return done.returncode == 0

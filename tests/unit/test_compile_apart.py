@@ -1,0 +1,67 @@
+"""What a process under a memory budget needs compiled is compiled by another one.
+
+Read next: `ooctrain/execution/compile_apart.py`, `../properties/test_memory_promise.py`.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import ooctrain as oc
+from ooctrain.api import step_trace
+from ooctrain.execution import compile_apart as apart
+from ooctrain.layers.kernels.tables import TABLES
+
+
+@pytest.fixture
+def started(monkeypatch, tmp_path):
+    """What children import; they compile nothing, and end with the status of `ends`."""
+    asked = SimpleNamespace(names=[], ends=0)
+
+    def run(command, **given):
+        lines = [line.split() for line in command[2].splitlines()]
+        asked.names.append([words[1] for words in lines if words[0] == "import"])
+        return subprocess.CompletedProcess(command, asked.ends)
+
+    monkeypatch.setattr(apart.subprocess, "run", run)
+    monkeypatch.setattr(apart, "search_folder", lambda: tmp_path)
+    monkeypatch.setattr(apart, "cache_folder", lambda: tmp_path)
+    return asked
+
+
+def ops():
+    return [call.op for call in step_trace("lenet", 2).calls]
+
+
+def test_a_child_compiles_each_module_once(started):
+    apart.compile_apart(ops())
+    (first,) = started.names
+    assert {*TABLES["cpu"].modules(ops()), apart.THREADS} < set(first)
+    assert any("kernels.cpu.conv.conv_" in name for name in first)
+    apart.compile_apart(ops(), searches=True)
+    assert started.names[1:] == [[apart.SEARCH]]
+    apart.compile_apart(ops(), searches=True)
+    assert len(started.names) == 2
+
+
+def test_a_child_that_fails_is_started_again(started):
+    started.ends = 1
+    apart.compile_apart(ops())
+    apart.compile_apart(ops())
+    assert len(started.names) == 2
+
+
+@pytest.mark.parametrize(("planner", "searches"), [("auto", True), ("belady", False)])
+def test_who_promises_memory_has_it_compiled_first(started, planner, searches):
+    """The search, too, where the planner searches."""
+    model = oc.nn.Sequential(oc.nn.Conv2d(1, 2, 3), oc.nn.Flatten(), oc.nn.Linear(72, 3))
+    optimizer = oc.optim.SGD(model.parameters(), lr=0.1)
+    trainer = oc.Trainer(model, optimizer=optimizer, memory="2GiB", planner=planner, threads=1)
+    trainer.step(np.zeros((2, 1, 8, 8), np.float32), np.zeros(2, np.int64))
+    names = {name for names in started.names for name in names}
+    assert len(names) > 2
+    assert (apart.SEARCH in names) == searches
