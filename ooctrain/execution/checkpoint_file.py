@@ -12,6 +12,7 @@ import hashlib
 import json
 import math
 import os
+import threading
 import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -61,8 +62,8 @@ def write(path: Path, values: Mapping[str, Storable], state: str) -> None:
 
 
 class FileArrays(Mapping[str, np.ndarray]):
-    """The arrays of a file by name, each read when it is asked for; the file may get another name
-    meanwhile, or none.
+    """The arrays of a file by name, each read when it is asked for, by any thread; the file may get
+    another name meanwhile, or none.
 
     Args:
         path: a whole safetensors file.
@@ -78,6 +79,7 @@ class FileArrays(Mapping[str, np.ndarray]):
     def __init__(self, path: str | Path):
         self._file = open(path, "rb", buffering=0)  # noqa: SIM115 - it ends with this object
         weakref.finalize(self, self._file.close)
+        self._reading = threading.Lock()  # the file has one position
         self._begin = _LENGTH_BYTES + int.from_bytes(self._read(0, _LENGTH_BYTES), "little")
         described = parse_json(self._read(_LENGTH_BYTES, self._begin - _LENGTH_BYTES).decode())
         self.metadata: dict[str, str] = described.pop("__metadata__", {})
@@ -97,12 +99,13 @@ class FileArrays(Mapping[str, np.ndarray]):
 
     def _read(self, first: int, size_bytes: int) -> bytearray:
         found, done = bytearray(size_bytes), 0
-        self._file.seek(first)
-        while done < size_bytes:
-            got = self._file.readinto(memoryview(found)[done:])
-            if not got:
-                raise ValueError(f"it ends after {first + done} bytes")
-            done += got
+        with self._reading:
+            self._file.seek(first)
+            while done < size_bytes:
+                got = self._file.readinto(memoryview(found)[done:])
+                if not got:
+                    raise ValueError(f"it ends after {first + done} bytes")
+                done += got
         return found
 
     def __reduce__(self) -> tuple[Any, ...]:

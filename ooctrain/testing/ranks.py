@@ -2,12 +2,14 @@
 
 A function runs on each of a number of ranks, and its results come back. What MPI leaves open is
 drawn at random, so that no code depends on it: an exchange may end on one rank long after it ends
-on another, and arrays that may not be read yet hold garbage. A rank that fails ends the others.
+on another, and arrays that may not be read yet hold garbage. As between processes, a value that
+comes in is a copy. A rank that fails ends the others.
 Read next: `../distributed/communicator.py`, whose rules these ranks obey.
 """
 
 from __future__ import annotations
 
+import pickle
 import random
 import threading
 from collections.abc import Callable, Hashable
@@ -109,12 +111,12 @@ class ThreadCommunicator:
     def everybodys(self, value: Any) -> list[Any]:
         """See `Communicator`."""
         place = self._next_place("values")
-        self._table.put(place, self.rank, value)
-        return self._table.take(place)
+        self._table.put(place, self.rank, pickle.dumps(value))
+        return [pickle.loads(sent) for sent in self._table.take(place)]
 
     def of_the_first(self, value: Any) -> Any:
         """See `Communicator`."""
-        return self.everybodys(value)[0]
+        return self.everybodys(value if self.rank == 0 else None)[0]
 
     def channel(self) -> Communicator:
         """See `Communicator`."""

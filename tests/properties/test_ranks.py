@@ -224,6 +224,16 @@ def test_sums_are_in_rank_order(count, seed):
     check_sums(count, seed)
 
 
+def test_what_comes_in_is_a_copy_as_between_processes():
+    def run(ranks):
+        found = ranks.from_first(lambda: {"loss": np.zeros(3)})
+        found["loss"] += ranks.rank + 1
+        ranks.agree({})  # all have changed theirs
+        return found["loss"].tolist()
+
+    assert on_ranks(3, run) == [[1.0] * 3, [2.0] * 3, [3.0] * 3]
+
+
 # Ranks that cannot train together
 
 

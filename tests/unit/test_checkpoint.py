@@ -12,6 +12,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 
 import numpy as np
@@ -64,6 +65,18 @@ def test_arrays_and_state_come_back_as_they_were(tmp_path):
     assert_same(checkpoint.arrays, arrays())
     assert checkpoint.run == RUN
     assert os.listdir(path.parent) == ["run.safetensors"]
+
+
+def test_threads_that_read_at_once_get_whole_values(tmp_path):
+    """The file has one position; eight threads read by turns what lies apart."""
+    path, values = tmp_path / "a.safetensors", {
+        str(number): np.full(1000, number, np.float32) for number in range(40)
+    }  # fmt: skip
+    save(path, values, RUN)
+    found = load(path).arrays
+    with ThreadPoolExecutor(8) as pool:
+        for read in pool.map(lambda _: dict(found), range(40)):
+            assert_same(read, values)
 
 
 def test_other_readers_of_safetensors_can_read_it(tmp_path):
