@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from ooctrain.layers.kernels.cpu.conv.conv2d import module_of
+from ooctrain.layers.kernels.cpu.conv.conv2d import modules_of_algorithms
 from ooctrain.layers.kernels.cpu.runtime.jit import cache_folder
 from ooctrain.layers.kernels.tables import TABLES
 from ooctrain.sched.search.jit import search_folder
@@ -49,8 +49,10 @@ def compile_apart(ops: Iterable[Op], *, searches: bool = False) -> None:
 
 def modules_of(ops: Sequence[Op]) -> list[str]:
     """The modules of operations' kernels, and those that these import when they first run."""
-    algorithms = {getattr(op, "algorithm", None) for op in ops} - {None}
-    late = [THREADS, *sorted({module_of(str(algorithm)) for algorithm in algorithms})]
+    # A band brings no kernel of its own: it runs that of what it computes.
+    ops = [*ops, *(op.computes for op in ops)]
+    algorithms = {str(getattr(op, "algorithm", "")) for op in ops}
+    late = [THREADS, *sorted(modules_of_algorithms(algorithms))]
     if any(getattr(op, "dilation", 1) not in (1, (1, 1)) for op in ops):
         late.append(GAPS)
     return [*TABLES["cpu"].modules(ops), *late]

@@ -15,6 +15,8 @@ import ooctrain as oc
 from ooctrain.api import step_trace
 from ooctrain.execution import compile_apart as apart
 from ooctrain.layers.kernels.tables import TABLES
+from ooctrain.rewrite.tile import tile
+from ooctrain.rewrite.tile.on_rows import OnRows
 
 
 @pytest.fixture
@@ -53,6 +55,22 @@ def test_a_child_that_fails_is_started_again(started):
     apart.compile_apart(ops())
     apart.compile_apart(ops())
     assert len(started.names) == 2
+
+
+def test_bands_are_compiled_as_what_they_compute():
+    """A band says "" where it is of no convolution, and nothing is named so."""
+    step = step_trace("lenet", 2)
+    banded = tile(step, (2, 1), "conv1.fwd", "max_pool2d.fwd", halo="keep")
+    on_rows = [call.op for call in banded.calls if isinstance(call.op, OnRows)]
+    assert {op.algorithm for op in on_rows} == {"", "direct"}
+    assert apart.modules_of(on_rows)
+    assert {*apart.modules_of(ops())} <= {*apart.modules_of([call.op for call in banded.calls])}
+
+
+def test_an_operation_of_ones_own_may_name_an_algorithm_of_its_own():
+    mine = SimpleNamespace(algorithm="mine")
+    mine.computes = mine
+    assert apart.modules_of([mine]) == [apart.THREADS]
 
 
 @pytest.mark.parametrize(("planner", "searches"), [("auto", True), ("belady", False)])

@@ -12,7 +12,7 @@ then `conv_direct.py`.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
 
 import numpy as np
@@ -31,6 +31,11 @@ _ALGORITHMS: Mapping[str, tuple[str, Mapping[str, int]]] = {
     "winograd2": ("conv_winograd", {"m": 2}),
     "winograd4": ("conv_winograd", {"m": 4}),
 }
+
+
+def modules_of_algorithms(names: Iterable[str]) -> set[str]:
+    """The modules of these algorithms' kernels; a name that is none of ours has none here."""
+    return {module_of(name) for name in names if name in _ALGORITHMS}
 
 
 def module_of(algorithm: str) -> str:
