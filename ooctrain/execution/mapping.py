@@ -61,7 +61,9 @@ def mapped_by_step(
     Cost: some tens of microseconds an instruction and step where parts are moved.
     """
     memory = CountingMemory(choice.budget_bytes)
-    placement = Placement(make_program(trace, schedule, choice), choice.make(memory))
+    placement = Placement(
+        make_program(trace, schedule, choice, align_bytes=None), choice.make(memory)
+    )
     counts = [memory.mapped_bytes]
     for _ in range(steps):
         placement.claim_start()

@@ -203,7 +203,7 @@ def reserved_peak(schedule: Schedule, trace: Trace, choice: AllocatorChoice) -> 
 
     Cost: a few microseconds an instruction.
     """
-    program = make_program(trace, schedule, choice)
+    program = make_program(trace, schedule, choice, align_bytes=None)
     arena_bytes = choice.granule.granted(max(program.peak_bytes, PAGE_BYTES))
     factor = 1
     while True:
@@ -227,7 +227,9 @@ def reserved_within(
         OutOfDeviceMemory: the arena is too small.
         PlanMismatch: as of `reserved_peak`.
     """
-    return _replay(make_program(trace, schedule, choice), choice, DryMemory(arena_bytes))
+    return _replay(
+        make_program(trace, schedule, choice, align_bytes=None), choice, DryMemory(arena_bytes)
+    )
 
 
 def forecast(program: Program, granule: Granule) -> Forecast:

@@ -143,7 +143,7 @@ class Rounding(Protocol):
 
 def make_program(
     trace: Trace, schedule: Schedule, allocator: Rounding, *, streams: int = 3,
-    wanted: Sequence[int] = (), fills: bool = False, align_bytes: int = SLOT_ALIGN_BYTES,
+    wanted: Sequence[int] = (), fills: bool = False, align_bytes: int | None = SLOT_ALIGN_BYTES,
 ) -> Program:  # fmt: skip
     """Prepares a legal schedule (`verify`) for an allocator.
 
@@ -152,7 +152,8 @@ def make_program(
         streams: 3, or 2 where both copy directions share one.
         wanted: variables whose value is to be handed out.
         fills: freed memory is filled with poison, as a piece of work of the compute stream.
-        align_bytes: every host slot starts at a multiple of it.
+        align_bytes: every host slot starts at a multiple of it; None: who replays the list asks
+            the allocator alone, and nothing gets a place on the host.
 
     Raises:
         PlanMismatch: ranges that the allocator cannot hold.
@@ -161,7 +162,10 @@ def make_program(
     schedule = fit_granule(trace, schedule, allocator)
     parted = _parted(trace, schedule)
     issued = tuple(walk(trace, schedule))
-    slots = host_slots(trace, schedule, align_bytes=align_bytes)
+    if align_bytes is None:
+        slots = HostSlots.nowhere(schedule)
+    else:
+        slots = host_slots(trace, schedule, align_bytes=align_bytes)
     capture = _captures(trace, issued, wanted)
     numbering = _Numbering(streams, fills)
     steps: list[Step] = []

@@ -9,7 +9,6 @@ docs/schedule.md, "Ledgers"; paper 004, section 4.4 (the host's pool). Read next
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -17,7 +16,7 @@ from heapq import heappop, heappush
 from ooctrain.sched.host_life import copies, lives
 from ooctrain.sched.ledger import Ledger
 from ooctrain.sched.schedule import Schedule
-from ooctrain.sched.spans import lowest_gap
+from ooctrain.sched.spans import FirstGaps
 from ooctrain.step.trace import Trace
 
 SLOT_ALIGN_BYTES = 64
@@ -36,6 +35,12 @@ class HostSlots:
     offsets: Mapping[int, int]
     start_offsets: tuple[int, ...]
     extent_bytes: int
+
+    @classmethod
+    def nowhere(cls, schedule: Schedule) -> HostSlots:
+        """Where nobody asks where host copies lie: all at offset 0 of a slab without bytes."""
+        offsets = dict.fromkeys(range(len(schedule.instructions)), 0)
+        return cls(offsets, (0,) * len(schedule.start_host), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +65,19 @@ def host_slots(
     Args:
         align_bytes: every slot starts at a multiple of it.
 
-    Cost: O(slots x slots held at a time).
+    Cost: O(slots x gaps between those held at a time).
     """
-    taken: list[tuple[int, int]] = []  # (offset, end), by offset
+    gaps = FirstGaps()
     held: list[tuple[int, int, int]] = []  # heap of (released, offset, end)
     offsets: dict[int, int] = {}
     extent = 0
     for slot in sorted(_slots(trace, schedule), key=lambda s: (s.claimed, s.copies)):
         while held and held[0][0] <= slot.claimed:
-            taken.pop(bisect_left(taken, heappop(held)[1:]))
-        offset = lowest_gap(taken, slot.hi - slot.lo, align_bytes)
-        insort(taken, (offset, offset + slot.hi - slot.lo))
-        heappush(held, (slot.released, offset, offset + slot.hi - slot.lo))
-        extent = max(extent, offset + slot.hi - slot.lo)
+            gaps.give(*heappop(held)[1:])
+        size = slot.hi - slot.lo
+        offset = gaps.take(-(-size // align_bytes) * align_bytes)
+        heappush(held, (slot.released, offset, offset - (-size // align_bytes) * align_bytes))
+        extent = max(extent, offset + size)
         for key, lo in slot.copies:
             offsets[key] = offset + lo - slot.lo
     start = tuple(offsets.pop(~position) for position in range(len(schedule.start_host)))

@@ -4,12 +4,13 @@ The map says which ranges [lo, hi) of a variable are covered, with which value, 
 are. It is a sorted list of disjoint (lo, hi, value) in which neighbours with equal values are
 merged. A variable that moves as a whole is therefore one entry, and a variable in chunks has as
 many entries as it has runs of equal chunks. The file also has `held_during`, the sum over stretches
-of time, and `lowest_gap`, first fit for host slots and for allocators. Read next: `ledger.py`.
+of time, and first fit: `FirstGaps` for host slots, `lowest_gap` for allocators. Read next:
+`ledger.py`.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from operator import itemgetter
@@ -17,6 +18,8 @@ from typing import Generic, TypeVar
 
 Value = TypeVar("Value")
 _LO = itemgetter(0)
+#: Behind every offset.
+ENDLESS = 1 << 80
 
 
 class Spans(Generic[Value]):
@@ -128,3 +131,51 @@ def lowest_gap(taken: Sequence[tuple[int, int]], size_bytes: int, align_bytes: i
             break
         offset = max(offset, -(-end // align_bytes) * align_bytes)
     return offset
+
+
+class FirstGaps:
+    """First fit from offset 0 up to no end: what is taken lies as low as it can.
+
+    Sizes that are multiples of a number keep all offsets multiples of it.
+    """
+
+    __slots__ = ("_ends", "_sizes", "_starts")
+
+    def __init__(self) -> None:
+        self._starts, self._ends, self._sizes = [0], [ENDLESS], [ENDLESS]
+
+    def __len__(self) -> int:
+        """How many gaps there are, the last without an end."""
+        return len(self._starts)
+
+    def take(self, size_bytes: int) -> int:
+        """The lowest offset with room, which is taken; 0 for no bytes. Cost: O(gaps below it)."""
+        if not size_bytes:
+            return 0
+        place = next(at for at, room in enumerate(self._sizes) if room >= size_bytes)
+        offset = self._starts[place]
+        if self._sizes[place] == size_bytes:
+            self._remove(place)
+        else:
+            self._starts[place] += size_bytes
+            self._sizes[place] -= size_bytes
+        return offset
+
+    def give(self, start: int, end: int) -> None:
+        """[start, end) is free again, and one gap with what is free beside it."""
+        if start == end:
+            return
+        place = bisect_left(self._starts, start)
+        if self._starts[place] == end:
+            end = self._ends[place]
+            self._remove(place)
+        if place and self._ends[place - 1] == start:
+            place -= 1
+            start = self._starts[place]
+            self._remove(place)
+        self._starts.insert(place, start)
+        self._ends.insert(place, end)
+        self._sizes.insert(place, end - start)
+
+    def _remove(self, place: int) -> None:
+        del self._starts[place], self._ends[place], self._sizes[place]

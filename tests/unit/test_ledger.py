@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import insort
+
 from hypothesis import given
+from hypothesis import strategies as st
 from support.strategies import Case, cases
 
 from ooctrain.sched.host import host_slots
@@ -19,7 +22,7 @@ from ooctrain.sched.schedule import (
     SwapOut,
     default_start,
 )
-from ooctrain.sched.spans import Spans
+from ooctrain.sched.spans import FirstGaps, Spans, lowest_gap
 from ooctrain.step.builder import TraceBuilder
 from ooctrain.step.trace import Trace
 
@@ -178,6 +181,33 @@ def test_slots_are_aligned():
     items = (SwapIn(X, 0, 10), Run(0), SwapOut(A, 0, 10), SwapOut(X, 0, 3))
     slots = host_slots(trace, Schedule(items, *default_start(trace)), align_bytes=64)
     assert (slots.offsets[0], slots.offsets[2], slots.extent_bytes) == (0, 64, 74)
+
+
+@given(st.lists(st.integers(0, 9), max_size=40), st.randoms(use_true_random=False))
+def test_first_gaps_are_the_lowest_between_what_is_taken(sizes, rng):
+    gaps, taken = FirstGaps(), list[tuple[int, int]]()
+    for size in sizes:
+        offset = gaps.take(size)
+        assert offset == lowest_gap(taken, size)
+        if size:
+            insort(taken, (offset, offset + size))
+        if taken and rng.random() < 0.4:
+            gaps.give(*taken.pop(rng.randrange(len(taken))))
+    for start, end in taken:
+        gaps.give(start, end)
+    assert gaps.take(1 << 70) == 0
+
+
+def test_what_lies_side_by_side_is_not_looked_at_one_by_one():
+    """There is one gap behind a thousand copies, and one more for each that is gone."""
+    gaps = FirstGaps()
+    for _ in range(1000):
+        gaps.take(8)
+    assert len(gaps) == 1
+    gaps.give(16, 24)
+    gaps.give(80, 88)
+    assert len(gaps) == 3
+    assert [gaps.take(size) for size in (9, 8, 4, 8)] == [8000, 16, 80, 8009]
 
 
 def test_spans_split_melt_and_leave_gaps():

@@ -8,7 +8,7 @@ import ooctrain as oc
 from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.registry import choose_dry
 from ooctrain.errors import Infeasible
-from ooctrain.execution import placement
+from ooctrain.execution import placement, program
 from ooctrain.execution.placement import Placement, play_step, reserved_peak
 from ooctrain.execution.program import make_program
 from ooctrain.rewrite import apply_rewrites
@@ -70,3 +70,16 @@ def test_only_allocators_with_holes_are_asked_for_more_than_one_step(name, steps
     monkeypatch.setattr(placement, "play_step", counted)
     reserved_peak(plan.schedule, plan.trace, choice)
     assert len(played) == 1 if steps == 1 else len(played) >= steps
+
+
+def test_a_replay_for_the_allocator_gives_nothing_a_place_on_the_host(monkeypatch):
+    """First fit of host slots takes long where a hundred thousand copies are held."""
+    choice = choose_dry("va:chunk=4096", 1 << 30)
+    plan = next(p for p in plans(choice.granule) if p.schedule.start_host)
+    placed = reserved_peak(plan.schedule, plan.trace, choice)
+    asked = make_program(plan.trace, plan.schedule, choice)
+    monkeypatch.setattr(program, "host_slots", lambda *a, **k: pytest.fail("nobody reads them"))
+    assert reserved_peak(plan.schedule, plan.trace, choice) == placed
+    replayed = make_program(plan.trace, plan.schedule, choice, align_bytes=None)
+    assert replayed.issued == asked.issued
+    assert [step.index for step in replayed.steps] == [step.index for step in asked.steps]

@@ -100,7 +100,8 @@ BUGS: dict[str, tuple[Any, str, str, str, str]] = {
         MappingCache, "wait", "event.wait()", "pass", "waiting mappings",
     ),
     "the mapping that was used last is let go": (
-        MappingCache, "_bound", "self.drop(min(idle", "self.drop(max(idle", "bounded mappings",
+        MappingCache, "leave", "move_to_end(mapping)", "move_to_end(mapping, last=False)",
+        "bounded mappings",
     ),
     "a mapping that could not be mapped keeps its addresses": (
         MappingCache, "make", "self._memory.release(address)", "pass", "refused calls",

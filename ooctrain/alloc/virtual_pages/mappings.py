@@ -14,7 +14,7 @@ last use. Sources: paper 000, section 4; GMLake's stitched blocks. Read next: `a
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -39,7 +39,6 @@ class ChunkMapping:
         table: for each slot the chunk that is mapped there, or -1.
         runs: the chunks of `table` in runs as they were mapped, in the order of the slots.
         live: whether a block uses it.
-        turn: when a block last left; larger is later.
         uses: {(first slot, behind the last): events after which these slots were not used any
             more}.
     """
@@ -48,7 +47,6 @@ class ChunkMapping:
     table: np.ndarray
     runs: list[Run] = field(default_factory=list)
     live: bool = False
-    turn: int = 0
     uses: dict[tuple[int, int], tuple[Reached, ...]] = field(default_factory=dict)
 
     @property
@@ -69,6 +67,42 @@ class ChunkMapping:
             self.uses[lo, hi] = (*earlier, *after)
 
 
+@dataclass(slots=True)
+class _Equals:
+    """Mappings with the same number of slots.
+
+    Args:
+        made: in the order of their making.
+        lacked: for each a chunk of it that was held when somebody last looked; -1: nobody knows
+            one. While it is held there is no need to look at the others.
+    """
+
+    made: list[ChunkMapping] = field(default_factory=list)
+    lacked: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+
+    def add(self, mapping: ChunkMapping) -> None:
+        """One more."""
+        self.made.append(mapping)
+        if len(self.made) > self.lacked.size:
+            self.lacked = np.concatenate([self.lacked, np.full(self.lacked.size + 8, _NOTHING)])
+        self.lacked[len(self.made) - 1] = _NOTHING
+
+    def remove(self, mapping: ChunkMapping) -> None:
+        """One less."""
+        place, last = self.made.index(mapping), len(self.made)
+        del self.made[place]
+        self.lacked[place : last - 1] = self.lacked[place + 1 : last]
+
+    def forget(self, mapping: ChunkMapping) -> None:
+        """It has other chunks now."""
+        self.lacked[self.made.index(mapping)] = _NOTHING
+
+    def hopeful(self, free: FreeRuns) -> list[int]:
+        """Places of those that lack nothing that is known, ascending."""
+        lacked = self.lacked[: len(self.made)]
+        return np.flatnonzero((lacked == _NOTHING) | ~free.held[lacked]).tolist()
+
+
 class MappingCache:
     """All mappings over a memory.
 
@@ -80,14 +114,15 @@ class MappingCache:
 
     def __init__(self, memory: VirtualMemory, chunk_bytes: int, counts: Counter[str]):
         self._memory, self._chunk, self._counts = memory, chunk_bytes, counts
-        self._by_slots: dict[int, list[ChunkMapping]] = {}  # in the order of their making
-        self._turn = 0
+        self._by_slots: dict[int, _Equals] = {}
+        #: all that no block uses, and perhaps some that one does; that used longest ago first
+        self._idle: OrderedDict[ChunkMapping, None] = OrderedDict()
         self._most_mappings = memory.max_mappings
         self._most_chunks = MOST_ALIASES * (memory.size_bytes // chunk_bytes)
         self.mappings = self.mapped_chunks = 0
 
     def __iter__(self) -> Iterator[ChunkMapping]:
-        return (mapping for made in self._by_slots.values() for mapping in made)
+        return (mapping for equals in self._by_slots.values() for mapping in equals.made)
 
     def find(self, slots: int, free: FreeRuns, *, whole: bool) -> ChunkMapping | None:
         """The oldest unused mapping of `slots` slots whose chunks are all free.
@@ -98,11 +133,19 @@ class MappingCache:
             slots: its exact number.
             free: which chunks are free.
             whole: only mappings with a chunk at every slot.
+
+        Cost: O(mappings of this size), in one operation on an array; those that lack another chunk
+        than when somebody last looked are looked at one by one.
         """
-        for mapping in self._by_slots.get(slots, ()):
+        equals = self._by_slots.get(slots)
+        if equals is None:
+            return None
+        for place in equals.hopeful(free):
+            mapping = equals.made[place]
             unused = not mapping.live and all(map(free.is_free, mapping.runs))
             if unused and (not whole or mapping.mapped() == slots):
                 return mapping
+            equals.lacked[place] = _held_chunk(mapping, free)
         return None
 
     def make(self, slots: int, runs: Sequence[Run]) -> ChunkMapping:
@@ -124,7 +167,9 @@ class MappingCache:
         mapping.runs = list(runs)
         self._counts["reservations"] += 1
         self._counts["maps"] += len(runs)
-        self._by_slots.setdefault(slots, []).append(mapping)
+        self._by_slots.setdefault(slots, _Equals()).add(mapping)
+        self._idle[mapping] = None
+        self._idle.move_to_end(mapping, last=False)  # it has not been used at all
         self._count(mapping, +1)
         self._bound(mapping)
         return mapping
@@ -154,14 +199,15 @@ class MappingCache:
             raise
         finally:
             mapping.runs = runs_of(mapping.table[mapping.table != _NOTHING])
+            self._by_slots[mapping.slots].forget(mapping)
             self._count(mapping, +1)
         self._bound(mapping)
 
     def leave(self, mapping: ChunkMapping) -> None:
         """No block uses it any more."""
         mapping.live = False
-        self._turn += 1
-        mapping.turn = self._turn
+        self._idle[mapping] = None
+        self._idle.move_to_end(mapping)
 
     def drop(self, mapping: ChunkMapping) -> None:
         """Unmaps it after its last use, and gives its address range back."""
@@ -211,12 +257,37 @@ class MappingCache:
     def _bound(self, kept: ChunkMapping) -> None:
         """Lets idle mappings go, the one used longest ago first, while too much is mapped."""
         while self.mappings >= self._most_mappings or self.mapped_chunks > self._most_chunks:
-            idle = [mapping for mapping in self if not mapping.live and mapping is not kept]
-            if not idle:
+            idle = self._longest_idle(kept)
+            if idle is None:
                 return
-            self.drop(min(idle, key=lambda mapping: mapping.turn))
+            self.drop(idle)
+
+    def _longest_idle(self, kept: ChunkMapping) -> ChunkMapping | None:
+        """That which no block has used for longest; None: all are in use. Cost: O(1) each time that
+        a block has come to use one.
+        """
+        found, used = None, []
+        for mapping in self._idle:
+            if mapping.live:
+                used.append(mapping)
+            elif mapping is not kept:
+                found = mapping
+                break
+        for mapping in used:
+            del self._idle[mapping]  # it comes back when its block leaves
+        return found
 
     def _release(self, mapping: ChunkMapping) -> None:
         self._memory.release(mapping.address)
         self._by_slots[mapping.slots].remove(mapping)
+        self._idle.pop(mapping, None)
         self._count(mapping, -1)
+
+
+def _held_chunk(mapping: ChunkMapping, free: FreeRuns) -> int:
+    """A chunk of a mapping that is held; -1: none is."""
+    for first, count in mapping.runs:
+        held = free.held[first : first + count]
+        if held.any():
+            return first + int(held.argmax())
+    return _NOTHING

@@ -145,7 +145,7 @@ def _backward_calls(trace: Trace, forward: set[int]) -> list[Call]:
         ):
             found.append(call)
             inside.update(v for v in call.outs if trace.variables[v].kind != "wgrad")
-        elif (inside | outside).intersection(call.ins):
+        elif not (inside.isdisjoint(call.ins) and outside.isdisjoint(call.ins)):
             outside.update(call.outs)
     return found
 

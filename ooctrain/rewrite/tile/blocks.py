@@ -11,6 +11,7 @@ Source: ours; docs/tiling.md. Read next: `step/blocks.py`, by which values are g
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -101,9 +102,10 @@ def _put_together(trace: Trace) -> list[Whole]:
             _, channels, _, width = trace.variables[call.outs[0]].shape
             alone = len(trace.readers[call.ins[0]]) == 1
             if alone and (channel, column, c, w) == (0, 0, channels, width):
-                before = found.pop(call.ins[0])
-                blocks = [*before.blocks, RowBlock(call.ins[1], image, row, row + h)]
-                found[call.outs[0]] = Whole(call.outs[0], blocks, [*before.makers, call.id])
+                whole = found[call.outs[0]] = found.pop(call.ins[0])
+                whole.variable = call.outs[0]
+                whole.blocks.append(RowBlock(call.ins[1], image, row, row + h))
+                whole.makers.append(call.id)
     complete = []
     for v, whole in found.items():
         n, _, h, _ = trace.variables[v].shape
@@ -185,8 +187,12 @@ def _pieces(whole: Whole, view: View) -> list[tuple[int, View | None]]:
     """Blocks in which the rows of a view lie, and which rows of each; None: all."""
     image, lo, hi = view
     found: list[tuple[int, View | None]] = []
-    for block in whole.blocks:
+    first = bisect_right(whole.blocks, (image, lo), key=lambda block: (block.image, block.lo))
+    for place in range(max(first - 1, 0), len(whole.blocks)):
+        block = whole.blocks[place]
         a, b = max(lo, block.lo), min(hi, block.hi)
+        if (block.image, block.lo) >= (image, hi):
+            break
         if block.image == image and a < b:
             every = (a, b) == (block.lo, block.hi)
             found.append((block.variable, None if every else (0, a - block.lo, b - block.lo)))

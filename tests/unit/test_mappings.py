@@ -1,0 +1,88 @@
+"""Which mapping is found, and which goes first: the first that serves, the one unused for longest.
+
+What is found is compared with a look at every mapping in turn, and the looks are counted: a step of
+hundreds of thousands of instructions asks for a mapping each time that no run of free chunks is
+long enough. Read next: `ooctrain/alloc/virtual_pages/mappings.py`, `test_virtual.py`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from ooctrain.alloc.dry_run import DryMemory
+from ooctrain.alloc.virtual_pages.chunks import FreeRuns, chunks_of, runs_of
+from ooctrain.alloc.virtual_pages.mappings import ChunkMapping, MappingCache
+
+CHUNK, CHUNKS = 4096, 24
+
+
+def cache_of(chunks=CHUNKS, most=1 << 30):
+    memory = DryMemory(chunks * CHUNK, CHUNK, max_mappings=most)
+    return MappingCache(memory, CHUNK, Counter()), FreeRuns(chunks)
+
+
+def first_that_serves(cache, slots, free, whole):
+    """What `find` promises, word for word."""
+    for mapping in cache:
+        fits = mapping.slots == slots and (not whole or mapping.mapped() == slots)
+        if fits and not mapping.live and all(map(free.is_free, mapping.runs)):
+            return mapping
+    return None
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_first_that_serves_is_found_whatever_came_and_went(seed):
+    rng, (cache, free) = random.Random(seed), cache_of()
+    held: list[ChunkMapping] = []
+    for _ in range(150):
+        slots, whole = rng.randint(1, 5), rng.random() < 0.7
+        found = cache.find(slots, free, whole=whole)
+        assert found is first_that_serves(cache, slots, free, whole)
+        if found is None and free.count >= slots:
+            found = cache.make(slots, free.holes(slots) if whole else ())
+        if found is not None and rng.random() < 0.8:
+            found.live = True
+            if not found.runs:
+                at = rng.randrange(slots)
+                if free.count:
+                    chunk = chunks_of(free.holes(1))
+                    cache.put(found, chunk * 0 + at, chunk)
+            free.take(found.runs)
+            held.append(found)
+        while held and (rng.random() < 0.5 or free.count < 5):
+            left = held.pop(rng.randrange(len(held)))
+            free.give(left.runs)
+            cache.leave(left)
+        cache.check()
+
+
+def test_who_lacks_the_same_chunk_as_before_is_not_looked_at_again(monkeypatch):
+    cache, free = cache_of()
+    for number in range(20):
+        cache.make(2, runs_of([number, 23]))
+    free.take([(23, 1)])
+    looks = []
+    is_free = FreeRuns.is_free
+    monkeypatch.setattr(
+        FreeRuns, "is_free", lambda self, run: looks.append(run) or is_free(self, run)
+    )
+    assert [cache.find(2, free, whole=True) for _ in range(50)] == [None] * 50
+    assert len(looks) <= 40, "each mapping's runs once"
+    free.give([(23, 1)])
+    assert cache.find(2, free, whole=True) is next(iter(cache))
+
+
+def test_the_one_that_nobody_has_used_for_longest_goes_first():
+    cache, _ = cache_of(most=5)
+    four = [cache.make(1, [(number, 1)]) for number in range(4)]
+    for mapping in four:
+        mapping.live = True
+    for place in (2, 0, 3):
+        cache.leave(four[place])
+    four[2].live = True  # a block has come back to it
+    fifth = cache.make(1, [(9, 1)])
+    assert four[0] not in list(cache)
+    assert list(cache) == [four[1], four[2], four[3], fifth]
