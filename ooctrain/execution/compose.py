@@ -21,6 +21,7 @@ from ooctrain.sched.budget import resolve_budget, with_region
 from ooctrain.sched.planning.beside_region import plan_beside
 from ooctrain.sched.planning.planner import OfferedPlanner, Planner
 from ooctrain.sched.planning.question import Question
+from ooctrain.sched.planning.rare_collections import collecting_rarely
 from ooctrain.sched.schedule import BYTES, Plan
 from ooctrain.sched.verify import verify
 from ooctrain.step.trace import Trace
@@ -66,6 +67,7 @@ def rewritten(original: Trace, rewrites: Sequence[str]) -> RewrittenStep:
     return RewrittenStep(original, trace, tuple(rewrites), remarks=remarks)
 
 
+@collecting_rarely()
 def plan_step(step: RewrittenStep, planner: Planner, question: Question) -> Plan:
     """The planner's plan of a step, completed and verified.
 

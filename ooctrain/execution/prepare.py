@@ -30,6 +30,7 @@ from ooctrain.sched.planning.beside_region import plan_beside
 from ooctrain.sched.planning.effort import Deadline
 from ooctrain.sched.planning.planner import Planner, WeighingPlanner, infeasible
 from ooctrain.sched.planning.question import Question
+from ooctrain.sched.planning.rare_collections import collecting_rarely
 from ooctrain.sched.schedule import BYTES, Plan, SwapOut
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.timeline import Timeline
@@ -89,6 +90,7 @@ class PreparedStep:
         return simulate(plan.schedule, plan.trace, found)
 
 
+@collecting_rarely()
 def prepare(trace: Trace, settings: Settings) -> PreparedStep:
     """Rewrites, plans, verifies and replays a step.
 

@@ -17,6 +17,7 @@ from ooctrain.errors import ConfigError, PlanMismatch
 from ooctrain.sched.budget import with_region
 from ooctrain.sched.host import SLOT_ALIGN_BYTES, HostSlots, host_slots
 from ooctrain.sched.ledger import Issued, peaks, walk
+from ooctrain.sched.planning.rare_collections import collecting_rarely
 from ooctrain.sched.schedule import End, Free, Run, Schedule, SwapIn, SwapOut
 from ooctrain.step.trace import Call, Trace
 from ooctrain.units import Granule
@@ -141,6 +142,7 @@ class Rounding(Protocol):
         ...
 
 
+@collecting_rarely()
 def make_program(
     trace: Trace, schedule: Schedule, allocator: Rounding, *, streams: int = 3,
     wanted: Sequence[int] = (), fills: bool = False, align_bytes: int | None = SLOT_ALIGN_BYTES,

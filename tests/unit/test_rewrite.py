@@ -1,6 +1,8 @@
 """Fusing and sharing storage: what is joined, what is protected, how much it saves."""
 
 from collections import Counter
+from dataclasses import replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -182,3 +184,15 @@ def test_fuse_then_share_keeps_the_bits_of_a_resnet():
     assert plain.keys() == rewritten.keys()
     for name, value in plain.items():
         assert value.tobytes() == rewritten[name].tobytes(), name
+
+
+def test_what_has_a_new_number_has_all_else_as_before():
+    """`rewrite/edit.py` writes out each field of what it numbers anew."""
+    step = step_trace("lenet", 2)
+    gone = next(call for call in step.calls if call.phase == "update")
+    made = with_calls(step, [call for call in step.calls if call is not gone])
+    names = {v.name: v for v in made.variables}
+    assert len(made.variables) < len(step.variables)
+    for old in step.variables:
+        if old.name in names:
+            assert replace(old, id=names[old.name].id) == names[old.name]
