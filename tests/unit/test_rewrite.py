@@ -2,7 +2,6 @@
 
 from collections import Counter
 from dataclasses import replace
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -188,11 +187,13 @@ def test_fuse_then_share_keeps_the_bits_of_a_resnet():
 
 def test_what_has_a_new_number_has_all_else_as_before():
     """`rewrite/edit.py` writes out each field of what it numbers anew."""
-    step = step_trace("lenet", 2)
-    gone = next(call for call in step.calls if call.phase == "update")
-    made = with_calls(step, [call for call in step.calls if call is not gone])
-    names = {v.name: v for v in made.variables}
-    assert len(made.variables) < len(step.variables)
-    for old in step.variables:
-        if old.name in names:
-            assert replace(old, id=names[old.name].id) == names[old.name]
+    step = resnet_trace()
+    made, names = fuse(step), step.variable_by_name
+    moved = [v for v in made.variables if v.id != names[v.name].id]
+    assert moved == [replace(names[v.name], id=v.id) for v in moved]
+    same = [call for call in made.calls if call.phase == "update"]
+    calls = [replace(step.call_by_name[call.name], id=call.id) for call in same]
+    fields = ("id", "name", "op", "workspace_bytes", "pure", "phase", "duration_ns")
+    assert moved and same
+    for field in fields:
+        assert [getattr(c, field) for c in same] == [getattr(c, field) for c in calls]
