@@ -159,7 +159,10 @@ def _walked(t, fate, wishes):
     for own in range(columns):
         column[wishes.values[own]] = own
     touched[:, :] = 0
-    there[:1, :] = 0
+    there[:, :] = 0
+    living = np.empty(columns, np.int64)  # columns that are there, or were before this call
+    is_living = np.zeros(columns, np.bool_)
+    alive = 0
     wishes.time_ns[:] = 0
     ok = True
     start = 0
@@ -247,6 +250,10 @@ def _walked(t, fate, wishes):
                         revivals += 1
                     life[out] = lives
                     lives += 1
+                    if columns and column[out] >= 0 and not is_living[column[out]]:
+                        is_living[column[out]] = True
+                        living[alive] = column[out]
+                        alive += 1
             for place in range(t.outs_at[running], t.outs_at[running + 1]):
                 source = t.reused[t.outs[place]]
                 if source >= 0:
@@ -293,12 +300,20 @@ def _walked(t, fate, wishes):
                 revived[left] = var
                 left += 1
         revivals = left
-        if columns:
-            for own in range(columns):
-                var = wishes.values[own]
-                if life[var] >= 0 and not wishes.wanted[call + 1, own]:
-                    life[var] = -1
-                there[call + 1, own] = np.int8(life[var] >= 0)
+        # Of the columns only those that are there can go; most of them stay where they are.
+        left = 0
+        for place in range(alive):
+            own = living[place]
+            var = wishes.values[own]
+            if life[var] >= 0 and not wishes.wanted[call + 1, own]:
+                life[var] = -1
+            if life[var] >= 0:
+                there[call + 1, own] = 1
+                living[left] = own
+                left += 1
+            else:
+                is_living[own] = False
+        alive = left
 
     still_open = np.zeros(lives, np.bool_)
     for var in range(variables):

@@ -18,6 +18,8 @@ from ooctrain.sched.search.order import by_run
 from ooctrain.step.machine import Machine
 
 NEVER = 1 << 62
+#: Runs whose room is compared at a time.
+TOGETHER = 64
 
 
 class Link(NamedTuple):
@@ -136,9 +138,17 @@ def fits(room, size, first, before):
     """The first run of [first, before) beside which `size` bytes do not fit; -1: there is none, and
     they are taken from the room.
     """
-    for run in range(first, before):
-        if room[run] < size:
-            return run
+    begin = first
+    while begin < before:
+        # A loop that never ends early compares several numbers at a time.
+        end, lacks = min(begin + TOGETHER, before), False
+        for run in range(begin, end):
+            lacks |= room[run] < size
+        if lacks:
+            for run in range(begin, end):
+                if room[run] < size:
+                    return run
+        begin = end
     for run in range(first, before):
         room[run] -= size
     return -1
@@ -172,9 +182,15 @@ def play(t, step, evicted, limits):
     pieces = cut(step, evicted, chunk_bytes)
     count = pieces.size.size
     room = budget_bytes - step.resident
+    change = np.zeros(runs + 1, np.int64)  # of what is away, from one run to the next
     for piece in range(count):
-        for run in range(pieces.after[piece] + 1, pieces.before[piece]):
-            room[run] += pieces.size[piece]
+        if pieces.after[piece] + 1 < pieces.before[piece]:
+            change[pieces.after[piece] + 1] += pieces.size[piece]
+            change[pieces.before[piece]] -= pieces.size[piece]
+    away = 0
+    for run in range(runs):
+        away += change[run]
+        room[run] += away
     awaited = np.zeros(runs + 1, np.int64)
     for piece in range(count):
         awaited[pieces.before[piece]] += 1
