@@ -19,9 +19,9 @@ from ooctrain.rewrite.pin_small import pinning_for
 from ooctrain.sched.bounds.closed import lower_bound
 from ooctrain.sched.budget import resolve_budget, with_region
 from ooctrain.sched.planning.beside_region import plan_beside
+from ooctrain.sched.planning.effort import collecting_rarely
 from ooctrain.sched.planning.planner import OfferedPlanner, Planner
 from ooctrain.sched.planning.question import Question
-from ooctrain.sched.planning.rare_collections import collecting_rarely
 from ooctrain.sched.schedule import BYTES, Plan
 from ooctrain.sched.verify import verify
 from ooctrain.step.trace import Trace

@@ -17,7 +17,7 @@ from ooctrain.errors import ConfigError, PlanMismatch
 from ooctrain.sched.budget import with_region
 from ooctrain.sched.host import SLOT_ALIGN_BYTES, HostSlots, host_slots
 from ooctrain.sched.ledger import Issued, peaks, walk
-from ooctrain.sched.planning.rare_collections import collecting_rarely
+from ooctrain.sched.planning.effort import collecting_rarely
 from ooctrain.sched.schedule import End, Free, Run, Schedule, SwapIn, SwapOut
 from ooctrain.step.trace import Call, Trace
 from ooctrain.units import Granule

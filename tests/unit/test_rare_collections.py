@@ -9,7 +9,7 @@ import pytest
 import ooctrain as oc
 from ooctrain.api import step_trace
 from ooctrain.sched.planners.belady import Belady
-from ooctrain.sched.planning.rare_collections import RARELY, collecting_rarely
+from ooctrain.sched.planning.effort import RARELY, collecting_rarely
 
 
 @pytest.fixture

@@ -3,13 +3,17 @@
 A planner that searches ends after a number of evaluations. A count is the same on every machine,
 however busy, and so is the plan. A caller in a hurry sets a time limit as well: a `Deadline`,
 which the planner looks at between two evaluations. What it cuts short depends on the machine, so
-the plan's notes then say `cut_short`. Source: ours. Read next: `sched/planners/combined.py`.
+the plan's notes then say `cut_short`. And planning makes many objects and next to no garbage, of
+which Python's collector is told (`collecting_rarely`). Source: ours. Read next: `sched/planners/combined.py`.
 """
 
 from __future__ import annotations
 
+import gc
 import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -19,6 +23,9 @@ from ooctrain.sched.planning.planner import Planner
 #: Evaluations of a search that a command or a program starts without saying how many. Two seconds
 #: for 600 calls.
 EVALUATIONS = 10_000
+#: New objects between two looks of the garbage collector: some ten MiB. Python's own 700 mean that
+#: all calls, variables and instructions of a long step are walked again and again, and all stay.
+RARELY = 50_000
 
 
 @runtime_checkable
@@ -75,3 +82,21 @@ class Deadline:
     def earlier(self, seconds: float) -> Deadline:
         """A deadline `seconds` earlier."""
         return Deadline(None if self.at_s is None else self.at_s - seconds)
+
+
+@contextmanager
+def collecting_rarely() -> Iterator[None]:
+    """As a `with` or above a function: meanwhile the collector waits for `RARELY` new objects.
+
+    Where it waits for as many already, in a planner that is asked by another one or in two threads
+    at once, nothing changes, so the last one to leave finds it as the first one did.
+    """
+    first, *others = gc.get_threshold()
+    if not 0 < first < RARELY:
+        yield
+        return
+    gc.set_threshold(RARELY, *others)
+    try:
+        yield
+    finally:
+        gc.set_threshold(first, *others)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ooctrain.sched.planning.effort import with_effort
+from ooctrain.sched.planning.effort import collecting_rarely, with_effort
 from ooctrain.sched.planning.planner import Planner
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine
@@ -33,6 +33,7 @@ class Question:
     time_limit_s: float | None = None
     evaluations: int | None = None
 
+    @collecting_rarely()
     def put_to(self, planner: Planner) -> Plan:
         """The answer of a planner.
 
