@@ -4,7 +4,8 @@ A planner that searches ends after a number of evaluations. A count is the same 
 however busy, and so is the plan. A caller in a hurry sets a time limit as well: a `Deadline`,
 which the planner looks at between two evaluations. What it cuts short depends on the machine, so
 the plan's notes then say `cut_short`. And planning makes many objects and next to no garbage, of
-which Python's collector is told (`collecting_rarely`). Source: ours. Read next: `sched/planners/combined.py`.
+which Python's collector is told (`collecting_rarely`). Source: ours. Read next:
+`sched/planners/combined.py`.
 """
 
 from __future__ import annotations
