@@ -305,7 +305,9 @@ def _summary_rows(
     rows += counted_rows(prepared.promise, record)
     rows += _time_rows(prepared, record)
     if record.saved:
-        rows.append(("checkpoint", str(extent.checkpoint_path)))
+        rows.append(("checkpoint", f"{extent.checkpoint_path}; --resume goes on from there"))
+    elif record.step_us and not display.ends:
+        rows.append(("not saved", "--checkpoint FILE keeps what was learned, --resume goes on"))
     return rows
 
 

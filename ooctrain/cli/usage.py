@@ -7,9 +7,18 @@ fault, whichever library found it. Read next: `values.py`, which refuses values.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import click
 
 from ooctrain.errors import ConfigError, did_you_mean
+
+#: What other commands and other libraries call an option, and what it is called here.
+ELSEWHERE: Mapping[str, str] = MappingProxyType({
+    "--save": "--checkpoint", "--output": "--checkpoint", "--load": "--resume", "--ram": "--memory",
+    "--disk": "--spill", "--learning-rate": "--lr", "--batch-size": "--batch",
+})  # fmt: skip
 
 
 def usage_error(error: click.UsageError, command: str) -> ConfigError:
@@ -19,9 +28,11 @@ def usage_error(error: click.UsageError, command: str) -> ConfigError:
         command: that was called, as typed; click does not always know.
     """
     if isinstance(error, click.NoSuchOption):
-        near = did_you_mean(error.option_name, _options(error.ctx))
+        name, options = error.option_name, _options(error.ctx)
+        meant = ELSEWHERE.get(name)
+        near = f"did you mean {meant!r}?" if meant in options else did_you_mean(name, options)
         return ConfigError(
-            f"no option is called {error.option_name!r}", code="OOC-106", where=command,
+            f"no option is called {name!r}", code="OOC-106", where=command,
             fix=near or f"`{command} --help` lists them",
         )  # fmt: skip
     if error.ctx is None:

@@ -22,6 +22,7 @@ from ooctrain.split.model import SplitModel
 from ooctrain.step.machine import Machine
 from ooctrain.step.presets import (
     PRESETS,
+    disk_source,
     machine,
     on_disk,
     threads_for,
@@ -161,7 +162,9 @@ def host_rows(memory: MemoryOptions, machine: Machine) -> list[tuple[str, str]]:
     out, into = machine.out_bytes_per_us / 1e3, machine.in_bytes_per_us / 1e3
     how = "at the same time" if machine.link == "duplex" else "one at a time"
     rates = f"planned with {out:.2f} GB/s out and {into:.2f} GB/s in, {how}"
-    return [("host", look_at(spill.folder).text), ("", rates)]
+    source = disk_source(machine.disk, spill.folder)
+    held = "" if spill.bytes_per_us is None else "; --spill-rate is the most"
+    return [("host", look_at(spill.folder).text), ("", rates), ("", f"the disk {source}{held}")]
 
 
 def written_rows(memory: MemoryOptions, step_bytes: int, steps: int) -> list[tuple[str, str]]:

@@ -21,7 +21,14 @@ from typing import TYPE_CHECKING, Literal
 
 from ooctrain.devices.cuda.driver_abi import version_name
 from ooctrain.errors import ConfigError, DeviceUnavailable
-from ooctrain.step.presets import cache_base, calibration_path, load_calibration, usable_cores
+from ooctrain.step.presets import (
+    TYPICAL_DISK,
+    cache_base,
+    calibration_path,
+    disk_source,
+    load_calibration,
+    usable_cores,
+)
 from ooctrain.units import GIB, format_bytes
 
 if TYPE_CHECKING:
@@ -147,7 +154,11 @@ def check_spill() -> Finding:
         return Finding("spilling", "warn", error.what, f"--spill {error.fix}")
     if not place.direct:
         return Finding("spilling", "warn", place.text, "a folder on ext4 or xfs is faster")
-    return Finding("spilling", "ok", place.text)
+    path = calibration_path()
+    disk = load_calibration(path).disk if path.is_file() else None
+    taken = disk or TYPICAL_DISK
+    rates = f"{taken.out_bytes_per_us / 1e3:.2f} GB/s out, {taken.in_bytes_per_us / 1e3:.2f} in"
+    return Finding("spilling", "ok", f"{place.text}; {rates}, {disk_source(disk, folder)}")
 
 
 def check_calibration() -> Finding:

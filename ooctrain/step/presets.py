@@ -277,6 +277,19 @@ def with_link(base: Machine, bandwidth_bytes_per_us: float) -> Machine:
     )
 
 
+def disk_source(disk: Disk | None, folder: str) -> str:
+    """Where the rates of a disk that serves as the host are known from, in words.
+
+    Args:
+        disk: as measured; None: `TYPICAL_DISK` is taken.
+        folder: that is spilled to.
+    """
+    if disk is None:
+        return "assumed: nobody has measured this disk"
+    same = os.path.realpath(disk.folder) == os.path.realpath(folder)
+    return "measured by `ooctrain calibrate`" if same else f"measured in {disk.folder}"
+
+
 def on_disk(base: Machine, limit_bytes_per_us: float | None = None) -> Machine:
     """The same machine with its disk, or a typical one, as the host: that is the link then, and
     host memory is no limit.

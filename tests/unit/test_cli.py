@@ -76,6 +76,8 @@ def test_exit_statuses(error, status):
 WRONG = {
     "no such command": (["trian"], "did you mean 'train'"),
     "no such option": (["plan", "lenet", "--bugdet", "1MiB"], "--budget"),
+    "the option of another tool": (["train", *SMALL, "--save", "x"], "mean '--checkpoint'?"),
+    "the other tool's option": (["train", *SMALL, "--ram", "1GiB"], "mean '--memory'?"),
     "no such model": (["plan", "lenett"], "did you mean 'lenet'"),
     "no such planner": (["plan", *SMALL, "--planner", "windwo"], "did you mean 'window'"),
     "no such parameter": (["plan", *SMALL, "--planner", "window:sice=2"], "did you mean 'size'"),

@@ -92,6 +92,14 @@ def test_a_verified_run_that_was_resumed_is_compared_from_its_first_step(run, tm
     assert len(numbers["incore_step_us"]) == len(numbers["losses"]) == 4
 
 
+def test_a_run_says_how_it_goes_on_and_that_nothing_was_saved(run, tmp_path):
+    path = str(tmp_path / "run.safetensors")
+    assert "not saved" in run("--steps", "1")[2]
+    saved = run("--steps", "1", "--checkpoint", path)[2]
+    assert f"{path}; --resume goes on from there" in saved
+    assert "not saved" not in saved
+
+
 def test_a_broken_checkpoint_is_named_before_anything_is_planned(run, tmp_path):
     path = tmp_path / "run.safetensors"
     path.write_bytes(b"not a checkpoint")

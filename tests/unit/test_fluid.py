@@ -128,6 +128,27 @@ def test_an_input_that_comes_twice_lies_on_the_host_once():
 
 
 @settings(max_examples=80)
+@given(traces(), machines(), st.floats(0, 1), st.floats(0, 1))
+def test_prices_of_memory_say_what_other_budgets_are_worth_at_most(trace, machine, share, other):
+    """The bound is convex in the budget, and the sum of the prices is its slope."""
+    least, most = trace_minimum_bytes(trace, BYTES), trace_peak_bytes(trace, BYTES)
+    budget, another = (least + round(part * (most - least)) for part in (share, other))
+    here, there = (fluid_bound(trace, some, machine) for some in (budget, another))
+    slope = sum(here.memory_prices.values())
+    line = here.makespan_us - slope * (another - budget)
+    assert there.makespan_us >= line - 1e-5 * here.makespan_us
+    assert all(0 <= call < len(trace.calls) for call in here.memory_prices)
+
+
+def test_a_byte_more_saves_what_its_price_says(chain):
+    least, peak = trace_minimum_bytes(chain, BYTES), trace_peak_bytes(chain, BYTES)
+    bounds = [fluid_bound(chain, budget, SLOW) for budget in range(least, peak + 1)]
+    assert bounds[0].makespan_us > bounds[1].makespan_us
+    assert sum(bounds[0].memory_prices.values()) > 0
+    assert sum(bounds[-1].memory_prices.values()) == pytest.approx(0, abs=1e-6)
+
+
+@settings(max_examples=80)
 @given(traces(), st.floats(0, 1))
 def test_no_planner_beats_the_lp_where_the_host_has_room_for_the_inputs_alone(trace, share):
     least, most = trace_minimum_bytes(trace, BYTES), trace_peak_bytes(trace, BYTES)

@@ -26,15 +26,17 @@ from support.spilling import (
     cached_pages,
 )
 
+from ooctrain.cli import workload
 from ooctrain.cli.options import MemoryOptions
-from ooctrain.cli.workload import spill_of
+from ooctrain.cli.workload import host_rows, spill_of
 from ooctrain.devices import spill as rooms
 from ooctrain.devices.cpu.copy_engine import CopyLink
 from ooctrain.devices.cpu.device import CpuDevice
 from ooctrain.devices.host_file import HostFile
-from ooctrain.devices.spill import BLOCK_BYTES, FileCalls, Spill, as_spill, look_at
+from ooctrain.devices.spill import BLOCK_BYTES, FileCalls, Spill, SpillPlace, as_spill, look_at
 from ooctrain.errors import ConfigError, TransferError
 from ooctrain.execution.settings import Settings
+from ooctrain.machine import doctor
 from ooctrain.machine.disk_speed import COPIES, COPY_BYTES, DiskTimes, link_of, measure_disk
 from ooctrain.step.machine import Disk
 from ooctrain.step.presets import load_calibration, machine, on_disk, save_calibration
@@ -415,3 +417,30 @@ def test_the_words_of_the_command_are_a_folder_and_a_rate():
     ):  # fmt: skip
         with pytest.raises(ConfigError):
             spill_of(wrong)
+
+
+@pytest.mark.parametrize(
+    ("measured", "said"),
+    [
+        (None, "the disk assumed: nobody has measured this disk"),
+        (Disk(2e3, 3e3, folder="/x"), "the disk measured by `ooctrain calibrate`"),
+        (Disk(2e3, 3e3, folder="/y"), "the disk measured in /y"),
+    ],
+)  # fmt: skip
+def test_the_command_says_where_the_rates_that_it_plans_with_are_from(measured, said, monkeypatch):
+    monkeypatch.setattr(workload, "look_at", lambda folder: SpillPlace(folder, "ext4", True, 1))
+    there, memory = replace(machine("cpu-generic"), disk=measured), replace(MEMORY, spill="/x")
+    rows = host_rows(memory, on_disk(there))
+    assert rows[-1] == ("", said)
+    held = host_rows(replace(memory, spill_rate="50MB"), on_disk(there, 50.0))
+    assert held[-1] == ("", f"{said}; --spill-rate is the most")
+    assert "0.05 GB/s out and 0.05 GB/s in" in held[-2][1]
+
+
+def test_the_doctor_says_what_a_disk_that_nobody_measured_is_taken_for(disk, monkeypatch, tmp_path):
+    monkeypatch.setattr(doctor.tempfile, "gettempdir", lambda: disk)
+    monkeypatch.setattr(doctor, "calibration_path", lambda: tmp_path / "c.json")
+    assert "1.00 GB/s out, 1.00 in, assumed" in doctor.check_spill().text
+    save_calibration(replace(machine("cpu-generic"), disk=Disk(900.0, 500.0, folder=disk)),
+                     tmp_path / "c.json")  # fmt: skip
+    assert "0.90 GB/s out, 0.50 in, measured by" in doctor.check_spill().text

@@ -24,6 +24,7 @@ from ooctrain.rewrite.mixed_bands import mixed_tilings, sparing
 from ooctrain.rewrite.tile.choose import tilings_of, without_rule
 from ooctrain.rewrite.tile.offers import (
     MOVES,
+    UNTILED,
     Offer,
     OperatorTimes,
     alive_as_offered,
@@ -113,6 +114,8 @@ class Banded:
             attempts.make(offer)
         if attempts.offer is not None and (faster := _sparing(question, attempts.offer)):
             attempts.make(faster)
+        if not (attempts.best or attempts.refusals):  # no offer could be written
+            attempts.make(UNTILED)
         if attempts.best is None:
             raise nothing_fits(self.name, budget_bytes, attempts.refusals, missing_rules(trace))
         return attempts.best
@@ -138,7 +141,7 @@ def offers_for(trace: Trace, machine: Machine, *, untiled: bool = True) -> list[
     times = OperatorTimes.of(operators, machine)
     whole = [Offer((), 1.0, why="the untiled step is the fastest that fits")] if untiled else []
     found = tilings_of(operators, times, machine)
-    return [*whole, *found] or [Offer((), 1.0, why="nothing can be tiled")]
+    return [*whole, *found] or [UNTILED]
 
 
 def _mixed(question: Question) -> list[Offer]:

@@ -9,7 +9,7 @@ whole. Read next: `bands.py`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from ooctrain.errors import ConfigError
@@ -79,6 +79,9 @@ def banded_calls(
     extent = trace.variables[source].shape[2]
     frontiers = {source: even_cuts(extent, bands) if cuts is None else tuple(cuts)}
     rows: dict[int, Frontier] = {}
+    sums = {v for call in (*forward, *backward) if rules[call.id].reduces for v in call.outs}
+    for call in (*forward, *backward):
+        _check_rows(trace, call, rules[call.id], sums)
     for call in forward:
         rows[call.id] = _forward_rows(trace, call, rules[call.id], frontiers)
         if not rules[call.id].reduces:
@@ -104,9 +107,16 @@ def forward_calls(trace: Trace, first: str | None, last: str | None) -> list[Cal
     """
     if first is None or last is None:
         return choose_chain(trace, first, last)
-    start = named_calls(trace, first)[0]
-    ends = named_calls(trace, last, ("forward", "loss"))
-    end = [call for call in ends if call.pure and call.ins][-1]
+    starts = [call for call in named_calls(trace, first) if call.ins]
+    named = named_calls(trace, last, ("forward", "loss"))
+    ends = [call for call in named if call.pure and call.ins]
+    if not (starts and ends):
+        raise ConfigError(
+            f"{(last if starts else first)!r} reads no image that could be cut", code="OOC-113",
+            fix="a segment from the layer that reads the first image to the one that reads the "
+            "last",
+        )  # fmt: skip
+    start, end = starts[0], ends[-1]
     between = trace.calls[start.id : end.id + 1]
     reached = {start.ins[0]}
     for call in between:
@@ -162,11 +172,28 @@ def _rule(trace: Trace, call: Call) -> RowRule:
     return rule
 
 
+def _check_rows(trace: Trace, call: Call, rule: RowRule, sums: Collection[int]) -> None:
+    """Raises ConfigError: the call would run over rows of what has none, such as a sum of them."""
+    for read, v in zip(rule.reads, call.ins, strict=True):
+        variable = trace.variables[v]
+        if read is not None and (v in sums or 0 in variable.shape):
+            what = "is a sum over all rows" if v in sums else "has no pixels"
+            raise ConfigError(
+                f"{call.name!r} cannot run in bands: {variable.name!r} {what}", code="OOC-113",
+                fix="end the segment before it, or begin it behind",
+            )  # fmt: skip
+
+
 def _forward_rows(
     trace: Trace, call: Call, rule: RowRule, frontiers: Mapping[int, Frontier]
 ) -> Frontier:
     reads = zip(rule.reads, call.ins, strict=True)
     before = [(read, frontiers[v]) for read, v in reads if read and v in frontiers]
+    if not before:
+        raise ConfigError(
+            f"{call.name!r} reads no rows of the segment", code="OOC-113",
+            fix="end the segment before it, or begin it earlier",
+        )  # fmt: skip
     if rule.reduces:
         return _in_blocks(trace, call, before[0][1], upwards=False)
     return frontier_after(before, trace.variables[call.outs[0]].shape[-2])
@@ -203,10 +230,18 @@ def _backward_rows(
         assert read is not None
         after = frontiers[forward.outs[0]]
         return frontiers.get(v) or frontier_before(read, after, trace.variables[v].shape[2])
-    near = [frontiers[v] for v in call.ins if v in frontiers]
+    # Not those of what forward reads: its rows are there wherever the forward call has run.
+    gradients = [v for v in call.ins if _is_gradient(trace, v)]
+    near = [frontiers[v] for v in gradients if v in frontiers]
     if forward is not None and forward.outs[0] in frontiers:
         near.append(frontiers[forward.outs[0]])
     return tuple(map(max, zip(*near, strict=True)))
+
+
+def _is_gradient(trace: Trace, v: int) -> bool:
+    """Whether a backward call has made it."""
+    producer = trace.producer[v]
+    return producer is not None and trace.calls[producer].phase == "backward"
 
 
 def _together(calls: Sequence[Call], group: set[int]) -> tuple[tuple[Call, ...], tuple[Call, ...]]:

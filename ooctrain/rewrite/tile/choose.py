@@ -338,7 +338,7 @@ def _kept_bytes(operators: Operators, place: int) -> int:
     found = 0
     for read, v in zip(rule.reads if rule else (), call.ins, strict=True):
         if read is not None:
-            found += variables[v].nbytes * read.overlap // variables[v].shape[2]
+            found += variables[v].nbytes * read.overlap // max(variables[v].shape[2], 1)
     return found
 
 

@@ -124,9 +124,9 @@ def whole_reads(windows: Sequence[Window], extent: int) -> tuple[Read, ...]:
 
 def split_evenly(extent: int, parts: int) -> tuple[Span, ...]:
     """[0, extent) as `parts` spans whose extents differ by one at most; fewer where there are fewer
-    rows.
+    rows, and one where there are none.
     """
-    count = min(parts, extent)
+    count = max(min(parts, extent), 1)
     edges = [extent * i // count for i in range(count + 1)]
     return tuple(Span(lo, hi) for lo, hi in itertools.pairwise(edges))
 

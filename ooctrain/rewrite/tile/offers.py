@@ -61,6 +61,10 @@ class Offer:
         }  # fmt: skip
 
 
+#: Where no tiling can be written.
+UNTILED = Offer((), 1.0, why="nothing can be tiled")
+
+
 @lru_cache(maxsize=4)  # a planner is asked about one step again and again
 def tiled_by(trace: Trace, names: tuple[str, ...]) -> Trace:
     """The step after these tilings; what was pinned stays pinned."""

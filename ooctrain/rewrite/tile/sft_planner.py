@@ -251,7 +251,7 @@ def tile_bytes(operators: Operators, segment: FtSegment, grid: tuple[int, int]) 
     sizes = []
     for v in (spans[0].keys() & spans[1].keys()) - operators.trace.taker.keys():
         whole, rows, columns = variables[v], spans[0][v].extent, spans[1][v].extent
-        sizes.append(whole.nbytes * rows * columns // (whole.shape[2] * whole.shape[3]))
+        sizes.append(whole.nbytes * rows * columns // max(whole.shape[2] * whole.shape[3], 1))
     return sum(sizes) + sum(sorted(sizes)[-2:])
 
 

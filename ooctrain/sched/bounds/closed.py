@@ -91,6 +91,16 @@ def arrivals_us(trace: Trace, machine: Machine) -> float:
     return bound_ns / 1000
 
 
+def first_wait_us(trace: Trace, machine: Machine) -> float:
+    """How long the first call waits for the inputs that it reads. Valid for every legal list whose
+    calls first run in trace order: no call runs before, for the first time or again.
+    """
+    read = set(trace.calls[0].ins) if trace.calls else set[int]()
+    inputs = (v for v in trace.variables if v.id in read and trace.producer[v.id] is None)
+    sizes = [v.nbytes for v in inputs if v.nbytes and not v.persistent]
+    return sum(machine.transfer_ns(size, "in") for size in sizes) / 1000
+
+
 def proposition_3_us(trace: Trace, budget_bytes: int, machine: Machine) -> float:
     """Paper 002: max(sum of u, 2 (M_peak - M) / B), for lists as with `recompute=False`.
 

@@ -101,6 +101,7 @@ class FluidProgram:
     Attributes:
         unit_us: the compute time of the step, or 1 where that is nothing.
         inputs_away: {call: what of inputs may be away once more, as terms}.
+        fits: {call: the rows that say that memory suffices as it starts, and as it ends}.
         rises: {name of a sum: {call: the columns that it rises by at the start of the call}}.
     """
 
@@ -122,6 +123,7 @@ class FluidProgram:
         self.program = LinearProgram()
         self._inputs = {v for v in trace.initial if not trace.variables[v].persistent}
         self.inputs_away: dict[int, list[Term]] = defaultdict(list)
+        self.fits: dict[int, list[int]] = defaultdict(list)
         self.rises: dict[str, dict[int, list[Term]]] = {
             name: defaultdict(list) for name in ("ready", "open", "clean", "due", "work", "cover")
         }
@@ -345,6 +347,7 @@ class FluidProgram:
         self, call: int, instant: _Instant, sums: dict[str, list[int]], resident: float
     ) -> None:
         """What would be resident, less what is away, is at most the budget, which is 1."""
+        self.fits[call].append(len(self.program.row_uppers))
         self.program.at_most(
             [(instant.released, -1.0), (instant.fetched, 1.0), (sums["cover"][call], -1.0)],
             1.0 - resident,

@@ -29,10 +29,14 @@ class LpSolution:
     """An optimum: the objective values of the primal and of the dual program.
 
     The optimum lies between them, rounding aside.
+
+    Attributes:
+        prices: of each row, by how much the optimum grows with its bound.
     """
 
     primal: float
     dual: float
+    prices: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +111,8 @@ class LinearProgram:
         highspy, solver = self._run({})
         if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
             return None
-        return LpSolution(solver.getInfo().objective_function_value, self._dual(solver))
+        prices = tuple(solver.getSolution().row_dual)
+        return LpSolution(solver.getInfo().objective_function_value, self._dual(solver), prices)
 
     def search(
         self, nodes: int, time_limit_s: float | None = None, *, guess: bool = True

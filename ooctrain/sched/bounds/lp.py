@@ -18,9 +18,11 @@ Sources: paper 002's relaxed model for the offload part; recomputation is ours. 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from ooctrain.sched.bounds.fluid_program import Covered, FluidProgram
+from ooctrain.sched.bounds.linear import LpSolution
 from ooctrain.sched.schedule import LowerBound
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
@@ -40,6 +42,7 @@ class FluidBound:
         recompute: whether it covers lists that run calls again.
         resident: whether it covers only lists that leave persistent variables where they are.
         host_budget_bytes: that they keep to; None: as much host memory as they like.
+        memory_prices: {call: us that a byte more while it runs would save}, where that is anything.
     """
 
     makespan_us: float
@@ -48,6 +51,7 @@ class FluidBound:
     recompute: bool
     resident: bool
     host_budget_bytes: int | None = None
+    memory_prices: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def covers(self) -> str:
@@ -88,4 +92,15 @@ def fluid_bound(
     compute = fluid.compute_us / fluid.unit_us
     primal, dual = ((compute + idle) * fluid.unit_us for idle in (solution.primal, solution.dual))
     proved = max(fluid.compute_us, min(primal, dual) * (1 - TOLERANCE))
-    return FluidBound(proved, primal, dual, recompute, resident, host_budget_bytes)
+    prices = _memory_prices(fluid, solution)
+    return FluidBound(proved, primal, dual, recompute, resident, host_budget_bytes, prices)
+
+
+def _memory_prices(fluid: FluidProgram, solution: LpSolution) -> dict[int, float]:
+    """{call: us saved by a byte more}, of the calls that have a price."""
+    per_byte = fluid.unit_us / fluid.budget_bytes
+    prices = {
+        call: -sum(solution.prices[row] for row in rows) * per_byte
+        for call, rows in fluid.fits.items()
+    }
+    return {call: price for call, price in prices.items() if price > 0}

@@ -8,9 +8,9 @@ memory. The program is solved by branch and bound (HiGHS) up to a number of node
 then is the bound, so it is true though the search has not ended. It is never below the LP's, which
 takes part.
 
-A stage more makes the bound higher and the program harder. Stages end around the calls that read
-what the calls just before them did not touch, the widest first: there a value that was dropped has
-to be back, beside what is there already.
+Which calls stages end with decides how much is proved (`stages.py`); two choices are tried, and
+both bounds are true. Nothing runs, for the first time or again, before the first call has its
+inputs, so the wait for them comes on top.
 
 Class of lists covered: nothing is copied to the host; persistent variables start the step on the
 device, and inputs on the host; first runs come in trace order. Pure calls may run again, all or
@@ -18,17 +18,20 @@ device, and inputs on the host; first runs come in trace order. Pure calls may r
 they like. Where the host budget leaves room for the inputs alone, every list that the verifier
 accepts copies nothing, and `backward=True` covers them all; no planner here but `checkmate`, in
 steps of 30 calls and less, makes lists that `backward=False` does not cover. Sources: ours; the
-stages are Checkmate's (Jain et al., MLSys 2020). Read next: `stage_program.py`, `linear.py`.
+stages are Checkmate's (Jain et al., MLSys 2020). Read next: `stage_program.py`, `stages.py`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ooctrain.sched.bounds.closed import first_wait_us
 from ooctrain.sched.bounds.linear import WholeSolution
 from ooctrain.sched.bounds.lp import TOLERANCE, fluid_bound
 from ooctrain.sched.bounds.stage_program import RecomputeProgram, StepValues
+from ooctrain.sched.bounds.stages import dearest_ends, widest_ends
 from ooctrain.sched.budget import input_bytes
 from ooctrain.sched.schedule import LowerBound
 from ooctrain.step.machine import Machine
@@ -39,7 +42,8 @@ class Depth(NamedTuple):
     """How much is asked for; the same depth proves the same with one version of HiGHS.
 
     Args:
-        reads: how many calls stages end around; in steps of twice as many each call is a stage.
+        reads: how many of the widest calls stages end around, by the first choice; in steps of
+            twice as many each call is a stage.
         nodes: of the search tree at most.
     """
 
@@ -94,56 +98,37 @@ def recompute_bound(
         backward: whether it covers lists that run calls of the backward pass again.
         depth: how many stages, how long a search.
 
-    Cost: an LP of some 300 rows for each stage at each node.
+    Cost: LPs of some 300 rows for each stage: some 200 to choose the stages, one at each node.
     """
     fluid = fluid_bound(
         trace, budget_bytes, machine, resident=True, host_budget_bytes=input_bytes(trace)
     )
     if fluid is None:
         return None
-    step = StepValues(trace, budget_bytes, backward)
-    program = RecomputeProgram(step, machine, stage_ends(step, depth.reads))
-    found = program.program.search(depth.nodes, guess=False)
-    if found.ended == "infeasible":
-        return None
-    proved = _proved_us(program, found)
-    lp_us = fluid.makespan_us
-    return RecomputeBound(max(proved, lp_us), lp_us, proved, backward, found.ended)
+    step, lp_us = StepValues(trace, budget_bytes, backward), fluid.makespan_us
+    proved: list[tuple[float, str]] = []
+    for ends in _choices(step, machine, fluid.memory_prices, depth.reads):
+        program = RecomputeProgram(step, machine, ends)
+        found = program.program.search(depth.nodes, guess=False)
+        if found.ended == "infeasible":
+            return None
+        proved.append((_proved_us(program, found, first_wait_us(trace, machine)), found.ended))
+    most_us, ended = max(proved)
+    return RecomputeBound(max(most_us, lp_us), lp_us, most_us, backward, ended)
 
 
-def _proved_us(program: RecomputeProgram, found: WholeSolution) -> float:
-    """The compute time, and what has to run again; a little of it is given away to rounding."""
+def _choices(
+    step: StepValues, machine: Machine, prices: Mapping[int, float], reads: int
+) -> list[list[int]]:
+    """The stages that are tried; in a short step each call is one, and no choice proves more."""
+    widest = widest_ends(step, reads)
+    if len(widest) == len(step.trace.calls):
+        return [widest]
+    return [widest, dearest_ends(step, machine, prices)]
+
+
+def _proved_us(program: RecomputeProgram, found: WholeSolution, wait_us: float) -> float:
+    """The wait, the compute time, and what has to run again; of that a little is given away to
+    rounding."""
     again = max(0.0, found.bound) * (1 - 10 * TOLERANCE)
-    return (sum(program.duration_ns) + again * program.unit_ns) / 1000
-
-
-def stage_ends(step: StepValues, reads: int) -> list[int]:
-    """The calls with which stages end, ascending: in a short step all; else for each of the widest
-    calls that read again what the calls just before did not touch, that call and the one before.
-    """
-    calls = len(step.trace.calls)
-    if calls <= 2 * reads:
-        return list(range(calls))
-    pairs = _reads_again(step)
-    shares = {pair: max(step.needs[call].share for call in pair) for pair in pairs}
-    widest = sorted(pairs, key=lambda pair: (-shares[pair], pair))[:reads]
-    return sorted({calls - 1}.union(*widest))
-
-
-def _reads_again(step: StepValues) -> list[tuple[int, int]]:
-    """(the call before, the call) for each call that reads a value which the call before did not
-    touch. Calls that touch no value of the program do not count.
-    """
-    values = set(step.values)
-    seen: set[int] = set()
-    near: set[int] = set()
-    before, pairs = -1, list[tuple[int, int]]()
-    for call in step.trace.calls:
-        touched = values.intersection(call.touched())
-        if not touched:
-            continue
-        if seen.intersection(call.ins) - near:
-            pairs.append((before, call.id))
-        before, near = call.id, touched
-        seen |= touched
-    return pairs
+    return wait_us + (sum(program.duration_ns) + again * program.unit_ns) / 1000

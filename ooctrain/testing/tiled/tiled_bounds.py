@@ -173,7 +173,7 @@ def _added(trace: Trace, call: Call, name: str) -> int | None:
     if getattr(call.op, "algorithm", "") in PHASED:
         return None
     kind = name.partition(":")[0]
-    if kind not in ("tile", "bands", "bands_again"):
+    if kind not in ("tile", "bands", "bands_again") or not call.ins:
         return 0  # it keeps the bits
     tiles = prod(parse_name(name).grid) * trace.variables[call.ins[0]].shape[0]
     if kind == "tile":
