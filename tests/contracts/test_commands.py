@@ -183,11 +183,12 @@ def test_no_command_is_left_out_because_it_is_wrong_or_writes_a_file():
         assert not is_whole(filled(shlex.split(text)))
 
 
-#: Pages that show Python, each with the test that runs it; `test_howto.py` runs the others.
+#: Pages that show Python, with a test for each block; `test_howto.py` runs the others.
 RUN_BY = {
     "README.md": "test_docs.py", "docs/allocators.md": "test_docs.py",
     "docs/puzzles.md": "test_puzzles.py", "docs/schedule.md": "test_list_text.py",
-    "docs/planners.md": "test_reorder.py", "docs/gpu.md": "test_commands.py",
+    "docs/planners.md": "test_reorder.py test_recompute_bound.py",
+    "docs/gpu.md": "test_commands.py",
     "docs/distributed.md": "test_commands.py", "tutorials/20_many_ranks.py": "test_commands.py",
     "docs/split.md": "test_commands.py", "docs/teaching.md": "test_commands.py",
 }  # fmt: skip
@@ -266,10 +267,12 @@ def test_the_test_on_the_teaching_page_is_one_of_an_assignment():
 def test_each_page_with_python_has_a_test_that_runs_it():
     pages = [p for p in every_page() if any(word == "python" for word, _ in blocks_of(p))]
     assert {name_of(p) for p in pages if "howto" not in p.parts} == {*RUN_BY}
-    for name, file in RUN_BY.items():
-        (test,) = (ROOT / "tests").rglob(file)
-        assert Path(name).name in test.read_text(encoding="utf-8")
-        assert name == name_of(GPU_PAGE) or python_in(ROOT / name), "one block, which its test runs"
+    for name, files in RUN_BY.items():
+        for file in files.split():
+            (test,) = (ROOT / "tests").rglob(file)
+            assert Path(name).name in test.read_text(encoding="utf-8")
+        blocks = [code for word, code in blocks_of(ROOT / name) if word == "python"]
+        assert name == name_of(GPU_PAGE) or len(blocks) == len(files.split()), "each has its test"
     for page in (ROOT / "docs" / "howto").glob("*.md"):
         run = test_howto.BLOCK.findall(page.read_text(encoding="utf-8"))
         assert [b for b in blocks_of(page) if b[0] in ("python", "console")] == run

@@ -171,9 +171,10 @@ def test_every_command_in_a_document_exists(page):
         check_command(words)
 
 
-def python_in(page: Path) -> str:
-    """The one block of Python in a document."""
-    (block,) = [code for language, code in code_in(prose_of(page)) if language == "python"]
+def python_in(page: Path, about: str = "") -> str:
+    """The one block of Python in a document, or the one that contains these words."""
+    blocks = [code for language, code in code_in(prose_of(page)) if language == "python"]
+    (block,) = [block for block in blocks if about in block]
     return block
 
 

@@ -6,8 +6,10 @@ import heapq
 import itertools
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from contracts.test_docs import python_in
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.strategies import traces
@@ -243,6 +245,14 @@ def proves_most_where_memory_has_a_price():
 
 def test_few_stages_prove_most_where_memory_has_a_price():
     proves_most_where_memory_has_a_price()
+
+
+@pytest.mark.slow
+def test_the_figures_in_the_docs_are_what_it_prints(capsys):
+    block = python_in(Path(__file__).parents[2] / "docs" / "planners.md", "dearest_ends")
+    exec(compile(block, "planners.md", "exec"), {})
+    printed = ", ".join(capsys.readouterr().out.splitlines())
+    assert printed == block.rpartition("# ")[2].strip()
 
 
 @settings(max_examples=30)

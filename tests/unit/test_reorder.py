@@ -132,7 +132,7 @@ def test_networks_with_branches_hold_less(name, batch, image_size):
 
 def test_the_figure_in_the_docs_is_what_it_prints(capsys):
     page = Path(__file__).parents[2] / "docs" / "planners.md"
-    block = python_in(page)
+    block = python_in(page, "reorder")
     exec(compile(block, page.name, "exec"), {})
     assert capsys.readouterr().out.strip() == block.rpartition("# ")[2].strip()
 
