@@ -21,6 +21,8 @@ from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
 from ooctrain.units import Granule
 
+IN_CORE = "keep-all"
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -29,11 +31,13 @@ class Limits:
     Args:
         step: rewritten, and rounded as the allocator does.
         host_budget_bytes: None: unlimited.
+        planner: who makes it: where a memory budget is enough for in-core, nobody is asked.
     """
 
     step: RewrittenStep
     budget_bytes: int
     host_budget_bytes: int | None
+    planner: str
 
 
 def limits(memory: MemoryOptions, machine: Machine, original: Trace) -> Limits:
@@ -50,7 +54,7 @@ def limits(memory: MemoryOptions, machine: Machine, original: Trace) -> Limits:
     step = before
     if memory.rewrites:
         step = rewritten(original, all_rewrites(memory)).pinned_for(rounding)
-    return Limits(step, before.bytes_of(budget), host_bytes)
+    return Limits(step, before.bytes_of(budget), host_bytes, memory.planner)
 
 
 def _divided(memory: MemoryOptions, machine: Machine, original: Trace) -> MemoryOptions:
@@ -61,10 +65,13 @@ def _divided(memory: MemoryOptions, machine: Machine, original: Trace) -> Memory
         evaluations=memory.evaluations or EVALUATIONS, threads=original.threads,
         rewrites=all_rewrites(memory), memory=memory.memory, spill=spill_of(memory),
     )  # fmt: skip
-    found = prepare_within(original, settings).promise
+    prepared = prepare_within(original, settings)
+    found = prepared.promise
     assert found is not None, "a memory budget was given"
     slab = str(found.slab_bytes) if memory.spill is None else None
-    return replace(memory, memory=None, budget=str(found.arena_bytes), host_budget=slab)
+    planner = IN_CORE if prepared.plan.notes.get("planner") == IN_CORE else memory.planner
+    arena = str(found.arena_bytes)
+    return replace(memory, memory=None, budget=arena, host_budget=slab, planner=planner)
 
 
 def all_rewrites(memory: MemoryOptions) -> tuple[str, ...]:

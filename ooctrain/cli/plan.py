@@ -182,7 +182,7 @@ def _answer(workload: Workload, memory: MemoryOptions) -> Answer:
             step.trace, found.budget_bytes, machine, step.granule, found.host_budget_bytes,
             workload.seed, memory.time_limit, memory.evaluations or EVALUATIONS,
         )  # fmt: skip
-        made = plan_step(step, as_planner(memory.planner), asked)
+        made = plan_step(step, as_planner(found.planner), asked)
     except Infeasible as refusal:
         changes = _changes(question, refusal, memory, need)
         return Answer(step.trace, split_rows(task), question, need, None, None, refusal, changes)

@@ -82,7 +82,7 @@ def _plan(
     trace: Trace, workload: Workload, memory: MemoryOptions, machine: Machine, found: Limits
 ) -> Plan:
     return make_plan(
-        trace, found.budget_bytes, memory.planner, machine, found.step.granule,
+        trace, found.budget_bytes, found.planner, machine, found.step.granule,
         memory.time_limit, evaluations=memory.evaluations or EVALUATIONS,
         host_budget=found.host_budget_bytes, seed=workload.seed, rewrites=all_rewrites(memory),
     )  # fmt: skip

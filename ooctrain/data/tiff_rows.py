@@ -11,6 +11,7 @@ Read next: `row_image.py`.
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ class TiffRows:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file = path.open("rb")
+        self._file, self._reading = path.open("rb"), Lock()
         tifffile = extra("tifffile", "tifffile", "TIFF files", "numpy.save the image as .npy")
         try:
             self._page: Any = tifffile.TiffFile(self._file).pages[0]
@@ -98,8 +99,9 @@ class TiffRows:
         """One stripe or tile, (rows, columns, samples), and where it begins: (sample, depth, row,
         column, ...).
         """
-        self._file.seek(self._page.dataoffsets[index])
-        packed = self._file.read(self._page.databytecounts[index])
+        with self._reading:  # the file has one position, and threads that read ahead share it
+            self._file.seek(self._page.dataoffsets[index])
+            packed = self._file.read(self._page.databytecounts[index])
         options = {"jpegtables": self._page.jpegtables} if self._page.jpegtables else {}
         try:
             data, place, _ = self._page.decode(packed or None, index, **options)

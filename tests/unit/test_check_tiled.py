@@ -161,6 +161,10 @@ def test_it_holds_of_any_chain(chain: Chain, seed: int, kind: str) -> None:
     trace = chain.trace("direct")
     assume(trace is not None)
     size = f"{chain.grid[0]}x{chain.grid[1]}" if kind == "tile" else str(chain.grid[0])
-    rows = compared(trace, [f"{kind}:{size}"], random_values(trace, seed, integers=None))
+    try:
+        rows = compared(trace, [f"{kind}:{size}"], random_values(trace, seed, integers=None))
+    except ConfigError as refusal:  # where bands cannot be right
+        assume("adds images of one pixel in one block" not in str(refusal))
+        raise
     wrong = [row for row in rows if not row.holds]
     assert not wrong

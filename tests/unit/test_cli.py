@@ -587,6 +587,17 @@ def test_doctor_survives_broken_checks(run, monkeypatch, tmp_path):
     assert levels == {"first": "fail", "Python": "ok"}
 
 
+@pytest.mark.parametrize("command", ["plan", "simulate"])
+@pytest.mark.parametrize("planner", ["naive", "vdnn-all"])
+def test_a_memory_that_is_enough_for_in_core_asks_no_planner(run, command, planner, tmp_path):
+    """These planners swap where nothing need be, and the slab of in-core has no room for that."""
+    path = tmp_path / "numbers.json"
+    words = [command, *SMALL, "--planner", planner, "--memory", "10GiB", "--json", str(path)]
+    status, out, err = run(*words)
+    assert (status, err) == (0, "")
+    assert "swapped out" not in out or "swapped out   0 B" in out
+
+
 def test_doctor_is_content_with_this_installation(run):
     status, out, _ = run("doctor")
     assert status == 0, out

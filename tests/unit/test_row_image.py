@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -105,6 +106,22 @@ def test_rows_of_a_tiff_are_those_of_the_array(tmp_path: Path, kind: str) -> Non
     for lo, hi in ((0, 50), (0, 1), (13, 35), (49, 50)):
         found = np.asarray(image.rows(0, lo, hi))
         assert np.array_equal(found[0], PIXELS[lo:hi].transpose(2, 0, 1)), (lo, hi)
+
+
+def test_threads_that_read_one_tiff_at_once_get_their_own_rows(tmp_path: Path) -> None:
+    """Each trainer has a thread that reads ahead, and the file is one."""
+    tifffile = pytest.importorskip("tifffile")
+    path, rows = tmp_path / "a.tif", 64
+    pixels = np.repeat(np.arange(rows, dtype=np.uint8)[:, None, None], 300, 1).repeat(3, 2)
+    tifffile.imwrite(path, pixels, photometric="rgb", rowsperstrip=1, compression="zlib")
+    image = RowImage(path)
+
+    def read(row: int) -> np.ndarray:
+        return np.asarray(image.rows(0, row % rows, row % rows + 1))
+
+    with ThreadPoolExecutor(8) as pool:
+        for row, found in enumerate(pool.map(read, range(40 * rows))):
+            assert np.all(found == row % rows), row % rows
 
 
 def test_broken_tiffs_are_refused_when_they_are_opened(tmp_path: Path) -> None:
