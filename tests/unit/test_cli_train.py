@@ -95,8 +95,8 @@ def test_a_verified_run_that_was_resumed_is_compared_from_its_first_step(run, tm
 def test_a_run_says_how_it_goes_on_and_that_nothing_was_saved(run, tmp_path):
     path = str(tmp_path / "run.safetensors")
     assert "not saved" in run("--steps", "1")[2]
-    saved = run("--steps", "1", "--checkpoint", path)[2]
-    assert f"{path}; --resume goes on from there" in saved
+    saved = " ".join(run("--steps", "1", "--checkpoint", path)[2].split())
+    assert "--resume goes on from there" in saved
     assert "not saved" not in saved
 
 

@@ -81,6 +81,20 @@ def test_a_number_of_evaluations_is_what_ends_a_search(monkeypatch, planner):
         assert further == [False] * (len(asked) - 1) + [True]  # of what came of the starts
 
 
+def test_a_plan_says_how_many_evaluations_there_were_whichever_search_found_it(monkeypatch):
+    searches = []
+
+    def in_vain(self, *given, **options):
+        self.evaluations += 7
+        searches.append(self)
+        return []
+
+    monkeypatch.setattr(Search, "call_by_call", in_vain)
+    plan = oc.plan(deep_chain(), "20%", "combined", SLOW_LINK, WHOLE, evaluations=300)
+    assert plan.notes["from"] == "search"
+    assert plan.notes["evaluations"] == searches[-1].evaluations > 7
+
+
 @pytest.mark.parametrize("planner", quick(SEARCHING, 0, 1, 3))
 @pytest.mark.parametrize("limit_s", quick([0.5, 4.0], 1))
 def test_a_time_limit_is_kept_and_the_plan_says_that_it_ended_the_search(

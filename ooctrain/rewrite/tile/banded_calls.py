@@ -230,9 +230,10 @@ def _backward_rows(
         assert read is not None
         after = frontiers[forward.outs[0]]
         return frontiers.get(v) or frontier_before(read, after, trace.variables[v].shape[2])
-    # Not those of what forward reads: its rows are there wherever the forward call has run.
-    gradients = [v for v in call.ins if _is_gradient(trace, v)]
-    near = [frontiers[v] for v in gradients if v in frontiers]
+    # Of gradients, if there are any: what forward reads is there wherever forward has run.
+    cut = [v for v in call.ins if v in frontiers]
+    gradients = [v for v in cut if _is_gradient(trace, v)]
+    near = [frontiers[v] for v in gradients or cut]
     if forward is not None and forward.outs[0] in frontiers:
         near.append(frontiers[forward.outs[0]])
     return tuple(map(max, zip(*near, strict=True)))

@@ -131,18 +131,15 @@ class Combined:
         many = search.copies_nothing and half >= SEVERAL * EACH
         find = _several if many else _choices
         found = find(search, first, half, question.seed, deadline)
-        plans = (_plan_of(choice, question, search.evaluations) for choice in found)
-        best = next(filter(None, plans), None)
+        best = next(filter(None, (_plan_of(choice, question) for choice in found)), None)
         if deadline.passed():
-            return _Searched(best, search.cut_short)
+            return _Searched.of([best], search)
         lists = search.call_by_call(
             [(choice, _runs(choice, question)) for choice in found],
             _evaluations(number, question), seed=question.seed + len(found), deadline=deadline,
         )  # fmt: skip
-        plans = (_plan_of_kept(kept, question, search.evaluations) for kept in lists)
-        both = filter(None, (best, next(filter(None, plans), None)))
-        fastest = min(both, key=lambda plan: plan.makespan_us, default=None)
-        return _Searched(fastest, search.cut_short)
+        kept = next(filter(None, (_plan_of_kept(kept, question) for kept in lists)), None)
+        return _Searched.of([best, kept], search)
 
 
 class _Searched(NamedTuple):
@@ -150,6 +147,16 @@ class _Searched(NamedTuple):
 
     plan: Plan | None
     cut_short: bool
+
+    @classmethod
+    def of(cls, plans: Sequence[Plan | None], search: Search) -> _Searched:
+        """The fastest of these, the first of equals, with what all of the search has tried."""
+        found = [plan for plan in plans if plan is not None]
+        if not found:
+            return cls(None, search.cut_short)
+        best = min(found, key=lambda plan: plan.makespan_us)
+        notes = {**best.notes, "evaluations": search.evaluations}
+        return cls(replace(best, notes=notes), search.cut_short)
 
 
 class _Starts:
@@ -294,13 +301,12 @@ def _several(
     return [search.improve(found[0], half, seed=last, deadline=deadline, further=True), *found]
 
 
-def _plan_of(choice: Choice, question: Question, evaluations: int) -> Plan | None:
+def _plan_of(choice: Choice, question: Question) -> Plan | None:
     """The plan of a choice, or None if `lower` does not accept it."""
     runs = _runs(choice, question)
     notes = {
-        "from": "search", "evaluations": evaluations, "dropped": len(choice.dropped),
-        "held": len(choice.held), "stays": len(choice.stays),
-        "runs_again": len(runs) - len(question.trace.calls),
+        "from": "search", "dropped": len(choice.dropped), "held": len(choice.held),
+        "stays": len(choice.stays), "runs_again": len(runs) - len(question.trace.calls),
     }  # fmt: skip
     return _plan_of_runs(runs, question, notes, choice.stays)
 
@@ -322,9 +328,9 @@ def _plan_of_runs(
         return None
 
 
-def _plan_of_kept(kept: KeptRuns, question: Question, evaluations: int) -> Plan | None:
+def _plan_of_kept(kept: KeptRuns, question: Question) -> Plan | None:
     notes = {
-        "from": "search of what is kept", "evaluations": evaluations, "stays": len(kept.stays),
+        "from": "search of what is kept", "stays": len(kept.stays),
         "runs_again": len(kept.runs) - len(question.trace.calls),
     }  # fmt: skip
     return _plan_of_runs(kept.runs, question, notes, kept.stays)
