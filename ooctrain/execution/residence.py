@@ -48,10 +48,11 @@ class ResidentValue:
         return self.stay.session.steps if self.changing else 0
 
     def read(self) -> np.ndarray | None:
-        """The true value, logical layout. Raises InUse: a step is under way, or this is a fork."""
+        """The true value, physical layout. Raises InUse: a step is under way, or this is a fork."""
         self.stay.expect_own_process()
         with self.stay.turns.look():  # nobody fetches the value meanwhile
-            return self.stay.session.read(self.variable) if self.storage.holder is self else None
+            here = self.storage.holder is self
+            return self.stay.session.read_physical(self.variable) if here else None
 
     def write(self, array: np.ndarray) -> bool:
         """Replaces the true value; False in a forked process, where there is none."""
@@ -149,13 +150,21 @@ class Stay:
             raise InUse("another thread's trainer takes values of the same model", fix=ONE_THREAD)
 
     def close(self) -> None:
-        """Brings the values that are still here to the host, and gives the device back."""
+        """Brings the values that are still here to the host, and gives the device back.
+
+        There is no memory for all of them twice, so they come one at a time, and those that wait in
+        the slab come last, when the whole arena has made room for them.
+        """
         if self.closed or self.forked:
             return
         self.session.expect_idle()
+        on_device = set(self.session.on_device())
+        here = sorted(self._here(), key=lambda place: place.variable not in on_device)
         try:
-            for place in self._here():  # one at a time: there is no memory for all of them twice
-                place.storage.take_back(self.session.read(place.variable), place)
+            for place in here:
+                if place.variable not in on_device:
+                    self.session.forget_device()
+                place.storage.take_back(self.session.read_physical(place.variable), place)
                 self.session.forget(place.variable)
         except Exception:  # the device has failed
             self.abandon()
