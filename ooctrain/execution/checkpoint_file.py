@@ -16,7 +16,7 @@ import threading
 import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
@@ -53,16 +53,21 @@ def write(path: Path, values: Mapping[str, Storable], state: str) -> None:
     with os.fdopen(descriptor, "wb") as file:
         file.write(_header(values, state, checksum.text()))
         for name, value in values.items():
-            array = np.asarray(value)
-            assert (array.dtype, array.shape) == (np.dtype(value.dtype), tuple(value.shape)), name
-            checksum.begin(name, array)
-            for part in _in_parts(array):
-                checksum.add(part)
-                file.write(part)
+            _write_value(file, name, value, checksum)
         file.seek(0)
         file.write(_header(values, state, checksum.text()))
         file.flush()
         os.fsync(file.fileno())
+
+
+def _write_value(file: BinaryIO, name: str, value: Storable, checksum: Checksum) -> None:
+    """Fetches a value, writes it, and forgets it before the next one is fetched."""
+    array = np.asarray(value)
+    assert (array.dtype, array.shape) == (np.dtype(value.dtype), tuple(value.shape)), name
+    checksum.begin(name, array)
+    for part in _in_parts(array):
+        checksum.add(part)
+        file.write(part)
 
 
 class FileArrays(Mapping[str, np.ndarray]):

@@ -34,7 +34,7 @@ OWN_STEP_BYTES = 16 * MIB
 USUAL_OWN_BYTES = 208 * MIB
 #: Python's objects of a list and of measured steps: at first, and for each instruction, of which
 #: there are so many for each call unless calls are run again or in bands.
-WORKING_BYTES, LIST_BYTES_AN_INSTRUCTION, INSTRUCTIONS_A_CALL = 24 * MIB, 2 << 10, 4
+WORKING_BYTES, LIST_BYTES_AN_INSTRUCTION, INSTRUCTIONS_A_CALL = 12 * MIB, 3 << 10, 4
 #: Touched by a thread that computes or copies: its stack, and its share of the C library's heap.
 THREAD_BYTES = MIB
 #: Three streams, the thread that reads ahead, the one that watches.
@@ -42,9 +42,9 @@ THREADS_BESIDES = 5
 #: Batches that exist at a time: two laid out for the device, the one in work, the next one, and
 #: what the next one is made from.
 BATCHES_HELD = 5
-#: A value moves between host and session in pieces, and is there twice meanwhile; of each value the
-#: pages that it shares with others stay behind.
-PIECES_BYTES, PAGES_LEFT = 8 * MIB, 2
+#: A value that moves between host and session is there twice, and a piece of it twice more; of each
+#: value the pages that it shares with others stay behind.
+PIECE_BYTES, PAGES_LEFT = 4 * MIB, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,13 +176,14 @@ def parts_of(trace: Trace, memory_bytes: int, own: OwnShare | None, threads: int
     variables = [trace.variables[v] for v in trace.initial]
     batch = sum(v.value_bytes for v in variables if not v.persistent)
     moving = [v.value_bytes for v in variables if v.persistent]
+    largest = max(moving, default=0)
     resting = 0 if own is None else max(0, own.values_bytes - sum(moving))
     return Promise(
         memory_bytes,
         USUAL_OWN_BYTES if own is None else own.own_bytes,
         WORKING_BYTES + _usual_list_bytes(trace) + THREAD_BYTES * (threads + THREADS_BESIDES),
         BATCHES_HELD * batch,
-        resting + max(moving, default=0) + PIECES_BYTES + PAGES_LEFT * PAGE_BYTES * len(moving),
+        resting + largest + 2 * min(largest, PIECE_BYTES) + PAGES_LEFT * PAGE_BYTES * len(moving),
     )  # fmt: skip
 
 
