@@ -29,7 +29,7 @@ _DTYPE_NAMES = {
 }  # fmt: skip
 _DTYPES = {text: np.dtype(name) for name, text in _DTYPE_NAMES.items()}
 _LENGTH_BYTES = 8
-#: Values are put in order and written in parts of about so many bytes.
+#: Values are put in order and written in parts of about this size.
 PART_BYTES = 4 << 20
 
 
