@@ -159,13 +159,14 @@ class Stay:
             return
         self.session.expect_idle()
         on_device = set(self.session.on_device())
-        here = sorted(self._here(), key=lambda place: place.variable not in on_device)
         try:
-            for place in here:
-                if place.variable not in on_device:
-                    self.session.forget_device()
+            for place in [place for place in self._here() if place.variable in on_device]:
                 place.storage.take_back(self.session.read_physical(place.variable), place)
                 self.session.forget(place.variable)
+            if waiting := self._here():
+                self.session.forget_device()
+            for place in waiting:
+                place.storage.take_back(self.session.read_physical(place.variable), place)
         except Exception:  # the device has failed
             self.abandon()
             raise

@@ -84,7 +84,7 @@ BUGS: dict[str, tuple[Any, ...]] = {
         "home from the slab", (Stay, "close", "self.session.forget_device()", "pass"),
     ),
     "values come from the slab before those of the arena": (
-        "home from the slab", (Stay, "close", "not in on_device)", "in on_device)"),
+        "home from the slab", (Stay, "close", "if place.variable in on_device]", "]"),
     ),
     "a fork closes its parent's device": (
         "a fork", (Stay, "close", "self.closed or self.forked", "self.closed"),

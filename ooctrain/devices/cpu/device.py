@@ -157,7 +157,7 @@ class CpuDevice:
 
     def discard_all(self) -> None:
         """Gives back the arena's pages."""
-        self.memory.discard(self.memory.linear(), self.memory.size_bytes)
+        self.memory.discard_all()
 
     def host(self, offset: int, size_bytes: int) -> np.ndarray:
         """Bytes of the host slab: a view of memory, a copy of a file's."""
