@@ -34,7 +34,7 @@ OWN_STEP_BYTES = 16 * MIB
 USUAL_OWN_BYTES = 208 * MIB
 #: Python's objects of a list and of measured steps: at first, and for each instruction, of which
 #: there are four for each call unless calls are run again or in bands.
-WORKING_BYTES, LIST_BYTES_AN_INSTRUCTION, INSTRUCTIONS_A_CALL = 12 * MIB, 3 << 10, 4
+WORKING_BYTES, LIST_BYTES_AN_INSTRUCTION, INSTRUCTIONS_A_CALL = 12 * MIB, 2 << 10, 4
 #: Touched by a thread that computes or copies: its stack, and its share of the C library's heap.
 THREAD_BYTES = MIB
 #: Three streams, the thread that reads ahead, the one that watches.
