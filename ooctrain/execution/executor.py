@@ -38,6 +38,7 @@ from ooctrain.execution.program import (
 )  # fmt: skip
 from ooctrain.execution.replay import Around, Replays, addresses
 from ooctrain.execution.result import StepResult, from_bytes, to_bytes, value_given
+from ooctrain.execution.settling import Settling
 from ooctrain.execution.start import check_slab
 from ooctrain.sched.host import SLOT_ALIGN_BYTES, host_slots
 from ooctrain.sched.ledger import start_bytes
@@ -66,6 +67,8 @@ class Session:
     Attributes:
         steps: run so far.
         replays: of steps that are recorded as a whole, or why they are not (`refusal`).
+        settling: whether steps end where earlier ones ended; `settling.worn`: no replay has shown
+            that further steps fit, those of another session do.
 
     Raises:
         PlanMismatch: the allocator cannot hold the schedule's ranges, or the slab is too small.
@@ -85,6 +88,7 @@ class Session:
         check_slab(self.program, device)
         self.device, self.allocator = device, allocator
         self.placement = Placement(self.program, allocator)
+        self.settling = Settling(self.placement)
         self._poison, self._streams = device.debug.poison, device.streams
         self._submit, self.replays = device.streams.submit, Replays(device, trace)
         self._views: dict[tuple[int, int], Any] = {}
@@ -202,6 +206,7 @@ class Session:
                 check_waste(program.issued[program.rows[position]], self.allocator)
         streams.synchronize()
         self.placement.carry()
+        self.settling.after_step()
         self._restore()
         result = StepResult(
             self._logical(self._outputs), streams.restart(), program,

@@ -261,14 +261,20 @@ class _Search:
             left_s *= FIRST_SHARE  # where the allocator has no place for the plan, others follow
         asked = replace(self.question, budget_bytes=limit, time_limit_s=left_s)
         plan = plan_step(self.step, planner, asked)
-        return plan, reserved_peak(plan.schedule, plan.trace, self.allocator)
+        return plan, self._reserved(plan)
+
+    def _reserved(self, plan: Plan) -> int:
+        """The reserved peak of a plan; `MAX_BYTES` where the allocator's blocks climb for ever."""
+        try:
+            return reserved_peak(plan.schedule, plan.trace, self.allocator)
+        except DoesNotFit:
+            return MAX_BYTES
 
     def _us_if_placed(self, plan: Plan) -> float:
         """Duration of a step; far too long where the allocator cannot place the plan, and longer
         than any with the bits of in-core where it has not got these.
         """
-        reserved = reserved_peak(plan.schedule, plan.trace, self.allocator)
-        if reserved > self.allocator.budget_bytes:
+        if self._reserved(plan) > self.allocator.budget_bytes:
             return NEVER_US + plan.makespan_us
         return plan.makespan_us + (0 if keeps_bits(plan.rewrites) else INEXACT_US)
 
@@ -299,12 +305,17 @@ class _Search:
 
     def _does_not_fit(self, reserved: int) -> DoesNotFit:
         budget_bytes = self.allocator.budget_bytes
+        needed = (
+            "its blocks climb from step to step, beyond any arena; the ledger alone fits"
+            if reserved == MAX_BYTES
+            else f"reserved {format_bytes(reserved)}; the ledger alone fits: "
+            f"{format_bytes(reserved - budget_bytes)} are fragmentation"
+        )
         return DoesNotFit(
             f"no plan of {self.planner.name!r} fits on allocator {self.allocator.name!r}",
             reserved_bytes=reserved,
             budget_bytes=budget_bytes,
-            numbers=f"budget {format_bytes(budget_bytes)}, reserved {format_bytes(reserved)}; the "
-            f"ledger alone fits: {format_bytes(reserved - budget_bytes)} are fragmentation",
+            numbers=f"budget {format_bytes(budget_bytes)}, {needed}",
             fix="allocator va, which does not fragment, or a larger budget",
         )
 

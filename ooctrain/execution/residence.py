@@ -127,7 +127,9 @@ class Stay:
 
     def serves(self, prepared: PreparedStep, wanted: tuple[int, ...]) -> bool:
         """Whether it can run this step and hand these variables out."""
-        return self.prepared is prepared and self.wanted == wanted and not self.closed
+        if self.closed or self.session.settling.worn:
+            return False
+        return self.prepared is prepared and self.wanted == wanted
 
     def take_over(self) -> None:
         """Fetches what has been elsewhere since the last step: with another trainer, on the host.
