@@ -191,8 +191,8 @@ def reserved_peak(schedule: Schedule, trace: Trace, choice: AllocatorChoice) -> 
     """Bytes of arena that a schedule needs on an allocator, its holes included.
 
     The list is replayed over memory without bytes, step after step until a step ends with the
-    layout of an earlier one (`settling.py`): persistent variables may end a step elsewhere than they
-    began it. One step will do where any free chunks make a block: nothing depends on the layout.
+    layout of an earlier one (`settling.py`): persistent variables may end a step elsewhere than
+    they began it. One step will do where any free chunks make a block: nothing depends on it.
 
     Args:
         choice: the allocator (`alloc.registry.choose_allocator`).
