@@ -10,7 +10,8 @@ runs it; `train.py`.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from ooctrain.alloc.registry import AllocatorChoice, choose_allocator
 from ooctrain.devices.cpu.host_vm import PAGE_BYTES, why_no_virtual_memory
@@ -196,6 +197,8 @@ class _Search:
     allocator: AllocatorChoice
     question: Question
     deadline: Deadline
+    #: by limit and the planner's identity, with the planner, which keeps that its own
+    _asked: dict[tuple[int, int], tuple[Planner, Plan, int]] = field(default_factory=dict)
 
     def plan_that_fits(self) -> tuple[Plan, int]:
         """The plan at the largest limit found, with its reserved peak."""
@@ -239,9 +242,12 @@ class _Search:
     def _below(self, high: int, planner: Planner) -> tuple[Plan, int] | None:
         """The plan at the largest limit below `high` whose plan the allocator can place."""
         best: tuple[Plan, int] | None = None
-        low = self._least_limit()
+        low = self._refused
         for _ in range(BISECTION_STEPS):
             limit = (low + high) // 2
+            if self._whole(limit) <= self._refused:
+                low = limit
+                continue
             try:
                 plan, reserved = self._try(limit, planner)
             except Infeasible:
@@ -254,8 +260,20 @@ class _Search:
                 high = limit
         return best
 
+    def _whole(self, limit_bytes: int) -> int:
+        """Of a limit what the allocator can use: whole granules, and no more than its budget."""
+        size = self.allocator.granule.size_bytes
+        return max(1, min(limit_bytes, self.allocator.budget_bytes) // size * size)
+
     def _try(self, limit_bytes: int, planner: Planner) -> tuple[Plan, int]:
-        limit = min(limit_bytes, self.allocator.budget_bytes)
+        """The plan at a limit, with its reserved peak; each is asked for once."""
+        limit = self._whole(limit_bytes)
+        asked = limit, id(planner)
+        if asked not in self._asked:
+            self._asked[asked] = planner, *self._planned(limit, planner)
+        return self._asked[asked][1:]
+
+    def _planned(self, limit: int, planner: Planner) -> tuple[Plan, int]:
         left_s = self.deadline.left_s()
         if left_s and not self.allocator.granule.ranges:
             left_s *= FIRST_SHARE  # where the allocator has no place for the plan, others follow
@@ -295,8 +313,12 @@ class _Search:
             return plan.makespan_us
         return simulate(plan.schedule, plan.trace, there).makespan_us
 
+    @cached_property
+    def _refused(self) -> int:
+        return self._least_limit()
+
     def _least_limit(self) -> int:
-        """A ledger limit below which the planner finds nothing."""
+        """A ledger limit at which, and below which, the planner finds nothing."""
         try:
             self._try(1, self._counting_mapping())
         except Infeasible as refusal:

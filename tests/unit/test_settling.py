@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -33,7 +36,7 @@ def wandering():
     """A network whose parameters change places from step to step."""
     oc.manual_seed(0)
     layers = [oc.nn.Flatten()]
-    for wide, narrow in zip(WIDTHS, WIDTHS[1:], strict=False):
+    for wide, narrow in pairwise(WIDTHS):
         layers += [oc.nn.Linear(wide, narrow), oc.nn.ReLU()]
     return oc.nn.Sequential(*layers, oc.nn.Linear(WIDTHS[-1], 4))
 
@@ -78,3 +81,32 @@ def test_blocks_that_climb_from_step_to_step_are_a_plan_that_does_not_fit(planne
         prepare(step, how)
     assert refused.value.code == "OOC-121"
     assert "climb from step to step" in str(refused.value)
+
+
+class Asked:
+    """`belady`, which notes what it is asked for."""
+
+    name = "asked"
+
+    def __init__(self):
+        self.budgets = []
+
+    def plan(self, trace, budget_bytes, machine, **asked):
+        self.budgets.append(budget_bytes)
+        return get_planner("belady").plan(trace, budget_bytes, machine, **asked)
+
+
+@pytest.mark.parametrize("above", [0, 1024, 4096])
+def test_no_limit_is_asked_for_twice_where_the_allocator_cannot_place_the_plan(above):
+    """At the least budget itself the planner was asked for a byte less six times."""
+    oc.manual_seed(0)
+    step = oc.trace(oc.models.build("lenet", num_classes=10), (8, 3, 32, 32), threads=1)
+    planner = Asked()
+    how = Settings(allocator="first-fit", planner=planner, budget=1024, machine="v100-pcie")
+    with pytest.raises(oc.Infeasible) as refused:
+        prepare(step, how)
+    planner.budgets.clear()
+    with pytest.raises(DoesNotFit):
+        prepare(step, replace(how, budget=refused.value.minimum_bytes + above))
+    assert len(planner.budgets) == len({*planner.budgets})
+    assert len(planner.budgets) <= 2 + above // 512
