@@ -33,6 +33,7 @@ from ooctrain.devices.spill import (
     Spill,
     aligned_bytes,
     open_file,
+    refusal,
 )
 from ooctrain.errors import TransferError
 
@@ -56,6 +57,7 @@ class HostFile:
         bytes_per_us: the rate that copies keep to.
         written_bytes, read_bytes: to and from the disk so far.
         direct: whether the page cache is passed by.
+        kept: for another session: `close` does nothing (`kept_file.py`).
 
     Raises:
         ConfigError: nothing, or not so much, can be spilled to the folder.
@@ -80,7 +82,27 @@ class HostFile:
         for _ in range(IN_FLIGHT + 2):  # and one for each copy stream
             self._buffers.put(aligned_bytes(piece_bytes))
         self._workers = ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="ooctrain-spill")
-        self._open = True
+        self._open, self.kept = True, False
+
+    def resize(self, size_bytes: int) -> None:
+        """Makes it the slab of another session; its bytes are not looked at. The space grows.
+
+        Raises:
+            ConfigError: there is not so much space; the slab is as before.
+        """
+        wanted_bytes = max(1, -(-size_bytes // BLOCK_BYTES)) * BLOCK_BYTES
+        if wanted_bytes > self.reserved_bytes:
+            try:
+                if self.direct:  # zeros that are written where nothing can be reserved lie anywhere
+                    self._calls.bypass(self._file, wanted=False)
+                self._calls.reserve(self._file, wanted_bytes)
+            except OSError as error:
+                raise refusal(self._folder, error, wanted_bytes, self._calls) from error
+            finally:
+                if self.direct:
+                    self._calls.bypass(self._file, wanted=True)
+            self.reserved_bytes = wanted_bytes
+        self.size_bytes = size_bytes
 
     def copy(self, target: int, source: int, size_bytes: int) -> None:
         """Copies between memory and the slab; one of the addresses is the slab's.
@@ -120,7 +142,9 @@ class HostFile:
         self.copy(self.address + offset, data.ctypes.data, data.size)
 
     def close(self) -> None:
-        """Gives the file back, once nothing is on its way any more."""
+        """Gives the file back, once nothing is on its way any more; nothing, while it is kept."""
+        if self.kept:
+            return
         self._workers.shutdown(wait=True)
         if self._open:
             self._open = False
