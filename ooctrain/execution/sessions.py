@@ -32,6 +32,7 @@ from ooctrain.step.machine import specs_of
 from ooctrain.step.op import computed_by
 from ooctrain.step.trace import Call, Trace
 
+_LARGEST = np.iinfo(np.int64).max
 #: a batch of images: an array, or read by rows
 Images = np.ndarray | ReadByRows
 
@@ -195,6 +196,8 @@ def _checked(name: str, value: Images, dtype: str) -> Images:
             f"{name} has element type {value.dtype}, class numbers are integers",
             fix="labels.astype(np.int64)",
         )
+    if dtype == "int64" and value.dtype == np.uint64 and np.any(np.asarray(value) > _LARGEST):
+        raise ShapeError(f"{name} has numbers beyond int64", fix="count classes from 0")
     if value.dtype != dtype and (dtype == "uint8" or isinstance(value, ReadByRows)):
         raise ShapeError(
             f"{name} has element type {value.dtype}, the model takes {dtype}",
