@@ -17,6 +17,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext
@@ -57,7 +58,7 @@ class HostFile:
         bytes_per_us: the rate that copies keep to.
         written_bytes, read_bytes: to and from the disk so far.
         direct: whether the page cache is passed by.
-        kept: for another session: `close` does nothing (`kept_file.py`).
+        kept: for another session: `close` does nothing (`KeptFile`).
 
     Raises:
         ConfigError: nothing, or not so much, can be spilled to the folder.
@@ -238,3 +239,49 @@ class HostFile:
             numbers=f"errno {number}, {errno.errorcode.get(number, 'unknown')}",
             fix=f"{fix}; this step is lost, and --resume goes on from the last checkpoint",
         )  # fmt: skip
+
+
+class KeptFile:
+    """The file of a trainer's slabs, one session after the other: its space stays taken.
+
+    A trainer that evaluates closes the session that trains, opens another one, and then the first
+    one again. If each had a file of its own, a disk that another program fills meanwhile would end
+    a run that had its space. For a larger slab more is taken, and none is given back.
+    """
+
+    def __init__(self) -> None:
+        self._file: HostFile | None = None
+        self._spill: Spill | None = None
+        self._ending: weakref.finalize[..., KeptFile] | None = None
+
+    def slab(self, spill: Spill, size_bytes: int) -> HostFile:
+        """The file, with at least so much space; its `close` does nothing.
+
+        Args:
+            spill: where; another place, or another rate, is another file.
+            size_bytes: of the slab.
+
+        Raises:
+            ConfigError: nothing, or not so much, can be spilled to the folder.
+        """
+        if self._spill != spill:
+            self.close()
+        if self._file is None:
+            self._file, self._spill = HostFile(spill, size_bytes), spill
+            self._file.kept = True
+            self._ending = weakref.finalize(self, _end, self._file, os.getpid())
+            self._ending.atexit = False  # the system takes it back
+        self._file.resize(size_bytes)
+        return self._file
+
+    def close(self) -> None:
+        """Gives the file back. No session may be open."""
+        if self._ending is not None:
+            self._ending()
+        self._file = self._spill = self._ending = None
+
+
+def _end(file: HostFile, process: int) -> None:
+    if os.getpid() == process:  # a fork has neither the threads nor the right
+        file.kept = False
+        file.close()

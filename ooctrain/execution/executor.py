@@ -26,7 +26,7 @@ from ooctrain.errors import DriverError, InUse, OoctrainError
 from ooctrain.execution.between_steps import BetweenSteps
 from ooctrain.execution.guard import Guard
 from ooctrain.execution.ledger_checks import check_waste, compare_ledger
-from ooctrain.execution.placement import WORKSPACE, Placement
+from ooctrain.execution.placement import WORKSPACE, Placement, Settling
 from ooctrain.execution.program import (
     EndStep,
     FreeStep,
@@ -38,7 +38,6 @@ from ooctrain.execution.program import (
 )  # fmt: skip
 from ooctrain.execution.replay import Around, Replays, addresses
 from ooctrain.execution.result import StepResult, from_bytes, to_bytes, value_given
-from ooctrain.execution.settling import Settling
 from ooctrain.execution.start import check_slab
 from ooctrain.sched.host import SLOT_ALIGN_BYTES, host_slots
 from ooctrain.sched.ledger import start_bytes

@@ -21,7 +21,6 @@ from ooctrain.alloc.wrapped.checked import Checked
 from ooctrain.devices.cpu.host_vm import PAGE_BYTES
 from ooctrain.errors import DoesNotFit, OutOfDeviceMemory, ScheduleError
 from ooctrain.execution.program import EndStep, FreeStep, InStep, Program, RunStep, make_program
-from ooctrain.execution.settling import Settling
 from ooctrain.sched.budget import region
 from ooctrain.sched.schedule import Schedule
 from ooctrain.step.trace import Trace
@@ -30,6 +29,8 @@ from ooctrain.units import MAX_BYTES, Granule, format_bytes
 WORKSPACE = -1
 PARAMETER_KINDS = ("param", "state", "wgrad")  # paper 004's pool of parameters and gradients
 _MAX_ARENA_FACTOR = 64
+#: Steps of a session that settles nowhere; as many are replayed.
+MAX_STEPS = 16
 
 
 class Placement:
@@ -187,11 +188,50 @@ class Placement:
         return self._variables[variable].nbytes
 
 
+class Settling:
+    """Watches where steps end: whether what persists is where it was after an earlier step.
+
+    Steps that begin with the same layout go on alike for ever, and a replay of those until then
+    shows the whole future. Where an allocator does not come to that (a plan that moves parameters,
+    on an allocator with holes), a replay shows `MAX_STEPS` steps, and a trainer opens its session
+    anew after these (`residence.py`), where all begins again.
+
+    Args:
+        placement: of the steps, from their first one on.
+
+    Attributes:
+        settled: a step has ended as an earlier one did; or any free chunks make a block, so that
+            places do not matter.
+    """
+
+    def __init__(self, placement: Placement):
+        self.placement = placement
+        self.settled = placement.allocator.granule.ranges
+        self._seen: set[tuple[tuple[int, int], ...]] = set()
+
+    @property
+    def worn(self) -> bool:
+        """Whether the steps that a replay has shown are over, and nothing is settled."""
+        return not self.settled and len(self._seen) >= MAX_STEPS
+
+    def after_step(self) -> None:
+        """Looks at a step's end. Cost: O(p log p) for p blocks that persist, until it is settled.
+
+        More than `MAX_STEPS` are not looked at.
+        """
+        if self.settled or self.worn:
+            return
+        blocks = self.placement.blocks
+        layout = tuple(sorted((v, block.address) for v, block in blocks.items()))
+        self.settled = layout in self._seen
+        self._seen.add(layout)
+
+
 def reserved_peak(schedule: Schedule, trace: Trace, choice: AllocatorChoice) -> int:
     """Bytes of arena that a schedule needs on an allocator, its holes included.
 
     The list is replayed over memory without bytes, step after step until a step ends with the
-    layout of an earlier one (`settling.py`): persistent variables may end a step elsewhere than
+    layout of an earlier one (`Settling`): persistent variables may end a step elsewhere than
     they began it. One step will do where any free chunks make a block: nothing depends on it.
 
     Args:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, NoReturn, ParamSpe
 
 import numpy as np
 
-from ooctrain.devices.kept_file import KeptFile
+from ooctrain.devices.host_file import KeptFile
 from ooctrain.engine.eager import Holder, Storage
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import InUse, OoctrainError

@@ -15,8 +15,7 @@ import numpy as np
 
 from ooctrain.devices.base import Device
 from ooctrain.devices.cuda import open as cuda_open
-from ooctrain.devices.host_file import HostFile
-from ooctrain.devices.kept_file import KeptFile
+from ooctrain.devices.host_file import HostFile, KeptFile
 from ooctrain.errors import ConfigError, PlanMismatch, ShapeError
 from ooctrain.execution.executor import Session, host_extent_bytes
 from ooctrain.execution.prepare import PreparedStep

@@ -34,8 +34,7 @@ from ooctrain import nn
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.cli import main
 from ooctrain.devices.base import Debug
-from ooctrain.devices.host_file import HostFile
-from ooctrain.devices.kept_file import KeptFile
+from ooctrain.devices.host_file import HostFile, KeptFile
 from ooctrain.devices.spill import BLOCK_BYTES, FileCalls, Spill
 from ooctrain.engine.incore import initial_values
 from ooctrain.errors import OoctrainError, TransferError

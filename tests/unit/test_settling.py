@@ -11,7 +11,7 @@ import pytest
 import ooctrain as oc
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.errors import DoesNotFit
-from ooctrain.execution import settling
+from ooctrain.execution import placement
 from ooctrain.execution.placement import reserved_peak
 from ooctrain.execution.prepare import prepare
 from ooctrain.execution.settings import Settings
@@ -42,7 +42,7 @@ def wandering():
 
 
 def reserved(steps, monkeypatch):
-    monkeypatch.setattr(settling, "MAX_STEPS", steps)
+    monkeypatch.setattr(placement, "MAX_STEPS", steps)
     step = apply_rewrites(oc.trace(wandering(), (8, 3, 4, 4), threads=1), ("fuse", "share_storage"))
     choice = choose_allocator("best-fit", 1 << 30)
     asked = {"granule": choice.granule}
@@ -64,7 +64,7 @@ def losses(**how):
 
 def test_a_run_stays_in_the_arena_of_the_steps_that_were_replayed(monkeypatch):
     """It ran out of memory (OOC-130) in the middle of training, after the last replayed step."""
-    few, many = (reserved(steps, monkeypatch) for steps in (settling.MAX_STEPS, STEPS))
+    few, many = (reserved(steps, monkeypatch) for steps in (placement.MAX_STEPS, STEPS))
     assert few < many, "this network settles after all: find another one"
     found = losses(planner=OfOneLimit(), allocator="best-fit", budget=few)
     assert found == losses()
@@ -73,7 +73,7 @@ def test_a_run_stays_in_the_arena_of_the_steps_that_were_replayed(monkeypatch):
 @pytest.mark.parametrize("planner", ["belady", "lru"])
 def test_blocks_that_climb_from_step_to_step_are_a_plan_that_does_not_fit(planner, monkeypatch):
     """`bump` uses no hole below its highest block: it said that memory was full (OOC-130)."""
-    monkeypatch.setattr(settling, "MAX_STEPS", 200)
+    monkeypatch.setattr(placement, "MAX_STEPS", 200)
     oc.manual_seed(0)
     step = oc.trace(oc.models.build("lenet", num_classes=10), (8, 3, 32, 32), threads=1)
     how = Settings(allocator="bump", planner=planner, budget="0%", machine="v100-pcie")
