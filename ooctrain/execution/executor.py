@@ -26,7 +26,7 @@ from ooctrain.errors import DriverError, InUse, OoctrainError
 from ooctrain.execution.between_steps import BetweenSteps
 from ooctrain.execution.guard import Guard
 from ooctrain.execution.ledger_checks import check_waste, compare_ledger
-from ooctrain.execution.placement import WORKSPACE, Placement
+from ooctrain.execution.placement import WORKSPACE, Placement, Settling
 from ooctrain.execution.program import (
     EndStep,
     FreeStep,
@@ -66,6 +66,8 @@ class Session:
     Attributes:
         steps: run so far.
         replays: of steps that are recorded as a whole, or why they are not (`refusal`).
+        settling: whether steps end where earlier ones ended; `settling.worn`: no replay has shown
+            that further steps fit, those of another session do.
 
     Raises:
         PlanMismatch: the allocator cannot hold the schedule's ranges, or the slab is too small.
@@ -85,6 +87,7 @@ class Session:
         check_slab(self.program, device)
         self.device, self.allocator = device, allocator
         self.placement = Placement(self.program, allocator)
+        self.settling = Settling(self.placement)
         self._poison, self._streams = device.debug.poison, device.streams
         self._submit, self.replays = device.streams.submit, Replays(device, trace)
         self._views: dict[tuple[int, int], Any] = {}
@@ -214,6 +217,7 @@ class Session:
                 check_waste(program.issued[program.rows[position]], self.allocator)
         streams.synchronize()
         self.placement.carry()
+        self.settling.after_step()
         self._restore()
         result = StepResult(
             self._logical(self._outputs), streams.restart(), program,
