@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 from ooctrain.errors import Infeasible
 from ooctrain.rewrite.mixed_bands import mixed_tilings, sparing
-from ooctrain.rewrite.tile.choose import tilings_of, without_rule
+from ooctrain.rewrite.tile.choose import tilings_of
 from ooctrain.rewrite.tile.offers import (
     MOVES,
     UNTILED,
@@ -34,6 +34,7 @@ from ooctrain.rewrite.tile.offers import (
 )
 from ooctrain.rewrite.tile.operators import operators_of
 from ooctrain.rewrite.tile.rules import obstacle
+from ooctrain.rewrite.tile.segment_costs import without_rule
 from ooctrain.rewrite.tile.sft_planner import check_untiled_too, with_tiling
 from ooctrain.sched.budget import trace_minimum_bytes
 from ooctrain.sched.planners.belady import Belady
