@@ -25,8 +25,8 @@ from zoo.planting import plant, plant_everywhere
 from ooctrain.sched.bounds import closed
 from ooctrain.sched.planners.combined import Combined, _Starts
 from ooctrain.sched.planning import rematerialise
+from ooctrain.sched.planning.asap_engine import AsapEngine
 from ooctrain.sched.planning.host_room import RoomForGaps
-from ooctrain.sched.planning.lower import _Engine
 from ooctrain.sched.search import keep_or_recompute, kept_tables, play
 from ooctrain.sched.search.choice import Search
 from ooctrain.sched.search.keep_offload_or_recompute import KeepOffloadOrRecomputeSearch
@@ -74,13 +74,13 @@ BUGS: dict[str, tuple[Plant, Law, Sequence[int]]] = {
         AGREE, range(60),
     ),
     "engine of lists: copies slow no call down": (
-        _slip(_Engine, "_clock_moves",
+        _slip(AsapEngine, "_clock_moves",
               "self.slowdown.as_integer_ratio() if self.going or self.coming else (1, 1)",
               "(1, 1)"),
         AGREE, range(60),
     ),
     "engine of lists: a call is slowed down when the copies are over, too": (
-        _slip(_Engine, "_clock_moves", " if self.going or self.coming else (1, 1)", ""),
+        _slip(AsapEngine, "_clock_moves", " if self.going or self.coming else (1, 1)", ""),
         AGREE, range(60),
     ),
     "host room: the slot in which a copy comes back is free": (
