@@ -31,7 +31,7 @@ from ooctrain.sched import verify as laws
 from ooctrain.sched.bounds import closed as bounds
 from ooctrain.sched.budget import resolve_budget, resolve_host_budget, trace_minimum_bytes
 from ooctrain.sched.plan_schema import rows_of_file
-from ooctrain.sched.planning.effort import EVALUATIONS
+from ooctrain.sched.planning.effort import EVALUATIONS, collecting_rarely
 from ooctrain.sched.planning.planner import Planner
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, LowerBound, Plan, Schedule
@@ -160,6 +160,7 @@ def plan(
     return plan_step(step, as_planner(planner), question)
 
 
+@collecting_rarely()
 def verify(
     plan: Plan | Schedule,
     original_trace: Trace,
@@ -324,6 +325,7 @@ def _needed_bytes(model: SplitModel, input_shape: tuple[int, ...], enough_bytes:
     return needed
 
 
+@collecting_rarely()
 def load_plan(path: str, trace: Trace, rewrites: Sequence[str] = ()) -> Plan:
     """Reads a plan file for the trace that it was made for (before rewriting).
 
