@@ -162,11 +162,9 @@ def plan(
 
 @collecting_rarely()
 def verify(
-    plan: Plan | Schedule,
-    original_trace: Trace,
-    budget: int | str,
+    plan: Plan | Schedule, original_trace: Trace, budget: int | str,
     machine: str | Machine | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Proves a plan (or a bare schedule) legal within the budget.
 
     Raises:

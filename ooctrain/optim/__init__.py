@@ -5,8 +5,7 @@ An optimizer computes the next values of parameters from their gradients. Read n
 """
 
 from ooctrain.optim import schedules as lr_scheduler
-from ooctrain.optim.base import Optimizer
-from ooctrain.optim.group_settings import lr_name
+from ooctrain.optim.base import Optimizer, lr_name
 from ooctrain.optim.optimizers import SGD, Adam, AdamW, RMSprop
 from ooctrain.optim.schedules import (
     CosineAnnealingLR,

@@ -2,8 +2,8 @@
 
 An update is an operation (`layers/update.py`) that the optimizer records: at once in eager mode,
 and as one call per parameter in a trace. So `step()` and a planned training step do the same
-arithmetic. Learning rates are step scalars (`group_settings.py`). Read next: `optimizers.py`,
-`tracing.py`.
+arithmetic. Learning rates are step scalars: "lr" for the first parameter group, "lr.1" for the
+second. Read next: `optimizers.py`, `tracing.py`.
 """
 
 from __future__ import annotations
@@ -11,29 +11,23 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from numbers import Real
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
 from ooctrain.engine.eager import Storage
 from ooctrain.engine.fingerprint import described
-from ooctrain.engine.parameter import Parameter, clear_grad
+from ooctrain.engine.module import Parameter, clear_grad
 from ooctrain.engine.tensor import Tensor, current_tape
 from ooctrain.errors import ConfigError
-from ooctrain.optim.group_settings import (
-    OF_SCHEDULES,
-    check_settings,
-    is_cycled,
-    lr_name,
-    momentum_name,
-    no_rate,
-    plain_momentum,
-)
 from ooctrain.step.foreign import as_numbers
 from ooctrain.step.op import Op, Spec
 
 #: What an optimizer holds besides its settings.
 _KEPT = ("state", "steps", "steps_done", "param_groups", "defaults")
+#: What schedules keep in a parameter group. The last two say that its momentum is cycled: it is a
+#: step scalar then, as the learning rate is.
+_OF_SCHEDULES = ("initial_lr", "base_momentum", "max_momentum")
 Params = Iterable[Parameter] | Iterable[dict[str, Any]]
 
 
@@ -118,7 +112,7 @@ class Optimizer:
             raise ConfigError(
                 "a parameter is given to the optimizer twice", fix="each parameter in one group"
             )
-        check_settings(new)
+        _check_settings(new)
         self.param_groups.append(new)
 
     def slot_names(self, group: Mapping[str, Any]) -> tuple[str, ...]:
@@ -135,7 +129,7 @@ class Optimizer:
         try:
             names = self.slot_names(group)
         except (TypeError, ValueError):  # somebody has written something to the group
-            check_settings(group)
+            _check_settings(group)
             raise
         state = self.state.get(parameter, Slots({}))
         missing = {name: _zeros(parameter) for name in names if name not in state}
@@ -170,7 +164,7 @@ class Optimizer:
     def _told(self, index: int) -> dict[str, Any]:
         """A group's settings without those that are step scalars."""
         group, name = self.param_groups[index], momentum_name(index)
-        told = {k: v for k, v in group.items() if k not in ("params", "lr", *OF_SCHEDULES)}
+        told = {k: v for k, v in group.items() if k not in ("params", "lr", *_OF_SCHEDULES)}
         if is_cycled(group) and name in self.update_op(group, lr_name(index)).scalar_names:
             told["momentum"], told["betas"] = name, told.get("betas", ())[1:]
         return told
@@ -189,12 +183,12 @@ class Optimizer:
     def _scalars_of(self, index: int) -> dict[str, float]:
         group = self.param_groups[index]
         if not isinstance(group["lr"], Real):
-            raise no_rate({lr_name(index): group["lr"]})
+            raise _no_rate({lr_name(index): group["lr"]})
         found = {lr_name(index): float(group["lr"])}
         if is_cycled(group):
             found[momentum_name(index)] = plain_momentum(group)
         if not all(map(math.isfinite, found.values())):
-            raise no_rate(found)
+            raise _no_rate(found)
         return found
 
     def check_settings(self) -> None:
@@ -202,7 +196,7 @@ class Optimizer:
         a learning rate may have become negative is the user's business, as in PyTorch."""
         self.scalars()
         for group in self.param_groups:
-            check_settings({**group, "lr": 0.0})
+            _check_settings({**group, "lr": 0.0})
 
     def record(self, parameter: Tensor, gradient: Tensor, step: int = 0) -> None:
         """Records the update of one parameter by its gradient on the tape in force.
@@ -317,8 +311,71 @@ class Optimizer:
                 )
 
 
+def lr_name(group: int) -> str:
+    """Name of a group's learning rate among the step scalars."""
+    return "lr" if group == 0 else f"lr.{group}"
+
+
+def momentum_name(group: int) -> str:
+    """Name of a group's momentum among the step scalars, while a schedule cycles it."""
+    return "momentum" if group == 0 else f"momentum.{group}"
+
+
+def is_cycled(group: Mapping[str, Any]) -> bool:
+    """Whether a schedule changes the momentum of a group with each step."""
+    return "base_momentum" in group
+
+
+def plain_momentum(group: Mapping[str, Any]) -> float:
+    """The momentum of a group in this step, or beta1."""
+    return float(group["betas"][0] if "betas" in group else group["momentum"])
+
+
+def momentum_in(group: Mapping[str, Any], lr: str) -> float | str:
+    """The momentum of a group, or beta1; the step scalar that holds it while it is cycled.
+
+    Args:
+        lr: name of the group's learning rate.
+    """
+    return f"momentum{lr.removeprefix('lr')}" if is_cycled(group) else plain_momentum(group)
+
+
+def _no_rate(scalars: Mapping[str, object]) -> ConfigError:
+    return ConfigError(
+        f"{', '.join(f'{name} {value!r}' for name, value in scalars.items())} is not finite",
+        fix="look at what has set it: a schedule, or param_groups; nothing has been changed",
+    )
+
+
 def _zeros(parameter: Tensor) -> Tensor:
     slot = Tensor(Spec(parameter.shape), kind="state")
     shape = parameter.shape
     slot.storage = Storage(shape=shape, initial=lambda: np.zeros(shape, np.float32))
     return slot
+
+
+def _check_settings(settings: Mapping[str, Any]) -> None:
+    """Raises ConfigError for the first setting that is not a number, or out of its range."""
+    for name in ("lr", "momentum", "weight_decay", "eps"):
+        value = settings.get(name, 0)
+        if not (_is_finite(value) and value >= 0):
+            raise ConfigError(
+                f"{name} {value!r} is not a number of 0 or more", fix=f"{name}=0.01, for example"
+            )
+    if not _is_finite(settings.get("dampening", 0)):
+        raise ConfigError(
+            f"dampening {settings['dampening']!r} is not a finite number", fix="dampening=0"
+        )
+    betas = settings.get("betas", (0, 0))
+    pair = isinstance(betas, Sequence) and len(betas) == 2
+    if not (pair and all(_is_finite(beta) and 0 <= beta < 1 for beta in betas)):
+        raise ConfigError(
+            f"betas {betas!r} are not two numbers from 0 to below 1", fix="betas=(0.9, 0.999)"
+        )
+    alpha = settings.get("alpha", 0)
+    if not (_is_finite(alpha) and 0 <= alpha <= 1):
+        raise ConfigError(f"alpha {alpha!r} is not a number from 0 to 1", fix="alpha=0.99")
+
+
+def _is_finite(value: object) -> TypeGuard[float]:
+    return isinstance(value, Real) and math.isfinite(value)

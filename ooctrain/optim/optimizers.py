@@ -11,8 +11,7 @@ from typing import Any
 
 from ooctrain.errors import ConfigError
 from ooctrain.layers.update import AdamUpdate, RMSpropUpdate, SGDUpdate
-from ooctrain.optim.base import Optimizer, Params
-from ooctrain.optim.group_settings import momentum_in
+from ooctrain.optim.base import Optimizer, Params, momentum_in
 from ooctrain.step.op import Op
 
 

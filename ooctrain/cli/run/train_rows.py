@@ -1,10 +1,9 @@
 """What `train` prints of a run: the plan before its first step, and what came of it after the last.
 
 Each row is a name and a text; `../train.py` puts them on the console. Peaks, bytes moved and times
-stand beside what was predicted of them, so that whoever reads the rows can hold the run to the
-plan. The bound is that of `sched/bounds/closed.py` with call times as measured in-core, and stands
-there only where `--verify` has run the steps in-core, too. Read next: `../train.py`,
-`kept_promise.py`.
+stand beside what was predicted of them, so that the reader can hold the run to the plan. The bound
+is that of `sched/bounds/closed.py` with call times as measured in-core, and stands there only where
+`--verify` has run the steps in-core, too. Read next: `../train.py`, `kept_promise.py`.
 """
 
 from __future__ import annotations

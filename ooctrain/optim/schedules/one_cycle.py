@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from ooctrain.errors import ConfigError
-from ooctrain.optim.base import Optimizer
-from ooctrain.optim.group_settings import plain_momentum
+from ooctrain.optim.base import Optimizer, plain_momentum
 from ooctrain.optim.schedules.base import LRScheduler
 
 Level = Literal["first", "high", "last"]

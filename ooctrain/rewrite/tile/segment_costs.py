@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from ooctrain.rewrite.tile.dimensions import DIMENSIONS
 from ooctrain.rewrite.tile.offers import OperatorTimes
 from ooctrain.rewrite.tile.operators import Operators
-from ooctrain.rewrite.tile.rule_of_call import row_rule_of
-from ooctrain.rewrite.tile.rules import rule_of
+from ooctrain.rewrite.tile.rules import row_rule_of, rule_of
 from ooctrain.rewrite.tile.sft import FtSegment, chain_of
 from ooctrain.rewrite.tile.sft_planner import tile_bytes, tiled_ratios
 from ooctrain.step.machine import MINIMUM_CALL_NS, Machine, specs_of
