@@ -4,7 +4,7 @@ A trace, the names of rewrites, the allocator's rounding, a planner and a budget
 `Plan`. Planners see the rewritten step; its small objects are pinned in a region that is hidden
 from them. A planner that can choose is also offered the narrow form of the step. Its list is then
 completed with everything else that belongs to a plan, and no plan is returned unverified.
-Read next: `sched/planning/beside_region.py`; `prepare.py`, which asks again until the allocator's
+Read next: `sched/planning/question.py`; `prepare.py`, which asks again until the allocator's
 waste fits too.
 """
 
@@ -19,7 +19,6 @@ from ooctrain.rewrite.narrow import narrower
 from ooctrain.rewrite.pin_small import pinning_for
 from ooctrain.sched.bounds.closed import lower_bound
 from ooctrain.sched.budget import resolve_budget, trace_minimum_bytes, with_region
-from ooctrain.sched.planning.beside_region import plan_beside
 from ooctrain.sched.planning.effort import collecting_rarely
 from ooctrain.sched.planning.planner import (
     HOST_LACKS,
@@ -27,7 +26,7 @@ from ooctrain.sched.planning.planner import (
     Planner,
     call_need_bytes,
 )
-from ooctrain.sched.planning.question import Question
+from ooctrain.sched.planning.question import Question, plan_beside
 from ooctrain.sched.schedule import BYTES, Plan
 from ooctrain.sched.verify import verify
 from ooctrain.step.trace import Trace

@@ -27,10 +27,9 @@ from ooctrain.execution.settings import Settings
 from ooctrain.rewrite import keeps_bits
 from ooctrain.sched.budget import resolve_host_budget, trace_peak_bytes, with_region
 from ooctrain.sched.planners.keep_all import KeepAll
-from ooctrain.sched.planning.beside_region import plan_beside
 from ooctrain.sched.planning.effort import Deadline, collecting_rarely
 from ooctrain.sched.planning.planner import Planner, WeighingPlanner, infeasible
-from ooctrain.sched.planning.question import Question
+from ooctrain.sched.planning.question import Question, plan_beside
 from ooctrain.sched.schedule import BYTES, Plan, SwapOut
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.timeline import Timeline
