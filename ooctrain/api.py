@@ -31,7 +31,7 @@ from ooctrain.sched import verify as laws
 from ooctrain.sched.bounds import closed as bounds
 from ooctrain.sched.budget import resolve_budget, resolve_host_budget, trace_minimum_bytes
 from ooctrain.sched.plan_schema import rows_of_file
-from ooctrain.sched.planning.effort import EVALUATIONS
+from ooctrain.sched.planning.effort import EVALUATIONS, collecting_rarely
 from ooctrain.sched.planning.planner import Planner
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, LowerBound, Plan, Schedule
@@ -160,12 +160,11 @@ def plan(
     return plan_step(step, as_planner(planner), question)
 
 
+@collecting_rarely()
 def verify(
-    plan: Plan | Schedule,
-    original_trace: Trace,
-    budget: int | str,
+    plan: Plan | Schedule, original_trace: Trace, budget: int | str,
     machine: str | Machine | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Proves a plan (or a bare schedule) legal within the budget.
 
     Raises:
@@ -324,6 +323,7 @@ def _needed_bytes(model: SplitModel, input_shape: tuple[int, ...], enough_bytes:
     return needed
 
 
+@collecting_rarely()
 def load_plan(path: str, trace: Trace, rewrites: Sequence[str] = ()) -> Plan:
     """Reads a plan file for the trace that it was made for (before rewriting).
 

@@ -20,9 +20,8 @@ from ooctrain.execution.planners import get_planner
 from ooctrain.rewrite.narrow import narrower
 from ooctrain.sched.budget import trace_minimum_bytes
 from ooctrain.sched.planners.keep_all import KeepAll, write_in_core
-from ooctrain.sched.planning.beside_region import plan_beside
 from ooctrain.sched.planning.planner import Planner
-from ooctrain.sched.planning.question import Question
+from ooctrain.sched.planning.question import Question, plan_beside
 from ooctrain.sched.schedule import Plan
 from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.trace import Trace

@@ -2,7 +2,8 @@
 
 From a model, data and a budget it makes a trained model in a checkpoint, a summary, and numbers as
 JSON; status 3 means that the step does not fit. With --verify the same steps run in-core too, and
-every bit is compared. Read next: `training.py` for the run, `docs/json.md` for the numbers.
+every bit is compared. Read next: `training.py` for the run,
+`run/train_rows.py` for what is printed, `docs/json.md` for the numbers.
 """
 
 from __future__ import annotations
@@ -39,26 +40,23 @@ from ooctrain.cli.ranks import (
     ranks_of_run,
     with_cores,
 )
-from ooctrain.cli.run.kept_promise import counted_rows, expect_kept, promise_rows
+from ooctrain.cli.run.kept_promise import expect_kept
 from ooctrain.cli.run.run_files import expect_comparable, take_up
 from ooctrain.cli.run.run_record import (
     WARMUP_STEPS,
     RunOptions,
     RunRecord,
     TrainingRun,
-    typical_us,
 )  # fmt: skip
+from ooctrain.cli.run.train_rows import plan_rows, summary_rows
 from ooctrain.cli.stepping import Stepping
 from ooctrain.cli.terminal import make_console
 from ooctrain.cli.workload import (
-    Task,
     host_rows,
     make_task,
-    split_rows,
     usual_data,
     written_rows,
 )
-from ooctrain.data import Shape
 from ooctrain.devices.base import Debug
 from ooctrain.devices.cpu.process_memory import MemoryWatch
 from ooctrain.distributed.mpi import launched_ranks
@@ -67,20 +65,12 @@ from ooctrain.errors import ConfigError
 from ooctrain.execution.allocation_log import allocation_log
 from ooctrain.execution.checkpoint_lock import only_writer
 from ooctrain.execution.prepare import PreparedStep
-from ooctrain.machine.measured import profile_of_steps
-from ooctrain.models import MODELS, stem_for
 from ooctrain.report.numbers_file import write_numbers
 from ooctrain.report.record import NOT_DRAWN, drawing
-from ooctrain.report.text import facts, placement, search_rows, share, tiling_rows
-from ooctrain.rewrite import keeps_bits
-from ooctrain.sched.bounds.closed import lower_bound
-from ooctrain.step.presets import PRESETS
+from ooctrain.report.text import facts
 from ooctrain.train import Trainer
-from ooctrain.units import format_bytes, format_percent, format_us
 
 JSON_VERSION = 1
-#: Planning is shown where it takes this share of a step, as where boundaries are drawn anew.
-LEAST_PLANNING = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +189,7 @@ def _run(console: Console, run: TrainingRun, looking: Looking) -> None:
         trainer.settings = replace(trainer.settings, debug=debug)
     part = workload.batch // (1 if ranks is None else ranks.count)
     prepared = trainer.prepare(run.task.input_shape(part))
-    rows = _plan_rows(prepared, workload, run.task)
+    rows = plan_rows(prepared, workload, run.task)
     memory, steps = run.options.memory, _steps_of(extent, steps_per_epoch)
     rows += host_rows(memory, prepared.machine)
     rows += written_rows(memory, prepared.host_written_bytes, steps)
@@ -225,7 +215,7 @@ def _run(console: Console, run: TrainingRun, looking: Looking) -> None:
     if verifies:
         with shown(Lines(console, "in-core again", steps_per_epoch, extent)) as again:
             training.compare_with_in_core(run, again, on_all)
-    console.print(facts(_summary_rows(prepared, run, display)))
+    console.print(facts(summary_rows(prepared, run, stopped=display.ends)))
 
 
 def _steps_of(extent: Extent, steps_per_epoch: int) -> int:
@@ -249,113 +239,6 @@ def has_compiled_kernels() -> bool:
 
     folder = cache_folder()
     return folder.is_dir() and any(folder.iterdir())
-
-
-def _plan_rows(prepared: PreparedStep, workload: Workload, task: Task) -> list[tuple[str, str]]:
-    peak, budget = prepared.in_core_peak_bytes, prepared.budget_bytes
-    plan = prepared.plan
-    name = plan.notes.get("chosen", plan.notes.get("planner", ""))
-    return [
-        ("training", f"{workload.model} on {workload.data}, batch {workload.batch}"),
-        *_stem_row(workload.model, task.shape),
-        *split_rows(task),
-        ("in-core peak", format_bytes(peak)),
-        ("budget", f"{format_bytes(budget)}, {share(budget, peak)} of the in-core peak"),
-        *promise_rows(prepared.promise),
-        ("plan", f"{name}, {len(plan.schedule)} instructions"),
-        *tiling_rows(plan),
-        *search_rows(plan),
-        ("placement", placement(prepared.allocator.name, prepared.reserved_bytes, plan.peak_bytes)),
-    ]
-
-
-def _stem_row(model: str, shape: Shape) -> list[tuple[str, str]]:
-    """Which form of the network was built; those of one's own need not have two."""
-    if model not in MODELS:
-        return []
-    stem, size = stem_for(shape.height, shape.width), f"{shape.height} x {shape.width}"
-    return [("stem", f"{stem}, for {'small ' if stem == 'cifar' else ''}images of {size}")]
-
-
-def _summary_rows(
-    prepared: PreparedStep, run: TrainingRun, display: training.Display
-) -> list[tuple[str, str]]:
-    record, extent = run.record, run.options.extent
-    rows = [("", "")]
-    if display.ends:
-        rows.append(("stopped", _stopped(run)))
-    elif not record.step_us:
-        rows.append(("resumed", _nothing_left(run)))
-    if record.identical_to_incore is not None:
-        same = "the same bits as in-core" if record.identical_to_incore else "NOT those of in-core"
-        alike = "" if keeps_bits(prepared.plan.rewrites) else ", tiled alike"
-        rows.append(("result", f"{same}{alike}: every loss, parameter and statistic"))
-    if record.test_accuracy is not None:
-        rows.append(("accuracy", f"{format_percent(record.test_accuracy, 1)} of the test images"))
-    timeline, predicted = record.timeline, prepared.plan.peak_bytes
-    if timeline is not None:
-        equal = "=" if timeline.peak_bytes == predicted else "but"
-        measured = format_bytes(timeline.peak_bytes)
-        peaks = f"predicted {format_bytes(predicted)} {equal} measured {measured}"
-        rows.append(
-            ("peak", f"{peaks} ({share(predicted, prepared.in_core_peak_bytes)} of in-core)")
-        )
-        moved = f"{format_bytes(timeline.bytes_out)} out, {format_bytes(timeline.bytes_in)} in"
-        rows.append(("moved", f"{moved} a step"))
-    rows += counted_rows(prepared.promise, record)
-    rows += _time_rows(prepared, record)
-    if record.saved:
-        rows.append(("checkpoint", f"{extent.checkpoint_path}; --resume goes on from there"))
-    elif record.step_us and not display.ends:
-        rows.append(("not saved", "--checkpoint FILE keeps what was learned, --resume goes on"))
-    return rows
-
-
-def _stopped(run: TrainingRun) -> str:
-    """By the user, between two steps."""
-    path = run.options.extent.checkpoint_path
-    how = f"; --resume {path} goes on" if path else "; with --checkpoint FILE it could go on later"
-    return f"after step {run.trainer.steps_done}, as you asked{how}"
-
-
-def _nothing_left(run: TrainingRun) -> str:
-    """What a run says that has reached its end before it was resumed."""
-    extent, done = run.options.extent, run.trainer.steps_done
-    asked = f"--steps {extent.steps}" if extent.steps is not None else f"--epochs {extent.epochs}"
-    return (
-        f"{extent.resume_path} has done {done} steps already: nothing is left to do with {asked}; "
-        f"a larger {asked.split()[0]} goes on"
-    )
-
-
-def _time_rows(prepared: PreparedStep, record: RunRecord) -> list[tuple[str, str]]:
-    step_us = typical_us(record.step_us)
-    if step_us is None:
-        return []
-    rows = [("step", f"{format_us(step_us)} (median)")]
-    plan_us = typical_us(record.plan_us)
-    if plan_us is not None and plan_us > LEAST_PLANNING * step_us:
-        rows.append(("planning", f"{format_us(plan_us)} before each step (median)"))
-    in_core_us = typical_us(record.incore_step_us)
-    if in_core_us is not None:
-        rows.append(("in-core step", f"{format_us(in_core_us)}: {step_us / in_core_us:.2f} x"))
-    bound = bound_us(prepared, record)
-    if bound is not None:
-        ratio = f"{format_us(bound)}: {step_us / bound:.2f} x"
-        name = prepared.machine.name
-        preset = f", by the preset {name}; `ooctrain calibrate` measures this machine's own"
-        rows.append(("bound", ratio + (preset if name in PRESETS else "")))
-    return rows
-
-
-def bound_us(prepared: PreparedStep, record: RunRecord) -> float | None:
-    """What no schedule can beat, with call times as measured in-core; None where nothing was."""
-    measured = record.incore_timelines
-    if not measured:
-        return None
-    profile = profile_of_steps(measured, prepared.plan.trace)
-    machine = replace(prepared.machine, profile=profile, interference=1.0)
-    return lower_bound(prepared.plan.trace, prepared.budget_bytes, machine).makespan_us or None
 
 
 def _as_json(

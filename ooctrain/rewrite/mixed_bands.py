@@ -16,13 +16,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ooctrain.rewrite.tile.choose import (
-    SegmentChoice,
-    best_way,
-    choices_of,
-)
+from ooctrain.rewrite.tile.choose import best_way
 from ooctrain.rewrite.tile.offers import Offer, OperatorTimes
 from ooctrain.rewrite.tile.operators import Operators
+from ooctrain.rewrite.tile.segment_costs import SegmentChoice, choices_of
 from ooctrain.sched.budget import lasting_bytes
 from ooctrain.sched.planning.question import Question
 from ooctrain.units import format_bytes

@@ -8,7 +8,7 @@ neither fragment nor grow, and its size is known before planning. Values that co
 images (activations and their gradients) are left to the planner, whatever their size: their number
 grows with the network, and they use the same memory one after the other. Source:
 docs/allocators.md, "Small objects"; PyTorch and nnabla keep pools for small objects, of no fixed
-size. Read next: `sched/budget.py`, which counts the region; `sched/planning/beside_region.py`,
+size. Read next: `sched/budget.py`, which counts the region; `sched/planning/question.py`,
 which plans with the region set aside; `execution/placement.py`.
 """
 

@@ -45,7 +45,9 @@ class Spans(Generic[Value]):
 
     def gaps(self, lo: int, hi: int) -> list[tuple[int, int]]:
         """The parts of [lo, hi) that no entry covers, ascending."""
-        gaps = []
+        items, gaps = self.items, list[tuple[int, int]]()
+        if len(items) == 1 and items[0][0] <= lo <= hi <= items[0][1]:
+            return gaps
         for start, stop, _ in self.over(lo, hi):
             if lo < start:
                 gaps.append((lo, start))

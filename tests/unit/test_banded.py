@@ -17,15 +17,15 @@ from ooctrain.rewrite import apply_rewrites
 from ooctrain.rewrite.mixed_bands import mixed_tilings, sparing
 from ooctrain.rewrite.tile import banded
 from ooctrain.rewrite.tile.banded import FINE, Banded, _fineness, can_be_banded, offers_for
-from ooctrain.rewrite.tile.choose import (
+from ooctrain.rewrite.tile.offers import MOVES, Offer, OperatorTimes, tiled_as_offered
+from ooctrain.rewrite.tile.operators import operators_of
+from ooctrain.rewrite.tile.segment_costs import (
     Costs,
     _as_they_are,
     _bands,
     _tiles,
     cuts_of,
 )
-from ooctrain.rewrite.tile.offers import MOVES, Offer, OperatorTimes, tiled_as_offered
-from ooctrain.rewrite.tile.operators import operators_of
 from ooctrain.rewrite.tile.sft import FtSegment
 from ooctrain.sched.budget import lasting_bytes, trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planners import registry

@@ -28,8 +28,7 @@ from ooctrain.sched.budget import (
     with_region,
 )
 from ooctrain.sched.planners.registry import as_planner
-from ooctrain.sched.planning.beside_region import plan_beside
-from ooctrain.sched.planning.question import Question
+from ooctrain.sched.planning.question import Question, plan_beside
 from ooctrain.sched.schedule import Free, Run, Schedule
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.verify import verify

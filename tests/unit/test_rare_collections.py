@@ -1,4 +1,4 @@
-"""While a step is planned the garbage collector waits longer, and afterwards as long as before."""
+"""While a step is planned or verified the garbage collector waits longer; then as before."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import gc
 import pytest
 
 import ooctrain as oc
+from ooctrain import api
 from ooctrain.api import step_trace
 from ooctrain.sched.planners.belady import Belady
 from ooctrain.sched.planning.effort import RARELY, collecting_rarely
@@ -51,4 +52,25 @@ def test_a_step_is_planned_so(thresholds):
 
     oc.plan(step_trace("lenet", 2), "50%", Looks(), "cpu-generic", rewrites=())
     assert seen == [RARELY]
+    assert gc.get_threshold() == thresholds
+
+
+def test_a_plan_is_read_and_verified_so(thresholds, tmp_path, monkeypatch):
+    seen, trace = [], step_trace("lenet", 2)
+    plan = oc.plan(trace, "50%", "belady", "cpu-generic", rewrites=())
+    plan.save(tmp_path / "plan.json")
+
+    def noted(module, name):
+        real = getattr(module, name)
+
+        def looks(*args, **kwargs):
+            seen.append((name, gc.get_threshold()[0]))
+            return real(*args, **kwargs)
+
+        monkeypatch.setattr(module, name, looks)
+
+    noted(api, "rows_of_file")
+    noted(api.laws, "verify")
+    oc.verify(oc.load_plan(tmp_path / "plan.json", trace), trace, "50%")
+    assert seen == [("rows_of_file", RARELY), ("verify", RARELY)]
     assert gc.get_threshold() == thresholds

@@ -4,7 +4,7 @@
 stay legal, since the verifier and `check_host` see to that; what suffers is that plans are refused,
 or slower than others. So laws that compare with others, or count byte by byte, show the bug. Read
 next: `test_combined_bugs.py`; `properties/test_combined.py`, `unit/test_host_budget.py`,
-`unit/test_kept.py`, `unit/test_kept_copies.py`.
+`unit/test_keep_or_recompute.py`, `unit/test_keep_offload_or_recompute.py`.
 """
 
 from __future__ import annotations
@@ -14,18 +14,23 @@ from typing import Any
 
 import pytest
 from properties import test_combined
-from unit import test_host_budget, test_kept, test_kept_copies, test_search
+from unit import (
+    test_host_budget,
+    test_keep_offload_or_recompute,
+    test_keep_or_recompute,
+    test_search,
+)
 from zoo.planting import plant, plant_everywhere
 
 from ooctrain.sched.bounds import closed
 from ooctrain.sched.planners.combined import Combined, _Starts
 from ooctrain.sched.planning import rematerialise
+from ooctrain.sched.planning.asap_engine import AsapEngine
 from ooctrain.sched.planning.host_room import RoomForGaps
-from ooctrain.sched.planning.lower import _Engine
-from ooctrain.sched.search import kept, play
+from ooctrain.sched.search import keep_or_recompute, kept_tables, play
 from ooctrain.sched.search.choice import Search
-from ooctrain.sched.search.kept import KeptSearch
-from ooctrain.sched.search.kept_copies import CopiesSearch
+from ooctrain.sched.search.keep_offload_or_recompute import KeepOffloadOrRecomputeSearch
+from ooctrain.sched.search.keep_or_recompute import KeepOrRecomputeSearch
 
 Plant = Callable[[pytest.MonkeyPatch], Any]
 Law = Callable[[int], Any]
@@ -44,9 +49,15 @@ STARTS = test_combined.is_never_worse_than_its_starts
 AGREE = test_search.search_list_and_simulator_agree
 FITS = test_combined.is_not_beaten_where_everything_fits
 READ_OFF = test_combined.what_is_read_off_gives_the_runs
-RUNS, FOUND = test_kept.keeps_what_the_runs_keep, test_kept.what_is_found_is_a_plan
-SMALL = test_kept.has_room_for_what_is_small
-COPIES, STANDS = test_kept_copies.what_copies_find_is_a_plan, test_kept_copies.stands_where_it_says
+RUNS, FOUND = (
+    test_keep_or_recompute.keeps_what_the_runs_keep,
+    test_keep_or_recompute.what_is_found_is_a_plan,
+)
+SMALL = test_keep_or_recompute.has_room_for_what_is_small
+COPIES, STANDS = (
+    test_keep_offload_or_recompute.what_copies_find_is_a_plan,
+    test_keep_offload_or_recompute.stands_where_it_says,
+)
 
 BUGS: dict[str, tuple[Plant, Law, Sequence[int]]] = {
     "search: what lacks less, but does not fit yet, is forgotten": (
@@ -63,13 +74,13 @@ BUGS: dict[str, tuple[Plant, Law, Sequence[int]]] = {
         AGREE, range(60),
     ),
     "engine of lists: copies slow no call down": (
-        _slip(_Engine, "_clock_moves",
+        _slip(AsapEngine, "_clock_moves",
               "self.slowdown.as_integer_ratio() if self.going or self.coming else (1, 1)",
               "(1, 1)"),
         AGREE, range(60),
     ),
     "engine of lists: a call is slowed down when the copies are over, too": (
-        _slip(_Engine, "_clock_moves", " if self.going or self.coming else (1, 1)", ""),
+        _slip(AsapEngine, "_clock_moves", " if self.going or self.coming else (1, 1)", ""),
         AGREE, range(60),
     ),
     "host room: the slot in which a copy comes back is free": (
@@ -115,38 +126,45 @@ BUGS: dict[str, tuple[Plant, Law, Sequence[int]]] = {
         READ_OFF, range(40),
     ),
     "kept: a value is wanted until the call before its last reader": (
-        _slip(KeptSearch, "wanted", "wanted[first + 1 : last + 1", "wanted[first + 1 : last"),
+        _slip(KeepOrRecomputeSearch, "wanted",
+              "wanted[first + 1 : last + 1", "wanted[first + 1 : last"),
         RUNS, range(30),
     ),
     "kept: what is large and may not run again takes no room": (
-        _slip_everywhere(kept, "_others", "base[first : until[var] + 1] += size_bytes", "pass"),
+        _slip_everywhere(kept_tables, "_others",
+                         "base[first : until[var] + 1] += size_bytes", "pass"),
         RUNS, range(30),
     ),
     "kept: outputs that may not run again are claimed by nobody": (
-        _slip_everywhere(kept, "_others", "claim[made] += size_bytes", "pass"),
+        _slip_everywhere(kept_tables, "_others",
+                         "claim[made] += size_bytes", "pass"),
         RUNS, range(60),
     ),
     "kept: inputs take no room": (
-        _slip_everywhere(kept, "_others", "claim[list(trace.readers[var])] += size_bytes", "pass"),
+        _slip_everywhere(kept_tables, "_others",
+                         "claim[list(trace.readers[var])] += size_bytes", "pass"),
         RUNS, range(60),
     ),
     "kept: what is small is there though its storage has been taken over": (
-        _slip_everywhere(kept, "_kept_tables", "until[var] = min(until[var], taker)", "pass"),
+        _slip_everywhere(kept_tables, "kept_tables", "until[var] = min(until[var], taker)", "pass"),
         FOUND, (369,),
     ),
     "kept: runs for a call count as runs for the next": (
-        _slip_everywhere(kept, "_for_calls", "[run.call] * waiting", "[run.call + 1] * waiting"),
+        _slip_everywhere(keep_or_recompute, "_for_calls",
+                         "[run.call] * waiting", "[run.call + 1] * waiting"),
         RUNS, range(30),
     ),
     "kept: what is small stays though there is no room for it": (
         _slip(Search, "kept_from_call_to_call", "small=NOTHING", "small=0.002"), SMALL, (1,),
     ),
     "kept: what is there is made again": (
-        _slip_everywhere(kept, "listed", "if v not in present) if again", ") if again"),
+        _slip_everywhere(keep_or_recompute, "listed",
+                         "if v not in present) if again", ") if again"),
         COPIES, (663,),
     ),
     "kept: what is there as the next call begins is gone as this one does": (
-        _slip_everywhere(kept, "listed", "there[number + 1, col", "there[number, col"),
+        _slip_everywhere(keep_or_recompute, "listed",
+                         "there[number + 1, col", "there[number, col"),
         COPIES, (663,),
     ),
     "copies: what stays is forgotten": (
@@ -154,7 +172,8 @@ BUGS: dict[str, tuple[Plant, Law, Sequence[int]]] = {
         COPIES, range(300),
     ),
     "copies: what stays at first is not looked at": (
-        _slip(CopiesSearch, "begun", "keeping, stays, self", "keeping, 0 * stays, self"),
+        _slip(KeepOffloadOrRecomputeSearch, "begun",
+              "keeping, stays, self", "keeping, 0 * stays, self"),
         STANDS, range(40),
     ),
 }  # fmt: skip

@@ -25,7 +25,7 @@ from ooctrain.sched.planners.window.window_walk import Walk
 from ooctrain.sched.planning import chain_view
 from ooctrain.sched.planning import planner as base
 from ooctrain.sched.planning import storages as sequence
-from ooctrain.sched.planning.lower import NEVER, _Engine
+from ooctrain.sched.planning.asap_engine import NEVER, AsapEngine
 from ooctrain.sched.planning.planner import ListWriter
 from ooctrain.sched.schedule import End, Free, Run
 from ooctrain.step.machine import call_durations_ns
@@ -213,12 +213,12 @@ class ClaimsItsOwnEstimate(KeepAll):
 # ------------------------------------------------------------------ the engine
 
 
-def _reserve_only_now(self: _Engine, piece) -> bool:
+def _reserve_only_now(self: AsapEngine, piece) -> bool:
     """Looks whether the bytes fit now, not in the calls up to their use: a prefetch blocks one."""
     return True
 
 
-def _release_when_copied(self: _Engine) -> None:
+def _release_when_copied(self: AsapEngine) -> None:
     """Frees what has been copied out, though the call before the gap has yet to read it."""
     piece, self.going, self.out_ends_ns = self.going, None, NEVER
     self._release(piece)
@@ -288,7 +288,7 @@ BUGS: dict[str, tuple[Plant, object]] = {
         lambda patch: patch.setattr(naive, "_part_with", _small_ones_stay), Naive(),
     ),
     "claims its own estimate": (lambda patch: None, ClaimsItsOwnEstimate()),
-    "prefetch blocks a call": (_method(_Engine, "_reserve")(_reserve_only_now), "belady"),
+    "prefetch blocks a call": (_method(AsapEngine, "_reserve")(_reserve_only_now), "belady"),
     "a chain without extra memory": (
         lambda patch: patch.setattr(chain_view, "_extra", lambda *arguments: 0), "greedy",
     ),
@@ -300,5 +300,7 @@ BUGS: dict[str, tuple[Plant, object]] = {
     "drops parameters that rested": (
         _method(Walk, "_make_room")(_make_room_for_what_rested), "window-cyclic",
     ),
-    "frees as soon as it is copied": (_method(_Engine, "_end_out")(_release_when_copied), "belady"),
+    "frees as soon as it is copied": (
+        _method(AsapEngine, "_end_out")(_release_when_copied), "belady",
+    ),
 }  # fmt: skip

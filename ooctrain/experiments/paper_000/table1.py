@@ -36,8 +36,7 @@ from ooctrain.sched.bounds.closed import compute_us
 from ooctrain.sched.bounds.lp import fluid_bound
 from ooctrain.sched.budget import with_region
 from ooctrain.sched.planners.registry import get_planner
-from ooctrain.sched.planning.beside_region import plan_beside
-from ooctrain.sched.planning.question import Question
+from ooctrain.sched.planning.question import Question, plan_beside
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.simulate import simulate
 from ooctrain.step.machine import Machine

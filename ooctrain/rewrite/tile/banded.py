@@ -21,18 +21,20 @@ from dataclasses import dataclass, replace
 
 from ooctrain.errors import Infeasible
 from ooctrain.rewrite.mixed_bands import mixed_tilings, sparing
-from ooctrain.rewrite.tile.choose import tilings_of, without_rule
+from ooctrain.rewrite.tile.choose import tilings_of
 from ooctrain.rewrite.tile.offers import (
     MOVES,
     UNTILED,
     Offer,
     OperatorTimes,
     alive_as_offered,
+    known_alive_bytes,
     nothing_fits,
     tiled_as_offered,
 )
 from ooctrain.rewrite.tile.operators import operators_of
 from ooctrain.rewrite.tile.rules import obstacle
+from ooctrain.rewrite.tile.segment_costs import without_rule
 from ooctrain.rewrite.tile.sft_planner import check_untiled_too, with_tiling
 from ooctrain.sched.budget import trace_minimum_bytes
 from ooctrain.sched.planners.belady import Belady
@@ -215,15 +217,18 @@ class _Attempts:
 
     def _lacks_host(self, offer: Offer) -> bool:
         """Whether `belady`, who is asked first, would refuse since device and host together hold
-        too little, and that would be no news. What an offer needs is known from earlier questions
-        about the step, so the tiled one need not be written again.
+        too little, and that would be no news. Mostly that is known before the tiled step is
+        written; else what it needs is known from earlier questions about the step.
         """
         question, known = self.question, self.best is not None or self.lacking
         if not known or self.planner is not None or not is_short_of_host(question):
             return False
-        needs = alive_as_offered(question.trace, offer.rewrites)
         assert question.host_budget_bytes is not None, "the host is short"
-        return needs is not None and needs > question.budget_bytes + question.host_budget_bytes
+        both_bytes = question.budget_bytes + question.host_budget_bytes
+        if known_alive_bytes(question.trace, offer.rewrites) > both_bytes:
+            return True
+        needs = alive_as_offered(question.trace, offer.rewrites)
+        return needs is not None and needs > both_bytes
 
     def _largest_call_bytes(self, tiled: Trace) -> int:
         """Below that no list of a step fits, even one that moves parameters away as well."""

@@ -23,8 +23,7 @@ from ooctrain.rewrite.tile.frontier import (
     rounded,
 )
 from ooctrain.rewrite.tile.row_rules import SAME, RowRule
-from ooctrain.rewrite.tile.rule_of_call import row_rule_of
-from ooctrain.rewrite.tile.rules import obstacle
+from ooctrain.rewrite.tile.rules import obstacle, row_rule_of
 from ooctrain.rewrite.tile.segment import check_untiled, choose_chain, named_calls
 from ooctrain.step.machine import specs_of
 from ooctrain.step.trace import Call, Trace

@@ -31,7 +31,7 @@ from ooctrain.rewrite.tile.frontier import Frontier
 from ooctrain.rewrite.tile.halo import Span, start_of
 from ooctrain.rewrite.tile.on_rows import OnRows
 from ooctrain.rewrite.tile.row_rules import AnyRead, RowPlace
-from ooctrain.rewrite.tile.steps import TileCall, Value, zeros
+from ooctrain.rewrite.tile.steps import TileCall, Value, alive, zeros
 from ooctrain.rewrite.tile.writer import TraceWriter, positions
 from ooctrain.step.op import Op, Spec
 from ooctrain.step.trace import Call, Trace
@@ -60,12 +60,38 @@ def weave_bands(trace: Trace, calls: BandedCalls, again: bool) -> Trace:
     return read_blocks(writer.finish())
 
 
+def handed_over_bytes(trace: Trace, calls: BandedCalls, again: bool) -> int:
+    """What the step that `weave_bands` writes has to hold between the passes at least: what bands
+    make forward and read backward. All images have bands of the same sizes, so those of the first
+    one tell, and nothing else is made.
+
+    Cost: O(bands of an image * these calls).
+    """
+    images = trace.variables[calls.forward[0].ins[0]].shape[0]
+    weaver = _BandWeaver(trace, calls, TraceWriter(trace), again, images=1)
+    forward = weaver.forward()
+    backward = weaver.backward(forward)
+    bands = [part for row in forward.made[0].values() for part in row]
+    kept = [part for row in forward.kept.values() for part in row.values()]
+    made = {value for step in forward.steps for value in step.outs}
+    made &= {part.value for part in (*bands, *kept)}
+    steps = alive(backward.steps, set(backward.results.values()))
+    read = {value for step in steps for value in step.ins}
+    return images * sum(value.spec.nbytes for value in made & read)
+
+
 class _BandWeaver:
     """Makes the steps of the bands, pass by pass; band number image * T + t is band t of an
     image.
+
+    Args:
+        images: of which bands are made, from the first one on; None: of all.
     """
 
-    def __init__(self, trace: Trace, calls: BandedCalls, writer: TraceWriter, again: bool) -> None:
+    def __init__(
+        self, trace: Trace, calls: BandedCalls, writer: TraceWriter, again: bool,
+        images: int | None = None,
+    ) -> None:  # fmt: skip
         self.trace, self.calls, self.writer, self.again = trace, calls, writer, again
         inside = (*calls.forward, *calls.backward)
         ids = {call.id for call in inside}
@@ -79,9 +105,9 @@ class _BandWeaver:
         for call in calls.forward:
             if calls.rules[call.id].reduces:
                 self.waiting.update(call.outs)
-        images = trace.variables[calls.forward[0].ins[0]].shape[0]
-        self.numbers = range(images * calls.bands)
-        self.rows = BandRows(trace, writer, self.inner, images)
+        all_images = trace.variables[calls.forward[0].ins[0]].shape[0]
+        self.numbers = range((images or all_images) * calls.bands)
+        self.rows = BandRows(trace, writer, self.inner, all_images)
 
     def _readers(self, calls: Iterable[Call]) -> Readers:
         """For each tensor how these calls read its rows, and over which rows they run."""

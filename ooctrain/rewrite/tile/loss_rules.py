@@ -2,7 +2,7 @@
 
 A mean is a sum divided by the number of values in the whole image, not in the band, so a band is
 told that number. The loss is a sum over bands, and its gradient has the untiled bits. Source: ours;
-docs/tiling.md. Read next: `rule_of_call.py`.
+docs/tiling.md. Read next: `rules.py`.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from ooctrain.layers.kernels.driver_table import DriverTable
 from ooctrain.layers.regions import Slice
 from ooctrain.rewrite.tile.halo import Span, with_rows
 from ooctrain.rewrite.tile.row_rules import AnyRead, RowPlace, RowRule
-from ooctrain.rewrite.tile.rule_of_call import row_rule_of
+from ooctrain.rewrite.tile.rules import row_rule_of
 from ooctrain.step.op import Op, Scalars, Spec, physical_shape, whole_lines
 
 #: Heights of the pieces of one input, from the top.

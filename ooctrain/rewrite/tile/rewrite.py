@@ -18,7 +18,7 @@ from typing import Literal
 from ooctrain.errors import ConfigError
 from ooctrain.rewrite.graph_tiles import graph_calls, is_graph, weave_graph
 from ooctrain.rewrite.tile.banded_calls import banded_calls, forward_calls
-from ooctrain.rewrite.tile.bands import weave_bands
+from ooctrain.rewrite.tile.bands import handed_over_bytes, weave_bands
 from ooctrain.rewrite.tile.class_losses import losses_apart
 from ooctrain.rewrite.tile.halo import Span, tile_spans
 from ooctrain.rewrite.tile.segment import Segment, find_segment
@@ -65,6 +65,21 @@ def tile_trace(trace: Trace, tiling: Tiling) -> Trace:
     segment = find_segment(trace, tiling.first, tiling.last)
     rows, columns = _spans(trace, segment, tiling.grid)
     return weave(trace, segment, make_tiles(trace, segment, rows, columns), tiling.again)
+
+
+def least_alive_bytes(trace: Trace, tiling: Tiling) -> int:
+    """What the tiled step holds between the passes at least, as far as that is known before the
+    step is written: nothing of tiles, nor where the rewrite refuses.
+    """
+    try:
+        _check(tiling)
+        if tiling.halo == "recompute":
+            return 0
+        trace = losses_apart(trace, tiling.last)
+        calls = banded_calls(trace, tiling.grid[0], tiling.first, tiling.last)
+        return handed_over_bytes(trace, calls, tiling.again)
+    except ConfigError:
+        return 0
 
 
 def _forks(trace: Trace, tiling: Tiling) -> bool:

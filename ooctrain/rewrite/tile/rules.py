@@ -1,25 +1,30 @@
-"""Tile rules: how an operation is cut to a tile.
+"""The rule of an operation: how it is cut to a tile, and which table says how it runs on rows.
 
 A tile rule turns an operation and the place of a tile in its image into the operation of the tile.
 An operation over windows can be tiled if its padding has four independent sides: a tile keeps the
 padding where it touches the border of the image and has none elsewhere. An operation without a rule
-is refused, by name and with the reason. Source: paper 003, section 4.1 ("FT-compatible operators").
-Read next: `segment.py`.
+is refused, by name and with the reason. Row rules, for bands, are data in tables, one for each kind
+of operation; a user's own operation states its windows and needs no table. Source: paper 003,
+section 4.1 ("FT-compatible operators"). Read next: `segment.py`; `row_rules.py`, `norm_rules.py`,
+`loss_rules.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ooctrain.layers.average_pooling import AvgPool2d
 from ooctrain.layers.batch_norm import BatchNormApply
+from ooctrain.layers.class_loss import TotalLoss
 from ooctrain.layers.conv2d import Conv2d
 from ooctrain.layers.dropout import Dropout
 from ooctrain.layers.layout import ConstantPad, Pad
 from ooctrain.layers.pooling import MaxPool2d
-from ooctrain.step.op import Op, Window
+from ooctrain.rewrite.tile import loss_rules, norm_rules, row_rules
+from ooctrain.rewrite.tile.row_rules import RowRule
+from ooctrain.step.op import Op, Spec, Window
 
 Sides = tuple[int, int, int, int]
 
@@ -127,3 +132,15 @@ def obstacle(op: Any) -> str:
     name = getattr(op, "name", type(op).__name__)
     known = (why for start, why in OBSTACLES.items() if name.startswith(start))
     return next(known, "it has no tile rule (`window`, and `with_padding` if it has windows)")
+
+
+def row_rule_of(op: Op, ins: Sequence[Spec]) -> RowRule | None:
+    """The row rule of an operation over inputs of these shapes; None where it has none, or where
+    these are not (N, C, H, W), or (N, H, W) of losses.
+    """
+    if not ins or len(ins[0].shape) != (3 if isinstance(op, TotalLoss) else 4):
+        return None
+    for table in (row_rules.ROW_RULES, norm_rules.NORM_RULES, loss_rules.LOSS_RULES):
+        if type(op) in table:
+            return table[type(op)](op, ins)
+    return row_rules.own_rule_of(op, ins)

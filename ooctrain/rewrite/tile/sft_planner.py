@@ -24,8 +24,7 @@ from ooctrain.rewrite.tile.banded_calls import BandedCalls
 from ooctrain.rewrite.tile.halo import split_evenly
 from ooctrain.rewrite.tile.offers import Offer, OperatorTimes, nothing_fits, tiled_as_offered
 from ooctrain.rewrite.tile.operators import Operators, operators_of
-from ooctrain.rewrite.tile.rule_of_call import row_rule_of
-from ooctrain.rewrite.tile.rules import obstacle, rule_of
+from ooctrain.rewrite.tile.rules import obstacle, row_rule_of, rule_of
 from ooctrain.rewrite.tile.sft import (
     FtSegment,
     chain_of,

@@ -1,66 +1,27 @@
 """The LP of the bound, row by row: the inequalities that the sums of every legal list obey.
 
 The result is a `LinearProgram` whose optimum is the least idle time of a trace within a budget on a
-machine. A value between two of its uses is an item, of which any share may be away from the device.
-Items raise cumulated sums of bytes sent, fetched, released and made again, and the rows for each
-call compare those sums at its start and its end. Bytes are given as shares of the budget, times as
-shares of the compute time of the step, so that no number is huge. Read next: `lp.py`, which solves
-it and says what is proved; `linear.py`.
+machine. A value between two of its uses is an item, of which any share may be away from the device
+(`fluid_items.py`). Items raise cumulated sums of bytes sent, fetched, released and made again, and
+the rows for each call compare those sums at its start and its end. Bytes are given as shares of the
+budget, times as shares of the compute time of the step, so that no number is huge. Read next:
+`lp.py`, which solves it and says what is proved; `linear.py`.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple
 
+from ooctrain.sched.bounds.fluid_items import Covered, FluidItems, Item
 from ooctrain.sched.bounds.linear import LinearProgram, Term
-from ooctrain.sched.planning.decisions import BEFORE_THE_STEP, Life, lives, runs_once
+from ooctrain.sched.planning.decisions import BEFORE_THE_STEP, runs_once
 from ooctrain.sched.planning.residency import Liveness
 from ooctrain.sched.schedule import BYTES
 from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.trace import Trace
-
-
-@dataclass(frozen=True, slots=True)
-class Covered:
-    """The lists that a bound is about.
-
-    Args:
-        recompute: whether calls may run again.
-        resident: only lists that leave persistent variables where they are.
-        host_budget_bytes: only lists that keep to it; None: as much host memory as they like.
-    """
-
-    recompute: bool = True
-    resident: bool = False
-    host_budget_bytes: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Item:
-    """A value between two of its uses, during which its bytes may be away from the device.
-
-    Args:
-        var, life: the variable, and the place of its life in `FluidProgram.lives`.
-        opens: the first call during which they may be away (0: from the start).
-        needed: the call at which they must be back; the number of calls: never.
-        size: as a share of the budget.
-        ready: the first call during which they may be on their way out.
-        again: compute time to get all of them back, as a share of the step's; None: impossible.
-        fixed: whether they are away at the start, as inputs are.
-    """
-
-    var: int
-    life: int
-    opens: int
-    needed: int
-    size: float
-    ready: int
-    again: float | None
-    fixed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +78,8 @@ class FluidProgram:
         per_share = self.unit_us / self.budget_bytes
         self.out_rate = machine.out_bytes_per_us * per_share
         self.in_rate = machine.in_bytes_per_us * per_share
-        self.lives = lives(trace, runs_once(trace))
-        self.lasting = frozenset(trace.end_variables.values())
-        self.items = list(self._items(covered.recompute, covered.resident))
+        found = FluidItems(trace, self.budget_bytes, self.duration)
+        self.lives, self.items = found.lives, list(found.of(covered))
         self.program = LinearProgram()
         self._inputs = {v for v in trace.initial if not trace.variables[v].persistent}
         self.inputs_away: dict[int, list[Term]] = defaultdict(list)
@@ -137,70 +97,11 @@ class FluidProgram:
 
     # What may be away, and when.
 
-    def _items(self, recompute: bool, resident: bool) -> Iterator[_Item]:
-        for number, life in enumerate(self.lives):
-            size = self.trace.variables[life.var].nbytes / self.budget_bytes
-            persistent = self.trace.variables[life.var].persistent
-            if not size or (persistent and resident):
-                continue
-            again = self._again(life) if recompute else None
-            # Bytes of a source may have been sent in place of the value's.
-            written = min(self._chain(life.var)) if again else life.uses[0]
-            for after, before in pairwise(life.uses):
-                if before - after > 1 or after == BEFORE_THE_STEP:
-                    fixed = after == BEFORE_THE_STEP and not persistent
-                    opens = after + 1
-                    yield _Item(life.var, number, opens, before, size, written + 1, again, fixed)
-
-    def _again(self, life: Life) -> float | None:
-        """The share of compute time that a life's value takes to get back; None: impossible.
-
-        A call that runs again makes all of its outputs, so only the largest is charged for it.
-        """
-        producer = self.trace.producer[life.var]
-        if producer is None or not self.trace.calls[producer].pure:
-            return None
-        if self._largest(producer) != life.var:
-            return 0.0
-        return sum(self.duration[call] for call in self._chain(life.var))
-
-    def _chain(self, var: int) -> list[int]:
-        """The calls that must run if a value is computed again: its producer, and the producers
-        of those of its sources that no other call reads.
-
-        A list may instead have kept such a source, on the device or on the host. But the source is
-        at least as large as the value, so keeping the value itself would have been no worse.
-        """
-        chain, values = [], [var]
-        while values:
-            producer = self.trace.producer[values.pop()]
-            if producer is not None:
-                chain.append(producer)
-                sources = dict.fromkeys(self.trace.calls[producer].ins)
-                values += [s for s in sources if self._stands_for(s, producer, var)]
-        return chain
-
-    def _stands_for(self, source: int, reader: int, var: int) -> bool:
-        """Whether keeping a source is no better than keeping the value computed from it."""
-        made = self.trace.producer[source]
-        return (
-            made is not None
-            and self._largest(made) == source
-            and set(self.trace.uses[source]) <= {made, reader}
-            and source not in self.lasting
-            and self.trace.variables[source].nbytes >= self.trace.variables[var].nbytes
-        )
-
-    def _largest(self, call: int) -> int:
-        """The largest output of a call; the first of equals."""
-        outs = self.trace.calls[call].outs
-        return max(outs, key=lambda out: (self.trace.variables[out].nbytes, -out))
-
     def _write_items(self) -> None:
         """Columns: the share of each item that is away, sent for it and not before, computed
         again.
         """
-        by_life: dict[int, list[_Item]] = defaultdict(list)
+        by_life: dict[int, list[Item]] = defaultdict(list)
         for item in self.items:
             by_life[item.life].append(item)
         resting = self._write_resting()
@@ -230,7 +131,7 @@ class FluidProgram:
                 found[old] = _Resting(hosted, away)
         return found
 
-    def _write_item(self, item: _Item, resting: dict[int, _Resting], sent: list[Term]) -> None:
+    def _write_item(self, item: Item, resting: dict[int, _Resting], sent: list[Term]) -> None:
         """One item; `sent` collects what earlier items of its life have sent out."""
         program, calls = self.program, len(self.trace.calls)
         rest = resting.get(self.trace.carries.get(item.var, item.var))
@@ -256,7 +157,7 @@ class FluidProgram:
             self._rise("cover", item.opens, again, item.size)
             self._rise("cover", item.needed, again, -item.size)
 
-    def _write_sent(self, item: _Item, away: int, sent: list[Term]) -> None:
+    def _write_sent(self, item: Item, away: int, sent: list[Term]) -> None:
         """Bytes leave only once they have been sent: for this item, or before."""
         new = self.program.column(upper=1.0)
         self._rise("ready", item.ready, new, item.size)

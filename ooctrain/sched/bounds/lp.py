@@ -21,7 +21,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ooctrain.sched.bounds.fluid_program import Covered, FluidProgram
+from ooctrain.sched.bounds.fluid_items import Covered
+from ooctrain.sched.bounds.fluid_program import FluidProgram
 from ooctrain.sched.bounds.linear import LpSolution
 from ooctrain.sched.schedule import LowerBound
 from ooctrain.step.machine import Machine

@@ -5,13 +5,13 @@ source whether it is held for those that are computed again; where the host is s
 after each use of a value. Given a choice, Belady's rule offloads the remaining excess and the
 as-soon-as-possible engine times it. Compiled, this takes a tenth of a millisecond, so annealing can
 try thousands of choices from several starts. A second search goes on from the best choice, over
-what is kept from call to call (`sched/search/kept_copies.py`), or, where nothing can wait on the
-host, from several (`sched/search/kept.py`). The readable `lower` writes the plan itself. It is
-never worse than its `starts`, whose plans take part: `keep-all`, `prefix`, `belady`,
-`window-cyclic` and, in steps of at most `CALLS` calls, `dtr` and `window`; on a host without room,
-in longer steps, `keep-all` and `dtr`. A plan that ends as soon as the inputs allow is taken without
-a search. Source: ours; what it reaches is in docs/planners.md.
-Read next: `sched/search/anneal.py`.
+what is kept from call to call (`sched/search/keep_offload_or_recompute.py`), or, where nothing can
+wait on the host, from several (`sched/search/keep_or_recompute.py`). The readable `lower` writes
+the plan itself. It is never worse than its `starts`, whose plans take part: `keep-all`, `prefix`,
+`belady`, `window-cyclic` and, in steps of at most `CALLS` calls, `dtr` and `window`; on a host
+without room, in longer steps, `keep-all` and `dtr`. A plan that ends as soon as the inputs allow is
+taken without a search. Source: ours; what it reaches is in docs/planners.md. Read next:
+`sched/search/anneal.py`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from ooctrain.step.trace import Trace
 
 if TYPE_CHECKING:
     from ooctrain.sched.search.choice import Choice, Search
-    from ooctrain.sched.search.kept import KeptRuns
+    from ooctrain.sched.search.keep_or_recompute import KeptRuns
 
 
 #: Steps up to this length get all evaluations; longer ones fewer, as each takes more time, and more
@@ -59,6 +59,8 @@ WRITING = 1.5
 SEVERAL, EACH = 10, 500
 #: Evaluations that tell which of several forms of a step is worth a search.
 PROMISE = 500
+#: A search counts on from its seed, in 64 bits.
+_SEEDS = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,7 @@ class Combined:
     ) -> Plan:  # fmt: skip
         """See `Planner`. The minimum is the least of the starts'."""
         question = Question(
-            trace, budget_bytes, machine, granule, host_budget_bytes, seed, time_limit_s
+            trace, budget_bytes, machine, granule, host_budget_bytes, seed % _SEEDS, time_limit_s
         )
         asked = _Starts(question)
         best = asked.best_plan(starts(question))
@@ -115,7 +117,8 @@ class Combined:
         """
         search, first = _begun(question)
         number, deadline = _evaluations(PROMISE, question), Deadline.after(question.time_limit_s)
-        return search.cost(search.improve(first[0], number, seed=question.seed, deadline=deadline))
+        seed = question.seed % _SEEDS
+        return search.cost(search.improve(first[0], number, seed=seed, deadline=deadline))
 
     def _searched(
         self, question: Question, deadline: Deadline, others: Iterable[Plan]

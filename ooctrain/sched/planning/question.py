@@ -1,16 +1,20 @@
-"""The question put to a planner, as one value.
+"""The question put to a planner, as one value, and how it is put.
 
 A step, a budget and a machine travel together, so the arguments of `Planner.plan` form one
-`Question`, which all parts of a planner pass on. Read next: `lower.py`, which answers once it is
-decided what moves; `beside_region.py`.
+`Question`, which all parts of a planner pass on. Planners know nothing of a region of small
+objects: a granule's `fixed_bytes` are always taken by it, so it is a constant in every ledger.
+`plan_beside` asks for a plan within the budget less that constant, which is then added to the
+ledger and the peak of the plan. Read next: `lower.py`, which answers once it is decided what moves;
+`rewrite/pin_small.py` for what the region holds.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from ooctrain.errors import Infeasible
 from ooctrain.sched.planning.effort import collecting_rarely, with_effort
-from ooctrain.sched.planning.planner import Planner
+from ooctrain.sched.planning.planner import HOST_LACKS, Planner, as_plan, infeasible
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
@@ -45,3 +49,30 @@ class Question:
             host_budget_bytes=self.host_budget_bytes, seed=self.seed,
             time_limit_s=self.time_limit_s,
         )  # fmt: skip
+
+
+def plan_beside(planner: Planner, question: Question) -> Plan:
+    """The plan of a planner, within what the region leaves of the budget.
+
+    Args:
+        question: its granule has `fixed_bytes` if the trace has pinned variables
+            (`budget.with_region`).
+
+    Raises:
+        Infeasible: the planner's; its minimum includes the region.
+        ConfigError: what the planner returned is not a plan.
+    """
+    granule, budget_bytes = question.granule, question.budget_bytes
+    fixed, rest = granule.fixed_bytes, replace(granule, fixed_bytes=0)
+    try:
+        found = replace(question, budget_bytes=budget_bytes - fixed, granule=rest).put_to(planner)
+    except Infeasible as refusal:
+        if not fixed or refusal.minimum_bytes == HOST_LACKS:
+            raise
+        least, witness = refusal.minimum_bytes + fixed, refusal.witness_call
+        raise infeasible(planner.name, budget_bytes, least, witness) from None
+    plan = as_plan(found, planner)
+    if not fixed:
+        return plan
+    schedule = replace(plan.schedule, granule=replace(plan.schedule.granule, fixed_bytes=fixed))
+    return replace(plan, schedule=schedule, peak_bytes=plan.peak_bytes + fixed)

@@ -118,6 +118,15 @@ def draw(state, below):
 
 
 @compiled
+def is_taken(state, worse, temperature):
+    """(next state, whether a move is taken): always if it is no worse, and else the more seldom the
+    worse it is and the lower the temperature, in the same unit. Source: Metropolis et al. (1953).
+    """
+    state, die = draw(state, 1 << 30)
+    return state, worse <= 0 or die < (1 << 30) * np.exp(-worse / max(temperature, 1e-12))
+
+
+@compiled
 def move(state, choice, field):
     """Changes one value, two, or a run of neighbours, in place; returns the state."""
     state, kind = draw(state, 12)
@@ -232,9 +241,8 @@ def anneal(t, walk, field, limits, cooling):
         state = move(state, other, field)
         found = evaluate(t, other, limits)
         temperature = cooling.heat * (1 - turn / cooling.total)
-        state, die = draw(state, 1 << 30)
-        worse = (found - cost) / max(cost, 1.0)
-        if worse <= 0 or die < (1 << 30) * np.exp(-worse / max(temperature, 1e-12)):
+        state, taken = is_taken(state, (found - cost) / max(cost, 1.0), temperature)
+        if taken:
             choice, cost = other, found
             if cost < best_cost:
                 best, best_cost = choice, cost

@@ -29,8 +29,8 @@ from ooctrain.sched.search.anneal import (
     evaluate,
 )
 from ooctrain.sched.search.expand import DROP, DROP_UNREAD, HELD
-from ooctrain.sched.search.kept import NOTHING, KeptRuns, KeptSearch
-from ooctrain.sched.search.kept_copies import CopiesSearch, Large
+from ooctrain.sched.search.keep_offload_or_recompute import KeepOffloadOrRecomputeSearch, Large
+from ooctrain.sched.search.keep_or_recompute import NOTHING, KeepOrRecomputeSearch, KeptRuns
 from ooctrain.sched.search.play import SearchLimits, link_of
 from ooctrain.sched.search.tables import tables_of
 from ooctrain.step.trace import Trace
@@ -154,20 +154,20 @@ class Search:
         self.evaluations += kept.moves
         return found
 
-    def kept_from_call_to_call(self, runs: Sequence[Run]) -> KeptSearch:
+    def kept_from_call_to_call(self, runs: Sequence[Run]) -> KeepOrRecomputeSearch:
         """The search that goes on from choices where nothing is copied.
 
         Args:
             runs: of the best choice; what is small stays only if they have room for it.
         """
-        kept = KeptSearch(self._question)
-        return kept if kept.fits(runs) else KeptSearch(self._question, small=NOTHING)
+        kept = KeepOrRecomputeSearch(self._question)
+        return kept if kept.fits(runs) else KeepOrRecomputeSearch(self._question, small=NOTHING)
 
     def _with_copies(
         self, choice: Choice, runs: Sequence[Run], moves: int, seed: int, deadline: Deadline
     ) -> KeptRuns | None:
         large = Large(self._field.large_first, self._field.large_end)
-        copies = CopiesSearch(self._question, self.limits, large)
+        copies = KeepOffloadOrRecomputeSearch(self._question, self.limits, large)
         now = self._array(choice)
         found = copies.improve(runs, now[STAYS], moves, seed=seed, deadline=deadline)
         self.cut_short |= copies.cut_short

@@ -7,7 +7,7 @@ call. So every list without copies in which values come back just before they ar
 however often a value comes back and however long it then stays. The walk of a call looks at nothing
 but what is there as it begins and what is wanted as it ends: after a change the walk begins at the
 first call concerned and ends where all is as before. Source: ours; the rows of Checkmate's S (Jain
-et al., MLSys 2020), read as wishes. Read next: `kept_anneal.py`.
+et al., MLSys 2020), read as wishes. Read next: `kept_moves.py`.
 """
 
 from __future__ import annotations
@@ -17,39 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ooctrain.sched.search.jit import compiled
-from ooctrain.sched.search.tables import Tables
-
-
-class KeptTables(NamedTuple):
-    """What a walk looks up.
-
-    Args:
-        step: the calls and variables.
-        budget_bytes: of the device.
-        values: those that may be computed again, a column for each, and are not too small to
-            matter.
-        column: of each variable; -1: it has none, and stays as long as it is of use.
-        until: the last call for which a variable without a column can be read.
-        size: bytes of each column.
-        claim: of each call: workspace, inputs, and outputs without a column.
-        base: bytes of variables without a column as each call begins.
-        first, end: of each column the first and the last call as which begins it is of use.
-        near, near_at: columns that are computed from column c, or from which it is, by a call or by
-            two: `near[near_at[c] : near_at[c + 1]]`.
-    """
-
-    step: Tables
-    budget_bytes: int
-    values: np.ndarray
-    column: np.ndarray
-    until: np.ndarray
-    size: np.ndarray
-    claim: np.ndarray
-    base: np.ndarray
-    first: np.ndarray
-    end: np.ndarray
-    near: np.ndarray
-    near_at: np.ndarray
+from ooctrain.sched.search.kept_tables import KeptTables
 
 
 class Keeping(NamedTuple):

@@ -1,4 +1,4 @@
-"""The as-soon-as-possible engine of `sched/planning/lower.py`, compiled, for the makespan alone.
+"""The engine of `sched/planning/asap_engine.py`, compiled, for the makespan alone.
 
 From an `ExpandedStep`, the bytes of its gaps that are on the host, and limits, it computes the
 makespan in ns, or -1 if the step gets stuck. The events and their order are those of that engine,

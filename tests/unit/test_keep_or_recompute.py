@@ -1,6 +1,6 @@
 """What a step without copies keeps from call to call: the walk, and the search over it.
 
-Read next: `ooctrain/sched/search/kept.py`, `test_recompute_bound.py`.
+Read next: `ooctrain/sched/search/keep_or_recompute.py`, `test_recompute_bound.py`.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from ooctrain.sched.planning.rematerialise import droppable_uses, rematerialise_
 from ooctrain.sched.planning.residency import Liveness
 from ooctrain.sched.planning.swap import movable_gaps
 from ooctrain.sched.schedule import BYTES, Granule, Run
-from ooctrain.sched.search import choice, kept
+from ooctrain.sched.search import choice, keep_or_recompute
 from ooctrain.sched.search.choice import Search
-from ooctrain.sched.search.kept import KeptSearch
+from ooctrain.sched.search.keep_or_recompute import KeepOrRecomputeSearch
 from ooctrain.sched.verify import verify
 from ooctrain.step.machine import call_durations_ns
 from ooctrain.testing.random_traces import random_machine, random_trace
@@ -68,15 +68,15 @@ def keeps_what_the_runs_keep(seed):
     rng, trace, runs = drawn(seed)
     granule = Granule(rng.choice([1, 8]))
     least = inputs_away_bytes(trace, runs, granule)
-    keeping = KeptSearch(asked(trace, 1 << 40, granule=granule), small=-1).keeping(runs)
+    keeping = KeepOrRecomputeSearch(asked(trace, 1 << 40, granule=granule), small=-1).keeping(runs)
     assert keeping is not None
-    again = KeptSearch(asked(trace, 1 << 40), small=-1).runs(keeping.wanted)
+    again = KeepOrRecomputeSearch(asked(trace, 1 << 40), small=-1).runs(keeping.wanted)
     assert [run.call for run in again] == [run.call for run in runs]
     durations = call_durations_ns(trace, QUICK)
     assert keeping.time_ns.sum() == sum(durations[run.call] for run in runs)
     short = asked(trace, least - 1, granule=granule)
-    assert least < 1 or KeptSearch(short, small=-1).keeping(runs) is None
-    fits = KeptSearch(asked(trace, least, granule=granule), small=-1).keeping(runs)
+    assert least < 1 or KeepOrRecomputeSearch(short, small=-1).keeping(runs) is None
+    fits = KeepOrRecomputeSearch(asked(trace, least, granule=granule), small=-1).keeping(runs)
     return fits is not None
 
 
@@ -93,7 +93,7 @@ def what_is_found_is_a_plan(seed):
     enough = inputs_away_bytes(trace, runs)
     budget = rng.randint(enough, enough + 10)
     question = asked(trace, max(least, budget), machine)
-    search = KeptSearch(question, small=rng.choice([-1, 0.1]))
+    search = KeepOrRecomputeSearch(question, small=rng.choice([-1, 0.1]))
     found = search.improve(runs, 200, seed=seed, deadline=NO_END)
     if found is None:
         return False
@@ -150,8 +150,8 @@ def test_the_same_moves_are_made_however_often_the_clock_is_asked(monkeypatch):
     budget = inputs_away_bytes(trace, runs) + 4
     found = []
     for block in (1, 500_000):
-        monkeypatch.setattr(kept, "BLOCK", block)
-        search = KeptSearch(asked(trace, budget), small=-1)
+        monkeypatch.setattr(keep_or_recompute, "BLOCK", block)
+        search = KeepOrRecomputeSearch(asked(trace, budget), small=-1)
         found.append(search.improve(runs, 60, seed=3, deadline=NO_END))
         assert not search.cut_short
     assert found[0] == found[1] is not None
@@ -159,7 +159,7 @@ def test_the_same_moves_are_made_however_often_the_clock_is_asked(monkeypatch):
 
 def test_a_clock_that_has_run_out_leaves_the_runs_as_they_are():
     _, trace, runs = drawn(7)
-    search = KeptSearch(asked(trace, 1 << 40), small=-1)
+    search = KeepOrRecomputeSearch(asked(trace, 1 << 40), small=-1)
     found = search.improve(runs, 60, seed=3, deadline=Deadline.after(0))
     assert search.cut_short
     assert [run.call for run in found.runs] == [run.call for run in runs]
@@ -167,7 +167,7 @@ def test_a_clock_that_has_run_out_leaves_the_runs_as_they_are():
 
 def test_what_does_not_fit_is_not_improved():
     _, trace, runs = drawn(7)
-    search = KeptSearch(asked(trace, 1), small=-1)
+    search = KeepOrRecomputeSearch(asked(trace, 1), small=-1)
     assert search.improve(runs, 60, seed=3, deadline=NO_END) is None
 
 
@@ -202,25 +202,25 @@ def has_room_for_what_is_small(seed):
     step = oc.api.step_trace("vgg16", 8, 32)
     runs = rematerialise_after(step, [use for use in droppable_uses(step) if use[0] % 2 == seed])
     question = asked(step, inputs_away_bytes(step, runs) + 4096, oc.machine("v100-pcie"))
-    assert not KeptSearch(question).fits(runs)
+    assert not KeepOrRecomputeSearch(question).fits(runs)
     assert Search(question).kept_from_call_to_call(runs).fits(runs)
     return question, runs
 
 
 def test_what_is_small_stays_only_where_there_is_room_for_it():
     question, runs = has_room_for_what_is_small(1)
-    assert KeptSearch(question, small=-1).keeping(runs) is not None
+    assert KeepOrRecomputeSearch(question, small=-1).keeping(runs) is not None
 
 
 def test_only_choices_that_fit_are_searched_on(monkeypatch):
     """The others took their share of the moves and gave nothing."""
-    found, improve = [], KeptSearch.improve
+    found, improve = [], KeepOrRecomputeSearch.improve
 
     def recorded(self, runs, moves, **given):
         found.append((moves, improve(self, runs, moves, **given)))
         return found[-1][1]
 
-    monkeypatch.setattr(KeptSearch, "improve", recorded)
+    monkeypatch.setattr(KeepOrRecomputeSearch, "improve", recorded)
     step = oc.api.step_trace("resnet18", 4, 32)
     budget = resolve_budget(step, "40%")
     Combined(evaluations=600).plan(

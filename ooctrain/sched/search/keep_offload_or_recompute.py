@@ -1,6 +1,6 @@
-"""The search over what is kept from call to call, for a host that has room.
+"""Between two uses a value is kept, offloaded, or computed again: simulated annealing over that.
 
-A move turns gaps, as in `kept_anneal.py`, or says of a large value that it stays on the device
+A move turns gaps, as in `kept_moves.py`, or says of a large value that it stays on the device
 while others can leave. What is kept is on the device or on the host: Belady's rule says which bytes
 are away, and the as-soon-as-possible engine says how long the step takes, as for the choices of
 `anneal.py`. So a move costs as much as one of theirs, and what it gains is that a value may die
@@ -18,11 +18,17 @@ import numpy as np
 from ooctrain.sched.planning.effort import Deadline
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import Run
-from ooctrain.sched.search.anneal import IMPOSSIBLE, Cooling, draw, evaluate_step
+from ooctrain.sched.search.anneal import IMPOSSIBLE, Cooling, draw, evaluate_step, is_taken
 from ooctrain.sched.search.expand import Wishes, expand_wishes
 from ooctrain.sched.search.jit import compiled
-from ooctrain.sched.search.kept import SMALL, KeptRuns, KeptSearch, listed
-from ooctrain.sched.search.kept_anneal import MOST, Turned, kept_move
+from ooctrain.sched.search.keep_or_recompute import (
+    SMALL,
+    KeepOrRecomputeSearch,
+    KeptRuns,
+    listed,
+    take_over,
+)
+from ooctrain.sched.search.kept_moves import nothing_turned, turn_gaps, undo
 from ooctrain.sched.search.kept_walk import Keeping
 from ooctrain.sched.search.play import SearchLimits
 
@@ -43,7 +49,7 @@ class Large(NamedTuple):
     end: np.ndarray
 
 
-class CopiesAnnealing(NamedTuple):
+class GapAndStayAnnealing(NamedTuple):
     """Where a search stands.
 
     Args:
@@ -63,14 +69,14 @@ class CopiesAnnealing(NamedTuple):
     random: int
 
 
-class CopiesSearch:
+class KeepOffloadOrRecomputeSearch:
     """What is kept, and what stays on the device, for one question.
 
     Args:
         question: what is asked.
         limits: as the search of choices has them.
         large: what can stay.
-        small: see `KeptSearch`.
+        small: see `KeepOrRecomputeSearch`.
 
     Attributes:
         tables: what a walk looks up.
@@ -82,7 +88,7 @@ class CopiesSearch:
         self, question: Question, limits: SearchLimits, large: Large, small: float = SMALL
     ):
         self._trace, self._limits, self._large = question.trace, limits, large
-        self._kept = KeptSearch(question, small)
+        self._kept = KeepOrRecomputeSearch(question, small)
         self.tables = self._kept.tables
         self._block = max(1, BLOCK // max(1, len(question.trace.calls)))
         self.cut_short, self.moves = False, 0
@@ -105,18 +111,18 @@ class CopiesSearch:
                 self.cut_short = True
                 break
             cooling = Cooling(first, min(first + self._block, moves), moves, HEAT)
-            found = anneal_copies(self.tables, found, self._limits, self._large, cooling)
+            found = anneal_gaps_and_stays(self.tables, found, self._limits, self._large, cooling)
             self.moves += cooling.stop - first
         if found.best_cost >= IMPOSSIBLE:
             return None
         return KeptRuns(int(found.best_cost), self._runs(found.best)), found.best_stays
 
-    def begun(self, runs: Sequence[Run], stays: np.ndarray, seed: int) -> CopiesAnnealing:
+    def begun(self, runs: Sequence[Run], stays: np.ndarray, seed: int) -> GapAndStayAnnealing:
         """A search that has made no move."""
         keeping = self._kept.wishing(self._kept.wanted(runs))
         cost = evaluate_wishes(self.tables, keeping, stays, self._limits)
         best = keeping.wanted.copy()
-        return CopiesAnnealing(keeping, stays.copy(), cost, best, stays.copy(), cost, seed)
+        return GapAndStayAnnealing(keeping, stays.copy(), cost, best, stays.copy(), cost, seed)
 
     def _runs(self, wanted: np.ndarray) -> tuple[Run, ...]:
         """The runs of what is wanted."""
@@ -139,18 +145,18 @@ def evaluate_wishes(tables, keeping, stays, limits):
 
 
 @compiled
-def anneal_copies(tables, start, limits, large, cooling):
+def anneal_gaps_and_stays(tables, start, limits, large, cooling):
     """Some moves of a search.
 
     Args:
         tables: KeptTables.
-        start: CopiesAnnealing so far; its keeping and what stays are changed.
+        start: GapAndStayAnnealing so far; its keeping and what stays are changed.
         limits: SearchLimits.
         large: what can stay.
         cooling: which of the search's moves they are.
 
     Returns:
-        CopiesAnnealing.
+        GapAndStayAnnealing.
     """
     keeping, stays, cost = start.keeping, start.stays, start.cost
     best, best_stays, best_cost = start.best, start.best_stays, start.best_cost
@@ -158,10 +164,7 @@ def anneal_copies(tables, start, limits, large, cooling):
         keeping.wanted, keeping.there.copy(), keeping.held, keeping.touched.copy(),
         keeping.time_ns.copy(),
     )  # fmt: skip
-    turned = Turned(
-        np.empty(MOST, np.int64), np.empty((MOST, keeping.wanted.shape[0]), np.int8),
-        np.empty(2, np.int64),
-    )  # fmt: skip
+    turned = nothing_turned(keeping)
     state = np.uint64(start.random)
     for number in range(cooling.first, cooling.stop):
         first = end = count = 0
@@ -173,22 +176,18 @@ def anneal_copies(tables, start, limits, large, cooling):
             stayed = stays[first:end].copy()
             stays[first:end] = 1 - stays[first]
         else:
-            state, count = kept_move(state, tables, keeping, turned)
+            state, count = turn_gaps(state, tables, keeping, turned)
             if not count:
                 continue
         other = evaluate_wishes(tables, found, stays, limits)
         temperature = cooling.heat * (1 - number / cooling.total) ** 2
-        worse = (other - cost) / max(cost, 1.0)
-        state, die = draw(state, 1 << 30)
-        if worse > 0 and die >= (1 << 30) * np.exp(-worse / max(temperature, 1e-12)):
+        state, taken = is_taken(state, (other - cost) / max(cost, 1.0), temperature)
+        if not taken:
             stays[first:end] = stayed
-            for which in range(count):
-                keeping.wanted[:, turned.columns[which]] = turned.before[which]
+            undo(keeping, turned, count)
             continue
+        take_over(keeping, found, 0, keeping.time_ns.size)
         cost = other
-        keeping.there[:, :] = found.there
-        keeping.touched[:, :] = found.touched
-        keeping.time_ns[:] = found.time_ns
         if cost < best_cost:
             best, best_stays, best_cost = keeping.wanted.copy(), stays.copy(), cost
-    return CopiesAnnealing(keeping, stays, cost, best, best_stays, best_cost, np.int64(state))  # type: ignore[arg-type]
+    return GapAndStayAnnealing(keeping, stays, cost, best, best_stays, best_cost, np.int64(state))  # type: ignore[arg-type]

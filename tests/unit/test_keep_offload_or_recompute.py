@@ -1,6 +1,6 @@
 """What a step keeps from call to call where the host has room: the walk, and the search over it.
 
-Read next: `ooctrain/sched/search/kept_copies.py`, `test_kept.py`.
+Read next: `ooctrain/sched/search/keep_offload_or_recompute.py`, `test_keep_or_recompute.py`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import random
 import numpy as np
 import pytest
 from support.quick import quick
-from unit.test_kept import NO_END, asked, drawn
+from unit.test_keep_or_recompute import NO_END, asked, drawn
 from unit.test_search import by_slot, inputs_away, slots
 
 import ooctrain as oc
@@ -26,12 +26,18 @@ from ooctrain.sched.planning.rematerialise import rematerialise_after
 from ooctrain.sched.planning.residency import Liveness
 from ooctrain.sched.schedule import BYTES, Granule, Run
 from ooctrain.sched.search import choice as choices
-from ooctrain.sched.search import kept_copies
+from ooctrain.sched.search import keep_offload_or_recompute
 from ooctrain.sched.search.anneal import Cooling
 from ooctrain.sched.search.choice import Search
 from ooctrain.sched.search.expand import expand_wishes
-from ooctrain.sched.search.kept import KeptSearch
-from ooctrain.sched.search.kept_copies import CopiesSearch, Large, anneal_copies, evaluate_wishes
+from ooctrain.sched.search.keep_offload_or_recompute import (
+    KeepOffloadOrRecomputeSearch,
+    Large,
+    anneal_gaps_and_stays,
+    evaluate_wishes,
+    wishes_of,
+)
+from ooctrain.sched.search.keep_or_recompute import KeepOrRecomputeSearch
 from ooctrain.sched.search.play import SearchLimits, link_of
 from ooctrain.sched.verify import verify
 from ooctrain.testing.random_traces import random_machine
@@ -43,10 +49,10 @@ def walks_as_the_runs_do(seed):
     """
     rng, trace, runs = drawn(seed)
     granule = Granule(rng.choice([1, 8]))
-    search = KeptSearch(asked(trace, 1 << 40, granule=granule), small=-1)
+    search = KeepOrRecomputeSearch(asked(trace, 1 << 40, granule=granule), small=-1)
     known = search.keeping(runs)
     found = search.wishing(known.wanted)
-    step = expand_wishes(search.tables.step, kept_copies.wishes_of(search.tables, found))
+    step = expand_wishes(search.tables.step, wishes_of(search.tables, found))
     assert step.ok
     assert step.runs.tolist() == [run.call for run in runs]
     assert np.array_equal(found.time_ns, known.time_ns)
@@ -91,7 +97,7 @@ def what_copies_find_is_a_plan(seed):
     (best,) = found
     stays, place = np.zeros_like(by_slot(question.trace, {})), slots(question.trace)
     stays[[place[use] for use in best.stays]] = True
-    copies = CopiesSearch(question, search.limits, NOTHING)
+    copies = KeepOffloadOrRecomputeSearch(question, search.limits, NOTHING)
     assert copies.begun(best.runs, stays, 0).cost == best.time_ns
     try:
         plan = plan_of("kept", question, offload("kept", question, best.runs, best.stays))
@@ -120,14 +126,14 @@ def stands_where_it_says(seed):
     slots = sum(max(1, len(uses)) for uses in trace.uses)
     large = Large(np.arange(slots), np.arange(1, slots + 1))
     limits = SearchLimits(question.budget_bytes, 0, link_of(question.machine))
-    copies = CopiesSearch(question, limits, large, small=-1)
+    copies = KeepOffloadOrRecomputeSearch(question, limits, large, small=-1)
     stays = np.array([random.Random(seed + s).random() < 0.2 for s in range(slots)], np.int8)
     begun = copies.begun(runs, stays, seed)
     if not copies.tables.size.size:
         return False
     first, best = begun.cost, begun
     for heat in (0.5, 0.0):
-        best = anneal_copies(copies.tables, best, limits, large, Cooling(0, 40, 40, heat))
+        best = anneal_gaps_and_stays(copies.tables, best, limits, large, Cooling(0, 40, 40, heat))
         cost = evaluate_wishes(copies.tables, best.keeping, best.stays, limits)
         assert cost == best.cost
         assert best.best_cost <= min(first, cost)
@@ -145,7 +151,7 @@ def test_a_search_stands_where_it_says(first):
 def test_the_same_moves_are_made_however_often_the_clock_is_asked(monkeypatch):
     found = []
     for block in (1, 100_000):
-        monkeypatch.setattr(kept_copies, "BLOCK", block)
+        monkeypatch.setattr(keep_offload_or_recompute, "BLOCK", block)
         _, search, start, runs = copying(5)
         found.append(search.call_by_call([(start, runs)], 300, seed=3, deadline=NO_END))
         assert not search.cut_short
@@ -163,7 +169,7 @@ def test_what_does_not_fit_however_it_is_kept_is_not_improved():
     question, _, _, runs = copying(5)
     limits = SearchLimits(1, 0, link_of(question.machine))
     stays = np.zeros(sum(max(1, len(uses)) for uses in question.trace.uses), np.int8)
-    copies = CopiesSearch(question, limits, NOTHING)
+    copies = KeepOffloadOrRecomputeSearch(question, limits, NOTHING)
     assert copies.improve(runs, stays, 30, seed=0, deadline=NO_END) is None
 
 

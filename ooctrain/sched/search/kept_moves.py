@@ -1,12 +1,10 @@
-"""Simulated annealing over what a step without copies keeps from call to call, compiled.
+"""Moves of the searches over what is kept from call to call, compiled.
 
 A move turns gaps: where a value is there between two runs that touch it, it dies after the first of
 them, and where it is not, it stays for the second. It turns the gap of one value, or of two or
 three that have a gap at the same call, among them some that are computed from the first one, or
-from which it is. What does not fit is refused; else the time of all runs decides. A move is
-evaluated by walking the calls between its gaps (`kept_walk.py`), a tenth of the cost of an
-evaluation in `anneal.py`. Source: ours; Kirkpatrick, Gelatt and Vecchi (1983) for annealing. Read
-next: `kept.py`.
+from which it is. Whether a move is taken is for a search to say, and one that is not is undone.
+Source: ours. Read next: `keep_or_recompute.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +15,6 @@ import numpy as np
 
 from ooctrain.sched.search.anneal import draw
 from ooctrain.sched.search.jit import compiled
-from ooctrain.sched.search.kept_walk import Keeping, walk
 
 #: Of eight moves three turn one gap, three turn two, and the others three.
 ONE, TWO = 3, 6
@@ -25,22 +22,6 @@ ONE, TWO = 3, 6
 TRIES = 3
 #: Gaps that a move turns at most.
 MOST = 3
-
-
-class KeptAnnealing(NamedTuple):
-    """Where a search stands.
-
-    Args:
-        keeping: the one from which the next move goes.
-        best: `wanted` of the fastest met.
-        best_ns: its time.
-        random: state of the random numbers.
-    """
-
-    keeping: Keeping
-    best: np.ndarray
-    best_ns: int
-    random: int
 
 
 class Turned(NamedTuple):
@@ -51,6 +32,13 @@ class Turned(NamedTuple):
     columns: np.ndarray
     before: np.ndarray
     span: np.ndarray
+
+
+@compiled
+def nothing_turned(keeping):
+    """Room for what moves of a keeping change."""
+    rows = keeping.wanted.shape[0]
+    return Turned(np.empty(MOST, np.int64), np.empty((MOST, rows), np.int8), np.empty(2, np.int64))
 
 
 @compiled
@@ -79,7 +67,7 @@ def turn_gap(tables, keeping, own, at):
 
 
 @compiled
-def where(state, tables, keeping):
+def first_gap(state, tables, keeping):
     """(state, a column, a call as which begins it is of use): any, or, every other time, a column
     that is computed again for the call.
     """
@@ -123,9 +111,9 @@ def partner(state, tables, keeping, own, at):
 
 
 @compiled
-def kept_move(state, tables, keeping, turned):
+def turn_gaps(state, tables, keeping, turned):
     """Turns up to three gaps at one call; returns the state and how many columns have changed."""
-    state, own, at = where(state, tables, keeping)
+    state, own, at = first_gap(state, tables, keeping)
     state, kind = draw(state, 8)
     turned.span[0], turned.span[1] = keeping.touched.shape[0] + 1, -1
     count, other = 0, own
@@ -150,48 +138,7 @@ def kept_move(state, tables, keeping, turned):
 
 
 @compiled
-def anneal_kept(tables, start, cooling, place):
-    """Some moves of a search.
-
-    Args:
-        start: KeptAnnealing so far; its keeping is changed.
-        cooling: which of the search's moves they are.
-        place: to work in.
-
-    Returns:
-        KeptAnnealing.
-    """
-    keeping, best, best_ns = start.keeping, start.best, start.best_ns
-    found = Keeping(
-        keeping.wanted, keeping.there.copy(), keeping.held.copy(), keeping.touched.copy(),
-        keeping.time_ns.copy(),
-    )  # fmt: skip
-    rows = keeping.wanted.shape[0]
-    turned = Turned(
-        np.empty(MOST, np.int64), np.empty((MOST, rows), np.int8), np.empty(2, np.int64)
-    )
-    state, cost = np.uint64(start.random), keeping.time_ns.sum()
-    for number in range(cooling.first, cooling.stop):
-        state, count = kept_move(state, tables, keeping, turned)
-        if not count:
-            continue
-        first = max(0, turned.span[0] - 1)
-        stop = walk(tables, (first, turned.span[1]), keeping, found, place)
-        more = 0
-        for call in range(first, stop):
-            more += found.time_ns[call] - keeping.time_ns[call]
-        state, die = draw(state, 1 << 30)
-        temperature = cooling.heat * (1 - number / cooling.total) ** 2 * max(cost, 1)
-        if stop < 0 or (more > 0 and die >= (1 << 30) * np.exp(-more / max(temperature, 1e-9))):
-            for which in range(count):
-                keeping.wanted[:, turned.columns[which]] = turned.before[which]
-            continue
-        cost += more
-        for call in range(first, stop):
-            keeping.time_ns[call] = found.time_ns[call]
-            keeping.touched[call, :] = found.touched[call]
-            keeping.there[call + 1, :] = found.there[call + 1]
-            keeping.held[call + 1] = found.held[call + 1]
-        if cost < best_ns:
-            best, best_ns = keeping.wanted.copy(), cost
-    return KeptAnnealing(keeping, best, best_ns, np.int64(state))  # type: ignore[arg-type]
+def undo(keeping, turned, count):
+    """Turns back the gaps of a move that has changed `count` columns."""
+    for which in range(count):
+        keeping.wanted[:, turned.columns[which]] = turned.before[which]

@@ -1,17 +1,18 @@
-"""The interface of the search over what is kept from call to call, for a host without room.
+"""Between two uses a value is kept or computed again: simulated annealing over that.
 
-`KeptSearch` takes the runs of any plan that copies nothing, says call by call what they keep
-(`Keeping`), lets `anneal_kept` change that, and gives runs again. A fate of a value (`choice.py`)
-is the same for all the times that it comes back between two of its uses; here it may die after the
-first of them and stay after the second. That is what lists within small budgets need where nothing
-can wait on the host. Calls of the backward pass run once. Source: ours; docs/planners.md says what
-it gains. Read next: `sched/planners/combined.py`.
+For a host without room. `KeepOrRecomputeSearch` takes the runs of any plan that copies nothing,
+says call by call what they keep (`Keeping`), lets `anneal_gaps` change that, and gives runs again.
+A fate of a value (`choice.py`) is the same for all the times that it comes back between two of its
+uses; here it may die after the first of them and stay after the second. That is what lists within
+small budgets need where nothing can wait on the host. What does not fit is refused; else the time
+of all runs decides. Calls of the backward pass run once. Source: ours, docs/planners.md says what
+it gains; Kirkpatrick, Gelatt and Vecchi (1983) for annealing. Read next: `kept_tables.py`,
+`kept_moves.py`, then `keep_offload_or_recompute.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -20,11 +21,12 @@ from ooctrain.sched.planning.effort import Deadline
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import Use
 from ooctrain.sched.schedule import Run
-from ooctrain.sched.search.anneal import Cooling
-from ooctrain.sched.search.kept_anneal import KeptAnnealing, anneal_kept
-from ooctrain.sched.search.kept_walk import Keeping, KeptTables, beginning, walk, walk_call
-from ooctrain.sched.search.tables import COMPUTED, INPUT, Tables, tables_of
-from ooctrain.step.trace import Call, Trace
+from ooctrain.sched.search.anneal import Cooling, is_taken
+from ooctrain.sched.search.jit import compiled
+from ooctrain.sched.search.kept_moves import nothing_turned, turn_gaps, undo
+from ooctrain.sched.search.kept_tables import kept_tables
+from ooctrain.sched.search.kept_walk import Keeping, beginning, walk, walk_call
+from ooctrain.step.trace import Trace
 
 #: Values of at most this share of the budget stay; below 0 none do.
 SMALL, NOTHING = 0.002, -1.0
@@ -33,6 +35,22 @@ SMALL, NOTHING = 0.002, -1.0
 HEAT, LESS_HEAT = 0.002, 0.0006
 #: Moves times calls between two looks at the clock.
 BLOCK = 500_000
+
+
+class GapAnnealing(NamedTuple):
+    """Where a search stands.
+
+    Args:
+        keeping: the one from which the next move goes.
+        best: `wanted` of the fastest met.
+        best_ns: its time.
+        random: state of the random numbers.
+    """
+
+    keeping: Keeping
+    best: np.ndarray
+    best_ns: int
+    random: int
 
 
 class KeptRuns(NamedTuple):
@@ -49,7 +67,7 @@ class KeptRuns(NamedTuple):
     stays: tuple[Use, ...] = ()
 
 
-class KeptSearch:
+class KeepOrRecomputeSearch:
     """Keepings for one question.
 
     Args:
@@ -65,7 +83,7 @@ class KeptSearch:
 
     def __init__(self, question: Question, small: float = SMALL):
         self._trace = question.trace
-        self.tables = _kept_tables(question, small)
+        self.tables = kept_tables(question, small)
         self._block = max(1, BLOCK // max(1, len(question.trace.calls)))
         self.cut_short, self.moves = False, 0
 
@@ -86,14 +104,14 @@ class KeptSearch:
         begun, place = self.keeping(runs), beginning(self.tables)
         if begun is None:
             return None
-        found = KeptAnnealing(begun, begun.wanted.copy(), int(begun.time_ns.sum()), seed)
+        found = GapAnnealing(begun, begun.wanted.copy(), int(begun.time_ns.sum()), seed)
         heat = LESS_HEAT if further else HEAT
         for first in range(0, moves if self.tables.size.size else 0, self._block):
             if deadline.passed():
                 self.cut_short = True
                 break
             cooling = Cooling(first, min(first + self._block, moves), moves, heat)
-            found = anneal_kept(self.tables, found, cooling, place)
+            found = anneal_gaps(self.tables, found, cooling, place)
             self.moves += cooling.stop - first
         return KeptRuns(int(found.best_ns), self.runs(found.best))
 
@@ -205,77 +223,54 @@ def _for_calls(runs: Sequence[Run]) -> list[int]:
     return found
 
 
-def _may_run(call: Call) -> bool:
-    """Whether a call runs again here."""
-    return call.pure and call.phase in ("forward", "loss")
+@compiled
+def anneal_gaps(tables, start, cooling, place):
+    """Some moves of a search. A move that does not fit is refused.
 
+    Args:
+        tables: KeptTables.
+        start: GapAnnealing so far; its keeping is changed.
+        cooling: which of the search's moves they are.
+        place: to work in.
 
-def _kept_tables(question: Question, small: float) -> KeptTables:
-    trace = question.trace
-    t = tables_of(trace, question.machine, question.granule)
-    until, calls = _until(trace, t), len(trace.calls)
-    values = [
-        v for v, made in enumerate(trace.producer)
-        if made is not None and _may_run(trace.calls[made]) and t.last_use[v] < calls
-        and t.granted[v] > small * question.budget_bytes
-    ]  # fmt: skip
-    values.sort(key=lambda v: (trace.producer[v] or 0, v))
-    column = np.full(len(trace.variables), -1, np.int64)
-    column[values] = np.arange(len(values))
-    for var, taker in trace.taker.items():
-        if column[var] < 0:
-            until[var] = min(until[var], taker)
-    near = _near(trace, values)
-    claim, base = _others(trace, t, column, until)
-    return KeptTables(
-        t, question.budget_bytes, _ints(values), column, _ints(until), t.granted[values],
-        claim, base, t.producer[values] + 1, _ints([until[v] for v in values]),
-        _ints([column[v] for row in near for v in row]),
-        _ints([0, *accumulate(len(row) for row in near)]),
+    Returns:
+        GapAnnealing.
+
+    Cost: a move walks the calls between its gaps, a tenth of an evaluation in `anneal.py`.
+    """
+    keeping, best, best_ns = start.keeping, start.best, start.best_ns
+    found = Keeping(
+        keeping.wanted, keeping.there.copy(), keeping.held.copy(), keeping.touched.copy(),
+        keeping.time_ns.copy(),
     )  # fmt: skip
-
-
-def _until(trace: Trace, t: Tables) -> list[int]:
-    """The last call for which each variable may be of use."""
-    until = t.last_use.tolist()
-    for call in reversed(trace.calls):
-        if _may_run(call):
-            last = max((until[out] for out in call.outs), default=-1)
-            for var in call.ins:
-                until[var] = max(until[var], last)
-    return [len(trace.calls) if t.origin[v] == INPUT else last for v, last in enumerate(until)]
-
-
-def _others(
-    trace: Trace, t: Tables, column: np.ndarray, until: Sequence[int]
-) -> tuple[np.ndarray, np.ndarray]:
-    """What each call claims, and what is there as it begins, of variables without a column."""
-    calls = len(trace.calls)
-    claim, base = t.workspace.copy(), np.zeros(calls + 1, np.int64)
-    for var in np.flatnonzero(column < 0).tolist():
-        size_bytes, made = t.granted[var], trace.producer[var]
-        if t.origin[var] == INPUT:
-            claim[list(trace.readers[var])] += size_bytes
+    turned = nothing_turned(keeping)
+    state, cost = np.uint64(start.random), keeping.time_ns.sum()
+    for number in range(cooling.first, cooling.stop):
+        state, count = turn_gaps(state, tables, keeping, turned)
+        if not count:
             continue
-        if t.reused[var] < 0 and made is not None:
-            claim[made] += size_bytes
-        if t.last_use[var] >= 0:
-            first = 0 if t.origin[var] != COMPUTED or made is None else made + 1
-            base[first : until[var] + 1] += size_bytes
-    return claim, base
+        first = max(0, turned.span[0] - 1)
+        stop = walk(tables, (first, turned.span[1]), keeping, found, place)
+        more = 0
+        for call in range(first, stop):
+            more += found.time_ns[call] - keeping.time_ns[call]
+        temperature = cooling.heat * (1 - number / cooling.total) ** 2 * max(cost, 1)
+        state, taken = is_taken(state, more, temperature)
+        if stop < 0 or not taken:
+            undo(keeping, turned, count)
+            continue
+        take_over(keeping, found, first, stop)
+        cost += more
+        if cost < best_ns:
+            best, best_ns = keeping.wanted.copy(), cost
+    return GapAnnealing(keeping, best, best_ns, np.int64(state))  # type: ignore[arg-type]
 
 
-def _near(trace: Trace, values: Sequence[int]) -> list[list[int]]:
-    """Of each value those that are computed from it, or from which it is, by a call or by two."""
-    near: dict[int, set[int]] = {v: set() for v in values}
-    for var in values:
-        outs = {out for call in trace.readers[var] for out in trace.calls[call].outs}
-        outs |= {o for v in outs for call in trace.readers[v] for o in trace.calls[call].outs}
-        for out in outs.intersection(values):
-            near[var].add(out)
-            near[out].add(var)
-    return [sorted(near[v].difference([v])) for v in values]
-
-
-def _ints(values: Sequence[int]) -> np.ndarray:
-    return np.array(values, np.int64)
+@compiled
+def take_over(keeping, found, first, stop):
+    """Writes what a walk has found from one call on, and before another, into the keeping."""
+    for call in range(first, stop):
+        keeping.time_ns[call] = found.time_ns[call]
+        keeping.touched[call, :] = found.touched[call]
+        keeping.there[call + 1, :] = found.there[call + 1]
+        keeping.held[call + 1] = found.held[call + 1]

@@ -1,0 +1,139 @@
+"""What `train` prints of a run: the plan before its first step, and what came of it after the last.
+
+Each row is a name and a text; `../train.py` puts them on the console. Peaks, bytes moved and times
+stand beside what was predicted of them, so that the reader can hold the run to the plan. The bound
+is that of `sched/bounds/closed.py` with call times as measured in-core, and stands there only where
+`--verify` has run the steps in-core, too. Read next: `../train.py`, `kept_promise.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ooctrain.cli.options import Workload
+from ooctrain.cli.run.kept_promise import Rows, counted_rows, promise_rows
+from ooctrain.cli.run.run_record import RunRecord, TrainingRun, typical_us
+from ooctrain.cli.workload import Task, split_rows
+from ooctrain.data import Shape
+from ooctrain.execution.prepare import PreparedStep
+from ooctrain.machine.measured import profile_of_steps
+from ooctrain.models import MODELS, stem_for
+from ooctrain.report.text import placement, search_rows, share, tiling_rows
+from ooctrain.rewrite import keeps_bits
+from ooctrain.sched.bounds.closed import lower_bound
+from ooctrain.step.presets import PRESETS
+from ooctrain.units import format_bytes, format_percent, format_us
+
+#: Planning is shown where it takes this share of a step, as where boundaries are drawn anew.
+LEAST_PLANNING = 0.02
+
+
+def plan_rows(prepared: PreparedStep, workload: Workload, task: Task) -> Rows:
+    """What is trained, and how it was planned: printed before the first step."""
+    peak, budget = prepared.in_core_peak_bytes, prepared.budget_bytes
+    plan = prepared.plan
+    name = plan.notes.get("chosen", plan.notes.get("planner", ""))
+    return [
+        ("training", f"{workload.model} on {workload.data}, batch {workload.batch}"),
+        *_stem_row(workload.model, task.shape),
+        *split_rows(task),
+        ("in-core peak", format_bytes(peak)),
+        ("budget", f"{format_bytes(budget)}, {share(budget, peak)} of the in-core peak"),
+        *promise_rows(prepared.promise),
+        ("plan", f"{name}, {len(plan.schedule)} instructions"),
+        *tiling_rows(plan),
+        *search_rows(plan),
+        ("placement", placement(prepared.allocator.name, prepared.reserved_bytes, plan.peak_bytes)),
+    ]
+
+
+def _stem_row(model: str, shape: Shape) -> Rows:
+    """Which form of the network was built; those of one's own need not have two."""
+    if model not in MODELS:
+        return []
+    stem, size = stem_for(shape.height, shape.width), f"{shape.height} x {shape.width}"
+    return [("stem", f"{stem}, for {'small ' if stem == 'cifar' else ''}images of {size}")]
+
+
+def summary_rows(prepared: PreparedStep, run: TrainingRun, *, stopped: bool) -> Rows:
+    """What came of it: printed after the last step.
+
+    Args:
+        stopped: whether the user ended the run between two steps.
+    """
+    record, extent = run.record, run.options.extent
+    rows: Rows = [("", "")]
+    if stopped:
+        rows.append(("stopped", _stopped(run)))
+    elif not record.step_us:
+        rows.append(("resumed", _nothing_left(run)))
+    if record.identical_to_incore is not None:
+        same = "the same bits as in-core" if record.identical_to_incore else "NOT those of in-core"
+        alike = "" if keeps_bits(prepared.plan.rewrites) else ", tiled alike"
+        rows.append(("result", f"{same}{alike}: every loss, parameter and statistic"))
+    if record.test_accuracy is not None:
+        rows.append(("accuracy", f"{format_percent(record.test_accuracy, 1)} of the test images"))
+    timeline, predicted = record.timeline, prepared.plan.peak_bytes
+    if timeline is not None:
+        equal = "=" if timeline.peak_bytes == predicted else "but"
+        measured = format_bytes(timeline.peak_bytes)
+        peaks = f"predicted {format_bytes(predicted)} {equal} measured {measured}"
+        rows.append(
+            ("peak", f"{peaks} ({share(predicted, prepared.in_core_peak_bytes)} of in-core)")
+        )
+        moved = f"{format_bytes(timeline.bytes_out)} out, {format_bytes(timeline.bytes_in)} in"
+        rows.append(("moved", f"{moved} a step"))
+    rows += counted_rows(prepared.promise, record)
+    rows += _time_rows(prepared, record)
+    if record.saved:
+        rows.append(("checkpoint", f"{extent.checkpoint_path}; --resume goes on from there"))
+    elif record.step_us and not stopped:
+        rows.append(("not saved", "--checkpoint FILE keeps what was learned, --resume goes on"))
+    return rows
+
+
+def _stopped(run: TrainingRun) -> str:
+    """By the user, between two steps."""
+    path = run.options.extent.checkpoint_path
+    how = f"; --resume {path} goes on" if path else "; with --checkpoint FILE it could go on later"
+    return f"after step {run.trainer.steps_done}, as you asked{how}"
+
+
+def _nothing_left(run: TrainingRun) -> str:
+    """What a run says that has reached its end before it was resumed."""
+    extent, done = run.options.extent, run.trainer.steps_done
+    asked = f"--steps {extent.steps}" if extent.steps is not None else f"--epochs {extent.epochs}"
+    return (
+        f"{extent.resume_path} has done {done} steps already: nothing is left to do with {asked}; "
+        f"a larger {asked.split()[0]} goes on"
+    )
+
+
+def _time_rows(prepared: PreparedStep, record: RunRecord) -> Rows:
+    step_us = typical_us(record.step_us)
+    if step_us is None:
+        return []
+    rows = [("step", f"{format_us(step_us)} (median)")]
+    plan_us = typical_us(record.plan_us)
+    if plan_us is not None and plan_us > LEAST_PLANNING * step_us:
+        rows.append(("planning", f"{format_us(plan_us)} before each step (median)"))
+    in_core_us = typical_us(record.incore_step_us)
+    if in_core_us is not None:
+        rows.append(("in-core step", f"{format_us(in_core_us)}: {step_us / in_core_us:.2f} x"))
+    bound = _bound_us(prepared, record)
+    if bound is not None:
+        ratio = f"{format_us(bound)}: {step_us / bound:.2f} x"
+        name = prepared.machine.name
+        preset = f", by the preset {name}; `ooctrain calibrate` measures this machine's own"
+        rows.append(("bound", ratio + (preset if name in PRESETS else "")))
+    return rows
+
+
+def _bound_us(prepared: PreparedStep, record: RunRecord) -> float | None:
+    """What no schedule can beat, with call times as measured in-core; None where nothing was."""
+    measured = record.incore_timelines
+    if not measured:
+        return None
+    profile = profile_of_steps(measured, prepared.plan.trace)
+    machine = replace(prepared.machine, profile=profile, interference=1.0)
+    return lower_bound(prepared.plan.trace, prepared.budget_bytes, machine).makespan_us or None
