@@ -26,11 +26,12 @@ from ooctrain.rewrite.tile.on_rows import OnRows
 @pytest.fixture
 def started(monkeypatch, tmp_path):
     """What children import; they compile nothing, and end with the status of `ends`."""
-    asked = SimpleNamespace(names=[], ends=0)
+    asked = SimpleNamespace(names=[], paths=[], ends=0)
 
     def run(command, **given):
         lines = [line.split() for line in command[-1].splitlines()]
         asked.names.append([words[1] for words in lines if words[0] == "import"])
+        asked.paths.append((given["env"]["PYTHONPATH"], "-P" in command))
         return subprocess.CompletedProcess(command, asked.ends)
 
     monkeypatch.setattr(apart.subprocess, "run", run)
@@ -82,6 +83,21 @@ print(apart.__file__)
 """
 
 
+def test_a_child_imports_from_where_its_parent_does(started):
+    """A folder that happens to be the present one may hold another copy."""
+    apart.compile_apart(ops())
+    assert started.paths == [(os.pathsep.join(sys.path), True)]
+
+
+def test_a_copy_of_the_package_asks_for_itself(started, monkeypatch, tmp_path):
+    apart.compile_apart(ops())
+    monkeypatch.setattr(apart, "PACKAGE", tmp_path / "another")
+    apart.compile_apart(ops())
+    assert len(started.names) == 2
+    assert started.names[0] == started.names[1]
+
+
+@pytest.mark.slow  # it compiles what starts threads, twice
 def test_each_copy_of_the_package_is_compiled_for_itself(tmp_path):
     """Numba keeps code by the path of its source. A copy that found its modules in the list of
     another one compiled in the process, which then held more than it had promised; so it did where
