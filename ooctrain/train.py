@@ -391,7 +391,7 @@ class Trainer:
     ) -> StepResult:  # fmt: skip
         session = self._residence.session(prepared, self.settings, wanted)
         try:
-            inputs = self._ahead.begin(session.device, inputs)
+            inputs = self._ahead.begin(session.device, inputs, prepared.promise)
             result = session.run_step(inputs, self._scalars(), own, guarded)
         except BaseException:
             self._residence.abandon()

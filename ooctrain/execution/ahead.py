@@ -20,6 +20,7 @@ import numpy as np
 
 from ooctrain.errors import ConfigError, DriverError
 from ooctrain.execution.evaluation import pair_of
+from ooctrain.execution.promise import MOST_AHEAD_BYTES, Promise
 from ooctrain.execution.result import Laid, check_value
 from ooctrain.execution.sessions import Images, input_values
 from ooctrain.step.op import physical_shape, to_logical
@@ -33,7 +34,8 @@ Pair = tuple[Any, Any]
 Values = Mapping[int, Any]
 #: Values of a room begin at multiples of this many bytes.
 APART = 256
-#: Larger batches are read in their turn: host memory would have to hold two of them more.
+#: Larger batches are read in their turn, as host memory would have to hold two of them more; under
+#: a memory budget those of more than `MOST_AHEAD_BYTES`.
 MOST_BYTES = 1 << 30
 THREAD_NAME = "ooctrain-ahead"
 
@@ -128,8 +130,11 @@ class Ahead:
         self._asked = (x, y), trace, found
         return found
 
-    def begin(self, device: Device, values: Values) -> Values:
+    def begin(self, device: Device, values: Values, promise: Promise | None = None) -> Values:
         """Has the next batch read while a step takes these values.
+
+        Args:
+            promise: of a memory budget, if there is one.
 
         Returns:
             The values as they are to be taken: laid out, so that nobody needs the arrays any more.
@@ -138,7 +143,7 @@ class Ahead:
         if reader is None or reader.reads or asked is None or asked[2] is not values:
             return values
         _, trace, _ = asked
-        if _room_bytes(trace) > MOST_BYTES:
+        if _room_bytes(trace) > (MOST_BYTES if promise is None else MOST_AHEAD_BYTES):
             return values
         device.attach()
         try:

@@ -39,9 +39,12 @@ WORKING_BYTES, LIST_BYTES_AN_INSTRUCTION, INSTRUCTIONS_A_CALL = 12 * MIB, 2 << 1
 THREAD_BYTES = MIB
 #: Three streams, the thread that reads ahead, the one that watches.
 THREADS_BESIDES = 5
-#: Batches that exist at a time: two laid out for the device, the one in work, the next one, and
-#: what the next one is made from.
-BATCHES_HELD = 5
+#: Batches that exist at a time, where the next one is read ahead: two laid out for the device, the
+#: one in work, the next one, and what that one is made from.
+BATCHES_AHEAD = 5
+#: The same where it is read in its turn, none laid out before its step; so are batches of more
+#: bytes than these.
+BATCHES_IN_TURN, MOST_AHEAD_BYTES = 3, 32 * MIB
 #: A value that moves between host and session is there twice, and a piece of it twice more; of each
 #: value the pages that it shares with others stay behind.
 PIECE_BYTES, PAGES_LEFT = 4 * MIB, 2
@@ -182,7 +185,7 @@ def parts_of(trace: Trace, memory_bytes: int, own: OwnShare | None, threads: int
         memory_bytes,
         USUAL_OWN_BYTES if own is None else own.own_bytes,
         WORKING_BYTES + _usual_list_bytes(trace) + THREAD_BYTES * (threads + THREADS_BESIDES),
-        BATCHES_HELD * batch,
+        (BATCHES_AHEAD if batch <= MOST_AHEAD_BYTES else BATCHES_IN_TURN) * batch,
         resting + largest + 2 * min(largest, PIECE_BYTES) + PAGES_LEFT * PAGE_BYTES * len(moving),
     )  # fmt: skip
 

@@ -17,8 +17,9 @@ from unit.test_cuda_training import Fakes
 import ooctrain as oc
 from ooctrain import nn
 from ooctrain.data import DataLoader, TensorDataset
+from ooctrain.devices.cpu.process_memory import held
 from ooctrain.errors import OoctrainError, ShapeError
-from ooctrain.execution import ahead
+from ooctrain.execution import ahead, promise
 from ooctrain.execution.executor import Session
 
 PATIENCE_S = 10.0
@@ -264,6 +265,32 @@ def test_a_batch_that_is_too_large_is_read_in_its_turn(monkeypatch):
 
     assert after("cpu", lambda trainer: trainer.fit(source(), on_step=note)) == wanted
     assert (found, counts) == (wanted[0], [1, 2, 3])
+
+
+@pytest.mark.skipif(held() is None, reason="no smaps_rollup here")
+@pytest.mark.parametrize(("most", "counts"), [(1 << 25, [2, 3, 3]), (100, [1, 2, 3])])
+def test_under_a_memory_budget_a_large_batch_is_read_in_its_turn(monkeypatch, most, counts):
+    """Two batches less have to have room."""
+    given, read, seen = batches(3), [], []
+
+    def source():
+        for batch in given:
+            read.append(len(read))
+            yield batch
+
+    def note(step, loss):
+        until = time.monotonic() + PATIENCE_S
+        while len(read) < counts[len(seen)] and time.monotonic() < until:
+            time.sleep(0.001)  # the thread reads when it comes to it
+        seen.append(len(read))
+
+    for room in (ahead, promise):
+        monkeypatch.setattr(room, "MOST_AHEAD_BYTES", most)
+    with oc.Trainer(network(), memory="1GiB", planner="keep-all", threads=1) as trainer:
+        trainer.fit(source(), on_step=note)
+        inputs = sum(part.nbytes for part in given[0])
+        assert seen == counts
+        assert trainer.prepared.promise.batch_bytes == inputs * (5 if counts[0] == 2 else 3)
 
 
 def test_a_batch_in_a_room_is_not_copied_by_the_host(fakes, monkeypatch):
