@@ -20,7 +20,7 @@ from ooctrain.sched.search.expand_parts import (
     LONGEST,
     Now,
     Revived,
-    Walk,
+    StepWalk,
     Wishes,
     begin_life,
     begin_lives,
@@ -127,7 +127,7 @@ def _walked(t, fate, wishes):
     now = Now(np.full(variables, -1, np.int64), t.slot_at[:variables] - 1)
     columns = no_columns(variables, wishes)
     revived = Revived(np.empty(variables, np.int64), np.zeros(variables, np.bool_))
-    walk = Walk(t, fate, wishes, now, runs, made, gaps, revived, columns)
+    walk = StepWalk(t, fate, wishes, now, runs, made, gaps, revived, columns)
     stack = np.empty(t.ins.size + variables + 1, np.int64)
     by_wishes = wishes.values.size > 0
     count = found_gaps = revivals = living = 0

@@ -109,7 +109,7 @@ class Columns(NamedTuple):
     is_living: np.ndarray
 
 
-class Walk(NamedTuple):
+class StepWalk(NamedTuple):
     """A walk over a step.
 
     Args:
