@@ -38,7 +38,7 @@ from ooctrain.execution.residence import Residence, one_at_a_time
 from ooctrain.execution.result import StepResult
 from ooctrain.execution.seen import Seen, StepCache, StepShape, Training, warn_of_strangers
 from ooctrain.execution.sessions import Images, as_images, expect_batch, input_values
-from ooctrain.execution.settings import DEFAULT_REWRITES, Settings
+from ooctrain.execution.settings import DEFAULT_REWRITES, Settings, as_rewrites
 from ooctrain.nn.named_losses import Loss
 from ooctrain.optim import LRScheduler, Optimizer, ReduceLROnPlateau
 from ooctrain.sched.planning.effort import EVALUATIONS
@@ -115,7 +115,7 @@ class Trainer:
             budget=budget, planner=planner, allocator=allocator, device=device, threads=threads,
             machine=machine, link_bytes_per_us=link_bandwidth, host_budget=host_budget, seed=seed,
             debug=debug or Debug(), time_limit_s=time_limit_s, evaluations=evaluations,
-            rewrites=tuple(rewrites), memory=memory, spill=as_spill(spill),
+            rewrites=as_rewrites(rewrites), memory=memory, spill=as_spill(spill),
         )  # fmt: skip
         self.accumulate, self.conv_algorithm, self.clip = accumulate, conv_algorithm, clip
         self.allow_tf32, self.ranks = allow_tf32, ranks
@@ -154,7 +154,7 @@ class Trainer:
         result = self._run(prepared, inputs, (variable,), own, variable)
         self._last, self._messages = result, () if self.ranks is None else self.ranks.sent()
         loss = float(result.outputs[variable])
-        expect_finite(loss, self.steps_done + 1, self.optimizer.param_groups[0]["lr"])
+        expect_finite(loss, self.steps_done + 1, self.optimizer.param_groups[0]["lr"], x, y)
         self.optimizer.count(self._seen.updated_by(prepared).values())
         return loss
 

@@ -18,6 +18,7 @@ import click
 from ooctrain.cli.schedules import find_schedule
 from ooctrain.cli.values import Named, OneOf, OutputFile, PositiveNumber, WholeNumber
 from ooctrain.errors import ConfigError
+from ooctrain.execution.settings import MAX_SEED
 from ooctrain.optim.named import find_optimizer
 from ooctrain.sched.planning.effort import EVALUATIONS
 from ooctrain.step.presets import DEVICES
@@ -175,7 +176,8 @@ def file_option(*names: str, text: str) -> Callable[[Command], Command]:
 
 def seed_option(text: str) -> Callable[[Command], Command]:
     """--seed, and what it is of."""
-    return click.option("--seed", type=WholeNumber(min=0), default=0, show_default=True, help=text)
+    kind = WholeNumber(min=0, max=MAX_SEED)
+    return click.option("--seed", type=kind, default=0, show_default=True, help=text)
 
 
 POSITIVE = WholeNumber(min=1)

@@ -43,7 +43,7 @@ from ooctrain.cli.workload import (
     make_trace,
     split_rows,
 )
-from ooctrain.errors import Infeasible
+from ooctrain.errors import DoesNotFit, Infeasible
 from ooctrain.execution.allocation_log import allocation_log
 from ooctrain.execution.compose import plan_step
 from ooctrain.execution.placement import reserved_peak
@@ -67,6 +67,7 @@ from ooctrain.units import format_bytes, format_us
 
 JSON_VERSION = 1
 Rows = list[tuple[str, str]]
+_AGAIN = "`train` plans with less, until it fits"
 
 
 @click.command()
@@ -230,10 +231,13 @@ def _placement_rows(memory: MemoryOptions, question: FitQuestion, made: Plan) ->
     choice = choose_allocator(memory.allocator, 2 * made.peak_bytes, binding=False)
     if choice.granule.ranges:
         return []
-    reserved = reserved_peak(made.schedule, made.trace, choice)
+    try:
+        reserved = reserved_peak(made.schedule, made.trace, choice)
+    except DoesNotFit as refusal:
+        return [("placement", refusal.what), ("", f"{_AGAIN}, if it can")]
     rows = [("placement", placement(choice.name, reserved, made.peak_bytes))]
     if reserved > question.budget_bytes:
-        rows.append(("", "more than the budget: `train` plans with less, until it fits"))
+        rows.append(("", f"more than the budget: {_AGAIN}"))
     return rows
 
 

@@ -250,6 +250,9 @@ class Device(Protocol):
         """The bytes will not be read again; their memory may be given back before the device is
         closed. Called between steps."""
 
+    def discard_all(self) -> None:
+        """The same of all memory: only the host slab will be read until the device is closed."""
+
     def host(self, offset: int, size_bytes: int) -> np.ndarray:
         """Bytes of the host slab, to look at between steps."""
 

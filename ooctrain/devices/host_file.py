@@ -17,6 +17,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext
@@ -33,6 +34,7 @@ from ooctrain.devices.spill import (
     Spill,
     aligned_bytes,
     open_file,
+    refusal,
 )
 from ooctrain.errors import TransferError
 
@@ -56,6 +58,7 @@ class HostFile:
         bytes_per_us: the rate that copies keep to.
         written_bytes, read_bytes: to and from the disk so far.
         direct: whether the page cache is passed by.
+        kept: for another session: `close` does nothing (`KeptFile`).
 
     Raises:
         ConfigError: nothing, or not so much, can be spilled to the folder.
@@ -80,7 +83,27 @@ class HostFile:
         for _ in range(IN_FLIGHT + 2):  # and one for each copy stream
             self._buffers.put(aligned_bytes(piece_bytes))
         self._workers = ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="ooctrain-spill")
-        self._open = True
+        self._open, self.kept = True, False
+
+    def resize(self, size_bytes: int) -> None:
+        """Makes it the slab of another session; its bytes are not looked at. The space grows.
+
+        Raises:
+            ConfigError: there is not so much space; the slab is as before.
+        """
+        wanted_bytes = max(1, -(-size_bytes // BLOCK_BYTES)) * BLOCK_BYTES
+        if wanted_bytes > self.reserved_bytes:
+            try:
+                if self.direct:  # zeros that are written where nothing can be reserved lie anywhere
+                    self._calls.bypass(self._file, wanted=False)
+                self._calls.reserve(self._file, wanted_bytes)
+            except OSError as error:
+                raise refusal(self._folder, error, wanted_bytes, self._calls) from error
+            finally:
+                if self.direct:
+                    self._calls.bypass(self._file, wanted=True)
+            self.reserved_bytes = wanted_bytes
+        self.size_bytes = size_bytes
 
     def copy(self, target: int, source: int, size_bytes: int) -> None:
         """Copies between memory and the slab; one of the addresses is the slab's.
@@ -120,7 +143,9 @@ class HostFile:
         self.copy(self.address + offset, data.ctypes.data, data.size)
 
     def close(self) -> None:
-        """Gives the file back, once nothing is on its way any more."""
+        """Gives the file back, once nothing is on its way any more; nothing, while it is kept."""
+        if self.kept:
+            return
         self._workers.shutdown(wait=True)
         if self._open:
             self._open = False
@@ -214,3 +239,49 @@ class HostFile:
             numbers=f"errno {number}, {errno.errorcode.get(number, 'unknown')}",
             fix=f"{fix}; this step is lost, and --resume goes on from the last checkpoint",
         )  # fmt: skip
+
+
+class KeptFile:
+    """The file of a trainer's slabs, one session after the other: its space stays taken.
+
+    A trainer that evaluates closes the session that trains, opens another one, and then the first
+    one again. If each had a file of its own, a disk that another program fills meanwhile would end
+    a run that had its space. For a larger slab more is taken, and none is given back.
+    """
+
+    def __init__(self) -> None:
+        self._file: HostFile | None = None
+        self._spill: Spill | None = None
+        self._ending: weakref.finalize[..., KeptFile] | None = None
+
+    def slab(self, spill: Spill, size_bytes: int) -> HostFile:
+        """The file, with at least so much space; its `close` does nothing.
+
+        Args:
+            spill: where; another place, or another rate, is another file.
+            size_bytes: of the slab.
+
+        Raises:
+            ConfigError: nothing, or not so much, can be spilled to the folder.
+        """
+        if self._spill != spill:
+            self.close()
+        if self._file is None:
+            self._file, self._spill = HostFile(spill, size_bytes), spill
+            self._file.kept = True
+            self._ending = weakref.finalize(self, _end, self._file, os.getpid())
+            self._ending.atexit = False  # the system takes it back
+        self._file.resize(size_bytes)
+        return self._file
+
+    def close(self) -> None:
+        """Gives the file back. No session may be open."""
+        if self._ending is not None:
+            self._ending()
+        self._file = self._spill = self._ending = None
+
+
+def _end(file: HostFile, process: int) -> None:
+    if os.getpid() == process:  # a fork has neither the threads nor the right
+        file.kept = False
+        file.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -60,5 +61,7 @@ def no_grad() -> Iterator[None]:
 
 
 def manual_seed(seed: int) -> None:
-    """Seeds initial weights and dropout of this context."""
+    """Seeds initial weights and dropout of this context. Raises ConfigError: no whole number."""
+    if not isinstance(seed, Integral):
+        raise ConfigError(f"seed {seed!r} is not a whole number", code="OOC-106", fix="seed=0")
     current_tape().reseed(seed)

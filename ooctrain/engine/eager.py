@@ -28,7 +28,6 @@ from ooctrain.step.op import (
     TensorLike,
     physical_shape,
     to_logical,
-    to_physical,
 )
 from ooctrain.step.presets import usable_cores
 
@@ -46,7 +45,7 @@ class Holder(Protocol):
         """How often the value has changed there, `write` apart."""
 
     def read(self) -> np.ndarray | None:
-        """The value in logical layout; None: it has left meanwhile."""
+        """A copy of the value, physical layout; None: it has left meanwhile."""
 
     def write(self, array: np.ndarray) -> bool:
         """Replaces the value; False: it does not keep it any more."""
@@ -113,11 +112,11 @@ class Storage:
             holder, physical = self.holder, self._physical
             if holder is not None:
                 if (value := holder.read()) is not None:
-                    return to_physical(value)
+                    return value
             elif physical is not None:
                 return physical
             elif (initial := self.initial) is not None:
-                self._begin(in_own_pages(to_physical(initial())))
+                self._begin(_kept(initial()))
 
     @property
     def leaving_bytes(self) -> int:
@@ -144,9 +143,7 @@ class Storage:
             raise ShapeError(f"value of shape {np.shape(array)} does not fit {self.shape}")
         while not self._write_here(array):
             holder = self.holder
-            if holder is not None and (
-                holder.write(array) or self.take_back(np.array(array), holder)
-            ):
+            if holder is not None and (holder.write(array) or self.take_back(_kept(array), holder)):
                 self._writes += 1
                 break
         self._written = self.version, _line_outside_library()
@@ -157,7 +154,7 @@ class Storage:
             if self.holder is not None:
                 return False
             if self._physical is None:
-                self._physical = in_own_pages(np.array(to_physical(np.asarray(array))))
+                self._physical = _kept(np.asarray(array))
             else:
                 np.copyto(to_logical(self._physical), array, casting="same_kind")
             self._writes += 1
@@ -186,13 +183,17 @@ class Storage:
             self.holder, self._physical, self.initial = holder, None, None
             return True
 
-    def take_back(self, array: np.ndarray, holder: Holder) -> bool:
-        """Keeps the value here again; `array` becomes its own. False: `holder` has it no more."""
+    def take_back(self, physical: np.ndarray, holder: Holder) -> bool:
+        """Keeps the value here again. False: `holder` has it no more.
+
+        Args:
+            physical: becomes its own (`own_pages`).
+        """
         with self._moving:
             if self.holder is not holder:
                 return False
             self._writes = self.version
-            self._physical, self.holder = in_own_pages(to_physical(array)), None
+            self._physical, self.holder = physical, None
             return True
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -212,19 +213,24 @@ def _again(
     return copy
 
 
-def in_own_pages(array: np.ndarray) -> np.ndarray:
-    """The array, moved to memory that the system gets back as soon as no reference is left.
+def own_pages(size_bytes: int) -> np.ndarray:
+    """Bytes, not written yet, that the system gets back as soon as no reference is left.
 
     What malloc gets back may stay with the process; a trainer's values, which come home when its
     session closes and leave when the next one opens, would be there twice.
     """
-    if not _SMALL_BYTES <= array.nbytes < _LARGE_BYTES:
-        return array
+    if not _SMALL_BYTES <= size_bytes < _LARGE_BYTES:
+        return np.empty(size_bytes, np.uint8)
     private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if _HAS_FORK else {}
-    pages = mmap.mmap(-1, array.nbytes, **private)
-    copy = np.frombuffer(pages, array.dtype).reshape(array.shape)
-    np.copyto(copy, array)
-    return copy
+    return np.frombuffer(mmap.mmap(-1, size_bytes, **private), np.uint8)
+
+
+def _kept(array: np.ndarray) -> np.ndarray:
+    """A copy of a logical array, in physical layout and in pages of its own."""
+    pages = own_pages(array.nbytes).view(array.dtype)
+    physical = pages.reshape(physical_shape(array.shape))
+    np.copyto(to_logical(physical), array)
+    return physical
 
 
 class EagerRunner:

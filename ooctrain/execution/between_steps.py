@@ -8,16 +8,21 @@ same path, but the host does not wait for them. Read next: `executor.py`, `place
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from ooctrain.devices.base import Device
+from ooctrain.engine.eager import own_pages
 from ooctrain.execution.placement import Placement
 from ooctrain.execution.program import Program
-from ooctrain.execution.result import from_bytes, to_bytes
+from ooctrain.execution.result import to_bytes
 from ooctrain.execution.start import start_ranges
+from ooctrain.step.op import physical_shape
+
+#: A value is read in pieces, so that it is there once, and a piece of it twice.
+PIECE_BYTES = 4 << 20
 
 
 class BetweenSteps:
@@ -37,18 +42,14 @@ class BetweenSteps:
         return filter(self._is_on_device, self.trace.initial)
 
     def read(self, variable: int) -> np.ndarray:
-        """The true value of a persistent variable, logical layout."""
+        """A copy of the true value of a persistent variable, physical layout, in own pages."""
         described = self.trace.variables[variable]
-        if described.pinned:
-            address = self.placement.address(variable)
-            return from_bytes(self.device.read(address, described.value_bytes), described)
-        data = np.empty(described.nbytes, np.uint8)
-        for lo, hi, offset in self._start_host.get(variable, ()):
+        data = own_pages(described.value_bytes)
+        for lo, hi, offset in _in_pieces(self._start_host.get(variable, ())):
             data[lo:hi] = self.device.host(offset, hi - lo)
-        for lo, hi in self._start_device.get(variable, ()):
-            address = self.placement.blocks[variable].address
-            data[lo:hi] = self.device.read(address + lo, hi - lo)
-        return from_bytes(data, described)
+        for lo, hi, address in _in_pieces(self._places_on_device(variable)):
+            data[lo:hi] = self.device.read(address, hi - lo)
+        return data.view(described.dtype).reshape(physical_shape(described.shape))
 
     def put(self, variable: int, data: np.ndarray) -> None:
         """Writes the bytes of a variable to wherever they belong."""
@@ -66,11 +67,18 @@ class BetweenSteps:
 
     def forget(self, variable: int) -> None:
         """Gives back what the device can of a variable's memory; its value is lost."""
+        for lo, hi, address in self._places_on_device(variable):
+            self.device.discard(address, hi - lo)
+
+    def _places_on_device(self, variable: int) -> list[tuple[int, int, int]]:
+        """(lo, hi, address of lo) of its ranges there."""
         described = self.trace.variables[variable]
-        ranges = self._start_device.get(variable, [])
-        for lo, hi in [(0, described.value_bytes)] if described.pinned else ranges:
-            if lo < hi:
-                self.device.discard(self.placement.address(variable) + lo, hi - lo)
+        if described.pinned:
+            ranges = [(0, described.value_bytes)]
+        else:
+            ranges = self._start_device.get(variable, [])
+        begin = self.placement.address(variable) if ranges else 0
+        return [(lo, hi, begin + lo) for lo, hi in ranges if lo < hi]
 
     def _is_on_device(self, variable: int) -> bool:
         return self.trace.variables[variable].pinned or variable in self._start_device
@@ -85,3 +93,10 @@ class BetweenSteps:
             self.device.write_host(offset, data[lo:hi])
         for lo, hi in self._start_device.get(variable, ()):
             write(address + lo, data[lo:hi])
+
+
+def _in_pieces(ranges: Iterable[tuple[int, int, int]]) -> Iterator[tuple[int, int, int]]:
+    """(lo, hi, where lo is) of ranges, cut."""
+    for lo, hi, place in ranges:
+        for begin in range(lo, hi, PIECE_BYTES):
+            yield begin, min(hi, begin + PIECE_BYTES), place + begin - lo

@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from ooctrain.errors import CheckpointError
+from ooctrain.errors import CheckpointError, ConfigError
 from ooctrain.execution.checkpoint_file import (
     CHECKSUM_KEY,
     STATE_KEY,
@@ -100,10 +100,11 @@ def save(
 
     Raises:
         CheckpointError: it cannot be written; the last checkpoint is as it was.
+        ConfigError: the state is nothing that can be read again; the last checkpoint is as it was.
     """
     target = Path(path)
     ordered = {name: arrays[name] for name in sorted(arrays)}
-    state = json.dumps(_as_json(run), sort_keys=True, allow_nan=False)
+    state = _state_text(run)
     temporary = _temporary(target)
     try:
         _make_place(target)
@@ -250,6 +251,28 @@ def _as_json(run: RunState) -> dict[str, Any]:
     if not run.updates:
         del values["updates"]  # who reads only version 1 can read it
     return {"version": FORMAT_VERSION if run.updates else 1, **values}
+
+
+def _state_text(run: RunState) -> str:
+    """The state as it is written. Raises ConfigError: nobody could read it."""
+    try:
+        text = json.dumps(_as_json(run), sort_keys=True, allow_nan=False, default=_plain_number)
+        state = parse_json(text)
+        del state["version"]
+        fitted(RunState, state)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"this state of a run cannot be saved: {error}", code="OOC-106",
+            fix="RunState with whole numbers of 64 bits, text, and lists and dicts of plain values",
+        ) from error  # fmt: skip
+    return text
+
+
+def _plain_number(value: Any) -> Any:
+    """A number of NumPy as Python's own. Raises TypeError: something else."""
+    if isinstance(value, np.generic) and value.dtype.kind in "biuf":
+        return value.item()
+    raise TypeError(f"{type(value).__name__} {value!r:.40} is no plain value")
 
 
 def _temporary(target: Path) -> Path:

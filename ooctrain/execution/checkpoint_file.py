@@ -16,7 +16,7 @@ import threading
 import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
@@ -29,6 +29,8 @@ _DTYPE_NAMES = {
 }  # fmt: skip
 _DTYPES = {text: np.dtype(name) for name, text in _DTYPE_NAMES.items()}
 _LENGTH_BYTES = 8
+#: Values are put in order and written in parts of about this size.
+PART_BYTES = 4 << 20
 
 
 class Storable(Protocol):
@@ -51,14 +53,21 @@ def write(path: Path, values: Mapping[str, Storable], state: str) -> None:
     with os.fdopen(descriptor, "wb") as file:
         file.write(_header(values, state, checksum.text()))
         for name, value in values.items():
-            array = np.asarray(value, order="C")
-            assert (array.dtype, array.shape) == (np.dtype(value.dtype), tuple(value.shape)), name
-            checksum.add(name, array)
-            file.write(array.reshape(-1).view(np.uint8).data)
+            _write_value(file, name, value, checksum)
         file.seek(0)
         file.write(_header(values, state, checksum.text()))
         file.flush()
         os.fsync(file.fileno())
+
+
+def _write_value(file: BinaryIO, name: str, value: Storable, checksum: Checksum) -> None:
+    """Fetches a value, writes it, and forgets it before the next one is fetched."""
+    array = np.asarray(value)
+    assert (array.dtype, array.shape) == (np.dtype(value.dtype), tuple(value.shape)), name
+    checksum.begin(name, array)
+    for part in _in_parts(array):
+        checksum.add(part)
+        file.write(part)
 
 
 class FileArrays(Mapping[str, np.ndarray]):
@@ -119,9 +128,13 @@ class Checksum:
     def __init__(self, state: str):
         self._digest = hashlib.sha256(state.encode())
 
-    def add(self, name: str, array: np.ndarray) -> None:
+    def begin(self, name: str, array: np.ndarray) -> None:
+        """Adds what an array is; its bytes come next."""
         self._digest.update(f"\n{name}|{array.dtype.name}|{array.shape}|".encode())
-        self._digest.update(array.reshape(-1).view(np.uint8).data)
+
+    def add(self, part: memoryview) -> None:
+        """Adds bytes of the array that was begun."""
+        self._digest.update(part)
 
     def text(self) -> str:
         """Of what has been added so far; always as long."""
@@ -132,13 +145,26 @@ def checksum_of(arrays: Mapping[str, np.ndarray], state: str) -> str:
     """The checksum of a file that holds these."""
     checksum = Checksum(state)
     for name, array in arrays.items():
-        checksum.add(name, array)
+        checksum.begin(name, array)
+        for part in _in_parts(array):
+            checksum.add(part)
     return checksum.text()
 
 
 def size_bytes(value: Storable) -> int:
     """Of its elements."""
     return math.prod(value.shape) * np.dtype(value.dtype).itemsize
+
+
+def _in_parts(array: np.ndarray) -> Iterator[memoryview]:
+    """The bytes of an array, row by row of its first axis where its order must be changed: many
+    rows at a time, so that there is no second copy of the whole.
+    """
+    rows = array if array.ndim else array.reshape(1)
+    step = max(1, PART_BYTES * len(rows) // max(1, array.nbytes))
+    for begin in range(0, len(rows), step):
+        part = np.asarray(rows[begin : begin + step], order="C")
+        yield part.reshape(-1).view(np.uint8).data
 
 
 def _header(values: Mapping[str, Storable], state: str, checksum: str) -> bytes:

@@ -4,14 +4,18 @@ A compiler holds some hundred MiB that it never gives back. A process under `--m
 it holds before it plans; what is compiled afterwards would come on top. So a child compiles first,
 and the process reads machine code from the disk. What has been compiled so is written down beside
 that code, in a folder that is named by its sources: the child is started once for each module.
-Read next: `promise.py`, `../layers/kernels/cpu/runtime/jit.py`.
+Numba keeps code by the path of its source and by Python's version, too, so each installation has
+a list of its own. Read next: `promise.py`, `../layers/kernels/cpu/runtime/jit.py`.
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from ooctrain.layers.kernels.cpu.conv.conv2d import modules_of_algorithms
@@ -25,7 +29,7 @@ SEARCH = "ooctrain.sched.search.ready"
 #: What starts threads, and what pools over windows with gaps; both are imported late.
 THREADS = "ooctrain.layers.kernels.cpu.runtime.call"
 GAPS = "ooctrain.layers.kernels.cpu.dilated_pool"
-LIST = "compiled-apart.txt"
+PACKAGE = Path(__file__).parents[1]
 
 
 def compile_apart(ops: Iterable[Op], *, searches: bool = False) -> None:
@@ -37,14 +41,23 @@ def compile_apart(ops: Iterable[Op], *, searches: bool = False) -> None:
 
     Cost: the time of a start, and of compiling, for what no child has compiled yet.
     """
-    lists = dict.fromkeys(modules_of(list(ops)), cache_folder() / LIST)
+    lists = dict.fromkeys(modules_of(list(ops)), cache_folder() / list_name(PACKAGE))
     if searches:
-        lists[SEARCH] = search_folder() / LIST
+        lists[SEARCH] = search_folder() / list_name(PACKAGE)
     new = [name for name, written in lists.items() if name not in _names(written)]
     if new and _compiled(new):
-        for name in new:
-            with lists[name].open("a", encoding="utf-8") as names:
-                names.write(f"{name}\n")
+        # Where nothing can be written, no code was kept, and Numba has warned of it.
+        with suppress(OSError):
+            for name in new:
+                with lists[name].open("a", encoding="utf-8") as names:
+                    names.write(f"{name}\n")
+
+
+def list_name(package: Path) -> str:
+    """The file that names what has been compiled from this copy of the package by this Python."""
+    installation = f"{package} {sys.implementation.cache_tag} {sys.abiflags}"
+    digest = hashlib.sha1(installation.encode(), usedforsecurity=False)
+    return f"compiled-apart-{digest.hexdigest()[:16]}.txt"
 
 
 def modules_of(ops: Sequence[Op]) -> list[str]:
@@ -63,8 +76,12 @@ def _names(written: Path) -> set[str]:
 
 
 def _compiled(names: Sequence[str]) -> bool:
-    """Whether a child has imported the modules, and made a search if they include it."""
+    """Whether a child has imported the modules, and made a search if they include it.
+
+    It imports from where this process does, never (`-P`) from the folder in which it happens to be.
+    """
     lines = [f"import {name}" for name in names]
     lines += [f"{SEARCH}.compile_search()"] if SEARCH in names else []
-    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], check=False)
-    return done.returncode == 0
+    command = [sys.executable, "-P", "-c", "\n".join(lines)]
+    here = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.run(command, env=here, check=False).returncode == 0

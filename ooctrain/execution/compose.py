@@ -10,16 +10,22 @@ waste fits too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ooctrain.errors import Infeasible
 from ooctrain.rewrite import REWRITES, apply_rewrites, rewritten_with_remarks
 from ooctrain.rewrite.narrow import narrower
 from ooctrain.rewrite.pin_small import pinning_for
 from ooctrain.sched.bounds.closed import lower_bound
-from ooctrain.sched.budget import resolve_budget, with_region
+from ooctrain.sched.budget import resolve_budget, trace_minimum_bytes, with_region
 from ooctrain.sched.planning.effort import collecting_rarely
-from ooctrain.sched.planning.planner import OfferedPlanner, Planner
+from ooctrain.sched.planning.planner import (
+    HOST_LACKS,
+    OfferedPlanner,
+    Planner,
+    call_need_bytes,
+)
 from ooctrain.sched.planning.question import Question, plan_beside
 from ooctrain.sched.schedule import BYTES, Plan
 from ooctrain.sched.verify import verify
@@ -80,8 +86,9 @@ def plan_step(step: RewrittenStep, planner: Planner, question: Question) -> Plan
     """
     budget_bytes, machine = question.budget_bytes, question.machine
     if isinstance(planner, OfferedPlanner):
-        planner = planner.offered(narrower(step.trace, budget_bytes))
-    found = plan_beside(planner, question)
+        found = _planned_with_offers(planner, question)
+    else:
+        found = plan_beside(planner, question)
     remarks = {"remarks": [*step.remarks]} if step.remarks else {}
     plan = replace(
         found,
@@ -94,3 +101,34 @@ def plan_step(step: RewrittenStep, planner: Planner, question: Question) -> Plan
         plan, step.original, budget_bytes, machine, host_budget_bytes=host_bytes, rewrites=REWRITES
     )
     return plan
+
+
+def _planned_with_offers(planner: OfferedPlanner, question: Question) -> Plan:
+    """The plan of a planner that is offered the narrow form of the step.
+
+    The form depends on the budget: one that is made for a small budget may need little, and not be
+    offered at the budget that it needs. So a least that only such a form has is asked for again,
+    with what is offered there.
+    """
+    offers, told = narrower(question.trace, question.budget_bytes), None
+    while True:
+        try:
+            return plan_beside(planner.offered(offers), question)
+        except Infeasible as refusal:
+            if told is not None and refusal.minimum_bytes <= told.minimum_bytes != HOST_LACKS:
+                raise told from None  # with what is offered there it does
+            told = refusal
+        if not _may_be_of_an_offer(told.minimum_bytes, offers, question):
+            raise told
+        offers = narrower(question.trace, told.minimum_bytes)
+
+
+def _may_be_of_an_offer(least_bytes: int, offers: Mapping[str, Trace], question: Question) -> bool:
+    """Whether a form, and not the step as it is, may be what needs no more. Cost: O(calls)."""
+    trace, granule = question.trace, question.granule
+    if least_bytes == HOST_LACKS or trace_minimum_bytes(trace, granule) <= least_bytes:
+        return False
+    return any(
+        max(call_need_bytes(call, form, granule) for call in form.calls) <= least_bytes
+        for form in offers.values()
+    )

@@ -20,7 +20,13 @@ from ooctrain.devices.cpu.host_vm import PAGE_BYTES
 from ooctrain.errors import ConfigError, DoesNotFit, Infeasible
 from ooctrain.execution.executor import host_extent_bytes
 from ooctrain.execution.prepare import INEXACT_US, PreparedStep, prepare
-from ooctrain.execution.promise import OWN_STEP_BYTES, OwnShare, Promise, parts_of
+from ooctrain.execution.promise import (
+    OWN_STEP_BYTES,
+    OwnShare,
+    Promise,
+    longer_list_bytes,
+    parts_of,
+)
 from ooctrain.execution.settings import Settings
 from ooctrain.rewrite import keeps_bits
 from ooctrain.sched.budget import input_bytes
@@ -124,7 +130,8 @@ class _Division:
     def _promised(self, prepared: PreparedStep) -> PreparedStep:
         promise = replace(
             self.parts, arena_bytes=prepared.budget_bytes, slab_bytes=self._slab_bytes(prepared),
-            values_bytes=self.parts.values_bytes + self._twice_bytes(prepared),
+            values_bytes=self.parts.values_bytes + _home_bytes(prepared),
+            working_bytes=self.parts.working_bytes + self._longer_bytes(prepared),
         )  # fmt: skip
         return replace(prepared, promise=promise)
 
@@ -167,16 +174,11 @@ class _Division:
         )  # fmt: skip
 
     def _sum_bytes(self, prepared: PreparedStep) -> int:
-        slab_bytes = self._slab_bytes(prepared)
-        return prepared.budget_bytes + slab_bytes + self._twice_bytes(prepared)
+        arena_and_slab = prepared.budget_bytes + self._slab_bytes(prepared)
+        return arena_and_slab + _home_bytes(prepared) + self._longer_bytes(prepared)
 
-    def _twice_bytes(self, prepared: PreparedStep) -> int:
-        """Persistent values in the slab between steps: when they come home, it still has them."""
-        if self.settings.spill is not None:
-            return 0
-        variables, schedule = prepared.plan.trace.variables, prepared.plan.schedule
-        waiting = [hi - lo for v, lo, hi in schedule.start_host if variables[v].persistent]
-        return sum(waiting)
+    def _longer_bytes(self, prepared: PreparedStep) -> int:
+        return longer_list_bytes(self.trace, len(prepared.plan.schedule.instructions))
 
     def _slab_bytes(self, prepared: PreparedStep) -> int:
         """What the slab takes of memory; on a disk only its buffers do."""
@@ -193,3 +195,18 @@ class _Division:
         exact = keeps_bits(prepared.plan.rewrites)
         step_us = prepared.predict().makespan_us + (0 if exact else INEXACT_US)
         return step_us, self._slab_bytes(prepared)
+
+
+def _home_bytes(prepared: PreparedStep) -> int:
+    """What persistent values take between arena and host, beyond the arena.
+
+    Each is drawn into an arena that holds nothing else yet, beside a copy. Those that wait in the
+    slab come home when the arena is empty; those of which a part is there come before, from both.
+    """
+    trace, schedule = prepared.plan.trace, prepared.plan.schedule
+    persistent = {v for v in trace.initial if trace.variables[v].persistent}
+    on_device = {v for v, lo, hi in schedule.start_device if lo < hi}
+    split = [hi - lo for v, lo, hi in schedule.start_host if v in persistent & on_device]
+    sizes = [trace.variables[v].value_bytes for v in persistent]
+    drawn_bytes = sum(sizes) + max(sizes, default=0)
+    return max(sum(split), drawn_bytes - prepared.budget_bytes)

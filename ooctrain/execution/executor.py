@@ -11,7 +11,7 @@ Read next: `program.py` (what is prepared once), `placement.py` (blocks by varia
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -26,7 +26,7 @@ from ooctrain.errors import DriverError, InUse, OoctrainError
 from ooctrain.execution.between_steps import BetweenSteps
 from ooctrain.execution.guard import Guard
 from ooctrain.execution.ledger_checks import check_waste, compare_ledger
-from ooctrain.execution.placement import WORKSPACE, Placement
+from ooctrain.execution.placement import WORKSPACE, Placement, Settling
 from ooctrain.execution.program import (
     EndStep,
     FreeStep,
@@ -42,7 +42,7 @@ from ooctrain.execution.start import check_slab
 from ooctrain.sched.host import SLOT_ALIGN_BYTES, host_slots
 from ooctrain.sched.ledger import start_bytes
 from ooctrain.sched.schedule import Schedule
-from ooctrain.step.op import Scalars, physical_shape
+from ooctrain.step.op import Scalars, physical_shape, to_logical
 from ooctrain.step.trace import Trace
 
 _ISSUED_AHEAD = 8  # Runs; copies that follow them in the list can start while they still run
@@ -66,6 +66,8 @@ class Session:
     Attributes:
         steps: run so far.
         replays: of steps that are recorded as a whole, or why they are not (`refusal`).
+        settling: whether steps end where earlier ones ended; `settling.worn`: no replay has shown
+            that further steps fit, those of another session do.
 
     Raises:
         PlanMismatch: the allocator cannot hold the schedule's ranges, or the slab is too small.
@@ -85,6 +87,7 @@ class Session:
         check_slab(self.program, device)
         self.device, self.allocator = device, allocator
         self.placement = Placement(self.program, allocator)
+        self.settling = Settling(self.placement)
         self._poison, self._streams = device.debug.poison, device.streams
         self._submit, self.replays = device.streams.submit, Replays(device, trace)
         self._views: dict[tuple[int, int], Any] = {}
@@ -143,6 +146,10 @@ class Session:
 
     def read(self, variable: int) -> np.ndarray:
         """The true value of a persistent variable between steps, wherever it is; logical layout."""
+        return np.array(to_logical(self.read_physical(variable)), order="C")
+
+    def read_physical(self, variable: int) -> np.ndarray:
+        """The same in the layout in which it lies, with no second copy on the way."""
         self._expect_sound()
         return self._values.read(variable)
 
@@ -155,9 +162,17 @@ class Session:
         self._expect_sound()
         self._values.put(variable, to_bytes(value, self.program.trace.variables[variable]))
 
+    def on_device(self) -> Iterator[int]:
+        """The persistent variables that lie on the device between steps, whole or in part."""
+        return self._values.on_device()
+
     def forget(self, variable: int) -> None:
         """Gives back what the device can of a persistent variable's memory; its value is lost."""
         self._values.forget(variable)
+
+    def forget_device(self) -> None:
+        """Gives back what the device can of all its memory; what lies there is lost."""
+        self.device.discard_all()
 
     def close(self) -> None:
         """Gives the allocator's memory back; the device stays open."""
@@ -202,6 +217,7 @@ class Session:
                 check_waste(program.issued[program.rows[position]], self.allocator)
         streams.synchronize()
         self.placement.carry()
+        self.settling.after_step()
         self._restore()
         result = StepResult(
             self._logical(self._outputs), streams.restart(), program,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -19,13 +20,31 @@ from ooctrain.errors import TrainingStopped
 from ooctrain.step.trace import Call, Trace
 
 
-def expect_finite(loss: float, step: int, lr: float) -> None:
-    """Raises TrainingStopped unless the loss of a step is a finite number."""
-    if not math.isfinite(loss):
-        raise TrainingStopped(
-            f"the loss of step {step} is {loss}", step=step, where=f"learning rate {lr}",
-            fix="a smaller --lr, or clip the gradients; the step has changed nothing",
-        )  # fmt: skip
+def expect_finite(loss: float, step: int, lr: float, *batch: Any) -> None:
+    """Raises TrainingStopped unless the loss of a step is a finite number.
+
+    Args:
+        batch: what it was given; arrays are looked at for numbers that are not finite.
+    """
+    if math.isfinite(loss):
+        return
+    counts = [_not_finite(part) for part in batch if isinstance(part, np.ndarray)]
+    numbers = f"{sum(counts)} values of the batch are no finite numbers in float32"
+    fix = "a smaller --lr, or clip the gradients"
+    if any(counts):
+        fix = "batches without them: look at the data, and at what scales it"
+    raise TrainingStopped(
+        f"the loss of step {step} is {loss}", step=step, where=f"learning rate {lr}",
+        numbers=numbers if any(counts) else "", fix=f"{fix}; the step has changed nothing",
+    )  # fmt: skip
+
+
+def _not_finite(array: np.ndarray) -> int:
+    """How many values are no finite float32."""
+    if array.dtype.kind != "f":
+        return 0
+    with np.errstate(over="ignore", invalid="ignore"):
+        return int(np.count_nonzero(~np.isfinite(array.astype(np.float32, copy=False))))
 
 
 class Guard:

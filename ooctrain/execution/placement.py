@@ -9,6 +9,7 @@ replay that predicts fragmentation share this file and cannot differ. Source: do
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from ooctrain.alloc.base import Allocator, Block, RangedAllocator, Reached
@@ -18,17 +19,18 @@ from ooctrain.alloc.replay.log import Recorder, foresee
 from ooctrain.alloc.static import Forecast, plannable
 from ooctrain.alloc.wrapped.checked import Checked
 from ooctrain.devices.cpu.host_vm import PAGE_BYTES
-from ooctrain.errors import OutOfDeviceMemory, ScheduleError
+from ooctrain.errors import DoesNotFit, OutOfDeviceMemory, ScheduleError
 from ooctrain.execution.program import EndStep, FreeStep, InStep, Program, RunStep, make_program
 from ooctrain.sched.budget import region
 from ooctrain.sched.schedule import Schedule
 from ooctrain.step.trace import Trace
-from ooctrain.units import Granule
+from ooctrain.units import MAX_BYTES, Granule, format_bytes
 
 WORKSPACE = -1
 PARAMETER_KINDS = ("param", "state", "wgrad")  # paper 004's pool of parameters and gradients
 _MAX_ARENA_FACTOR = 64
-_MAX_REPLAYED_STEPS = 16
+#: Steps of a session that settles nowhere; as many are replayed.
+MAX_STEPS = 16
 
 
 class Placement:
@@ -186,18 +188,57 @@ class Placement:
         return self._variables[variable].nbytes
 
 
+class Settling:
+    """Watches where steps end: whether what persists is where it was after an earlier step.
+
+    Steps that begin with the same layout go on alike for ever, and a replay of those until then
+    shows the whole future. Where an allocator does not come to that (a plan that moves parameters,
+    on an allocator with holes), a replay shows `MAX_STEPS` steps, and a trainer opens its session
+    anew after these (`residence.py`), where all begins again.
+
+    Args:
+        placement: of the steps, from their first one on.
+
+    Attributes:
+        settled: a step has ended as an earlier one did; or any free chunks make a block, so that
+            places do not matter.
+    """
+
+    def __init__(self, placement: Placement):
+        self.placement = placement
+        self.settled = placement.allocator.granule.ranges
+        self._seen: set[tuple[tuple[int, int], ...]] = set()
+
+    @property
+    def worn(self) -> bool:
+        """Whether the steps that a replay has shown are over, and nothing is settled."""
+        return not self.settled and len(self._seen) >= MAX_STEPS
+
+    def after_step(self) -> None:
+        """Looks at a step's end. Cost: O(p log p) for p blocks that persist, until it is settled.
+
+        More than `MAX_STEPS` are not looked at.
+        """
+        if self.settled or self.worn:
+            return
+        blocks = self.placement.blocks
+        layout = tuple(sorted((v, block.address) for v, block in blocks.items()))
+        self.settled = layout in self._seen
+        self._seen.add(layout)
+
+
 def reserved_peak(schedule: Schedule, trace: Trace, choice: AllocatorChoice) -> int:
     """Bytes of arena that a schedule needs on an allocator, its holes included.
 
     The list is replayed over memory without bytes, step after step until a step ends with the
-    layout of an earlier one: persistent variables may end a step elsewhere than they began it. One
-    step will do where any free chunks make a block, since nothing then depends on the layout.
+    layout of an earlier one (`Settling`): persistent variables may end a step elsewhere than
+    they began it. One step will do where any free chunks make a block: nothing depends on it.
 
     Args:
         choice: the allocator (`alloc.registry.choose_allocator`).
 
     Raises:
-        OutOfDeviceMemory: not even many times the ledger's peak would do.
+        DoesNotFit: not even many times the ledger's peak would do.
         PlanMismatch: the allocator cannot hold the schedule's ranges, or hands out blocks that
             cannot be used.
 
@@ -206,13 +247,16 @@ def reserved_peak(schedule: Schedule, trace: Trace, choice: AllocatorChoice) -> 
     program = make_program(trace, schedule, choice, align_bytes=None)
     arena_bytes = choice.granule.granted(max(program.peak_bytes, PAGE_BYTES))
     factor = 1
-    while True:
-        try:
+    while factor <= _MAX_ARENA_FACTOR:
+        with suppress(OutOfDeviceMemory):
             return _replay(program, choice, DryMemory(arena_bytes * factor))
-        except OutOfDeviceMemory:
-            if factor == _MAX_ARENA_FACTOR:
-                raise
-            factor *= 2
+        factor *= 2
+    raise DoesNotFit(
+        f"allocator {choice.name!r} places this step in no arena: its blocks climb",
+        reserved_bytes=MAX_BYTES, budget_bytes=arena_bytes * _MAX_ARENA_FACTOR,
+        numbers=f"{_MAX_ARENA_FACTOR} times the {format_bytes(arena_bytes)} that the step holds at "
+        "the peak were tried", fix="allocator va, which does not fragment",
+    )  # fmt: skip
 
 
 def reserved_within(
@@ -266,16 +310,12 @@ def _replay(program: Program, choice: AllocatorChoice, memory: DryMemory) -> int
     piece of memory, how much of that they reach over."""
     allocator = Checked(choice.make(memory))
     placement = Placement(program, allocator)
-    seen = set()
-    for _ in range(_MAX_REPLAYED_STEPS):
+    settling, played = Settling(placement), False
+    while not (played and settling.settled) and not settling.worn:
         placement.claim_start()
         play_step(placement)
-        if choice.granule.ranges:
-            break  # any free chunks will do: each step asks for the same, and holds as much
-        layout = tuple(sorted((v, block.address) for v, block in placement.blocks.items()))
-        if layout in seen:
-            break
-        seen.add(layout)
+        settling.after_step()
+        played = True
     base = memory.linear_address
     reached_bytes = 0 if base is None else allocator.highest_end - base
     return max(allocator.stats().peak_reserved_bytes, reached_bytes)

@@ -10,7 +10,8 @@ runs it; `train.py`.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from ooctrain.alloc.registry import AllocatorChoice, choose_allocator
 from ooctrain.devices.cpu.host_vm import PAGE_BYTES, why_no_virtual_memory
@@ -195,6 +196,8 @@ class _Search:
     allocator: AllocatorChoice
     question: Question
     deadline: Deadline
+    #: by limit and the planner's identity, with the planner, which keeps that its own
+    _asked: dict[tuple[int, int], tuple[Planner, Plan, int]] = field(default_factory=dict)
 
     def plan_that_fits(self) -> tuple[Plan, int]:
         """The plan at the largest limit found, with its reserved peak."""
@@ -238,9 +241,12 @@ class _Search:
     def _below(self, high: int, planner: Planner) -> tuple[Plan, int] | None:
         """The plan at the largest limit below `high` whose plan the allocator can place."""
         best: tuple[Plan, int] | None = None
-        low = self._least_limit()
+        low = self._refused
         for _ in range(BISECTION_STEPS):
             limit = (low + high) // 2
+            if self._whole(limit) <= self._refused:
+                low = limit
+                continue
             try:
                 plan, reserved = self._try(limit, planner)
             except Infeasible:
@@ -253,21 +259,39 @@ class _Search:
                 high = limit
         return best
 
+    def _whole(self, limit_bytes: int) -> int:
+        """Of a limit what the allocator can use: whole granules, and no more than its budget."""
+        size = self.allocator.granule.size_bytes
+        return max(1, min(limit_bytes, self.allocator.budget_bytes) // size * size)
+
     def _try(self, limit_bytes: int, planner: Planner) -> tuple[Plan, int]:
-        limit = min(limit_bytes, self.allocator.budget_bytes)
+        """The plan at a limit, with its reserved peak; each is asked for once."""
+        limit = self._whole(limit_bytes)
+        asked = limit, id(planner)
+        if asked not in self._asked:
+            self._asked[asked] = planner, *self._planned(limit, planner)
+        return self._asked[asked][1:]
+
+    def _planned(self, limit: int, planner: Planner) -> tuple[Plan, int]:
         left_s = self.deadline.left_s()
         if left_s and not self.allocator.granule.ranges:
             left_s *= FIRST_SHARE  # where the allocator has no place for the plan, others follow
         asked = replace(self.question, budget_bytes=limit, time_limit_s=left_s)
         plan = plan_step(self.step, planner, asked)
-        return plan, reserved_peak(plan.schedule, plan.trace, self.allocator)
+        return plan, self._reserved(plan)
+
+    def _reserved(self, plan: Plan) -> int:
+        """The reserved peak of a plan; `MAX_BYTES` where the allocator's blocks climb for ever."""
+        try:
+            return reserved_peak(plan.schedule, plan.trace, self.allocator)
+        except DoesNotFit:
+            return MAX_BYTES
 
     def _us_if_placed(self, plan: Plan) -> float:
         """Duration of a step; far too long where the allocator cannot place the plan, and longer
         than any with the bits of in-core where it has not got these.
         """
-        reserved = reserved_peak(plan.schedule, plan.trace, self.allocator)
-        if reserved > self.allocator.budget_bytes:
+        if self._reserved(plan) > self.allocator.budget_bytes:
             return NEVER_US + plan.makespan_us
         return plan.makespan_us + (0 if keeps_bits(plan.rewrites) else INEXACT_US)
 
@@ -288,8 +312,12 @@ class _Search:
             return plan.makespan_us
         return simulate(plan.schedule, plan.trace, there).makespan_us
 
+    @cached_property
+    def _refused(self) -> int:
+        return self._least_limit()
+
     def _least_limit(self) -> int:
-        """A ledger limit below which the planner finds nothing."""
+        """A ledger limit at which, and below which, the planner finds nothing."""
         try:
             self._try(1, self._counting_mapping())
         except Infeasible as refusal:
@@ -298,12 +326,17 @@ class _Search:
 
     def _does_not_fit(self, reserved: int) -> DoesNotFit:
         budget_bytes = self.allocator.budget_bytes
+        needed = (
+            "its blocks climb from step to step, beyond any arena; the ledger alone fits"
+            if reserved == MAX_BYTES
+            else f"reserved {format_bytes(reserved)}; the ledger alone fits: "
+            f"{format_bytes(reserved - budget_bytes)} are fragmentation"
+        )
         return DoesNotFit(
             f"no plan of {self.planner.name!r} fits on allocator {self.allocator.name!r}",
             reserved_bytes=reserved,
             budget_bytes=budget_bytes,
-            numbers=f"budget {format_bytes(budget_bytes)}, reserved {format_bytes(reserved)}; the "
-            f"ledger alone fits: {format_bytes(reserved - budget_bytes)} are fragmentation",
+            numbers=f"budget {format_bytes(budget_bytes)}, {needed}",
             fix="allocator va, which does not fragment, or a larger budget",
         )
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ooctrain.devices.cpu.host_vm import PAGE_BYTES
-from ooctrain.devices.cpu.process_memory import give_back_unused, held
+from ooctrain.devices.cpu.process_memory import give_back_at_once, give_back_unused, held
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ConfigError
 from ooctrain.layers.kernels.tables import TABLES
@@ -32,8 +32,9 @@ OWN_STEP_BYTES = 16 * MIB
 #: What the interpreter, the libraries and the kernels hold (2 cores, ResNet-18: 156 MiB), for plans
 #: that no process runs.
 USUAL_OWN_BYTES = 208 * MIB
-#: Python's objects of a list and of measured steps: at first, and for each call of the step.
-WORKING_BYTES, WORKING_BYTES_A_CALL = 24 * MIB, 48 << 10
+#: Python's objects of a list and of measured steps: at first, and for each instruction, of which
+#: there are four for each call unless calls are run again or in bands.
+WORKING_BYTES, LIST_BYTES_AN_INSTRUCTION, INSTRUCTIONS_A_CALL = 12 * MIB, 2 << 10, 4
 #: Touched by a thread that computes or copies: its stack, and its share of the C library's heap.
 THREAD_BYTES = MIB
 #: Three streams, the thread that reads ahead, the one that watches.
@@ -41,9 +42,9 @@ THREADS_BESIDES = 5
 #: Batches that exist at a time: two laid out for the device, the one in work, the next one, and
 #: what the next one is made from.
 BATCHES_HELD = 5
-#: Copies of one value while it moves between host and session: as it lay there, in logical layout,
-#: in physical layout; and of each value the pages that it shares with others stay behind.
-COPIES_MOVING, PAGES_LEFT = 3, 2
+#: A value that moves between host and session is there twice, and a piece of it twice more; of each
+#: value the pages that it shares with others stay behind.
+PIECE_BYTES, PAGES_LEFT = 4 * MIB, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,17 +134,26 @@ class OwnShare:
     values_bytes: int
 
 
-def own_share(trace: Trace, rewrites: Sequence[str], values: Iterable[Tensor]) -> OwnShare:
+def own_share(
+    trace: Trace, rewrites: Sequence[str], values: Iterable[Tensor], *, searches: bool
+) -> OwnShare:
     """What this process holds by itself, now: rounded up, the step's kernels loaded.
 
     Args:
         rewrites: names of those that the step gets.
         values: all that persists.
+        searches: whether a planner will search; then that code is loaded, too.
 
     Raises:
         ConfigError: this system does not say what a process holds.
     """
     TABLES["cpu"].load(call.op for call in apply_rewrites(trace, rewrites).calls)
+    if searches:
+        # Late: it loads Numba.
+        from ooctrain.sched.search.ready import compile_search
+
+        compile_search()
+    give_back_at_once()
     give_back_unused()
     found = held()
     if found is None:
@@ -158,7 +168,7 @@ def own_share(trace: Trace, rewrites: Sequence[str], values: Iterable[Tensor]) -
 
 
 def parts_of(trace: Trace, memory_bytes: int, own: OwnShare | None, threads: int) -> Promise:
-    """All parts but arena and slab.
+    """All parts but arena and slab, and what else depends on the list.
 
     Args:
         own: as measured; None: nothing will run, and the usual is taken.
@@ -166,12 +176,21 @@ def parts_of(trace: Trace, memory_bytes: int, own: OwnShare | None, threads: int
     variables = [trace.variables[v] for v in trace.initial]
     batch = sum(v.value_bytes for v in variables if not v.persistent)
     moving = [v.value_bytes for v in variables if v.persistent]
+    largest = max(moving, default=0)
     resting = 0 if own is None else max(0, own.values_bytes - sum(moving))
     return Promise(
         memory_bytes,
         USUAL_OWN_BYTES if own is None else own.own_bytes,
-        WORKING_BYTES + WORKING_BYTES_A_CALL * len(trace.calls)
-        + THREAD_BYTES * (threads + THREADS_BESIDES),
+        WORKING_BYTES + _usual_list_bytes(trace) + THREAD_BYTES * (threads + THREADS_BESIDES),
         BATCHES_HELD * batch,
-        resting + COPIES_MOVING * max(moving, default=0) + PAGES_LEFT * PAGE_BYTES * len(moving),
+        resting + largest + 2 * min(largest, PIECE_BYTES) + PAGES_LEFT * PAGE_BYTES * len(moving),
     )  # fmt: skip
+
+
+def longer_list_bytes(trace: Trace, instructions: int) -> int:
+    """What Python's objects of a list of a step take beyond those of a usual one."""
+    return max(0, LIST_BYTES_AN_INSTRUCTION * instructions - _usual_list_bytes(trace))
+
+
+def _usual_list_bytes(trace: Trace) -> int:
+    return LIST_BYTES_AN_INSTRUCTION * INSTRUCTIONS_A_CALL * len(trace.calls)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, NoReturn, ParamSpe
 
 import numpy as np
 
+from ooctrain.devices.host_file import KeptFile
 from ooctrain.engine.eager import Holder, Storage
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import InUse, OoctrainError
@@ -48,10 +49,11 @@ class ResidentValue:
         return self.stay.session.steps if self.changing else 0
 
     def read(self) -> np.ndarray | None:
-        """The true value, logical layout. Raises InUse: a step is under way, or this is a fork."""
+        """The true value, physical layout. Raises InUse: a step is under way, or this is a fork."""
         self.stay.expect_own_process()
         with self.stay.turns.look():  # nobody fetches the value meanwhile
-            return self.stay.session.read(self.variable) if self.storage.holder is self else None
+            here = self.storage.holder is self
+            return self.stay.session.read_physical(self.variable) if here else None
 
     def write(self, array: np.ndarray) -> bool:
         """Replaces the true value; False in a forked process, where there is none."""
@@ -127,7 +129,9 @@ class Stay:
 
     def serves(self, prepared: PreparedStep, wanted: tuple[int, ...]) -> bool:
         """Whether it can run this step and hand these variables out."""
-        return self.prepared is prepared and self.wanted == wanted and not self.closed
+        if self.closed or self.session.settling.worn:
+            return False
+        return self.prepared is prepared and self.wanted == wanted
 
     def take_over(self) -> None:
         """Fetches what has been elsewhere since the last step: with another trainer, on the host.
@@ -149,14 +153,23 @@ class Stay:
             raise InUse("another thread's trainer takes values of the same model", fix=ONE_THREAD)
 
     def close(self) -> None:
-        """Brings the values that are still here to the host, and gives the device back."""
+        """Brings the values that are still here to the host, and gives the device back.
+
+        There is no memory for all of them twice, so they come one at a time, and those that wait in
+        the slab come last, when the whole arena has made room for them.
+        """
         if self.closed or self.forked:
             return
         self.session.expect_idle()
+        on_device = set(self.session.on_device())
         try:
-            for place in self._here():  # one at a time: there is no memory for all of them twice
-                place.storage.take_back(self.session.read(place.variable), place)
+            for place in [place for place in self._here() if place.variable in on_device]:
+                place.storage.take_back(self.session.read_physical(place.variable), place)
                 self.session.forget(place.variable)
+            if waiting := self._here():
+                self.session.forget_device()
+            for place in waiting:
+                place.storage.take_back(self.session.read_physical(place.variable), place)
         except Exception:  # the device has failed
             self.abandon()
             raise
@@ -203,7 +216,7 @@ class Residence:
 
     def __init__(self) -> None:
         self.open: Stay | None = None
-        self._turns = Turns()
+        self._turns, self._kept = Turns(), KeptFile()
         self._tensors: dict[str, Tensor] = {}
         self._dropped: weakref.finalize | None = None
 
@@ -221,7 +234,7 @@ class Residence:
 
     def adopt(self, tensors: Mapping[str, Tensor]) -> None:
         """From now on steps find their values in these tensors, by name, and in no others."""
-        self.close()
+        self._close_session()
         self._tensors = dict(tensors)
 
     def session(
@@ -232,7 +245,7 @@ class Residence:
         if stay is not None and stay.serves(prepared, wanted):
             stay.take_over()
         else:
-            self.close()
+            self._close_session()
             stay = self._open(prepared, settings, wanted)
         return stay.session
 
@@ -240,7 +253,7 @@ class Residence:
         variables = prepared.plan.trace.variables
         persistent = [v for v in prepared.plan.trace.initial if variables[v].persistent]
         storages = {v: self._tensors[variables[v].name].storage for v in persistent}
-        opened = open_session(prepared, settings, None, wanted)
+        opened = open_session(prepared, settings, None, wanted, self._kept)
         self.open = stay = Stay(prepared, wanted, opened, storages, self._turns)
         # A trainer that nobody closes loses no value and leaves no threads and memory behind.
         self._dropped = weakref.finalize(self, self._turns.end, stay.close)
@@ -255,7 +268,11 @@ class Residence:
         return stay
 
     def close(self) -> None:
-        """Brings all values to the host and gives the device back."""
+        """Brings all values to the host and gives the device back, and a disk's space."""
+        self._close_session()
+        self._kept.close()
+
+    def _close_session(self) -> None:
         if (stay := self.open) is not None and stay.forked:
             self._forget()  # it is the other process's
         elif stay is not None:
@@ -268,6 +285,7 @@ class Residence:
         """Gives the device back after a failed step, whose values are not whole any more."""
         if self.open is not None:
             self.open.abandon()
+        self._kept.close()
         self._forget()
 
     def _forget(self) -> None:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
+from ooctrain.devices.cpu.process_memory import give_back_unused
 from ooctrain.engine.clip import Clip
 from ooctrain.engine.fingerprint import Watch, described
 from ooctrain.engine.module import Module
@@ -157,10 +158,11 @@ class StepCache:
             if settings.memory is not None and self._own is None:
                 searches = isinstance(as_planner(settings.planner), SearchingPlanner)
                 _compile_apart(apply_rewrites(trace, settings.rewrites), searches=searches)
-                self._own = own_share(trace, settings.rewrites, values)
+                self._own = own_share(trace, settings.rewrites, values, searches=searches)
             found = prepare_within(trace, self._fitted(key[0], settings), self._own)
             if settings.memory is not None:
                 _compile_apart(found.plan.trace)
+                give_back_unused()  # of planning
         self._steps[key] = found
         if training:
             self._budgets.setdefault(key[0], found.budget_bytes)

@@ -15,7 +15,7 @@ import numpy as np
 
 from ooctrain.devices.base import Device
 from ooctrain.devices.cuda import open as cuda_open
-from ooctrain.devices.host_file import HostFile
+from ooctrain.devices.host_file import HostFile, KeptFile
 from ooctrain.errors import ConfigError, PlanMismatch, ShapeError
 from ooctrain.execution.executor import Session, host_extent_bytes
 from ooctrain.execution.prepare import PreparedStep
@@ -31,13 +31,14 @@ from ooctrain.step.machine import specs_of
 from ooctrain.step.op import computed_by
 from ooctrain.step.trace import Call, Trace
 
+_LARGEST = np.iinfo(np.int64).max
 #: a batch of images: an array, or read by rows
 Images = np.ndarray | ReadByRows
 
 
 def open_session(
     prepared: PreparedStep, settings: Settings, values: Mapping[int, np.ndarray] | None,
-    wanted: Sequence[int],
+    wanted: Sequence[int], kept: KeptFile | None = None,
 ) -> tuple[Device, Session]:  # fmt: skip
     """A device whose arena is exactly the budget, and the step on it with its first values.
 
@@ -45,13 +46,14 @@ def open_session(
         values: {persistent variable id: value, logical layout}; None: see `Session`. Then the
             device takes memory as they are written, and all of it when its `allocate` is called.
         wanted: variables whose value each step hands out.
+        kept: the file of earlier sessions and later ones; None: a slab on a disk has its own.
 
     Raises:
         PlanMismatch: kernels on this many threads need more scratch than the trace gives them.
         OutOfDeviceMemory: a GPU has less free than the budget.
     """
     plan = prepared.plan
-    slab = _slab_of(prepared, settings)
+    slab = _slab_of(prepared, settings, kept)
     open_device = _open_cpu if settings.device == "cpu" else _open_cuda
     try:
         device = open_device(prepared, settings, slab, values is not None)
@@ -67,12 +69,13 @@ def open_session(
         raise
 
 
-def _slab_of(prepared: PreparedStep, settings: Settings) -> int | HostFile:
+def _slab_of(prepared: PreparedStep, settings: Settings, kept: KeptFile | None) -> int | HostFile:
     """The size of a host slab in memory, or one on a disk, whose space is taken."""
     plan, spill = prepared.plan, settings.spill
     if spill is None:
         return host_extent_bytes(plan.trace, plan.schedule)
-    return HostFile(spill, host_extent_bytes(plan.trace, plan.schedule, HostFile.block_bytes))
+    size_bytes = host_extent_bytes(plan.trace, plan.schedule, HostFile.block_bytes)
+    return HostFile(spill, size_bytes) if kept is None else kept.slab(spill, size_bytes)
 
 
 def _open_cpu(
@@ -192,6 +195,8 @@ def _checked(name: str, value: Images, dtype: str) -> Images:
             f"{name} has element type {value.dtype}, class numbers are integers",
             fix="labels.astype(np.int64)",
         )
+    if dtype == "int64" and value.dtype == np.uint64 and np.any(np.asarray(value) > _LARGEST):
+        raise ShapeError(f"{name} has numbers beyond int64", fix="count classes from 0")
     if value.dtype != dtype and (dtype == "uint8" or isinstance(value, ReadByRows)):
         raise ShapeError(
             f"{name} has element type {value.dtype}, the model takes {dtype}",

@@ -7,6 +7,7 @@ Read next: `prepare.py`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 
@@ -14,13 +15,24 @@ from ooctrain.devices.base import Debug
 from ooctrain.devices.spill import Spill
 from ooctrain.errors import ConfigError
 from ooctrain.execution.promise import check_memory_setting
-from ooctrain.sched.planning.effort import EVALUATIONS
+from ooctrain.sched.planning.effort import EVALUATIONS, check_evaluations
 from ooctrain.sched.planning.planner import Planner
 from ooctrain.step.machine import Machine
 from ooctrain.step.presets import DEVICES, on_disk, usable_cores, with_link
 from ooctrain.step.presets import machine as find_machine
 
 DEFAULT_REWRITES = ("fuse", "share_storage")
+#: Seeds are written to checkpoints as numbers of 64 bits.
+MAX_SEED = (1 << 63) - 1
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    "machine": (str, Machine, type(None)), "link_bytes_per_us": (Real, type(None)),
+    "debug": (Debug,), "rewrites": (tuple,),
+}  # fmt: skip
+_EXAMPLES = {
+    "machine": 'machine="v100-pcie", or oc.machine(...)',
+    "link_bytes_per_us": "link_bandwidth=2000, in bytes per microsecond: 2 GB/s",
+    "debug": "debug=Debug(poison=0xFF)", "rewrites": 'rewrites=("fuse", "share_storage")',
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +90,11 @@ class Settings:
                 f"threads={self.threads!r} is not a whole number of 1 or more", code="OOC-106",
                 fix="threads=1, or None for all cores",
             )  # fmt: skip
-        if not isinstance(self.seed, Integral):
+        if not (isinstance(self.seed, Integral) and abs(int(self.seed)) <= MAX_SEED):
             raise ConfigError(
-                f"seed {self.seed!r} is not a whole number", code="OOC-106", fix="seed=0"
-            )
+                f"seed {self.seed!r} is not a whole number below 2**63", code="OOC-106",
+                fix="seed=0",
+            )  # fmt: skip
         limit = self.time_limit_s
         if limit is not None and not (isinstance(limit, Real) and float(limit) > 0):
             raise ConfigError(
@@ -93,6 +106,14 @@ class Settings:
             beside = [name for name, value in given.items() if value is not None]
             check_memory_setting(self.memory, beside, self.device)
         self._check_spill()
+        check_evaluations("settings", self.evaluations)
+        for name, kinds in _KINDS.items():
+            value = getattr(self, name)
+            if not isinstance(value, kinds) or isinstance(value, bool):
+                raise ConfigError(
+                    f"{name}={value!r} is of type {type(value).__name__}, which is none of its own",
+                    code="OOC-106", fix=_EXAMPLES[name],
+                )  # fmt: skip
 
     def _check_spill(self) -> None:
         if self.spill is not None and self.link_bytes_per_us is not None:
@@ -112,3 +133,12 @@ class Settings:
         if self.spill is not None:
             return on_disk(named, self.spill.bytes_per_us)
         return named if self.link_bytes_per_us is None else with_link(named, self.link_bytes_per_us)
+
+
+def as_rewrites(names: Sequence[str]) -> tuple[str, ...]:
+    """Names of rewrites as they are given to a trainer. Raises ConfigError: no list of names."""
+    if isinstance(names, str) or not isinstance(names, Sequence):
+        raise ConfigError(
+            f"rewrites={names!r} is no list of names", code="OOC-106", fix=_EXAMPLES["rewrites"]
+        )
+    return tuple(names)

@@ -50,6 +50,39 @@ def test_a_resnet_trains_in_the_memory_that_was_promised(tmp_path):
     assert "PROMISE BROKEN" not in done.out
 
 
+#: All that moves values between arena and host: checkpoints, tests, batches read ahead, the end.
+ALL_OF_A_TRAINER = """
+import sys
+import numpy as np
+import ooctrain as oc
+
+memory, path, spill = int(sys.argv[1]), sys.argv[2], (sys.argv[3:] or [None])[0]
+rng = np.random.default_rng(0)
+model = oc.models.build("resnet18", stem="cifar")
+optimizer = oc.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+batch = rng.standard_normal((128, 3, 32, 32)).astype(np.float32), rng.integers(0, 10, 128)
+with oc.Trainer(model, "cross_entropy", optimizer, memory=memory, spill=spill) as trainer:
+    trainer.step(*batch)
+    trainer.save(path)
+    trainer.evaluate([batch])
+    trainer.fit((batch[0] + i, batch[1]) for i in range(2))
+    trainer.save(path)
+"""
+
+
+@pytest.mark.parametrize(("limit", "disk"), [(534 * MIB, []), (400 * MIB, [ROOT])])
+def test_a_trainer_that_saves_and_tests_keeps_its_promise(tmp_path, limit, disk):
+    """With a disk, parameters that had waited there came home beside the arena: 436 MiB of 400."""
+    script = tmp_path / "trains.py"
+    script.write_text(ALL_OF_A_TRAINER)
+    command = [sys.executable, script, str(limit), tmp_path / "kept.safetensors", *disk]
+    first = run_limited(command, 1 << 32, 900, ROOT)
+    assert first.status == 0, first.out
+    done = run_limited(command, limit, 900, ROOT)
+    assert done.status == 0, done.out
+    assert 0 < done.most_bytes <= limit
+
+
 def test_a_first_run_keeps_its_promise_too(tmp_path, monkeypatch):
     """Nothing has been compiled on this machine: compiling in the process took 187 MiB more."""
     monkeypatch.setenv("OOCTRAIN_CACHE", str(tmp_path / "cold"))

@@ -8,6 +8,7 @@ taken up from the checkpoint before it goes on as if nothing had happened.
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import os
 import random
@@ -16,6 +17,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -32,7 +34,7 @@ from ooctrain import nn
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.cli import main
 from ooctrain.devices.base import Debug
-from ooctrain.devices.host_file import HostFile
+from ooctrain.devices.host_file import HostFile, KeptFile
 from ooctrain.devices.spill import BLOCK_BYTES, FileCalls, Spill
 from ooctrain.engine.incore import initial_values
 from ooctrain.errors import OoctrainError, TransferError
@@ -233,6 +235,79 @@ def test_a_full_disk_is_found_before_the_first_step(disk, monkeypatch):
         assert "wanted" in found.value.numbers
         after = trainer.state_arrays()
     assert all(after[name].tobytes() == before[name].tobytes() for name in before)
+
+
+def noting_closes(monkeypatch):
+    """The files that have been given back, from now on."""
+    closed, close = [], FileCalls.close
+
+    def noted(self, file):
+        closed.append(file)
+        close(self, file)
+
+    monkeypatch.setattr(FileCalls, "close", noted)
+    return closed
+
+
+def test_a_disk_that_fills_up_between_two_sessions_takes_no_space_from_the_second(
+    disk, monkeypatch
+):
+    """An evaluation gave the space back, and the next step found the disk full (OOC-142)."""
+    batches = NETWORKS.random_batches(3)
+    with trainer_of(disk) as whole:
+        expected = [whole.step(x, y) for x, y in batches]
+    reserve, taken = FileCalls.reserve, []
+
+    def full_after_the_first(self, file, size_bytes):
+        if size_bytes > BLOCK_BYTES and taken and taken != [file]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        taken[:] = [file] if size_bytes > BLOCK_BYTES else taken
+        reserve(self, file, size_bytes)
+
+    monkeypatch.setattr(FileCalls, "reserve", full_after_the_first)
+    closed = noting_closes(monkeypatch)
+    with trainer_of(disk) as trainer:
+        losses = [trainer.step(*batches[0])]
+        closed.clear()  # the trial's file had perhaps the same number
+        trainer.evaluate(batches[1:])
+        losses += [trainer.step(x, y) for x, y in batches[1:]]
+        assert taken[0] not in closed
+    assert losses == expected
+    assert taken[0] in closed
+
+
+def test_a_trainer_that_nobody_closes_gives_its_file_back(disk, monkeypatch):
+    closed = noting_closes(monkeypatch)
+    trainer = trainer_of(disk)
+    trainer.step(*NETWORKS.random_batches(1)[0])
+    before = len(closed)
+    del trainer
+    gc.collect()
+    assert len(closed) == before + 1
+
+
+def test_a_larger_slab_takes_more_space_and_a_smaller_one_gives_none_back(disk, monkeypatch):
+    kept, spill = KeptFile(), Spill(disk)
+    file = kept.slab(spill, 3 * BLOCK_BYTES)
+    assert kept.slab(spill, 5) is file
+    assert (file.size_bytes, file.reserved_bytes) == (5, 3 * BLOCK_BYTES)
+    file.close()
+    assert kept.slab(spill, 9 * BLOCK_BYTES).reserved_bytes == 9 * BLOCK_BYTES
+    file.put(8 * BLOCK_BYTES, np.arange(100, dtype=np.uint8))
+    assert file.get(8 * BLOCK_BYTES, 100).tolist() == [*range(100)]
+
+    def full(self, file, size_bytes):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FileCalls, "reserve", full)
+        with pytest.raises(oc.errors.ConfigError, match="no space") as found:
+            kept.slab(spill, 10 * BLOCK_BYTES)
+    assert found.value.code == "OOC-142"
+    assert (file.size_bytes, file.reserved_bytes) == (9 * BLOCK_BYTES, 9 * BLOCK_BYTES)
+    kept.close()
+    assert kept.slab(spill, BLOCK_BYTES) is not file
+    kept.close()
 
 
 def test_what_a_step_writes_is_what_was_said(disk):

@@ -5,7 +5,11 @@ Read next: `ooctrain/execution/compile_apart.py`, `../properties/test_memory_pro
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -25,7 +29,7 @@ def started(monkeypatch, tmp_path):
     asked = SimpleNamespace(names=[], ends=0)
 
     def run(command, **given):
-        lines = [line.split() for line in command[2].splitlines()]
+        lines = [line.split() for line in command[-1].splitlines()]
         asked.names.append([words[1] for words in lines if words[0] == "import"])
         return subprocess.CompletedProcess(command, asked.ends)
 
@@ -55,6 +59,45 @@ def test_a_child_that_fails_is_started_again(started):
     apart.compile_apart(ops())
     apart.compile_apart(ops())
     assert len(started.names) == 2
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(started, monkeypatch, tmp_path):
+    """Nothing is kept there, so another step asks again."""
+    monkeypatch.setattr(apart, "cache_folder", lambda: tmp_path / "absent")
+    apart.compile_apart(ops())
+    apart.compile_apart(ops())
+    assert len(started.names) == 2
+
+
+#: Imports what starts threads after a child has; it may keep no code then, that is: compile none.
+AFTER_A_CHILD = """
+import importlib
+from ooctrain.execution import compile_apart as apart
+from ooctrain.layers.kernels.cpu.runtime.kept_code import KeptCode
+
+apart.compile_apart([])
+KeptCode.save = None
+importlib.import_module(apart.THREADS)
+print(apart.__file__)
+"""
+
+
+def test_each_copy_of_the_package_is_compiled_for_itself(tmp_path):
+    """Numba keeps code by the path of its source. A copy that found its modules in the list of
+    another one compiled in the process, which then held more than it had promised; so it did where
+    the child imported another copy, that of the folder in which it happened to be.
+    """
+    copy = tmp_path / "copy"
+    shutil.copytree(apart.PACKAGE, copy / "ooctrain", ignore=shutil.ignore_patterns("__pycache__"))
+    cache = {"OOCTRAIN_CACHE": str(tmp_path / "cache")}
+    for source in (apart.PACKAGE.parent, copy):
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", AFTER_A_CHILD], text=True, capture_output=True,
+            env={**os.environ, **cache, "PYTHONPATH": str(source)}, check=False,
+            cwd=apart.PACKAGE.parent,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert Path(done.stdout.strip()).is_relative_to(source)
 
 
 def test_bands_are_compiled_as_what_they_compute():

@@ -90,6 +90,28 @@ def test_a_slab_on_a_disk_counts_for_its_buffers_alone(tmp_path, monkeypatch):
         divided(trace, needed // 2, replace(how, spill=None))
 
 
+def test_parameters_beyond_the_arena_are_set_aside_for_the_way_home(tmp_path, monkeypatch):
+    """They wait on the disk between steps, and come home when the trainer ends or begins a test."""
+    monkeypatch.setattr(FileCalls, "file_system", lambda self, folder: EXT4)
+    linears = [layer for _ in range(6) for layer in (oc.nn.Linear(512, 512), oc.nn.ReLU())]
+    model = oc.nn.Sequential(oc.nn.Flatten(), oc.nn.Linear(16, 512), *linears, oc.nn.Linear(512, 3))
+    trace = oc.trace(model, (2, 1, 4, 4), threads=1)
+    how = replace(HOW, planner="combined", spill=Spill(str(tmp_path)))
+    variables = [trace.variables[v] for v in trace.initial]
+    persistent = [v.value_bytes for v in variables if v.persistent]
+    needed = sum(persistent) + max(persistent)
+    fixed = parts_of(trace, 0, NOTHING, 1)
+    for left in (needed + (1 << 20), 2 * needed):
+        promise = divided(trace, left + division.BUFFERS_BYTES, how).promise
+        assert promise is not None
+        home = promise.values_bytes - fixed.values_bytes
+        assert promise.arena_bytes + home >= needed
+        assert promise.promised_bytes <= promise.memory_bytes
+    assert prepare(trace, replace(how, budget=needed * 3 // 4)).plan, "in less, but not home"
+    with pytest.raises(Infeasible, match="OOC-124"):
+        divided(trace, needed * 3 // 4 + division.BUFFERS_BYTES, how)
+
+
 class SaysOnlyThatTheHostLacks(ChenSqrt):
     """A planner that names no budget when it refuses."""
 

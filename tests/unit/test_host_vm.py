@@ -250,3 +250,7 @@ def test_what_is_discarded_is_given_back_in_whole_pages_and_no_more(arena):
     assert arena.used_bytes() == held, "no whole page is among these bytes"
     with pytest.raises(DriverError, match="within one reservation"):
         arena.discard(address + SIZE - PAGE_BYTES, 2 * PAGE_BYTES)
+    arena.discard_all()
+    assert arena.used_bytes() == 0
+    arena.allocate()
+    assert (arena.used_bytes(), data.any()) == (SIZE, False)

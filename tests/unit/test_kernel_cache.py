@@ -184,6 +184,22 @@ def test_damaged_code_is_never_run(tmp_path, kind):
     assert list(tmp_path.rglob("*.nb*")) == [file]
 
 
+def test_a_function_from_the_disk_is_machine_code_until_a_caller_is_compiled(tmp_path):
+    """Its module for callers to be compiled is most of what it would hold."""
+    for hits in (0, 1):
+        with jit.kept_in(tmp_path / "kernels-1"):
+            kernel = numba.njit("f4(f4)", cache=True)(half)
+        assert sum(kernel.stats.cache_hits.values()) == hits
+    (loaded,) = kernel.overloads.values()
+    assert loaded.library._shared_module is None
+
+    def of_both(x):
+        return kernel(x) + kernel(-2 * x)
+
+    assert numba.njit("f4(f4)")(of_both)(3.0) == -1.5
+    assert kernel(3.0) == 1.5
+
+
 def test_code_of_other_sources_or_versions_is_not_taken(tmp_path):
     """Such as a folder that was copied from another machine under this one's name."""
     one, other = (KeptCode(str(tmp_path), "f", None, sources) for sources in ("0.67 a", "0.68 a"))

@@ -4,6 +4,8 @@ too."""
 from __future__ import annotations
 
 import mmap
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -90,3 +92,28 @@ def test_counts_of_another_process_and_of_a_group_are_read(tmp_path):
     assert (found.counted_bytes, found.most_bytes) == (60000 << 10, 100000 << 10)
     assert held(8, tmp_path) is None
     assert group_bytes(tmp_path) is None
+
+
+#: Prints how much of every second one of many arrays is given back with it, once a large one has
+#: taught the C library to put such sizes into its heap.
+EVERY_SECOND_ARRAY = """
+import sys
+import numpy as np
+from ooctrain.devices.cpu.process_memory import give_back_at_once, give_back_unused, held
+
+if sys.argv[1] == "at once":
+    give_back_at_once()
+np.ones(24 << 20, np.uint8)
+arrays = [np.ones(4 << 20, np.uint8) for _ in range(10)]
+before = held().counted_bytes
+del arrays[::2]
+print((before - held().counted_bytes) / (20 << 20))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="another C library")
+@pytest.mark.parametrize(("how", "least"), [("at once", 0.9), ("as usual", -0.1)])
+def test_each_large_array_is_given_back_by_itself(how, least):
+    command = [sys.executable, "-c", EVERY_SECOND_ARRAY, how]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert least <= float(done.stdout) <= least + 0.2

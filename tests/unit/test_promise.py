@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ooctrain as oc
-from ooctrain.execution.promise import THREAD_BYTES, parts_of
+from ooctrain.execution.promise import LIST_BYTES_AN_INSTRUCTION as EACH
+from ooctrain.execution.promise import THREAD_BYTES, longer_list_bytes, parts_of
 
 
 def test_each_thread_costs_as_much_as_a_thread():
@@ -11,3 +12,26 @@ def test_each_thread_costs_as_much_as_a_thread():
     parts = [parts_of(step, 1 << 40, None, threads) for threads in (1, 2, 7)]
     assert parts[0].working_bytes - parts[1].working_bytes == -THREAD_BYTES
     assert parts[0].left_bytes - parts[2].left_bytes == 6 * THREAD_BYTES
+
+
+def test_a_list_is_counted_by_its_length_where_that_is_more_than_usual():
+    """A step in bands may have a hundred times the instructions of its calls."""
+    step = oc.chain([8] * 3, [8] * 3, [1] * 2, [1] * 2, [0] * 2, [0] * 2)
+    longer = oc.chain([8] * 4, [8] * 4, [1] * 3, [1] * 3, [0] * 3, [0] * 3)
+    usual = parts_of(longer, 0, None, 1).working_bytes - parts_of(step, 0, None, 1).working_bytes
+    assert usual % EACH == 0
+    assert usual // EACH == 4 * (len(longer.calls) - len(step.calls))
+    assert [longer_list_bytes(step, 4 * len(step.calls) + n) for n in (-5, 0, 7)] == [
+        0,
+        0,
+        7 * EACH,
+    ]
+
+
+def test_values_that_move_are_there_twice_and_a_piece_of_them_again():
+    """By the largest of them: they move one by one."""
+    model = oc.nn.Sequential(oc.nn.Flatten(), oc.nn.Linear(1024, 1024), oc.nn.Linear(1024, 3000))
+    step = oc.trace(model, (2, 1, 32, 32), threads=1)
+    largest = 4 * 1024 * 3000
+    values = parts_of(step, 0, None, 1).values_bytes
+    assert largest + (8 << 20) <= values < largest + (9 << 20)

@@ -10,6 +10,7 @@ import ooctrain as oc
 from ooctrain import nn, optim
 from ooctrain.engine.clip import ClipEach, ClipNorm
 from ooctrain.errors import OoctrainError
+from ooctrain.execution.checkpoint import RunState
 
 NAN, INF = float("nan"), float("inf")
 NO_RATES = [NAN, INF, -1.0, "fast", None]
@@ -44,6 +45,9 @@ WRONG = [
     ("accumulate", 2.0), ("accumulate", "2"), ("optimizer", 3), ("optimizer", optim.SGD),
     ("seed", "x"), ("seed", 1.5), ("time_limit_s", NAN), ("time_limit_s", -1.0),
     ("time_limit_s", "x"), ("clip", NAN), ("clip", -1.0), ("clip", "1"), ("budget", True),
+    ("seed", 1 << 63), ("evaluations", "5"), ("evaluations", -1), ("rewrites", None),
+    ("rewrites", "fuse"), ("rewrites", 3), ("machine", 3), ("link_bandwidth", "1GB"),
+    ("debug", True), ("debug", 3),
 ]  # fmt: skip
 
 
@@ -123,3 +127,55 @@ def test_eager_steps_refuse_it_too():
     optimizer.param_groups[0]["lr"] = NAN
     refused(optimizer.step)
     assert all(np.array_equal(model.state_dict()[k], v) for k, v in before.items())
+
+
+@pytest.mark.parametrize("seed", [-(1 << 62), (1 << 63) - 1, np.int64(5), np.uint64(7)])
+def test_a_run_of_any_seed_is_planned_saved_and_taken_up_again(seed, tmp_path):
+    """Seeds of more than 64 bits were written to checkpoints that nobody could read, those of NumPy
+    ended in a TypeError, and the search of `combined` in an OverflowError."""
+    path = str(tmp_path / "run.safetensors")
+    with oc.Trainer(network(), threads=1, seed=seed, planner="combined", budget="50%") as trainer:
+        trainer.step(*batch())
+        trainer.save(path)
+        assert trainer.resume(path).seed == seed
+
+
+@pytest.mark.parametrize("seed", [1.5, "1", None])
+def test_a_seed_of_weights_is_a_whole_number(seed):
+    """It was taken, and the next random number ended in a TypeError."""
+    assert refused(lambda: oc.manual_seed(seed)).code == "OOC-106"
+
+
+@pytest.mark.parametrize("history", [{"loss": NAN}, {"loss": object()}, {"loss": {1, 2}}])
+def test_a_state_that_nobody_could_read_is_refused_before_anything_is_written(history, tmp_path):
+    path = tmp_path / "run.safetensors"
+    with oc.Trainer(network(), threads=1) as trainer:
+        trainer.step(*batch())
+        trainer.save(str(path))
+        before = path.read_bytes()
+        for run in (RunState(step=1, history=history), RunState(step=1 << 64), RunState(step=-1)):
+            assert refused(lambda run=run: trainer.save(str(path), run)).code == "OOC-106"
+        trainer.save(str(path), RunState(step=np.int64(1), history={"loss": np.float32(0.5)}))
+        assert trainer.resume(str(path)).history == {"loss": 0.5}
+    assert path.with_name("run.safetensors.1").read_bytes() == before
+
+
+@pytest.mark.parametrize(("value", "told"), [(NAN, True), (1e300, True), (1e30, False)])
+def test_a_loss_that_is_no_number_because_of_the_data_says_so(value, told):
+    """The hint was a smaller learning rate, whatever the batch held."""
+    x = batch()[0].astype(np.float64)
+    x[1, 2] = value
+    net = nn.Sequential(nn.Linear(5, 3))
+    with oc.Trainer(net, loss=lambda out, target: (out * out).mean() * 1e38, threads=1) as trainer:
+        error = refused(lambda: trainer.step(x, np.zeros((4, 3), np.float32)))
+    assert error.code == "OOC-320"
+    assert ("look at the data" in error.fix) is told
+    assert ("1 values of the batch" in str(error)) is told
+
+
+def test_labels_beyond_64_bits_are_no_labels_to_be_ignored():
+    """2**64 - 100 became -100, which cross entropy ignores."""
+    x, _ = batch()
+    labels = np.full(4, 2**64 - 100, np.uint64)
+    with oc.Trainer(network(), loss=oc.nn.CrossEntropyLoss(), threads=1) as trainer:
+        assert "int64" in str(refused(lambda: trainer.step(x, labels)))

@@ -73,7 +73,7 @@ BUGS: dict[str, tuple[Any, str, str, str, str]] = {
         "self._settle(step, out, self.blocks[source])", "ledger",
     ),
     "one step is replayed, as if persistent variables never moved": (
-        placement, "_replay", "range(_MAX_REPLAYED_STEPS)", "range(1)", "wandering",
+        placement, "_replay", "and not settling.worn", "and not played", "wandering",
     ),
     "both ends of a small carried value keep their places": (
         Placement, "carry", "there[old], there[new] = there[new], there[old]", "pass", "small",

@@ -50,6 +50,11 @@ LAW = {
     "home": patched(
         RESIDENCE.test_values_are_brought_home_one_at_a_time_and_their_pages_given_back
     ),
+    "home from the slab": patched(
+        lambda patch: RESIDENCE.test_values_that_wait_in_the_slab_come_home_when_the_arena_is_empty(
+            patch, "best-fit"
+        )
+    ),
     "a fork": patched(RESIDENCE.test_a_fork_touches_nothing_of_its_parents),
 }
 

@@ -80,6 +80,12 @@ BUGS: dict[str, tuple[Any, ...]] = {
     "an arena keeps its pages until all values are home": (
         "home", (Stay, "close", "self.session.forget(place.variable)", "pass"),
     ),
+    "an arena keeps its pages while values come from the slab": (
+        "home from the slab", (Stay, "close", "self.session.forget_device()", "pass"),
+    ),
+    "values come from the slab before those of the arena": (
+        "home from the slab", (Stay, "close", "if place.variable in on_device]", "]"),
+    ),
     "a fork closes its parent's device": (
         "a fork", (Stay, "close", "self.closed or self.forked", "self.closed"),
     ),

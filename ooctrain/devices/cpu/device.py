@@ -155,6 +155,10 @@ class CpuDevice:
         """Gives back the whole pages among these bytes."""
         self.memory.discard(address, size_bytes)
 
+    def discard_all(self) -> None:
+        """Gives back the arena's pages."""
+        self.memory.discard_all()
+
     def host(self, offset: int, size_bytes: int) -> np.ndarray:
         """Bytes of the host slab: a view of memory, a copy of a file's."""
         return self._slab.get(offset, size_bytes)

@@ -62,6 +62,9 @@ class Arena:
     def discard(self, address: int, size_bytes: int) -> None:
         """Nothing: a plain buffer keeps its memory."""
 
+    def discard_all(self) -> None:
+        """Nothing, likewise."""
+
     def used_bytes(self) -> int:
         """Bytes of the machine's memory that the arena may hold."""
         return 0 if self._buffer is None else len(self._buffer)
@@ -176,6 +179,12 @@ class VirtualArena:
         """Gives back the memory of the whole pages in a range, wherever it is seen."""
         self._inside(address, size_bytes)
         self._calls.drop(address, size_bytes)
+
+    def discard_all(self) -> None:
+        """Gives back the memory of every byte; no piece of work may be under way."""
+        if self._file is not None:
+            self._calls.empty(self._file, self._paged_bytes)
+            self._allocated = False
 
     def used_bytes(self) -> int:
         """Bytes of the machine's memory that the memfd holds, as the kernel counts them."""

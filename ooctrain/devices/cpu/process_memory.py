@@ -24,6 +24,8 @@ from pathlib import Path
 
 _KIB = 1024
 _BLOCK_BYTES = 512  # what st_blocks counts in
+#: Arrays of this many bytes have pages of their own.
+LARGE_BYTES, M_MMAP_THRESHOLD = 1 << 18, -3
 #: Looking takes at most this share of a core, and looks are at least so far apart.
 WATCH_SHARE, WATCH_S = 0.03, 0.1
 
@@ -91,9 +93,23 @@ def group_bytes(root: Path = Path("/")) -> int | None:
 def give_back_unused() -> None:
     """Collects what nobody refers to, and gives back what the C library keeps of freed memory."""
     gc.collect()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
-    if trim is not None:
-        trim(0)
+    _c_library("malloc_trim", 0)
+
+
+def give_back_at_once() -> None:
+    """From now on each large array has pages of its own, which its end gives back.
+
+    glibc puts ever larger ones into the heap, up to 32 MiB, as soon as the first of a size has been
+    freed; there they leave gaps. Source: mallopt(3), M_MMAP_THRESHOLD.
+    """
+    _c_library("mallopt", M_MMAP_THRESHOLD, LARGE_BYTES)
+
+
+def _c_library(function: str, *arguments: int) -> None:
+    """Calls a function that not every C library has."""
+    found = getattr(ctypes.CDLL(None), function, None) if os.name == "posix" else None
+    if found is not None:
+        found(*arguments)
 
 
 class MemoryWatch:

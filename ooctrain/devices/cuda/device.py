@@ -202,6 +202,9 @@ class CudaDevice:
     def discard(self, address: int, size_bytes: int) -> None:
         """Nothing: a GPU's memory is not the host's, which values are brought to."""
 
+    def discard_all(self) -> None:
+        """Nothing, likewise."""
+
     def fill_host(self, offset: int, size_bytes: int, byte: int) -> None:
         """Fills bytes of the host slab, once the copies of this piece of work have read them."""
         if self._spilled is None:  # a file has been read when the copy was queued

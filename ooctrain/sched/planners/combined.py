@@ -59,6 +59,8 @@ WRITING = 1.5
 SEVERAL, EACH = 10, 500
 #: Evaluations that tell which of several forms of a step is worth a search.
 PROMISE = 500
+#: A search counts on from its seed, in 64 bits.
+_SEEDS = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,7 @@ class Combined:
     ) -> Plan:  # fmt: skip
         """See `Planner`. The minimum is the least of the starts'."""
         question = Question(
-            trace, budget_bytes, machine, granule, host_budget_bytes, seed, time_limit_s
+            trace, budget_bytes, machine, granule, host_budget_bytes, seed % _SEEDS, time_limit_s
         )
         asked = _Starts(question)
         best = asked.best_plan(starts(question))
@@ -115,7 +117,8 @@ class Combined:
         """
         search, first = _begun(question)
         number, deadline = _evaluations(PROMISE, question), Deadline.after(question.time_limit_s)
-        return search.cost(search.improve(first[0], number, seed=question.seed, deadline=deadline))
+        seed = question.seed % _SEEDS
+        return search.cost(search.improve(first[0], number, seed=seed, deadline=deadline))
 
     def _searched(
         self, question: Question, deadline: Deadline, others: Iterable[Plan]

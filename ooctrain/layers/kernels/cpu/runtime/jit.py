@@ -21,7 +21,7 @@ import llvmlite.binding
 import numba
 from numba.core import caching
 
-from ooctrain.layers.kernels.cpu.runtime.kept_code import KeptCode
+from ooctrain.layers.kernels.cpu.runtime.kept_code import KeptCode, MachineCode
 from ooctrain.step.presets import cache_base
 
 _ROOM = Path(__file__).parents[1]
@@ -91,13 +91,19 @@ def callback(signature: str) -> Callable[[Callable], Any]:
 
 @contextmanager
 def kept_in(folder: Path) -> Iterator[None]:
-    """Makes Numba's decorators keep code in a folder whose name stands for all sources, and as
-    `KeptCode`: they read both globals when they run.
+    """Makes Numba's decorators keep code in a folder whose name stands for all sources, as
+    `KeptCode`, and load it as `MachineCode`: they read these globals when they run.
     """
-    before = numba.config.CACHE_DIR, caching.IndexDataCacheFile  # type: ignore[attr-defined]
-    numba.config.CACHE_DIR = str(folder)  # type: ignore[attr-defined]
-    caching.IndexDataCacheFile = partial(KeptCode, sources=folder.name)  # type: ignore[assignment]
+    ours: tuple[tuple[Any, str, Any], ...] = (
+        (numba.config, "CACHE_DIR", str(folder)),
+        (caching, "IndexDataCacheFile", partial(KeptCode, sources=folder.name)),
+        (caching.FunctionCache, "_impl_class", MachineCode),
+    )
+    before = [(where, name, getattr(where, name)) for where, name, _ in ours]
     try:
+        for each in ours:
+            setattr(*each)
         yield
     finally:
-        numba.config.CACHE_DIR, caching.IndexDataCacheFile = before  # type: ignore
+        for each in before:
+            setattr(*each)
