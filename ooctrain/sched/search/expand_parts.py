@@ -99,7 +99,7 @@ class Revived(NamedTuple):
     is_revived: np.ndarray
 
 
-class Columns(NamedTuple):
+class KeptColumns(NamedTuple):
     """The column of each variable, or -1; those that are there, or were before this call, as a
     list; and of each whether it is among them.
     """
@@ -127,7 +127,7 @@ class StepWalk(NamedTuple):
     made: MadeLives
     gaps: Gaps
     revived: Revived
-    columns: Columns
+    columns: KeptColumns
 
 
 @inlined
@@ -169,7 +169,7 @@ def no_columns(variables, wishes):
     wishes.touched[:, :] = 0
     wishes.there[:, :] = 0
     wishes.time_ns[:] = 0
-    return Columns(of, np.empty(count, np.int64), np.zeros(count, np.bool_))
+    return KeptColumns(of, np.empty(count, np.int64), np.zeros(count, np.bool_))
 
 
 @inlined
@@ -344,7 +344,7 @@ def end_revived(walk, call, revivals):
 
 @inlined
 def end_unwanted(walk, call, living):
-    """Columns that are not wanted as the next call begins die. Only those that are there can go;
+    """KeptColumns that are not wanted as the next call begins die. Only those that are there can go;
     most of them stay where they are. Returns how many are left.
     """
     now, columns, wishes = walk.now, walk.columns, walk.wishes
