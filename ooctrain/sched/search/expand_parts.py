@@ -344,7 +344,7 @@ def end_revived(walk, call, revivals):
 
 @inlined
 def end_unwanted(walk, call, living):
-    """KeptColumns that are not wanted as the next call begins die. Only those that are there can go;
+    """Columns that are not wanted as the next call begins die. Only those that are there can go;
     most of them stay where they are. Returns how many are left.
     """
     now, columns, wishes = walk.now, walk.columns, walk.wishes
