@@ -16,7 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ooctrain.sched.search.evict import Shortage, evict_within
-from ooctrain.sched.search.expand import DROP, DROP_UNREAD, HELD, KEEP, expand
+from ooctrain.sched.search.expand import expand
+from ooctrain.sched.search.expand_parts import DROP, DROP_UNREAD, HELD, KEEP
 from ooctrain.sched.search.jit import compiled
 from ooctrain.sched.search.play import SearchLimits, play
 from ooctrain.sched.search.tables import INPUT

@@ -28,7 +28,7 @@ from ooctrain.sched.search.anneal import (
     annealing_from,
     evaluate,
 )
-from ooctrain.sched.search.expand import DROP, DROP_UNREAD, HELD
+from ooctrain.sched.search.expand_parts import DROP, DROP_UNREAD, HELD
 from ooctrain.sched.search.keep_offload_or_recompute import KeepOffloadOrRecomputeSearch, Large
 from ooctrain.sched.search.keep_or_recompute import NOTHING, KeepOrRecomputeSearch, KeptRuns
 from ooctrain.sched.search.play import SearchLimits, link_of

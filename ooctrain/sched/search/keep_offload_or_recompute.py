@@ -19,7 +19,8 @@ from ooctrain.sched.planning.effort import Deadline
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import Run
 from ooctrain.sched.search.anneal import IMPOSSIBLE, Cooling, draw, evaluate_step, is_taken
-from ooctrain.sched.search.expand import Wishes, expand_wishes
+from ooctrain.sched.search.expand import expand_wishes
+from ooctrain.sched.search.expand_parts import Wishes
 from ooctrain.sched.search.jit import compiled
 from ooctrain.sched.search.keep_or_recompute import (
     SMALL,
