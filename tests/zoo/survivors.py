@@ -181,12 +181,12 @@ SURVIVORS: dict[str, Survivor] = {
         },
     ),
     "a checksum knows no shapes": Survivor(
-        "altered files", (checkpoint_file.Checksum, "add", "|{array.shape}|", "|"),
+        "altered files", (checkpoint_file.Checksum, "begin", "|{array.shape}|", "|"),
         {
             "nor types": (
-                checkpoint_file.Checksum, "add", "|{array.dtype.name}|", "|",
+                checkpoint_file.Checksum, "begin", "|{array.dtype.name}|", "|",
             ),
-            "nor names": (checkpoint_file.Checksum, "add", "{name}|", "|"),
+            "nor names": (checkpoint_file.Checksum, "begin", "{name}|", "|"),
             "nor the state": (checkpoint_file.Checksum, "__init__", "state.encode()", 'b""'),
         },
     ),
