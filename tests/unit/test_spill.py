@@ -267,6 +267,58 @@ def test_a_write_that_the_disk_refuses_later_is_an_error_too(tmp_path):
     slab.close()
 
 
+def test_growth_that_the_disk_refuses_leaves_the_space_to_others(disk, monkeypatch):
+    """The file kept what there was of the space, and "free" was said to be nothing."""
+    file, blocks = opened(disk, FileCalls(), BLOCK_BYTES), 64
+
+    def full_half_way(self, number, size_bytes):
+        os.posix_fallocate(number, 0, size_bytes // 2)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(FileCalls, "reserve", full_half_way)
+    taken = []
+
+    def free_bytes(self, folder):
+        taken.append(os.fstat(file._file).st_blocks * 512)
+        return 123 * BLOCK_BYTES
+
+    monkeypatch.setattr(FileCalls, "free_bytes", free_bytes)
+    file.put(0, bytes_of(BLOCK_BYTES))
+    with pytest.raises(ConfigError, match="no space") as found:
+        file.resize(blocks * BLOCK_BYTES)
+    assert taken[0] == os.fstat(file._file).st_blocks * 512 <= 2 * BLOCK_BYTES
+    assert found.value.numbers == "wanted 252 KiB more, free 492 KiB"
+    assert file.get(0, BLOCK_BYTES).tobytes() == bytes_of(BLOCK_BYTES).tobytes()
+    file.close()
+
+
+@pytest.mark.parametrize("use", [look_at, lambda folder: opened(folder, FileCalls()).close()])
+def test_a_file_whose_end_fails_has_ended(disk, monkeypatch, use):
+    """On a network's disk `close` may say that an earlier write has failed; that was a traceback.
+    What was in the file is no longer wanted then."""
+    close = os.close
+
+    def fails_late(file):
+        close(file)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    before = sorted(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patch:
+        patch.setattr(rooms.os, "close", fails_late)
+        use(disk)
+    assert sorted(os.listdir("/proc/self/fd")) == before
+
+
+def test_too_many_open_files_are_no_fault_of_the_folder(disk, monkeypatch):
+    def none_left(self, folder):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(FileCalls, "make", none_left)
+    with pytest.raises(ConfigError, match="too many open files") as found:
+        look_at(disk)
+    assert "ulimit -n" in found.value.fix
+
+
 def test_a_file_that_ends_too_soon_is_an_error(tmp_path):
     calls = Buffered()
     slab = opened(tmp_path, calls)
