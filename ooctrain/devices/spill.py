@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from ooctrain.errors import ConfigError
-from ooctrain.units import format_bytes
+from ooctrain.units import format_bytes, rate_of
 
 try:
     import fcntl
@@ -72,7 +72,7 @@ class Spill:
         place: what it could do when it was looked at; None: it has not been.
 
     Raises:
-        ConfigError: no folder is named, or the rate is not positive.
+        ConfigError: no folder is named, or the rate is none.
     """
 
     folder: str
@@ -82,12 +82,8 @@ class Spill:
     def __post_init__(self) -> None:
         if not self.folder:
             raise ConfigError("--spill needs a folder", code="OOC-142", fix="--spill /tmp")
-        rate = self.bytes_per_us
-        if rate is not None and not 0 < rate < float("inf"):
-            raise ConfigError(
-                f"the spill rate of {rate} bytes/us is not above 0", code="OOC-105",
-                fix="--spill-rate 500MB, for example; without it the disk goes as fast as it can",
-            )  # fmt: skip
+        if self.bytes_per_us is not None:
+            object.__setattr__(self, "bytes_per_us", rate_of(self.bytes_per_us, "spill rate"))
 
 
 def as_spill(given: Spill | str | os.PathLike[str] | None) -> Spill | None:

@@ -39,7 +39,7 @@ from ooctrain.execution.settings import Settings
 from ooctrain.machine import doctor
 from ooctrain.machine.disk_speed import COPIES, COPY_BYTES, DiskTimes, link_of, measure_disk
 from ooctrain.step.machine import Disk
-from ooctrain.step.presets import load_calibration, machine, on_disk, save_calibration
+from ooctrain.step.presets import load_calibration, machine, on_disk, save_calibration, with_link
 
 PIECE = 4 * BLOCK_BYTES
 SIZE = 10 * PIECE + 777
@@ -353,10 +353,30 @@ def test_folders_that_are_none_are_refused(disk, tmp_path):
     assert as_spill(None) is None
 
 
-@pytest.mark.parametrize("rate", [0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("rate", [0, -1.0, float("nan"), float("inf"), "100MB", True, 1e-12])
 def test_a_rate_that_is_none_is_refused(rate):
-    with pytest.raises(ConfigError):
-        Spill("/tmp", rate)
+    """Text was a TypeError; so slow a link that nanoseconds overflow, a plan that ran no call."""
+    for use in (lambda: Spill("/tmp", rate), lambda: with_link(machine("cpu-generic"), rate)):
+        with pytest.raises(ConfigError) as found:
+            use()
+        assert found.value.code == "OOC-105"
+        assert "1 kB/s" in str(found.value)
+
+
+def test_a_rate_may_be_numpy_s():
+    """A float32 was a TypeError once a copy was timed."""
+    kept = Spill("/tmp", np.float32(100)).bytes_per_us
+    assert (type(kept), kept) == (float, 100.0)
+    linked = with_link(machine("cpu-generic"), np.float32(100))
+    assert type(linked.link_bytes_per_us) is float
+
+
+def test_a_slow_disk_s_rate_is_shown():
+    """It was "0.00 GB/s"."""
+    spilled = replace(MEMORY, spill="/tmp", spill_rate="3MB")
+    slow = on_disk(machine("cpu-generic"), 3.0)
+    rows = host_rows(spilled, slow)
+    assert rows[1][1].startswith("planned with 3.00 MB/s out and 3.00 MB/s in")
 
 
 def test_a_file_system_without_o_direct_is_named(disk, monkeypatch):
