@@ -72,7 +72,7 @@ class Spill:
         place: what it could do when it was looked at; None: it has not been.
 
     Raises:
-        ConfigError: no folder is named, or the rate is none.
+        ConfigError: no folder is named, or the rate is not one.
     """
 
     folder: str

@@ -64,7 +64,7 @@ CHUNK_BYTES = 64 << 10
 WASTE = 0.01
 #: In shorter steps (calls) all planners are asked; in long ones only those that are often best.
 SHORT_STEP, LONG_STEP = 30, 3000
-#: Up to so many calls those are asked too that take half a second then, however near the bound.
+#: In steps of at most these calls those are asked too that take half a second, even near the bound.
 MOST_CALLS_QUICK = 1000
 #: Steps of more calls are searched once more as if the host had no room.
 TWICE_SEARCHED = 100
