@@ -11,6 +11,7 @@ import math
 import operator
 import re
 from dataclasses import dataclass
+from numbers import Real
 
 from ooctrain.errors import ConfigError
 
@@ -22,6 +23,8 @@ _UNITS = {
 }  # fmt: skip
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", re.ASCII)
 MAX_BYTES = 1 << 62
+#: 9 TB take 2**63 ns then.
+LEAST_BYTES_PER_US = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,31 @@ def format_bytes(size_bytes: float) -> str:
     value = size / KIB**exponent
     digits = 2 if value < 10 else 1 if value < 100 else 0
     return f"{sign}{value:.{digits}f} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[exponent]}"
+
+
+def rate_of(bytes_per_us: float, what: str) -> float:
+    """A rate of copies as it is given, as Python's number.
+
+    Args:
+        what: whose rate it is, for the error.
+
+    Raises:
+        ConfigError: no number, not finite, or below 1 kB/s: nanoseconds would pass 64 bits.
+    """
+    number = not isinstance(bytes_per_us, bool) and isinstance(bytes_per_us, Real)
+    if not number or not LEAST_BYTES_PER_US <= bytes_per_us < math.inf:
+        raise ConfigError(
+            f"the {what} of {bytes_per_us!r} bytes/us is not a rate of 1 kB/s or more",
+            code="OOC-105", fix="500MB on the command line, 500 in Python; without it copies go as "
+            "fast as they can",
+        )  # fmt: skip
+    return float(bytes_per_us)
+
+
+def format_rate(bytes_per_us: float) -> str:
+    """Bytes per microsecond in words."""
+    fast = bytes_per_us >= 10
+    return f"{bytes_per_us / 1e3:.2f} GB/s" if fast else f"{bytes_per_us:.2f} MB/s"
 
 
 def format_us(time_us: float) -> str:

@@ -31,7 +31,7 @@ from ooctrain.step.presets import (
 )
 from ooctrain.step.trace import Trace
 from ooctrain.tracing import trace
-from ooctrain.units import format_bytes, parse_bytes
+from ooctrain.units import format_bytes, format_rate, parse_bytes
 
 USUAL_DATA = {"class": "digits", "pixels": "synthetic-pixels", "image": "synthetic-images"}
 #: Of small images where no data says otherwise, as of the digits and of CIFAR-10.
@@ -159,9 +159,9 @@ def host_rows(memory: MemoryOptions, machine: Machine) -> list[tuple[str, str]]:
     spill = spill_of(memory)
     if spill is None:
         return []
-    out, into = machine.out_bytes_per_us / 1e3, machine.in_bytes_per_us / 1e3
+    out, into = map(format_rate, (machine.out_bytes_per_us, machine.in_bytes_per_us))
     how = "at the same time" if machine.link == "duplex" else "one at a time"
-    rates = f"planned with {out:.2f} GB/s out and {into:.2f} GB/s in, {how}"
+    rates = f"planned with {out} out and {into} in, {how}"
     source = disk_source(machine.disk, spill.folder)
     held = "" if spill.bytes_per_us is None else "; --spill-rate is the most"
     return [("host", look_at(spill.folder).text), ("", rates), ("", f"the disk {source}{held}")]

@@ -20,7 +20,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from queue import SimpleQueue
 
@@ -93,17 +93,23 @@ class HostFile:
         """
         wanted_bytes = max(1, -(-size_bytes // BLOCK_BYTES)) * BLOCK_BYTES
         if wanted_bytes > self.reserved_bytes:
-            try:
-                if self.direct:  # zeros that are written where nothing can be reserved lie anywhere
-                    self._calls.bypass(self._file, wanted=False)
-                self._calls.reserve(self._file, wanted_bytes)
-            except OSError as error:
-                raise refusal(self._folder, error, wanted_bytes, self._calls) from error
-            finally:
-                if self.direct:
-                    self._calls.bypass(self._file, wanted=True)
+            self._grow(wanted_bytes)
             self.reserved_bytes = wanted_bytes
         self.size_bytes = size_bytes
+
+    def _grow(self, wanted_bytes: int) -> None:
+        try:
+            if self.direct:  # zeros that are written where nothing can be reserved lie anywhere
+                self._calls.bypass(self._file, wanted=False)
+            self._calls.reserve(self._file, wanted_bytes)
+        except OSError as error:
+            with suppress(OSError):  # what there was of it is for others
+                self._calls.shrink(self._file, self.reserved_bytes)
+            more_bytes = wanted_bytes - self.reserved_bytes
+            raise refusal(self._folder, error, more_bytes, self._calls, " more") from error
+        finally:
+            if self.direct:
+                self._calls.bypass(self._file, wanted=True)
 
     def copy(self, target: int, source: int, size_bytes: int) -> None:
         """Copies between memory and the slab; one of the addresses is the slab's.

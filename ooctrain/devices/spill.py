@@ -19,13 +19,14 @@ import os
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from ooctrain.errors import ConfigError
-from ooctrain.units import format_bytes
+from ooctrain.units import format_bytes, rate_of
 
 try:
     import fcntl
@@ -56,6 +57,7 @@ MEANINGS: Mapping[int, tuple[str, str]] = {
     errno.ENOSPC: ("has no space left", "free some, another disk, or a larger --budget"),
     errno.EDQUOT: ("is beyond this user's quota", "free some, another disk, a larger --budget"),
     errno.EFBIG: ("allows no file of this size", "raise the limit of a file's size (ulimit -f)"),
+    errno.EMFILE: ("cannot be used: too many open files", "raise their number (ulimit -n)"),
     errno.EIO: ("cannot be read or written: the disk fails", "another disk; `dmesg` says more"),
 }
 
@@ -67,23 +69,21 @@ class Spill:
     Args:
         folder: in which the file lies.
         bytes_per_us: each direction is at most this fast; None: as fast as the disk.
+        place: what it could do when it was looked at; None: it has not been.
 
     Raises:
-        ConfigError: no folder is named, or the rate is not positive.
+        ConfigError: no folder is named, or the rate is not one.
     """
 
     folder: str
     bytes_per_us: float | None = None
+    place: SpillPlace | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not self.folder:
             raise ConfigError("--spill needs a folder", code="OOC-142", fix="--spill /tmp")
-        rate = self.bytes_per_us
-        if rate is not None and not 0 < rate < float("inf"):
-            raise ConfigError(
-                f"the spill rate of {rate} bytes/us is not above 0", code="OOC-105",
-                fix="--spill-rate 500MB, for example; without it the disk goes as fast as it can",
-            )  # fmt: skip
+        if self.bytes_per_us is not None:
+            object.__setattr__(self, "bytes_per_us", rate_of(self.bytes_per_us, "spill rate"))
 
 
 def as_spill(given: Spill | str | os.PathLike[str] | None) -> Spill | None:
@@ -200,8 +200,13 @@ class FileCalls:
             os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
 
     def close(self, file: int) -> None:
-        """Gives the file back, and its space on the disk."""
-        os.close(file)
+        """Gives the file and its space back; what it held is not wanted, so nothing fails."""
+        with suppress(OSError):
+            os.close(file)
+
+    def shrink(self, file: int, size_bytes: int) -> None:
+        """Gives back the space beyond these bytes."""
+        os.ftruncate(file, size_bytes)
 
 
 def look_at(folder: str, calls: FileCalls | None = None) -> SpillPlace:
@@ -259,15 +264,17 @@ def open_file(folder: str, size_bytes: int, calls: FileCalls) -> tuple[int, bool
 
 
 def refusal(
-    folder: str, error: OSError, size_bytes: int = 0, calls: FileCalls | None = None
-) -> ConfigError:
-    """Why nothing, or not so much, can be spilled to a folder."""
+    folder: str, error: OSError, size_bytes: int = 0, calls: FileCalls | None = None,
+    more: str = "",
+) -> ConfigError:  # fmt: skip
+    """Why nothing, or not so much (more), can be spilled to a folder."""
     known = MEANINGS.get(error.errno or 0)
     what, fix = known or (f"cannot be used: {os.strerror(error.errno or 0)}", "another folder")
     numbers = ""
     if size_bytes and calls is not None:
-        free = format_bytes(calls.free_bytes(folder))
-        numbers = f"wanted {format_bytes(size_bytes)}, free {free}"
+        numbers = f"wanted {format_bytes(size_bytes)}{more}"
+        with suppress(OSError):  # the folder may have gone meanwhile
+            numbers += f", free {format_bytes(calls.free_bytes(folder))}"
     return ConfigError(
         f"{folder} {what}", code="OOC-142", where="the folder to spill to", numbers=numbers, fix=fix
     )

@@ -132,14 +132,14 @@ def prepare(trace: Trace, settings: Settings) -> PreparedStep:
 
 
 def spill_notices(spill: Spill | None, machine: Machine) -> tuple[str, ...]:
-    """What to know of the disk that is the host.
+    """What to know of the disk that is the host; it is looked at if it has not been.
 
     Raises:
         ConfigError: nothing can be spilled to the folder.
     """
     if spill is None:
         return ()
-    place, disk = look_at(spill.folder), machine.disk
+    place, disk = spill.place or look_at(spill.folder), machine.disk
     found = []
     if not place.direct:
         found.append(

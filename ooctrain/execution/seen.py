@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from weakref import WeakSet
 
 from ooctrain.devices.cpu.process_memory import give_back_unused
+from ooctrain.devices.spill import Spill, look_at
 from ooctrain.engine.clip import Clip
 from ooctrain.engine.fingerprint import Watch, described
 from ooctrain.engine.module import Module
@@ -130,6 +131,7 @@ class StepCache:
     def __init__(self) -> None:
         self._steps: dict[tuple[Hashable, ...], PreparedStep] = {}
         self._budgets: dict[Hashable, int] = {}  # by settings, of the first training step
+        self._disk: Spill | None = None  # as it was looked at
         self._own: OwnShare | None = None  # of the process, before the first arena was opened
 
     def find(self, key: tuple[Hashable, ...]) -> PreparedStep | None:
@@ -155,6 +157,7 @@ class StepCache:
         )
         found = next(alike, None)
         if found is None:
+            settings = self._with_disk(settings)
             if settings.memory is not None and self._own is None:
                 searches = isinstance(as_planner(settings.planner), SearchingPlanner)
                 _compile_apart(apply_rewrites(trace, settings.rewrites), searches=searches)
@@ -169,6 +172,16 @@ class StepCache:
         if len(self._steps) > MOST_REMEMBERED:
             del self._steps[next(iter(self._steps))]
         return found
+
+    def _with_disk(self, settings: Settings) -> Settings:
+        """The settings, with what a disk could do when it was first looked at: later it may be
+        full, and the trainer has its space.
+        """
+        if settings.spill is None:
+            return settings
+        if self._disk != settings.spill:
+            self._disk = replace(settings.spill, place=look_at(settings.spill.folder))
+        return replace(settings, spill=self._disk)
 
     def _fitted(self, key: Hashable, settings: Settings) -> Settings:
         """The settings, a percentage being that of the first training step for all other shapes."""

@@ -27,7 +27,7 @@ from platformdirs import user_cache_dir
 from ooctrain.errors import ConfigError
 from ooctrain.step.machine import Disk, Machine
 from ooctrain.step.schema import FileKind
-from ooctrain.units import GIB
+from ooctrain.units import GIB, rate_of
 
 CALIBRATION_VERSION = 1
 GB = 10**9
@@ -263,15 +263,19 @@ def with_link(base: Machine, bandwidth_bytes_per_us: float) -> Machine:
     Each copy then pays `pacing_us`, what keeping to an imposed link costs, besides its latency.
     Where copies slow calls down it is the copied bytes that cost, not the time a copy lasts: a
     slower link spreads the same cost over longer copies.
+
+    Raises:
+        ConfigError: the bandwidth is no rate.
     """
+    rate = rate_of(bandwidth_bytes_per_us, "link bandwidth")
     fastest = max(base.out_bytes_per_us, base.in_bytes_per_us)
-    share = min(1.0, bandwidth_bytes_per_us / fastest)
+    share = min(1.0, rate / fastest)
     return replace(
         base,
         interference=1 + (base.interference - 1) * share,
         latency_us=base.latency_us + base.pacing_us,
         pacing_us=0.0,
-        link_bytes_per_us=bandwidth_bytes_per_us,
+        link_bytes_per_us=rate,
         link_out_bytes_per_us=None,
         link_in_bytes_per_us=None,
     )

@@ -276,6 +276,25 @@ def test_a_disk_that_fills_up_between_two_sessions_takes_no_space_from_the_secon
     assert taken[0] in closed
 
 
+def test_a_trainer_that_has_its_space_needs_no_block_more(disk, monkeypatch):
+    """A test step tried the folder out anew with a block, and found the disk full (OOC-142)."""
+    batches, reserve, full = NETWORKS.random_batches(3), FileCalls.reserve, []
+
+    def fills_up(self, file, size_bytes):
+        if full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        reserve(self, file, size_bytes)
+
+    with trainer_of(disk) as whole:
+        expected = [whole.step(*batches[0]), whole.evaluate(batches[1:]).loss]
+    monkeypatch.setattr(FileCalls, "reserve", fills_up)
+    with trainer_of(disk) as trainer:
+        found = [trainer.step(*batches[0])]
+        full.append(True)
+        found.append(trainer.evaluate(batches[1:]).loss)
+    assert found == expected
+
+
 def test_a_trainer_that_nobody_closes_gives_its_file_back(disk, monkeypatch):
     closed = noting_closes(monkeypatch)
     trainer = trainer_of(disk)

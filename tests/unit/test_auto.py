@@ -8,6 +8,7 @@ import ooctrain as oc
 from ooctrain.sched.planners import auto
 from ooctrain.sched.planners.auto import CHUNK_BYTES, Auto
 from ooctrain.sched.planners.belady import Belady
+from ooctrain.sched.planners.dtr.dtr import Dtr
 from ooctrain.sched.schedule import SwapOut
 from ooctrain.step.machine import Machine
 from ooctrain.units import Granule
@@ -29,6 +30,7 @@ def answers(monkeypatch):
 
     monkeypatch.setattr(auto, "Belady", Noted)
     monkeypatch.setattr(auto, "NEAR", 100.0)  # so that it does not search
+    monkeypatch.setattr(auto, "MOST_CALLS_QUICK", 0)  # nor take a list that computes again
     return found
 
 
@@ -48,6 +50,37 @@ def test_whole_variables_are_counted_as_they_are_asked_for(answers):
     whole = Granule(512, ranges=False)
     Auto().plan(CHAIN, 1600 << 10, MACHINE, granule=whole)
     assert [granule for granule, _ in answers] == [whole]
+
+
+@pytest.mark.parametrize("share", ["60%", "80%"])
+def test_near_the_bound_no_planner_that_is_quick_to_ask_is_faster(share):
+    """It took `belady`'s list of 1.020 without asking `dtr`, whose list of 1.013 needs no host."""
+    oc.manual_seed(0)
+    model = oc.models.build("resnet18", 10, "cifar", 3)
+    trace = oc.trace(model, (16, 3, 32, 32), optimizer="sgd", threads=1)
+
+    def step_us(planner):
+        return oc.plan(trace, share, planner=planner, machine="cpu-generic").makespan_us
+
+    quick = [step_us(planner) for planner in ("window", "belady", "dtr", "prefix")]
+    assert step_us("auto") <= min(quick)
+
+
+def test_in_long_steps_near_is_enough(monkeypatch):
+    """`dtr` takes longer than the steps that it saves time in."""
+    asked = []
+
+    class Noted(Dtr):
+        def plan(self, *given, **options):
+            asked.append(given)
+            return super().plan(*given, **options)
+
+    monkeypatch.setattr(auto, "Dtr", Noted)
+    monkeypatch.setattr(auto, "NEAR", 100.0)
+    for most in (len(CHAIN.calls), len(CHAIN.calls) - 1):
+        monkeypatch.setattr(auto, "MOST_CALLS_QUICK", most)
+        Auto().plan(CHAIN, 1600 << 10, MACHINE, granule=Granule(512))
+    assert len(asked) == 1
 
 
 @pytest.mark.parametrize("own", [None, 7])

@@ -39,7 +39,7 @@ from ooctrain.execution.settings import Settings
 from ooctrain.machine import doctor
 from ooctrain.machine.disk_speed import COPIES, COPY_BYTES, DiskTimes, link_of, measure_disk
 from ooctrain.step.machine import Disk
-from ooctrain.step.presets import load_calibration, machine, on_disk, save_calibration
+from ooctrain.step.presets import load_calibration, machine, on_disk, save_calibration, with_link
 
 PIECE = 4 * BLOCK_BYTES
 SIZE = 10 * PIECE + 777
@@ -267,6 +267,58 @@ def test_a_write_that_the_disk_refuses_later_is_an_error_too(tmp_path):
     slab.close()
 
 
+def test_growth_that_the_disk_refuses_leaves_the_space_to_others(disk, monkeypatch):
+    """The file kept what there was of the space, and "free" was said to be nothing."""
+    file, blocks = opened(disk, FileCalls(), BLOCK_BYTES), 64
+
+    def full_half_way(self, number, size_bytes):
+        os.posix_fallocate(number, 0, size_bytes // 2)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(FileCalls, "reserve", full_half_way)
+    taken = []
+
+    def free_bytes(self, folder):
+        taken.append(os.fstat(file._file).st_blocks * 512)
+        return 123 * BLOCK_BYTES
+
+    monkeypatch.setattr(FileCalls, "free_bytes", free_bytes)
+    file.put(0, bytes_of(BLOCK_BYTES))
+    with pytest.raises(ConfigError, match="no space") as found:
+        file.resize(blocks * BLOCK_BYTES)
+    assert taken[0] == os.fstat(file._file).st_blocks * 512 <= 2 * BLOCK_BYTES
+    assert found.value.numbers == "wanted 252 KiB more, free 492 KiB"
+    assert file.get(0, BLOCK_BYTES).tobytes() == bytes_of(BLOCK_BYTES).tobytes()
+    file.close()
+
+
+@pytest.mark.parametrize("use", [look_at, lambda folder: opened(folder, FileCalls()).close()])
+def test_a_file_whose_end_fails_has_ended(disk, monkeypatch, use):
+    """On a network's disk `close` may say that an earlier write has failed; that was a traceback.
+    What was in the file is no longer wanted then."""
+    close = os.close
+
+    def fails_late(file):
+        close(file)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    before = sorted(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patch:
+        patch.setattr(rooms.os, "close", fails_late)
+        use(disk)
+    assert sorted(os.listdir("/proc/self/fd")) == before
+
+
+def test_too_many_open_files_are_no_fault_of_the_folder(disk, monkeypatch):
+    def none_left(self, folder):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(FileCalls, "make", none_left)
+    with pytest.raises(ConfigError, match="too many open files") as found:
+        look_at(disk)
+    assert "ulimit -n" in found.value.fix
+
+
 def test_a_file_that_ends_too_soon_is_an_error(tmp_path):
     calls = Buffered()
     slab = opened(tmp_path, calls)
@@ -301,10 +353,30 @@ def test_folders_that_are_none_are_refused(disk, tmp_path):
     assert as_spill(None) is None
 
 
-@pytest.mark.parametrize("rate", [0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("rate", [0, -1.0, float("nan"), float("inf"), "100MB", True, 1e-12])
 def test_a_rate_that_is_none_is_refused(rate):
-    with pytest.raises(ConfigError):
-        Spill("/tmp", rate)
+    """Text was a TypeError; so slow a link that nanoseconds overflow, a plan that ran no call."""
+    for use in (lambda: Spill("/tmp", rate), lambda: with_link(machine("cpu-generic"), rate)):
+        with pytest.raises(ConfigError) as found:
+            use()
+        assert found.value.code == "OOC-105"
+        assert "1 kB/s" in str(found.value)
+
+
+def test_a_rate_may_be_numpy_s():
+    """A float32 was a TypeError once a copy was timed."""
+    kept = Spill("/tmp", np.float32(100)).bytes_per_us
+    assert (type(kept), kept) == (float, 100.0)
+    linked = with_link(machine("cpu-generic"), np.float32(100))
+    assert type(linked.link_bytes_per_us) is float
+
+
+def test_a_slow_disk_s_rate_is_shown():
+    """It was "0.00 GB/s"."""
+    spilled = replace(MEMORY, spill="/tmp", spill_rate="3MB")
+    slow = on_disk(machine("cpu-generic"), 3.0)
+    rows = host_rows(spilled, slow)
+    assert rows[1][1].startswith("planned with 3.00 MB/s out and 3.00 MB/s in")
 
 
 def test_a_file_system_without_o_direct_is_named(disk, monkeypatch):

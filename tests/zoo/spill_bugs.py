@@ -16,6 +16,7 @@ from zoo import planting
 from ooctrain.devices import spill
 from ooctrain.devices.host_file import HostFile
 from ooctrain.execution.prepare import PreparedStep
+from ooctrain.execution.seen import StepCache
 from ooctrain.machine import disk_speed
 from ooctrain.step import presets
 
@@ -79,6 +80,13 @@ BUGS: dict[str, tuple[Any, str, str, str, str]] = {
     "a file is made longer and no space is taken": (
         spill.FileCalls, "reserve", "os.posix_fallocate(file, 0, size_bytes)",
         "os.ftruncate(file, size_bytes)", "reserved",
+    ),
+    "growth that is refused keeps what there was": (
+        HostFile, "_grow", "self._calls.shrink(self._file, self.reserved_bytes)", "pass", "growth",
+    ),
+    "a disk is tried out again when it may be full": (
+        StepCache, "_with_disk", "return replace(settings, spill=self._disk)", "return settings",
+        "again",
     ),
     "the limit on the rate makes a slow disk faster": (
         presets, "on_disk", "min(disk.out_bytes_per_us, limit), min(disk.in_bytes_per_us, limit)",

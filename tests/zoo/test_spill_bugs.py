@@ -12,7 +12,7 @@ from unit import test_spill as SPILL
 from zoo import spill_bugs as ZOO
 
 from ooctrain.devices.spill import FileCalls
-from ooctrain.errors import TransferError
+from ooctrain.errors import ConfigError, TransferError
 
 
 def every_form_of_copy(folder):
@@ -33,6 +33,15 @@ def what_was_said_is_written(folder):
         LAWS.test_what_a_step_writes_is_what_was_said(str(folder))
 
 
+def on_a_disk(test):
+    def run(folder):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(FileCalls, "file_system", lambda self, folder: 0xEF53)
+            test(str(folder), patch)
+
+    return run
+
+
 def with_patch(test):
     def run(folder):
         with pytest.MonkeyPatch.context() as patch:
@@ -42,6 +51,7 @@ def with_patch(test):
 
 
 CHECKS = {
+    "again": on_a_disk(LAWS.test_a_trainer_that_has_its_space_needs_no_block_more),
     "cache": nothing_stays_cached,
     "copies": every_form_of_copy,
     "done": SPILL.test_a_copy_is_done_when_all_its_pieces_are,
@@ -49,6 +59,7 @@ CHECKS = {
     "fails": lambda folder: SPILL.test_a_failing_disk_is_an_error_of_the_copy(
         folder, errno.EIO, SPILL.SIZE
     ),
+    "growth": on_a_disk(SPILL.test_growth_that_the_disk_refuses_leaves_the_space_to_others),
     "killed": lambda folder: SPILL.test_a_file_without_a_name_leaves_none(folder),
     "late": SPILL.test_a_write_that_the_disk_refuses_later_is_an_error_too,
     "link": lambda _: SPILL.test_a_disk_is_one_link_unless_reading_beside_writing_is_faster(),
@@ -78,5 +89,5 @@ def test_each_bug_copies_a_little_and_breaks_a_law(name, tmp_path, monkeypatch):
     slab.close()
     folder = tmp_path / "law"
     folder.mkdir()
-    with pytest.raises((AssertionError, pytest.fail.Exception, TransferError)):
+    with pytest.raises((AssertionError, pytest.fail.Exception, TransferError, ConfigError)):
         CHECKS[ZOO.BUGS[name][-1]](folder)

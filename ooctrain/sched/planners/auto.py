@@ -8,7 +8,8 @@ up to a number of evaluations, and also over other forms of the step if the call
 ResNet-18, ResNet-50 and VGG-11, two links and five budgets, the default loses up to 10 % against
 the best of twelve windows (six sizes, two places for parameters), a window of size 1 up to 15 %;
 those asked here lose nothing. Where the best is still far from the bound, the other planners are
-asked too, so that none of them is faster by more than 3 %. Read next: `registry.py`.
+asked too, so that none of them is faster by more than 3 %. Where it is near, those that answer
+within a second are asked all the same. Read next: `registry.py`.
 """
 
 from __future__ import annotations
@@ -63,6 +64,8 @@ CHUNK_BYTES = 64 << 10
 WASTE = 0.01
 #: In shorter steps (calls) all planners are asked; in long ones only those that are often best.
 SHORT_STEP, LONG_STEP = 30, 3000
+#: In steps of at most these calls those are asked too that take half a second, even near the bound.
+MOST_CALLS_QUICK = 1000
 #: Steps of more calls are searched once more as if the host had no room.
 TWICE_SEARCHED = 100
 #: Share of a time limit that is kept for the search; planners asked before it leave that time.
@@ -105,12 +108,13 @@ def nobody_else(question: Question, best: Plan | None) -> Sequence[Planner]:
 
 class Auto:
     """The plan of `keep-all` where all fits, or of `belady` if it gains more than `NEAR` by when
-    inputs come in; else the best of `window` with several windows, `belady` and `naive`; of `dtr`,
-    `superneurons` and `combined` too, where the best so far is more than `NEAR` from the bound or
-    there is none (they need less host memory). `combined` searches forms of the step, too, that
-    were offered: all of them if no number of evaluations is set, else the one that promises most.
-    Where its plan is still so far from the bound it searches longer steps once more as if the host
-    had no room, asks the other planners, and takes what gains more than `NEAR`.
+    inputs come in; else the best of `window` with several windows, `belady` and `naive`, in short
+    steps of `dtr` and `prefix`; of `dtr`, `superneurons` and `combined` too, where the best so far
+    is more than `NEAR` from the bound or there is none (they need less host memory). `combined`
+    searches forms of the step, too, that were offered: all of them if no number of evaluations is
+    set, else the one that promises most. Where its plan is still so far from the bound it searches
+    longer steps once more as if the host had no room, asks the other planners, and takes what gains
+    more than `NEAR`.
     Cost: theirs together.
 
     Args:
@@ -166,6 +170,8 @@ class Auto:
             if poll.best_us > near_us:
                 poll.ask(Dtr(), SuperNeurons())
             poll.ask(Belady())
+            if poll.best_us <= near_us and len(trace.calls) <= MOST_CALLS_QUICK:
+                poll.ask(Dtr(), Prefix())
             if poll.best is not None:
                 poll.ask(*self._others(question, poll.best))
             poll.kept_s = 0.0
