@@ -24,10 +24,9 @@ from ooctrain.execution.placement import reserved_peak
 from ooctrain.execution.planners import as_planner
 from ooctrain.execution.promise import Promise
 from ooctrain.execution.settings import Settings
-from ooctrain.execution.slab_room import within_host
 from ooctrain.rewrite import keeps_bits
 from ooctrain.sched.budget import input_bytes, resolve_host_budget, trace_peak_bytes, with_region
-from ooctrain.sched.host import SLOT_ALIGN_BYTES
+from ooctrain.sched.host import SLOT_ALIGN_BYTES, within_host
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planning.effort import Deadline, collecting_rarely
 from ooctrain.sched.planning.planner import Planner, WeighingPlanner, infeasible

@@ -14,8 +14,8 @@ from ooctrain.errors import DoesNotFit, Infeasible
 from ooctrain.execution.executor import host_extent_bytes
 from ooctrain.execution.prepare import prepare
 from ooctrain.execution.settings import Settings
-from ooctrain.execution.slab_room import HOST_TRIES, within_host
 from ooctrain.sched.budget import input_bytes, resolve_budget, trace_minimum_bytes, trace_peak_bytes
+from ooctrain.sched.host import HOST_TRIES, within_host
 from ooctrain.sched.ledger import walk
 from ooctrain.sched.planners.belady import Belady, offload
 from ooctrain.sched.planners.checkmate.checkmate import Checkmate
