@@ -16,7 +16,7 @@ from functools import cached_property
 from ooctrain.alloc.registry import AllocatorChoice, choose_allocator
 from ooctrain.devices.cpu.host_vm import PAGE_BYTES, why_no_virtual_memory
 from ooctrain.devices.cuda import open as cuda_open
-from ooctrain.devices.spill import Spill, look_at
+from ooctrain.devices.spill import BLOCK_BYTES, Spill, look_at
 from ooctrain.errors import DoesNotFit, Infeasible, OutOfDeviceMemory, PlanMismatch
 from ooctrain.execution.compose import RewrittenStep, plan_step, rewritten
 from ooctrain.execution.mapping import with_mapping
@@ -25,7 +25,8 @@ from ooctrain.execution.planners import as_planner
 from ooctrain.execution.promise import Promise
 from ooctrain.execution.settings import Settings
 from ooctrain.rewrite import keeps_bits
-from ooctrain.sched.budget import resolve_host_budget, trace_peak_bytes, with_region
+from ooctrain.sched.budget import input_bytes, resolve_host_budget, trace_peak_bytes, with_region
+from ooctrain.sched.host import SLOT_ALIGN_BYTES, within_host
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planning.effort import Deadline, collecting_rarely
 from ooctrain.sched.planning.planner import Planner, WeighingPlanner, infeasible
@@ -95,7 +96,8 @@ def prepare(trace: Trace, settings: Settings) -> PreparedStep:
 
     Raises:
         Infeasible: the planner finds no schedule within the budget.
-        DoesNotFit: it does, but no ledger limit makes the allocator's reserved peak fit.
+        DoesNotFit: it does, but no ledger limit makes the allocator's reserved peak fit, or the
+            host slab.
         ScheduleError: the planner returned an illegal schedule.
         ConfigError: an unknown name, or an invalid budget.
         DeviceUnavailable: the device is not there, or nothing can be compiled for it.
@@ -123,8 +125,14 @@ def prepare(trace: Trace, settings: Settings) -> PreparedStep:
         step.trace, budget_bytes, machine, step.granule, host_bytes, settings.seed,
         settings.time_limit_s, settings.evaluations,
     )  # fmt: skip
-    search = _Search(step, chosen, allocator, question, Deadline.after(settings.time_limit_s))
-    plan, reserved = search.plan_that_fits()
+    deadline = Deadline.after(settings.time_limit_s)
+
+    def planned(host_bytes: int | None) -> tuple[Plan, int]:
+        asked = replace(question, host_budget_bytes=host_bytes)
+        return _Search(step, chosen, allocator, asked, deadline).plan_that_fits()
+
+    align_bytes = SLOT_ALIGN_BYTES if settings.spill is None else BLOCK_BYTES
+    plan, reserved = within_host(planned, host_bytes, align_bytes, input_bytes(step.trace))
     return PreparedStep(
         trace, plan, machine, budget_bytes, allocator, reserved, in_core.peak_bytes,
         (*allocator.notices, *notices),

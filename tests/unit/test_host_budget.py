@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import pytest
 from support.quick import quick
 from support.random_decisions import random_decisions
 
 import ooctrain as oc
-from ooctrain.errors import Infeasible
+from ooctrain.errors import DoesNotFit, Infeasible
+from ooctrain.execution.executor import host_extent_bytes
+from ooctrain.execution.prepare import prepare
+from ooctrain.execution.settings import Settings
 from ooctrain.sched.budget import input_bytes, resolve_budget, trace_minimum_bytes, trace_peak_bytes
+from ooctrain.sched.host import HOST_TRIES, within_host
 from ooctrain.sched.ledger import walk
 from ooctrain.sched.planners.belady import Belady, offload
 from ooctrain.sched.planners.checkmate.checkmate import Checkmate
@@ -191,3 +196,51 @@ def test_a_gap_has_no_room_where_its_older_copy_has_none_between():
         room.take(gap, 0, 5)
     room.open(second)
     assert room.fitting(second, 0, 5) == 0
+
+
+def prepared_beside(planner, host_budget, budget="10%"):
+    """A step whose host copies come and go, so that slots leave gaps."""
+    oc.manual_seed(0)
+    model = oc.models.build("lenet", 10, "cifar", 3)
+    trace = oc.trace(model, (64, 3, 32, 32), optimizer="sgd", threads=1)
+    beside = {"machine": "cpu-generic", "threads": 1, "host_budget": host_budget}
+    return prepare(trace, Settings(budget=budget, planner=planner, **beside))
+
+
+def slab_bytes(prepared):
+    return host_extent_bytes(prepared.plan.trace, prepared.plan.schedule)
+
+
+def test_the_slab_with_the_gaps_between_its_slots_stays_within_the_host_budget():
+    """`lru`'s slab was 24 % larger than --host-budget: only what its slots hold was counted."""
+    roomy = prepared_beside("lru", None)
+    held = roomy.predict().host_peak_bytes
+    assert slab_bytes(roomy) > 1.1 * held
+    for budget in (held, (held + slab_bytes(roomy)) // 2):
+        with pytest.raises(DoesNotFit, match="host slab") as found:
+            prepared_beside("lru", budget)
+        assert found.value.reserved_bytes > budget == found.value.budget_bytes
+    assert slab_bytes(prepared_beside("lru", slab_bytes(roomy))) == slab_bytes(roomy)
+
+
+def test_where_a_slab_is_too_large_a_plan_with_less_on_the_host_is_asked_for():
+    plan, asked = prepared_beside("window", None).plan, []
+
+    def planned(limit):
+        asked.append(limit)
+        return plan, 5
+
+    extent, spare = host_extent_bytes(plan.trace, plan.schedule), 100_000
+    assert within_host(planned, extent, 64, 0) == (plan, 5)
+    assert asked == [extent]
+    asked.clear()
+    with pytest.raises(DoesNotFit):
+        within_host(planned, extent - spare, 64, 0)
+    assert len(asked) == HOST_TRIES
+    assert all(0.9 * spare < more - less <= spare for more, less in pairwise(asked))
+
+
+def test_inputs_alone_are_within_any_host_budget():
+    """They wait there before each step, and what slots are aligned by does not count."""
+    prepared = prepared_beside("dtr", 0, "70%")
+    assert prepared.predict().host_peak_bytes == input_bytes(prepared.plan.trace)
