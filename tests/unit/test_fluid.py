@@ -127,6 +127,30 @@ def test_an_input_that_comes_twice_lies_on_the_host_once():
     assert bound.makespan_us == pytest.approx(22, rel=1e-4)  # 10 in, f, g meanwhile, 10 in, h
 
 
+def computes_nothing_again_while_the_first_call_waits():
+    """A value of 50 bytes, of which 20 have no room during a later call: two fifths of 10 us."""
+    builder = TraceBuilder()
+    given_ = builder.variable("x", (30,), "uint8", "input")
+    again, middle, large, last = (
+        builder.variable(name, (size,), "uint8", "activation")
+        for name, size in (("a", 50), ("b", 50), ("c", 50), ("d", 0))
+    )
+    builder.call("f", None, (given_,), (again,), duration_ns=10_000)
+    builder.call("g", None, (again,), (middle,), duration_ns=5000)
+    builder.call("h", None, (middle,), (large,), duration_ns=5000)
+    builder.call("k", None, (large, again), (last,), duration_ns=5000)
+    trace = builder.build()
+    bound = fluid_bound(trace, 130, SLOW, resident=True, host_budget_bytes=30)
+    assert bound is not None
+    assert bound.makespan_us == pytest.approx(30 + 25 + 4, rel=1e-4)
+    plan = Dtr().plan(trace, 130, SLOW, host_budget_bytes=30)
+    assert plan.makespan_us == pytest.approx(30 + 25 + 10)
+
+
+def test_while_the_first_call_waits_nothing_is_computed_again():
+    computes_nothing_again_while_the_first_call_waits()
+
+
 @settings(max_examples=80)
 @given(traces(), machines(), st.floats(0, 1), st.floats(0, 1))
 def test_prices_of_memory_say_what_other_budgets_are_worth_at_most(trace, machine, share, other):

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from unit.test_fluid import computes_nothing_again_while_the_first_call_waits
 from unit.test_recompute_bound import (
     never_above_the_least,
     proves_as_much_as_it_did,
@@ -37,6 +38,7 @@ def law() -> None:
     proves_as_much_as_it_did()
     proves_most_where_memory_has_a_price()
     waits_for_what_the_first_call_reads()
+    computes_nothing_again_while_the_first_call_waits()
 
 
 BUGS: dict[str, Plant] = {
@@ -107,5 +109,8 @@ BUGS: dict[str, Plant] = {
     ),
     "bound: the LP counts an input that comes twice twice": _slip(
         FluidProgram, "_fits_host", ", *self.inputs_away[call]]", "]"
+    ),
+    "bound: the LP computes again while the first call waits": _slip(
+        FluidProgram, "_write_calls", "if call else []", "if True else []"
     ),
 }  # fmt: skip

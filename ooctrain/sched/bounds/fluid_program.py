@@ -201,8 +201,10 @@ class FluidProgram:
             start = self._instant(call, sums)
             self._flow(before, start, idle, 0.0)
             idle_sum = program.column()
+            # While the first call waits for its inputs there is nothing to compute again.
+            rose = [(idle, -1.0)] if call else []
             rest = [] if idle_so_far is None else [(idle_so_far, -1.0)]
-            program.equal([(idle_sum, 1.0), (idle, -1.0), *rest])
+            program.equal([(idle_sum, 1.0), *rose, *rest])
             program.at_most([(sums["work"][call], 1.0), (idle_sum, -1.0)])
             idle_so_far = idle_sum
             if call == len(self.duration):

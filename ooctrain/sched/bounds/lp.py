@@ -9,8 +9,9 @@ computing again takes no room for the values that it reads.
 
 Class of schedules covered: the first runs of the calls come in trace order. Any pure call may run
 again; to get all of its largest output back takes its whole time, and that of the calls before it
-whose outputs have no other reader. Any bytes may move at any time. Persistent variables may start
-the step on either side, as long as they end it there.
+whose outputs have no other reader, and none of it before the first call has begun. Any bytes may
+move at any time. Persistent variables may start the step on either side, as long as they end it
+there.
 
 Sources: paper 002's relaxed model for the offload part; recomputation is ours. Read next:
 `fluid_program.py` for the rows, `closed.py` for bounds without an LP.
