@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -51,7 +51,7 @@ from ooctrain.models import recipe_of
 from ooctrain.report.numbers_file import write_file
 from ooctrain.step.presets import cache_base
 from ooctrain.step.presets import machine as find_machine
-from ooctrain.units import parse_budget, parse_bytes
+from ooctrain.units import format_bytes, parse_budget, parse_bytes
 
 JSON_VERSION = 1
 PIPED_COLUMNS = 1000
@@ -129,8 +129,8 @@ def compare(
     if bounds:
         said = f"ratio: the step divided by its lower bound ({bounds}), which no such list beats"
         make_console().print(said, soft_wrap=True, highlight=False)
-    for remark in dict.fromkeys(row.remarks for row in rows if row.remarks):
-        make_console().print(f"note: {remark}", soft_wrap=True)
+    for note in dict.fromkeys(itertools.chain.from_iterable(map(_notes, rows))):
+        make_console().print(f"note: {note}", soft_wrap=True)
     for path, write in (
         (json_path, _as_json), (csv_path, compare_csv), (markdown_path, compare_markdown),
         (figure_path, compare_figure),
@@ -138,6 +138,15 @@ def compare(
         if path:
             write_file(path, write(rows))
     return DONE if any(row.feasible for row in rows) else DOES_NOT_FIT
+
+
+def _notes(row: CompareRow) -> Iterator[str]:
+    """What the table does not show of a row."""
+    if row.remarks:
+        yield row.remarks
+    if row.chosen_rewrites:
+        where = f"{row.model}, batch {row.batch}, {row.machine}, {format_bytes(row.budget_bytes)}"
+        yield f"{where}: {row.planner} planned the step after {row.chosen_rewrites}"
 
 
 def _show(table: Table) -> None:

@@ -85,10 +85,7 @@ def plan_step(step: RewrittenStep, planner: Planner, question: Question) -> Plan
         ConfigError: what it returned is not a plan.
     """
     budget_bytes, machine = question.budget_bytes, question.machine
-    if isinstance(planner, OfferedPlanner):
-        found = _planned_with_offers(planner, question)
-    else:
-        found = plan_beside(planner, question)
+    found = found_by(planner, question)
     remarks = {"remarks": [*step.remarks]} if step.remarks else {}
     plan = replace(
         found,
@@ -103,7 +100,19 @@ def plan_step(step: RewrittenStep, planner: Planner, question: Question) -> Plan
     return plan
 
 
-def _planned_with_offers(planner: OfferedPlanner, question: Question) -> Plan:
+def found_by(planner: Planner, question: Question) -> Plan:
+    """What a planner finds, of the step or of a form of it that it is offered; not verified yet.
+
+    Raises:
+        Infeasible: it finds no schedule.
+        ConfigError: what it returned is not a plan.
+    """
+    if isinstance(planner, OfferedPlanner):
+        return _found_with_offers(planner, question)
+    return plan_beside(planner, question)
+
+
+def _found_with_offers(planner: OfferedPlanner, question: Question) -> Plan:
     """The plan of a planner that is offered the narrow form of the step.
 
     The form depends on the budget: one that is made for a small budget may need little, and not be

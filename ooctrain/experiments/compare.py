@@ -112,6 +112,7 @@ class CompareRow:
         host_peak_bytes: of the plan.
         link_bytes_per_us: of the machine, as it was used.
         remarks: what rewrites do otherwise than asked for: fewer tiles.
+        chosen_rewrites: what the planner did to the step first: "narrow:1048576", or tilings.
     """
 
     model: str
@@ -141,6 +142,7 @@ class CompareRow:
     optimizer: str
     accumulate: int
     remarks: str = ""
+    chosen_rewrites: str = ""
 
     @property
     def images_per_s(self) -> float | None:
@@ -258,6 +260,7 @@ def _compute(case: CompareCase, step: Trace, where: Machine, store: ResultStore)
         optimizer=case.optimizer,
         accumulate=case.accumulate,
         remarks="; ".join(remarks),
+        chosen_rewrites="" if plan is None else "; ".join(plan.rewrites),
     )
 
 

@@ -14,10 +14,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ooctrain.errors import Infeasible
+from ooctrain.execution.compose import found_by
 from ooctrain.execution.planners import get_planner
 from ooctrain.experiments.kept import ResultStore, digest, planner_sources
 from ooctrain.rewrite import apply_rewrites
-from ooctrain.sched.planning.effort import with_effort
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import Plan
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
@@ -115,16 +116,15 @@ def least_bytes(question: PlanQuestion, store: ResultStore) -> int:
     return refused.minimum_bytes or 0
 
 
-def _ask(question: PlanQuestion) -> Planned:
-    planner = with_effort(get_planner(question.planner), question.evaluations)
+def _ask(asked: PlanQuestion) -> Planned:
+    question = Question(
+        asked.step, asked.budget_bytes, asked.machine, Granule(asked.granule_bytes),
+        asked.host_budget_bytes, asked.seed, asked.time_limit_s, asked.evaluations,
+    )  # fmt: skip
     plan = minimum_bytes = None
     started = time.perf_counter()
     try:
-        plan = planner.plan(
-            question.step, question.budget_bytes, question.machine,
-            granule=Granule(question.granule_bytes), seed=question.seed,
-            time_limit_s=question.time_limit_s, host_budget_bytes=question.host_budget_bytes,
-        )  # fmt: skip
+        plan = found_by(get_planner(asked.planner), question)
     except Infeasible as refusal:
         minimum_bytes = refusal.minimum_bytes
     return Planned(plan, minimum_bytes, time.perf_counter() - started)

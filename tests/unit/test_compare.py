@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import ooctrain as oc
 from ooctrain.api import step_trace
 from ooctrain.cli import main
 from ooctrain.experiments.compare import CompareCase, CompareRow, cases, compare, row_of
@@ -19,6 +20,7 @@ from ooctrain.experiments.compare_shown import compare_csv, compare_figure, comp
 from ooctrain.sched.bounds.lp import fluid_bound
 from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planners.registry import get_planner
+from ooctrain.sched.planning.planner import call_need_bytes
 from ooctrain.sched.schedule import BYTES
 from ooctrain.step.presets import machine
 
@@ -100,6 +102,43 @@ def test_a_network_of_ones_own_is_compared_too(tmp_path):
     row = row_of(replace(CASE, model=f"{file}:net", image_size=32))
     assert row.feasible
     assert row.ratio >= 1
+
+
+RESIDUAL = """
+from ooctrain import functional as F, nn
+
+class Residual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem, self.conv = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 1, bias=False)
+        self.norm, self.head = nn.BatchNorm2d(8), nn.Linear(8, 4)
+
+    def forward(self, x):
+        y = F.relu(self.stem(x))
+        y = F.relu(self.norm(self.conv(y)) + y)
+        return self.head(F.adaptive_avg_pool2d(y, 1).flatten(1))
+
+def net(num_classes):
+    return Residual()
+"""
+
+
+def test_auto_is_compared_as_plan_asks_it(tmp_path, capsys):
+    """It may take the step made narrow, and the row says so."""
+    file = tmp_path / "mine.py"
+    file.write_text(RESIDUAL)
+    step = step_trace(f"{file}:net", 16, 12)
+    # No list of the step as it is fits.
+    tight = max(call_need_bytes(call, step, BYTES) for call in step.calls) - 1
+    words = f"{file}:net --batch 16 --image-size 12 --machine v100-pcie --budget {tight}"
+    words += " --planner auto --evaluations 100 --bound simple --fresh"
+    path = tmp_path / "rows.json"
+    assert main(["compare", *words.split(), "--json", str(path)]) == 0
+    plan = oc.plan(step, tight, "auto", "v100-pcie", evaluations=100, rewrites=())
+    assert plan.rewrites[0].startswith("narrow:")
+    (row,) = json.loads(path.read_text())["rows"]
+    assert (row["makespan_us"], row["chosen_rewrites"]) == (plan.makespan_us, *plan.rewrites)
+    assert f"auto planned the step after {plan.rewrites[0]}" in capsys.readouterr().out
 
 
 def test_who_does_not_fit_has_a_row_that_says_what_he_needs():
