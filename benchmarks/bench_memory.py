@@ -91,10 +91,12 @@ class Run:
             self.found["disk"] = {
                 "file_system": place.file_system, "link": disk.link,
                 "out_bytes_per_us": disk.out_bytes_per_us, "in_bytes_per_us": disk.in_bytes_per_us,
+                "latency_us": disk.latency_us,
             }  # fmt: skip
         known = self.found["disk"]
         rates = known["out_bytes_per_us"], known["in_bytes_per_us"]
-        return {"folder": folder, "rates": rates, "link": known["link"]}
+        latency_us = known.get("latency_us", 0.0)  # not in files before 2026-11-24
+        return {"folder": folder, "rates": rates, "link": known["link"], "latency_us": latency_us}
 
     def add(self, side: Side) -> dict[str, Any] | None:
         """Measures a contestant, if there is time."""
@@ -158,7 +160,8 @@ def show(found: dict[str, Any]) -> list[str]:
         disk = found["disk"]
         print(
             f"disk: {disk['file_system']}, {disk['out_bytes_per_us']:.0f} MB/s out, "
-            f"{disk['in_bytes_per_us']:.0f} MB/s in, {disk['link']}"
+            f"{disk['in_bytes_per_us']:.0f} MB/s in, {disk['link']}, "
+            f"{disk.get('latency_us', 0):.0f} us a copy"
         )
     made, wrong = goals(found), losses_differ(found)
     for name, value, wanted, met in made:

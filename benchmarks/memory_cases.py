@@ -115,6 +115,7 @@ class Side:
         rates: what that disk reaches, out and in, in bytes per microsecond; a disk that is faster
             than 1 GB/s is held to it.
         link: "duplex" where these hold in both directions at once, else "shared".
+        latency_us: what each copy takes besides.
         planner: ours.
     """
 
@@ -127,6 +128,7 @@ class Side:
     folder: str = ""
     rates: tuple[float, float] = (1e3, 1e3)
     link: Link = "shared"
+    latency_us: float = 0.0
     planner: str = "auto"
 
     @property
@@ -184,7 +186,7 @@ def disk_sides(whole_bytes: int, **host: Any) -> Iterator[Side]:
     """Ours with a disk as the host: in a quarter of the device, and in parts of the process.
 
     Args:
-        host: folder, rates and link of the disk.
+        host: folder, rates, link and latency of the disk.
     """
     name = f"ours, device {DEVICE_SHARE:.0%} with the disk"
     disk = Side(name, "ours", "device", int(100 * DEVICE_SHARE), **host)

@@ -93,7 +93,7 @@ def our_step(case: Case, side: Side, threads: int) -> OurStep:
     optimizer = oc.optim.SGD(model.parameters(), lr=LR, momentum=0.9)
     settings: dict[str, Any] = {"planner": side.planner, "threads": threads}
     if side.folder:
-        disk = Disk(*side.rates, side.link, folder=side.folder)
+        disk = Disk(*side.rates, side.link, side.latency_us, side.folder)
         limit = ONE_GB_A_SECOND if min(side.rates) > ONE_GB_A_SECOND else None
         settings["spill"] = Spill(side.folder, limit)
         settings["machine"] = replace(find_machine(None, "cpu"), disk=disk)

@@ -3,18 +3,29 @@
 import json
 import os
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from benchmarks import bench_largest, memory_process
+from benchmarks import bench_largest, bench_memory, memory_process, memory_sides
 from benchmarks.bench_largest import FINENESS, Search, our_sides
 from benchmarks.bench_memory import begun
-from benchmarks.memory_cases import CASES, Side, as_words, from_words, make_batch, torch_sides
+from benchmarks.memory_cases import (
+    CASES,
+    ON_DISK,
+    Side,
+    as_words,
+    disk_sides,
+    from_words,
+    make_batch,
+    torch_sides,
+)
 from benchmarks.memory_goals import goals, losses_differ
 from benchmarks.memory_picture import curves_of, panels_svg
+from ooctrain.step.machine import Disk
 
 LOSSES = [2.0, 1.9, 1.8]
 
@@ -100,6 +111,20 @@ def test_a_case_and_a_side_arrive_as_they_were_sent():
             assert from_words(as_words(case, side, 3, 2)) == (case, side, 3, 2)
     side = Side("ours", "ours", "device", 25, folder="/tmp", rates=(1.5, 2.5))
     assert from_words(as_words(CASES["unet"], side, 3, 2))[1] == side
+
+
+def test_all_that_was_measured_of_a_disk_is_what_ours_plans_with(monkeypatch, tmp_path):
+    measured = Disk(1.5, 2.5, "duplex", 700.0, str(tmp_path))
+    monkeypatch.setattr(bench_memory, "measure_disk", lambda folder: measured)
+    monkeypatch.setattr(bench_memory, "look_at", lambda folder: SimpleNamespace(file_system="ext4"))
+    planned_with = []
+    monkeypatch.setattr(memory_sides.oc, "Trainer", lambda *_, **how: planned_with.append(how))
+    case = CASES["resnet18"].of(1)
+    run = bench_memory.Run(case, 0.0, {"rows": [], "left_out": []}, None)
+    for side in disk_sides(1 << 30, **run.disk(str(tmp_path))):
+        if side.how == "memory":
+            memory_sides.our_step(case, side, 1)
+    assert [how["machine"].disk for how in planned_with] == [measured] * len(ON_DISK)
 
 
 def test_segments_go_from_two_to_twice_the_root_of_the_stages():
