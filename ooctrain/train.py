@@ -30,7 +30,7 @@ from ooctrain.engine.module import Module
 from ooctrain.engine.tensor import Tensor
 from ooctrain.execution import checkpoint as files
 from ooctrain.execution import saved_state
-from ooctrain.execution.ahead import Ahead, no_batch
+from ooctrain.execution.ahead import Ahead, no_batch, reading
 from ooctrain.execution.evaluation import Averages, Evaluation, ignored_by, pair_of
 from ooctrain.execution.guard import expect_finite
 from ooctrain.execution.prepare import PreparedStep
@@ -165,7 +165,7 @@ class Trainer:
         thread reads, so what gives the batches must not use the trainer; arrays come read-only. The
         next batch takes no memory of the device.
         """
-        return self._ahead.over(batches)
+        return self._ahead.over(batches, alone=self.settings.memory is not None)
 
     def fit(
         self, batches: Iterable[Batch], epochs: int = 1, *, schedule: LRScheduler | None = None,
@@ -255,7 +255,9 @@ class Trainer:
             ConfigError: there is no batch, or the loss's terms have no common average.
         """
         averages = Averages(ignored_by(self.loss))
-        for x, y in map(pair_of, batches):
+        for batch, hand_out in reading(batches, alone=self.settings.memory is not None):
+            hand_out()
+            x, y = pair_of(batch)
             averages.add(*self._forward(x, y), y)
         return averages.result()
 
@@ -342,7 +344,10 @@ class Trainer:
         self._look()  # again: tracing sets modes, and may call modules that nobody knew of
         key = self._seen.key(step)
         values = self._tensors().values()
-        return self._cache.add(key, trace, self.settings, values, training=step.training)
+        return self._cache.add(
+            key, trace, self.settings, values, training=step.training,
+            make_room=self._residence.leave,
+        )  # fmt: skip
 
     def _look(self) -> None:
         """Takes in how everything is now."""

@@ -32,6 +32,7 @@ from ooctrain.cli.workload import host_rows, spill_of
 from ooctrain.devices import spill as rooms
 from ooctrain.devices.cpu.copy_engine import CopyLink
 from ooctrain.devices.cpu.device import CpuDevice
+from ooctrain.devices.cpu.process_memory import held
 from ooctrain.devices.host_file import HostFile
 from ooctrain.devices.spill import BLOCK_BYTES, FileCalls, Spill, SpillPlace, as_spill, look_at
 from ooctrain.errors import ConfigError, TransferError
@@ -228,6 +229,15 @@ def test_the_cpu_device_copies_and_fills_through_it(tmp_path):
     device.close()
     with pytest.raises(OSError):
         os.fstat(slab._file)
+
+
+@pytest.mark.skipif(held() is None, reason="no smaps_rollup here")
+def test_the_buffers_are_no_shared_memory():
+    """They were counted as pages of the arena: 6 MiB too little, where a part of it is unmapped."""
+    before = held().shared
+    buffer = rooms.aligned_bytes(8 << 20)
+    buffer[:] = 1
+    assert held().shared - before < 1 << 20
 
 
 # Failures.

@@ -8,11 +8,15 @@ needs. A promise that was not kept is said by its code, and the command fails. R
 
 from __future__ import annotations
 
-from ooctrain.cli.run.run_record import RunRecord
+from typing import TYPE_CHECKING
+
 from ooctrain.errors import OoctrainError
 from ooctrain.execution.promise import Promise
 from ooctrain.report.text import share
 from ooctrain.units import format_bytes
+
+if TYPE_CHECKING:  # a plan that nobody runs loads no trainer
+    from ooctrain.cli.run.run_record import RunRecord
 
 Rows = list[tuple[str, str]]
 
