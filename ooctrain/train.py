@@ -30,8 +30,8 @@ from ooctrain.engine.module import Module
 from ooctrain.engine.tensor import Tensor
 from ooctrain.execution import checkpoint as files
 from ooctrain.execution import saved_state
-from ooctrain.execution.ahead import Ahead, no_batch, reading
-from ooctrain.execution.evaluation import Averages, Evaluation, ignored_by, pair_of
+from ooctrain.execution.ahead import Ahead, handed_out, no_batch
+from ooctrain.execution.evaluation import Averages, Evaluation, ignored_by
 from ooctrain.execution.guard import expect_finite
 from ooctrain.execution.prepare import PreparedStep
 from ooctrain.execution.residence import Residence, one_at_a_time
@@ -125,7 +125,7 @@ class Trainer:
         self._residence = Residence()
         self._adopted: dict[str, Tensor] = {}
         self._known: WeakSet[Tensor] = WeakSet()
-        self._cache, self._ahead = StepCache(), Ahead()
+        self._cache, self._ahead = StepCache(self._residence.leave), Ahead()
         self._looked_at: dict[Any, Any] = {}
         self._look()
 
@@ -255,9 +255,7 @@ class Trainer:
             ConfigError: there is no batch, or the loss's terms have no common average.
         """
         averages = Averages(ignored_by(self.loss))
-        for batch, hand_out in reading(batches, alone=self.settings.memory is not None):
-            hand_out()
-            x, y = pair_of(batch)
+        for x, y in handed_out(batches, alone=self.settings.memory is not None):
             averages.add(*self._forward(x, y), y)
         return averages.result()
 
@@ -344,10 +342,7 @@ class Trainer:
         self._look()  # again: tracing sets modes, and may call modules that nobody knew of
         key = self._seen.key(step)
         values = self._tensors().values()
-        return self._cache.add(
-            key, trace, self.settings, values, training=step.training,
-            make_room=self._residence.leave,
-        )  # fmt: skip
+        return self._cache.add(key, trace, self.settings, values, training=step.training)
 
     def _look(self) -> None:
         """Takes in how everything is now."""

@@ -20,7 +20,7 @@ from ooctrain.sched.budget import resolve_host_budget, trace_peak_bytes
 from ooctrain.sched.planning.effort import EVALUATIONS
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
-from ooctrain.units import Granule
+from ooctrain.units import Granule, format_bytes
 
 IN_CORE = "keep-all"
 
@@ -59,6 +59,16 @@ def limits(memory: MemoryOptions, machine: Machine, original: Trace) -> Limits:
     if memory.rewrites:
         step = rewritten(original, all_rewrites(memory)).pinned_for(rounding)
     return Limits(step, before.bytes_of(budget), host_bytes, memory.planner, promise)
+
+
+def promise_rows(promise: Promise | None) -> list[tuple[str, str]]:
+    """What is promised, and its parts; nothing where nothing is."""
+    if promise is None:
+        return []
+    return [
+        ("memory", f"{format_bytes(promise.memory_bytes)} for the process: {promise.divided()}"),
+        ("", promise.besides()),
+    ]
 
 
 def _divided(

@@ -74,11 +74,11 @@ class Reader:
     """Reads one batch ahead, in a thread that ends with it.
 
     Args:
-        alone: nobody else reads ahead (`reading`).
+        alone: nobody else reads ahead (`_reading`).
     """
 
     def __init__(self, batches: Iterable[Any], *, alone: bool = False):
-        self._source = reading(batches, alone=alone)
+        self._source = _reading(batches, alone=alone)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix=THREAD_NAME)
         self._next: Future[ReadBatch | None] | None = None
 
@@ -116,7 +116,7 @@ class Ahead:
         """The batches, with the next one under way as soon as a step has taken one.
 
         Args:
-            alone: nobody else reads ahead (`reading`).
+            alone: nobody else reads ahead (`_reading`).
         """
         reader = self._reader = Reader(batches, alone=alone)
         try:
@@ -165,6 +165,17 @@ class Ahead:
             if error.lost:
                 raise
         return values
+
+
+def handed_out(batches: Iterable[Any], *, alone: bool = False) -> Iterator[Pair]:
+    """The batches as inputs and targets, none read before it is asked for.
+
+    Args:
+        alone: nobody else reads ahead, either (`_reading`).
+    """
+    for batch, hand_out in _reading(batches, alone=alone):
+        hand_out()
+        yield pair_of(batch)
 
 
 def lay_out(device: Device, trace: Trace, values: Values) -> Values | None:
@@ -232,7 +243,7 @@ def _still(part: Any) -> Any:
     return seen
 
 
-def reading(
+def _reading(
     batches: Iterable[Any], *, alone: bool = False
 ) -> Iterator[tuple[Any, Callable[[], object]]]:
     """Batches, each with what is called when it is handed out.

@@ -126,9 +126,15 @@ class Seen:
 
 
 class StepCache:
-    """Prepared steps by what they depend on; those used last are kept."""
+    """Prepared steps by what they depend on; those used last are kept.
 
-    def __init__(self) -> None:
+    Args:
+        make_room: gives back what the device holds. It is called before a memory budget is divided,
+            since planning takes memory, too, and no promise has any for it beside an arena.
+    """
+
+    def __init__(self, make_room: Callable[[], None]):
+        self._make_room = make_room
         self._steps: dict[tuple[Hashable, ...], PreparedStep] = {}
         self._budgets: dict[Hashable, int] = {}  # by settings, of the first training step
         self._disk: Spill | None = None  # as it was looked at
@@ -143,14 +149,12 @@ class StepCache:
 
     def add(
         self, key: tuple[Hashable, ...], trace: Trace, settings: Settings,
-        values: Iterable[Tensor], *, training: bool, make_room: Callable[[], None],
+        values: Iterable[Tensor], *, training: bool,
     ) -> PreparedStep:  # fmt: skip
         """Prepares a step, unless one is there whose trace came out the same.
 
         Args:
             values: all that persists, those that the step does not use included.
-            make_room: gives back what the device holds; called before a memory budget is divided,
-                since planning takes memory, too, and no promise has any for it beside an arena.
         """
         alike = (
             step
@@ -161,7 +165,7 @@ class StepCache:
         if found is None:
             settings = self._with_disk(settings)
             if settings.memory is not None:
-                make_room()
+                self._make_room()
                 self._own = self._own or _own_share(trace, settings, values)
             found = prepare_within(trace, self._fitted(key[0], settings), self._own)
             if settings.memory is not None:

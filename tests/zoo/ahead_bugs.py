@@ -34,7 +34,7 @@ BUGS = {
         "reader.begin(); reader._next.result()",
     ),
     "under a memory budget a loader reads ahead by itself": (
-        "no more", ahead, "reading", "batches.reading(ahead=False) if alone else batches.reading()",
+        "no more", ahead, "_reading", "batches.reading(ahead=False) if alone else batches.reading()",
         "batches.reading()",
     ),
     "a loader counts what was read": (
