@@ -30,8 +30,8 @@ from ooctrain.engine.module import Module
 from ooctrain.engine.tensor import Tensor
 from ooctrain.execution import checkpoint as files
 from ooctrain.execution import saved_state
-from ooctrain.execution.ahead import Ahead, no_batch
-from ooctrain.execution.evaluation import Averages, Evaluation, ignored_by, pair_of
+from ooctrain.execution.ahead import Ahead, handed_out, no_batch
+from ooctrain.execution.evaluation import Averages, Evaluation, ignored_by
 from ooctrain.execution.guard import expect_finite
 from ooctrain.execution.prepare import PreparedStep
 from ooctrain.execution.residence import Residence, one_at_a_time
@@ -125,7 +125,7 @@ class Trainer:
         self._residence = Residence()
         self._adopted: dict[str, Tensor] = {}
         self._known: WeakSet[Tensor] = WeakSet()
-        self._cache, self._ahead = StepCache(), Ahead()
+        self._cache, self._ahead = StepCache(self._residence.leave), Ahead()
         self._looked_at: dict[Any, Any] = {}
         self._look()
 
@@ -165,7 +165,7 @@ class Trainer:
         thread reads, so what gives the batches must not use the trainer; arrays come read-only. The
         next batch takes no memory of the device.
         """
-        return self._ahead.over(batches)
+        return self._ahead.over(batches, alone=self.settings.memory is not None)
 
     def fit(
         self, batches: Iterable[Batch], epochs: int = 1, *, schedule: LRScheduler | None = None,
@@ -255,7 +255,7 @@ class Trainer:
             ConfigError: there is no batch, or the loss's terms have no common average.
         """
         averages = Averages(ignored_by(self.loss))
-        for x, y in map(pair_of, batches):
+        for x, y in handed_out(batches, alone=self.settings.memory is not None):
             averages.add(*self._forward(x, y), y)
         return averages.result()
 

@@ -108,6 +108,8 @@ def rate_of(bytes_per_us: float, what: str) -> float:
 
 def format_rate(bytes_per_us: float) -> str:
     """Bytes per microsecond in words."""
+    if bytes_per_us < 0.1:
+        return f"{bytes_per_us * 1e3:.2f} kB/s"
     fast = bytes_per_us >= 10
     return f"{bytes_per_us / 1e3:.2f} GB/s" if fast else f"{bytes_per_us:.2f} MB/s"
 

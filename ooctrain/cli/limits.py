@@ -14,12 +14,13 @@ from ooctrain.cli.options import MemoryOptions
 from ooctrain.cli.workload import is_cpu, spill_of
 from ooctrain.execution.compose import RewrittenStep, rewritten
 from ooctrain.execution.division import prepare_within
+from ooctrain.execution.promise import Promise
 from ooctrain.execution.settings import DEFAULT_REWRITES, Settings
 from ooctrain.sched.budget import resolve_host_budget, trace_peak_bytes
 from ooctrain.sched.planning.effort import EVALUATIONS
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
-from ooctrain.units import Granule
+from ooctrain.units import Granule, format_bytes
 
 IN_CORE = "keep-all"
 
@@ -32,19 +33,22 @@ class Limits:
         step: rewritten, and rounded as the allocator does.
         host_budget_bytes: None: unlimited.
         planner: who makes it: where a memory budget is enough for in-core, nobody is asked.
+        promise: how a memory budget was divided; None where there is none.
     """
 
     step: RewrittenStep
     budget_bytes: int
     host_budget_bytes: int | None
     planner: str
+    promise: Promise | None = None
 
 
 def limits(memory: MemoryOptions, machine: Machine, original: Trace) -> Limits:
     """The limits of a step as traced; without a budget, the memory of the machine; of a memory
     budget, arena and slab as it is divided (`plan` and `simulate` hold nothing themselves)."""
+    promise: Promise | None = None
     if memory.memory is not None:
-        memory = _divided(memory, machine, original)
+        memory, promise = _divided(memory, machine, original)
     plain = rewritten(original, DEFAULT_REWRITES)
     rounding = _rounding(memory, machine, plain.trace)
     # Percentages are of the step before it is tiled, so that they mean the same for every tiling.
@@ -54,11 +58,23 @@ def limits(memory: MemoryOptions, machine: Machine, original: Trace) -> Limits:
     step = before
     if memory.rewrites:
         step = rewritten(original, all_rewrites(memory)).pinned_for(rounding)
-    return Limits(step, before.bytes_of(budget), host_bytes, memory.planner)
+    return Limits(step, before.bytes_of(budget), host_bytes, memory.planner, promise)
 
 
-def _divided(memory: MemoryOptions, machine: Machine, original: Trace) -> MemoryOptions:
-    """The options with a budget of each in place of one for both."""
+def promise_rows(promise: Promise | None) -> list[tuple[str, str]]:
+    """What is promised, and its parts; nothing where nothing is."""
+    if promise is None:
+        return []
+    return [
+        ("memory", f"{format_bytes(promise.memory_bytes)} for the process: {promise.divided()}"),
+        ("", promise.besides()),
+    ]
+
+
+def _divided(
+    memory: MemoryOptions, machine: Machine, original: Trace
+) -> tuple[MemoryOptions, Promise]:
+    """The options with a budget of each in place of one for both, and all parts of that."""
     settings = Settings(
         memory.budget, memory.planner, memory.allocator, original.device, machine=machine,
         host_budget=memory.host_budget, time_limit_s=memory.time_limit,
@@ -71,7 +87,8 @@ def _divided(memory: MemoryOptions, machine: Machine, original: Trace) -> Memory
     slab = str(found.slab_bytes) if memory.spill is None else None
     planner = IN_CORE if prepared.plan.notes.get("planner") == IN_CORE else memory.planner
     arena = str(found.arena_bytes)
-    return replace(memory, memory=None, budget=arena, host_budget=slab, planner=planner)
+    divided = replace(memory, memory=None, budget=arena, host_budget=slab, planner=planner)
+    return divided, found
 
 
 def all_rewrites(memory: MemoryOptions) -> tuple[str, ...]:

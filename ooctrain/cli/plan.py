@@ -24,7 +24,7 @@ from ooctrain.cli.advice import (
     describe_change,
     need_of,
 )
-from ooctrain.cli.limits import limits
+from ooctrain.cli.limits import limits, promise_rows
 from ooctrain.cli.options import (
     POSITIVE,
     MemoryOptions,
@@ -48,6 +48,7 @@ from ooctrain.execution.allocation_log import allocation_log
 from ooctrain.execution.compose import plan_step
 from ooctrain.execution.placement import reserved_peak
 from ooctrain.execution.planners import as_planner, get_planner, planners
+from ooctrain.execution.promise import Promise
 from ooctrain.execution.settings import DEFAULT_REWRITES
 from ooctrain.report.layers import layer_rows
 from ooctrain.report.numbers_file import write_numbers
@@ -149,6 +150,7 @@ class Answer:
         question, need: what was asked, and what the step needs by itself.
         plan, timeline: where it fits.
         refusal, changes: what the planner said, and what would fit, where it does not.
+        promise: how a memory budget was divided, if one was given.
     """
 
     trace: Trace
@@ -159,6 +161,7 @@ class Answer:
     timeline: Timeline | None
     refusal: Infeasible | None
     changes: list[Change]
+    promise: Promise | None = None
 
 
 def _answer(workload: Workload, memory: MemoryOptions) -> Answer:
@@ -186,12 +189,14 @@ def _answer(workload: Workload, memory: MemoryOptions) -> Answer:
         made = plan_step(step, as_planner(found.planner), asked)
     except Infeasible as refusal:
         changes = _changes(question, refusal, memory, need)
-        return Answer(step.trace, split_rows(task), question, need, None, None, refusal, changes)
+        return Answer(step.trace, split_rows(task), question, need, None, None, refusal, changes,
+                      found.promise)  # fmt: skip
     if rows := split_rows(task):
         said = "; ".join(text for _, text in rows)
         made = replace(made, notes={**made.notes, "split": said})
     timeline = simulate(made.schedule, made.trace, machine)
-    return Answer(step.trace, split_rows(task), question, need, made, timeline, None, [])
+    rows = split_rows(task)
+    return Answer(step.trace, rows, question, need, made, timeline, None, [], found.promise)
 
 
 def _rows(workload: Workload, memory: MemoryOptions, answer: Answer) -> Rows:
@@ -209,6 +214,7 @@ def _rows(workload: Workload, memory: MemoryOptions, answer: Answer) -> Rows:
         ("in-core peak", f"{format_bytes(need.in_core_bytes)} at {need.peak_call}"),
         ("budgets", scale),
         ("budget", _budget_text(question, need)),
+        *promise_rows(answer.promise),
     ]
     if answer.plan is not None and answer.timeline is not None:
         placed = _placement_rows(memory, question, answer.plan)
@@ -292,7 +298,7 @@ def _as_json(
     question, need = (answer.question, answer.need) if answer else (None, None)
     made, refusal = (answer.plan, answer.refusal) if answer else (None, None)
     drawn = drawing(made, answer.timeline) if made and answer and answer.timeline else NOT_DRAWN
-    why = refusal or error
+    why, promise = refusal or error, answer.promise if answer else None
     return {
         "version": JSON_VERSION,
         "model": workload.title,
@@ -306,7 +312,9 @@ def _as_json(
         "compute_us": need.compute_us if need else None,
         "incore_us": need.in_core_us if need else None,
         "feasible": made is not None,
-        "minimum_bytes": refusal.minimum_bytes if refusal else None,
+        "minimum_bytes": why.minimum_bytes if isinstance(why, Infeasible) else None,
+        "memory_bytes": promise.memory_bytes if promise else None,
+        "promised_bytes": promise.promised_bytes if promise else None,
         "makespan_us": made.makespan_us if made else None,
         "peak_bytes": made.peak_bytes if made else None,
         "host_peak_bytes": made.host_peak_bytes if made else None,

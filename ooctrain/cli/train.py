@@ -142,12 +142,12 @@ def _train(
     trainer: Trainer | None = None
     error: BaseException | None = None
     try:
+        record.watch = None if memory.memory is None else MemoryWatch()  # while data is read, too
         task = make_task(workload)
         if ranks is not None:
             agree_on_run(ranks, options, task, verify=looking.verify)
         trainer = training.make_trainer(task, workload, memory)
         trainer.ranks = ranks
-        record.watch = None if memory.memory is None else MemoryWatch()
         writes = ranks is None or ranks.is_first
         with only_writer(_to_hold(extent) if writes else None):
             _run(console, TrainingRun(options, task, trainer, record), looking)
@@ -211,6 +211,7 @@ def _run(console: Console, run: TrainingRun, looking: Looking) -> None:
     if not display.ends:
         training.run_test(run)
     if run.record.watch:
+        trainer.close()  # the values come home, which is promised, too
         run.record.watch.close()
     if verifies:
         with shown(Lines(console, "in-core again", steps_per_epoch, extent)) as again:

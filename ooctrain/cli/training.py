@@ -119,6 +119,7 @@ def run_training(run: TrainingRun, display: Display, before: RunState | None = N
             with closing(trainer.ahead(loader)) as batches:
                 for images, labels in batches:
                     _one_step(trainer, images, labels, run.record)
+                    del images, labels  # a test has no memory for them
                     schedule.step()
                     try:
                         display.on_step(run)

@@ -19,6 +19,8 @@ from ooctrain.step.foreign import as_numbers
 from ooctrain.units import format_bytes
 
 FLOAT_BYTES = 4
+#: Images are resized in parts of about this size.
+RESIZED_BYTES = 8 << 20
 Batch = tuple[np.ndarray, np.ndarray]
 Target = Literal["class", "pixels", "image"]
 
@@ -152,7 +154,8 @@ def resize(images: np.ndarray, height: int, width: int) -> np.ndarray:
             f"images of {images.shape[2]} x {images.shape[3]} cannot shrink to {height} x {width}",
             fix="choose a larger --image-size",
         )
-    wanted = 2 * FLOAT_BYTES * math.prod((*images.shape[:2], height, width))
+    each = FLOAT_BYTES * math.prod((images.shape[1], height, width))
+    wanted = len(images) * each
     free = available_memory_bytes()
     if free is not None and wanted > free:
         raise ConfigError(
@@ -163,7 +166,12 @@ def resize(images: np.ndarray, height: int, width: int) -> np.ndarray:
         )
     rows = _interpolation(images.shape[2], height)
     columns = _interpolation(images.shape[3], width)
-    return np.ascontiguousarray(rows @ images.astype(np.float32) @ columns.T)
+    found = np.empty((*images.shape[:2], height, width), np.float32)
+    step = max(1, RESIZED_BYTES // max(1, each))  # what is between the two products stays small
+    for first in range(0, len(images), step):
+        part = images[first : first + step].astype(np.float32)
+        found[first : first + step] = rows @ part @ columns.T
+    return found
 
 
 def _interpolation(old: int, new: int) -> np.ndarray:

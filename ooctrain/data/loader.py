@@ -78,12 +78,16 @@ class DataLoader:
             hand_out()
             yield batch
 
-    def reading(self) -> Iterator[tuple[Batch, Callable[[], None]]]:
+    def reading(self, *, ahead: bool = True) -> Iterator[tuple[Batch, Callable[[], None]]]:
         """The batches, each with what is to be called when it is handed out, for a reader who is
-        ahead: only then does the loader's state count it."""
+        ahead: only then does the loader's state count it.
+
+        Args:
+            ahead: False: no batch is read before it is asked for, as there is no memory for it.
+        """
         epoch, first = self._next
         self._next = (epoch + 1, 0)
-        for position, batch in enumerate(self._read(epoch, first), first + 1):
+        for position, batch in enumerate(self._read(epoch, first, ahead), first + 1):
             # After its last batch an epoch is over, whether or not somebody asks for one more.
             state = (epoch, position) if position < len(self) else (epoch + 1, 0)
             yield batch, partial(setattr, self, "_state", state)
@@ -108,7 +112,7 @@ class DataLoader:
             )
         self._next = self._state = (epoch, position)
 
-    def _read(self, epoch: int, first: int) -> Iterator[Batch]:
+    def _read(self, epoch: int, first: int, ahead: bool) -> Iterator[Batch]:
         """The batches of an epoch from one of them on."""
         batches, dataset, transform = self._indices(epoch)[first:], self.dataset, self.transform
         key = (self.seed, epoch)
@@ -124,7 +128,7 @@ class DataLoader:
                 )  # fmt: skip
             return transformed(transform, images, key, indices), targets
 
-        if self.prefetch and self.num_workers:
+        if ahead and self.prefetch and self.num_workers:
             return _read_ahead(read, batches, self.num_workers, self.prefetch)
         return map(read, batches)
 

@@ -175,6 +175,19 @@ class FileCalls:
             flags = fcntl.fcntl(file, fcntl.F_GETFL)
             fcntl.fcntl(file, fcntl.F_SETFL, flags | flag if wanted else flags & ~flag)
 
+    def is_cached(self, file: int) -> bool:
+        """Whether the page cache holds the first block (mincore); False where nobody says."""
+        mincore = getattr(ctypes.CDLL(None), "mincore", None) if os.name == "posix" else None
+        if mincore is None:
+            return False
+        state = ctypes.c_ubyte()
+        with mmap.mmap(file, BLOCK_BYTES) as mapped:
+            first = ctypes.c_char.from_buffer(mapped)
+            address = ctypes.c_void_p(ctypes.addressof(first))
+            failed = mincore(address, ctypes.c_size_t(BLOCK_BYTES), ctypes.byref(state))
+            del first, address  # else the mapping could not end
+        return not failed and bool(state.value & 1)
+
     def write(self, file: int, data: Any, offset: int) -> int:
         """Writes bytes; returns how many. The GIL is released meanwhile, as in `read`."""
         return os.pwrite(file, data, offset)
@@ -282,20 +295,24 @@ def refusal(
 
 def aligned_bytes(size_bytes: int) -> np.ndarray:
     """Memory that begins at a page, as reading and writing past the page cache wants it."""
-    return np.frombuffer(mmap.mmap(-1, size_bytes), np.uint8)
+    # Shared memory would be counted together with the arena (`cpu/process_memory.py`).
+    private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
+    return np.frombuffer(mmap.mmap(-1, size_bytes, **private), np.uint8)
 
 
 def _passes_cache_by(file: int, calls: FileCalls) -> bool:
     """Whether blocks can be written and read past the page cache: some file systems take the flag
-    and refuse the first block."""
+    and refuse the first block, and others (ext4 with data=journal) take it and do as they did."""
     block = aligned_bytes(BLOCK_BYTES)
     try:
         calls.bypass(file, wanted=True)
         calls.write(file, block, 0)
         calls.read(file, block, 0)
+        passes = not calls.is_cached(file)
     except OSError as error:
         if error.errno not in _NO_BYPASS:
             raise
+        passes = False
+    if not passes:
         calls.bypass(file, wanted=False)
-        return False
-    return True
+    return passes

@@ -71,10 +71,14 @@ class ReadBatch:
 
 
 class Reader:
-    """Reads one batch ahead, in a thread that ends with it."""
+    """Reads one batch ahead, in a thread that ends with it.
 
-    def __init__(self, batches: Iterable[Any]):
-        self._source = _reading(batches)
+    Args:
+        alone: nobody else reads ahead (`_reading`).
+    """
+
+    def __init__(self, batches: Iterable[Any], *, alone: bool = False):
+        self._source = _reading(batches, alone=alone)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix=THREAD_NAME)
         self._next: Future[ReadBatch | None] | None = None
 
@@ -108,9 +112,13 @@ class Ahead:
         self._read: ReadBatch | None = None  # handed out last
         self._asked: tuple[Pair, Trace, Values] | None = None  # by the step that is to begin
 
-    def over(self, batches: Iterable[Any]) -> Generator[Pair, None, None]:
-        """The batches, with the next one under way as soon as a step has taken one."""
-        reader = self._reader = Reader(batches)
+    def over(self, batches: Iterable[Any], *, alone: bool = False) -> Generator[Pair, None, None]:
+        """The batches, with the next one under way as soon as a step has taken one.
+
+        Args:
+            alone: nobody else reads ahead (`_reading`).
+        """
+        reader = self._reader = Reader(batches, alone=alone)
         try:
             while (found := reader.take()) is not None:
                 found.hand_out()
@@ -157,6 +165,17 @@ class Ahead:
             if error.lost:
                 raise
         return values
+
+
+def handed_out(batches: Iterable[Any], *, alone: bool = False) -> Iterator[Pair]:
+    """The batches as inputs and targets, none read before it is asked for.
+
+    Args:
+        alone: nobody else reads ahead, either (`_reading`).
+    """
+    for batch, hand_out in _reading(batches, alone=alone):
+        hand_out()
+        yield pair_of(batch)
 
 
 def lay_out(device: Device, trace: Trace, values: Values) -> Values | None:
@@ -224,10 +243,16 @@ def _still(part: Any) -> Any:
     return seen
 
 
-def _reading(batches: Iterable[Any]) -> Iterator[tuple[Any, Callable[[], object]]]:
-    """Batches, each with what is called when it is handed out."""
+def _reading(
+    batches: Iterable[Any], *, alone: bool = False
+) -> Iterator[tuple[Any, Callable[[], object]]]:
+    """Batches, each with what is called when it is handed out.
+
+    Args:
+        alone: a `DataLoader` reads none ahead by itself: a memory budget knows nothing of them.
+    """
     if hasattr(batches, "reading"):
-        yield from batches.reading()
+        yield from batches.reading(ahead=False) if alone else batches.reading()
     else:
         for batch in batches:
             yield batch, lambda: None

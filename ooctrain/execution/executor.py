@@ -140,7 +140,7 @@ class Session:
             self._streams.abandon(error)
             raise
         finally:
-            self._walking = False
+            self._walking, self._outputs = False, {}  # the result has copies: they may be large
         self.steps += 1
         return result
 

@@ -45,6 +45,9 @@ BATCHES_AHEAD = 5
 #: The same where it is read in its turn, none laid out before its step; so are batches of more
 #: bytes than these.
 BATCHES_IN_TURN, MOST_AHEAD_BYTES = 3, 32 * MIB
+#: Of what an evaluation hands out: as it lay on the device and in logical layout, or in that and as
+#: its classes are looked for.
+HANDED_OUT = 3
 #: A value that moves between host and session is there twice, and a piece of it twice more; of each
 #: value the pages that it shares with others stay behind.
 PIECE_BYTES, PAGES_LEFT = 4 * MIB, 2
@@ -58,7 +61,7 @@ class Promise:
         memory_bytes: the budget: what the process holds at most.
         own_bytes: what it holds by itself: interpreter, libraries, compiled kernels, data.
         working_bytes: objects of the list and its measurements, stacks of threads.
-        batch_bytes: batches outside the host slab.
+        batch_bytes: batches outside the host slab, and what an evaluation hands out of one.
         values_bytes: persistent values on the host: those that the step does not use (a test
             leaves the optimizer's slots there), and copies of the one that moves while a session
             opens, closes or is saved.
@@ -180,12 +183,14 @@ def parts_of(trace: Trace, memory_bytes: int, own: OwnShare | None, threads: int
     batch = sum(v.value_bytes for v in variables if not v.persistent)
     moving = [v.value_bytes for v in variables if v.persistent]
     largest = max(moving, default=0)
+    handed_out = () if trace.carries else trace.outputs.values()  # a training step: the loss alone
     resting = 0 if own is None else max(0, own.values_bytes - sum(moving))
     return Promise(
         memory_bytes,
         USUAL_OWN_BYTES if own is None else own.own_bytes,
         WORKING_BYTES + _usual_list_bytes(trace) + THREAD_BYTES * (threads + THREADS_BESIDES),
-        (BATCHES_AHEAD if batch <= MOST_AHEAD_BYTES else BATCHES_IN_TURN) * batch,
+        (BATCHES_AHEAD if batch <= MOST_AHEAD_BYTES else BATCHES_IN_TURN) * batch
+        + HANDED_OUT * sum(trace.variables[v].value_bytes for v in handed_out),
         resting + largest + 2 * min(largest, PIECE_BYTES) + PAGES_LEFT * PAGE_BYTES * len(moving),
     )  # fmt: skip
 

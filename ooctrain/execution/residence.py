@@ -249,6 +249,11 @@ class Residence:
             stay = self._open(prepared, settings, wanted)
         return stay.session
 
+    def leave(self) -> None:
+        """Brings all values to the host and gives the device's memory back, until the next step; a
+        disk's space stays taken."""
+        self._close_session()
+
     def _open(self, prepared: PreparedStep, settings: Settings, wanted: tuple[int, ...]) -> Stay:
         variables = prepared.plan.trace.variables
         persistent = [v for v in prepared.plan.trace.initial if variables[v].persistent]

@@ -10,7 +10,7 @@ which asks.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 from weakref import WeakSet
@@ -126,9 +126,15 @@ class Seen:
 
 
 class StepCache:
-    """Prepared steps by what they depend on; those used last are kept."""
+    """Prepared steps by what they depend on; those used last are kept.
 
-    def __init__(self) -> None:
+    Args:
+        make_room: gives back what the device holds. It is called before a memory budget is divided,
+            since planning takes memory, too, and no promise has any for it beside an arena.
+    """
+
+    def __init__(self, make_room: Callable[[], None]):
+        self._make_room = make_room
         self._steps: dict[tuple[Hashable, ...], PreparedStep] = {}
         self._budgets: dict[Hashable, int] = {}  # by settings, of the first training step
         self._disk: Spill | None = None  # as it was looked at
@@ -158,10 +164,9 @@ class StepCache:
         found = next(alike, None)
         if found is None:
             settings = self._with_disk(settings)
-            if settings.memory is not None and self._own is None:
-                searches = isinstance(as_planner(settings.planner), SearchingPlanner)
-                _compile_apart(apply_rewrites(trace, settings.rewrites), searches=searches)
-                self._own = own_share(trace, settings.rewrites, values, searches=searches)
+            if settings.memory is not None:
+                self._make_room()
+                self._own = self._own or _own_share(trace, settings, values)
             found = prepare_within(trace, self._fitted(key[0], settings), self._own)
             if settings.memory is not None:
                 _compile_apart(found.plan.trace)
@@ -191,6 +196,14 @@ class StepCache:
             if settings.budget is None or first is None
             else replace(settings, budget=first)
         )
+
+
+def _own_share(trace: Trace, settings: Settings, values: Iterable[Tensor]) -> OwnShare:
+    """What this process holds by itself, once it has loaded what it needs to prepare and run the
+    step."""
+    searches = isinstance(as_planner(settings.planner), SearchingPlanner)
+    _compile_apart(apply_rewrites(trace, settings.rewrites), searches=searches)
+    return own_share(trace, settings.rewrites, values, searches=searches)
 
 
 def _compile_apart(trace: Trace, *, searches: bool = False) -> None:

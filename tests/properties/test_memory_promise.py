@@ -16,9 +16,11 @@ import pytest
 from support.memory_group import run_limited
 
 from ooctrain.cli import main
+from ooctrain.cli import train as command
 from ooctrain.devices.cpu.process_memory import held
 from ooctrain.execution import seen
 from ooctrain.execution.promise import OwnShare
+from ooctrain.execution.residence import Residence
 from ooctrain.units import MIB
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -106,9 +108,41 @@ def test_too_little_is_refused_and_the_least_that_is_named_does(tmp_path):
 
 def test_a_broken_promise_is_said_by_name_and_fails(monkeypatch, capsys):
     """Here the process is taken for smaller than it is."""
-    monkeypatch.setattr(seen, "own_share", lambda *_: OwnShare(0, 0))
+    monkeypatch.setattr(seen, "own_share", lambda *_, **searches: OwnShare(0, 0))
     status = main(["train", "lenet", "--batch", "8", "--steps", "1", "--memory", "60MiB"])
     printed = capsys.readouterr()
     assert status == 1
     assert "PROMISE BROKEN" in printed.out
     assert "[OOC-125]" in printed.err
+
+
+def test_the_count_is_of_the_whole_run(monkeypatch):
+    """It began after the data had been read, and ended before the values came home."""
+    running, found = [], []
+
+    class Noted(command.MemoryWatch):
+        def __init__(self):
+            super().__init__()
+            running.append(self)
+
+        def close(self):
+            super().close()
+            running.clear()
+
+    make_task, close_session = command.make_task, Residence._close_session
+
+    def reading(*given):
+        found.append(bool(running))
+        return make_task(*given)
+
+    def closing(residence):
+        if residence.open is not None:
+            found.append(bool(running))
+        close_session(residence)
+
+    monkeypatch.setattr(command, "MemoryWatch", Noted)
+    monkeypatch.setattr(command, "make_task", reading)
+    monkeypatch.setattr(Residence, "_close_session", closing)
+    words = ["train", "lenet", "--batch", "8", "--steps", "1", "--memory", "1GiB"]
+    assert main(words) == 0
+    assert found == [True, True, True], "data is read, sessions that trained and tested are closed"

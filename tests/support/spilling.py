@@ -47,7 +47,8 @@ class Anywhere(FileCalls):
 
 
 class Buffered(Anywhere):
-    """A file system without O_DIRECT: `how` says whether it refuses the flag, or the first block.
+    """A file system without O_DIRECT: `how` says whether it refuses the flag, or the first block, or
+    "silently" nothing.
 
     A write goes to the page cache, and only `sync` says whether the disk took it.
     """
@@ -62,7 +63,7 @@ class Buffered(Anywhere):
         self.direct = wanted
 
     def write(self, file, data, offset):
-        if self.direct:
+        if self.direct and self.how == "first block":
             raise OSError(errno.EINVAL, "")
         return super().write(file, data, offset)
 

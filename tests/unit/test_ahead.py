@@ -293,6 +293,43 @@ def test_under_a_memory_budget_a_large_batch_is_read_in_its_turn(monkeypatch, mo
         assert trainer.prepared.promise.batch_bytes == inputs * (5 if counts[0] == 2 else 3)
 
 
+class Noting(TensorDataset):
+    """Samples that note how many batches have been taken of them."""
+
+    taken = 0
+
+    def take(self, indices):
+        self.taken += 1
+        return super().take(indices)
+
+
+def check_that_nobody_reads_what_no_budget_knows_of(patch):
+    """A `DataLoader` by itself reads three batches more, of which the promise knew nothing."""
+    images, labels = (np.concatenate(parts) for parts in zip(*batches(8), strict=True))
+    run_step, seen = Session.run_step, []
+
+    def looking(session, *given, **more):
+        time.sleep(0.03)  # who reads ahead has time to
+        seen.append(samples.taken - len(seen) - 1)
+        return run_step(session, *given, **more)
+
+    patch.setattr(Session, "run_step", looking)
+    for most, ahead_at_most in ((1 << 25, 1), (100, 0)):
+        for room in (ahead, promise):
+            patch.setattr(room, "MOST_AHEAD_BYTES", most)
+        with oc.Trainer(network(), memory="64GiB", planner="keep-all", threads=1) as trainer:
+            for use, at_most in ((trainer.fit, ahead_at_most), (trainer.evaluate, 0)):
+                samples, seen = Noting(images, labels), []
+                use(DataLoader(samples, 4))
+                assert len(seen) == 8
+                assert max(seen) <= at_most, f"batches ahead at each step: {seen}"
+
+
+@pytest.mark.skipif(held() is None, reason="no smaps_rollup here")
+def test_under_a_memory_budget_nobody_reads_what_it_does_not_know_of(monkeypatch):
+    check_that_nobody_reads_what_no_budget_knows_of(monkeypatch)
+
+
 def test_a_batch_in_a_room_is_not_copied_by_the_host(fakes, monkeypatch):
     """Over a GPU, a batch that was laid out is copied from where it lies."""
     from ooctrain.devices.cuda.feed import Feed

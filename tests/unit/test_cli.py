@@ -598,6 +598,21 @@ def test_a_memory_that_is_enough_for_in_core_asks_no_planner(run, command, plann
     assert "swapped out" not in out or "swapped out   0 B" in out
 
 
+def test_a_plan_says_how_its_memory_is_divided_and_what_would_do(run, tmp_path):
+    """Only the arena was printed, and the file of numbers had no least."""
+    asked = ["plan", "lenet", "--batch", "256", "--json", str(tmp_path / "x.json"), "--memory"]
+    status, out, _ = run(*asked, "1GiB")
+    numbers = json.loads((tmp_path / "x.json").read_text())
+    assert status == 0
+    assert "1.00 GiB for the process: arena" in out
+    assert "the process itself 208 MiB" in out
+    assert numbers["promised_bytes"] <= numbers["memory_bytes"] == 1 << 30
+    assert run(*asked, "20MiB")[0] == 3
+    least = json.loads((tmp_path / "x.json").read_text())["minimum_bytes"]
+    status, out, _ = run(*asked, str(least))
+    assert status == 0, out
+
+
 def test_doctor_is_content_with_this_installation(run):
     status, out, _ = run("doctor")
     assert status == 0, out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 
 import pytest
@@ -165,6 +166,34 @@ def test_many_copies_are_those_of_the_list_in_its_order(tmp_path):
         copies_in_list_order(tmp_path, seed, (2, 3, 16)[seed % 3])
 
 
+def test_what_the_disk_has_refused_is_not_read_as_it_was_before(tmp_path):
+    """The first look failed, and the second one, such as a checkpoint that is tried again, found
+    the bytes of the step before."""
+    driver = GPU.FakeDriver(GPU.TOTAL, GPU.CHUNK, min)
+    stream, device_address = driver.create_stream(), driver.allocate(SIZE)
+    pinned, calls = driver.host_alloc(3 * BLOCK_BYTES), Failing(errno.ENOSPC, 1000)
+    slab = SpilledSlab(driver, slab_in(tmp_path, calls)(SLAB), pinned, BLOCK_BYTES)
+    slab.put(0, np.zeros(SLAB, np.uint8))
+    driver.fill(device_address, 7, SIZE, stream)
+    slab.copy_out(device_address, 0, 3 * BLOCK_BYTES, stream)
+    calls.left = 0
+    looks = (
+        lambda: slab.get(0, 3 * BLOCK_BYTES),
+        lambda: slab.get(2 * BLOCK_BYTES, BLOCK_BYTES),
+        lambda: slab.copy_out(device_address, 5 * BLOCK_BYTES, 10, stream),  # no piece is idle
+    )
+    for look in 2 * looks:
+        with pytest.raises(TransferError):
+            look()
+    calls.left = 1000  # another program has made room
+    same = (slab.get(0, SLAB) == [7] * 3 * BLOCK_BYTES + [0] * (SLAB - 3 * BLOCK_BYTES)).all()
+    assert same
+    slab.close()
+    driver.host_free(pinned)
+    driver.free(device_address)
+    driver.destroy_stream(stream)
+
+
 BUGS = {
     "a copy in does not look for what is still on its way": (
         "copy_in", "self._settle(offset, offset + size_bytes)", "pass",
@@ -183,7 +212,11 @@ BUGS = {
         "_Moving(piece, offset, offset + hi - lo)",
     ),
     "pieces are settled last in, first out": (
-        "_settle_oldest", "self._moving.popleft()", "self._moving.pop()",
+        "_settle_oldest", "self._moving[0]", "self._moving[-1]",
+    ),
+    "a piece is idle before the disk has what it holds": (
+        "_settle_oldest", "moving = self._moving[0]",
+        "moving = self._moving.popleft(); self._moving.appendleft(_Moving(moving.piece))",
     ),
     "only the oldest piece is settled for a copy in": (
         "_settle", "while any(", "if any(",
@@ -195,8 +228,9 @@ BUGS = {
 @pytest.mark.parametrize("name", BUGS)
 def test_each_bug_is_found(tmp_path, monkeypatch, name):
     planting.plant(monkeypatch, SpilledSlab, *BUGS[name])
-    with pytest.raises((AssertionError, OoctrainError)):
+    with pytest.raises((AssertionError, OoctrainError, pytest.fail.Exception)):
         test_copies_are_those_of_the_list_in_its_order(tmp_path)
+        test_what_the_disk_has_refused_is_not_read_as_it_was_before(tmp_path)
 
 
 @pytest.mark.slow

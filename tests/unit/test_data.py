@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import struct
 import threading
+import tracemalloc
 import zlib
 
 import numpy as np
@@ -70,6 +71,18 @@ def test_enlarging_keeps_linear_pictures_and_means():
     assert np.array_equal(enlarged, np.repeat(expected[:, None], 16, 1).astype(np.float32))
     with pytest.raises(ConfigError, match="cannot shrink"):
         resize(ramp, 4, 4)
+
+
+def test_many_images_are_enlarged_with_the_bits_of_each_and_little_memory_besides():
+    """A large data set was there almost twice for a while, more than a memory budget promised."""
+    images = np.random.default_rng(0).integers(0, 256, (3000, 3, 32, 32)).astype(np.uint8)
+    tracemalloc.start()
+    found = resize(images, 40, 36)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < found.nbytes + (24 << 20) < 1.5 * found.nbytes
+    for index in (0, 1, 1499, 2999):
+        assert found[index].tobytes() == resize(images[index : index + 1], 40, 36)[0].tobytes()
 
 
 BROKEN_TABLES = {

@@ -22,6 +22,7 @@ from ooctrain.devices.cpu.process_memory import held
 from ooctrain.engine.eager import Storage
 from ooctrain.engine.incore import named_tensors
 from ooctrain.errors import DriverError
+from ooctrain.execution import seen as seen_steps
 from ooctrain.execution.executor import Session
 from ooctrain.units import MIB
 
@@ -105,6 +106,29 @@ def test_values_that_a_test_leaves_at_home_are_counted():
         trainer.prepare(X.shape)
         tested = trainer._prepare_once(X.shape, None, training=False)
         assert tested.promise.values_bytes >= sum(sizes_of(trainer)) // 2
+
+
+def plans_where_no_arena_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare_within, seen = seen_steps.prepare_within, []
+
+    def looking(*given):
+        seen.append(trainer._residence.open is None)
+        return prepare_within(*given)
+
+    monkeypatch.setattr(seen_steps, "prepare_within", looking)
+    with trainer_of(memory="64GiB") as trainer:
+        trainer.step(X, Y)
+        trainer.evaluate([(X, Y)])
+        trainer.step(X[:1], Y[:1])
+        trainer.step(X, Y)
+    assert seen == [True, True, True]
+
+
+@needs_memfd
+def test_under_a_memory_budget_a_step_is_planned_where_no_arena_is(monkeypatch):
+    """Planning takes memory, and the promise has none for it: a smaller last batch, or a test, was
+    planned beside the whole arena."""
+    plans_where_no_arena_is(monkeypatch)
 
 
 @needs_memfd

@@ -35,3 +35,14 @@ def test_values_that_move_are_there_twice_and_a_piece_of_them_again():
     largest = 4 * 1024 * 3000
     values = parts_of(step, 0, None, 1).values_bytes
     assert largest + (8 << 20) <= values < largest + (9 << 20)
+
+
+def test_what_an_evaluation_hands_out_is_counted():
+    """It lies on the host as it lay on the device, and in logical layout; a map of 20 classes is
+    far larger than the images. A training step hands out its loss alone."""
+    model = oc.nn.Conv2d(3, 20, 3, padding=1)
+    plain, handing = (
+        parts_of(oc.trace(model, (2, 3, 16, 16), threads=1, training=training), 0, None, 1)
+        for training in (True, False)
+    )
+    assert handing.batch_bytes - plain.batch_bytes >= 3 * 4 * 2 * 20 * 16 * 16

@@ -33,6 +33,10 @@ BUGS = {
         "errors", Ahead, "begin", "reader.begin(Berth(trace, device.room(_room_bytes(trace))))",
         "reader.begin(); reader._next.result()",
     ),
+    "under a memory budget a loader reads ahead by itself": (
+        "no more", ahead, "_reading", "batches.reading(ahead=False) if alone else batches.reading()",
+        "batches.reading()",
+    ),
     "a loader counts what was read": (
         "a loader", DataLoader, "reading", 'yield batch, partial(setattr, self, "_state", state)',
         "self._state = state; yield batch, list",

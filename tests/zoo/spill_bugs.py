@@ -67,6 +67,9 @@ BUGS: dict[str, tuple[Any, str, str, str, str]] = {
     "the page cache keeps what was written": (
         HostFile, "copy", "self._calls.forget(self._file, offset, size_bytes)", "pass", "cache",
     ),
+    "a flag that the file system takes is taken for a bypass": (
+        spill, "_passes_cache_by", "not calls.is_cached(file)", "True", "cache",
+    ),
     "pages are told to go before they are clean": (
         HostFile, "copy", "if writes:\n", "if writes and size_bytes < 0:\n", "cache",
     ),

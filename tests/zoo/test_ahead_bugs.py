@@ -13,6 +13,7 @@ LAW = {
     "there on a GPU": lambda patch: LAWS.check_that_the_next_batch_is_there("newest", patch),
     "changes": lambda patch: LAWS.check_what_the_user_changes(),
     "errors": lambda patch: LAWS.check_that_an_error_comes_in_its_turn(),
+    "no more": LAWS.check_that_nobody_reads_what_no_budget_knows_of,
     "a loader": lambda patch: LAWS.check_a_loader_counts_what_was_handed_out(),
 }
 

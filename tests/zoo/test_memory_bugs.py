@@ -15,6 +15,7 @@ from ooctrain.devices.cpu.process_memory import MemoryWatch, ProcessMemory, held
 from ooctrain.execution import division, residence, saved_state, sessions
 from ooctrain.execution.between_steps import BetweenSteps
 from ooctrain.execution.promise import Promise
+from ooctrain.execution.seen import StepCache
 
 fills_at_most = division_laws.test_the_parts_of_a_promise_fill_the_memory_at_most
 DIVISION_BUGS = {
@@ -104,6 +105,13 @@ def test_values_that_are_there_twice_while_they_move_are_seen(monkeypatch, bug):
         monkeypatch.setattr(residence, "open_session", sessions.open_session)
     with pytest.raises(AssertionError):
         moving_laws.promise_holds_whenever_a_value_moves(monkeypatch)
+
+
+@moving_laws.needs_memfd
+def test_a_step_that_is_planned_beside_the_arena_is_seen(monkeypatch):
+    plant(monkeypatch, StepCache, "add", "self._make_room()", "pass")
+    with pytest.raises(AssertionError):
+        moving_laws.plans_where_no_arena_is(monkeypatch)
 
 
 def test_a_checkpoint_that_gathers_all_values_is_seen(monkeypatch, tmp_path):

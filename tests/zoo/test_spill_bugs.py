@@ -23,7 +23,7 @@ def every_form_of_copy(folder):
 
 
 def nothing_stays_cached(folder):
-    for kind in (SPILL.Anywhere, SPILL.Buffered):
+    for kind in (SPILL.Anywhere, SPILL.Buffered, SPILL.SILENT):
         SPILL.test_nothing_of_the_file_stays_in_the_page_cache(folder, kind)
 
 

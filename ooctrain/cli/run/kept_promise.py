@@ -1,6 +1,6 @@
 """A memory budget beside what the operating system counted, as `train --memory` prints it.
 
-The promise is printed with its parts before the first step. The count is taken from the first plan
+The promise is printed with its parts before the first step (`../limits.py`). The count is taken from the first plan
 to the last test: the steps run in-core for `--verify` come after it, since they need what in-core
 needs. A promise that was not kept is said by its code, and the command fails. Read next:
 `ooctrain/execution/promise.py`; `ooctrain/devices/cpu/process_memory.py`, which counts.
@@ -15,16 +15,6 @@ from ooctrain.report.text import share
 from ooctrain.units import format_bytes
 
 Rows = list[tuple[str, str]]
-
-
-def promise_rows(promise: Promise | None) -> Rows:
-    """What is promised, and its parts; nothing where nothing is."""
-    if promise is None:
-        return []
-    return [
-        ("memory", f"{format_bytes(promise.memory_bytes)} for the process: {promise.divided()}"),
-        ("", promise.besides()),
-    ]
 
 
 def counted_rows(promise: Promise | None, record: RunRecord) -> Rows:

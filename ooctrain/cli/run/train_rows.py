@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ooctrain.cli.limits import promise_rows
 from ooctrain.cli.options import Workload
-from ooctrain.cli.run.kept_promise import Rows, counted_rows, promise_rows
+from ooctrain.cli.run.kept_promise import Rows, counted_rows
 from ooctrain.cli.run.run_record import RunRecord, TrainingRun, typical_us
 from ooctrain.cli.workload import Task, split_rows
 from ooctrain.data import Shape

@@ -6,7 +6,8 @@ read into pieces, which the GPU empties when its turn comes. The host queues a c
 it waits for the GPU only where all pieces are in use, or where a copy in wants bytes that are still
 on their way to the file. Pieces are settled in the order in which they were queued, by the one
 thread that walks the list. So the file sees every read and write in list order, and the list's own
-rules make that right. Source: docs/schedule.md, "Streams"; CUDA guide, pinned memory. Read next:
+rules make that right. A piece that the disk refuses stays on its way: nobody reads what lay there
+before. Source: docs/schedule.md, "Streams"; CUDA guide, pinned memory. Read next:
 `device.py`, `../host_file.py`.
 """
 
@@ -116,12 +117,13 @@ class SpilledSlab:
             self._settle_oldest()
 
     def _settle_oldest(self) -> None:
-        moving = self._moving.popleft()
+        moving = self._moving[0]
         self._driver.synchronize_event(moving.piece.event)
         if moving.lo < moving.hi:
             size_bytes = moving.hi - moving.lo
             self._copy(self.file.address + moving.lo, moving.piece.address, size_bytes)
-        self._idle.append(moving.piece)
+        # Not before: what the disk has refused is still on its way, and who asks again fails again.
+        self._idle.append(self._moving.popleft().piece)
 
     def _copy(self, target: int, source: int, size_bytes: int) -> None:
         self._engine.copy(target, source, size_bytes, self.file.bytes_per_us)
