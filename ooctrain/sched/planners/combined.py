@@ -228,7 +228,8 @@ def starts(question: Question) -> tuple[Planner, ...]:
         return (KeepAll(), Belady(), Prefix(), WindowCyclic(), *here)
     if len(trace.calls) > CALLS and not has_host_room(question):
         return (KeepAll(), Dtr())
-    exact = (Checkmate(),) if len(trace.calls) <= Checkmate().exact else ()
+    alone = Checkmate(combined=False)
+    exact = (alone,) if len(trace.calls) <= alone.exact else ()
     return (KeepAll(), Belady(), Prefix(), WindowCyclic(), Dtr(), *exact)
 
 
