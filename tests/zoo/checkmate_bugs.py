@@ -107,7 +107,7 @@ BUGS: dict[str, tuple[Plant, Callable[[], None]]] = {
         test_checkmate.rounded_runs_are_whole,
     ),
     "those that search do not take part": (
-        _slip(Checkmate, "others", "(*SIMPLE, *searching()) if self.combined else SIMPLE",
+        _slip(Checkmate, "others", "(*SIMPLE, *searching(self.evaluations)) if self.combined else SIMPLE",
               "SIMPLE"),
         _never_above,
     ),

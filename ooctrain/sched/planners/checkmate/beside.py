@@ -29,12 +29,17 @@ SIMPLE: tuple[Planner, ...] = (Rotor(), Dtr())
 TRIES = 5
 
 
-def searching() -> tuple[Planner, ...]:
-    """Those that search."""
+def searching(evaluations: int | None, *, checkmate: bool = True) -> tuple[Planner, ...]:
+    """Those that search.
+
+    Args:
+        evaluations: of `combined`; None: its own number.
+        checkmate: whether `combined` asks the program, in short steps.
+    """
     # Late: `combined` asks `checkmate`, too, without these.
     from ooctrain.sched.planners.combined import Combined
 
-    return Prefix(), Combined()
+    return Prefix(), Combined(evaluations, checkmate=checkmate)
 
 
 def runs_for_least(planners: Sequence[Planner], question: Question) -> Iterator[tuple[Run, ...]]:
@@ -71,23 +76,21 @@ def plans_of(
     return found, cut_short
 
 
-def least_plans(
-    planners: Sequence[Planner], question: Question, known_bytes: int, deadline: Deadline
-) -> list[Plan]:
-    """Plans that need less than what is known, whatever the budget of the question.
+def least_plans(question: Question, known_bytes: int, deadline: Deadline) -> list[Plan]:
+    """Plans of those that search which need less than what is known, whatever the budget of the
+    question.
 
     Args:
-        planners: who is asked, those of `SIMPLE` aside.
-        known_bytes: something else needs no more.
+        known_bytes: something else needs no more, and the program has no list for less.
     """
-    rest = [planner for planner in planners if planner not in SIMPLE]
-    low, high, found = trace_minimum_bytes(question.trace, question.granule), known_bytes, []
-    budget_bytes = low
-    for _ in range(TRIES if rest else 0):
+    asked_ones = searching(question.evaluations, checkmate=False)
+    low, high = trace_minimum_bytes(question.trace, question.granule), known_bytes
+    found, budget_bytes = list[Plan](), low
+    for _ in range(TRIES):
         if budget_bytes >= high:
             break
         asked = replace(question, budget_bytes=budget_bytes)
-        plans, _ = plans_of(rest, asked, deadline, False)
+        plans, _ = plans_of(asked_ones, asked, deadline, False)
         found += plans
         if plans:
             high = min(plan.peak_bytes for plan in plans)

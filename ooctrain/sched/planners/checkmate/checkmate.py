@@ -51,6 +51,7 @@ from ooctrain.sched.planning.lower import plan_of
 from ooctrain.sched.planning.planner import (
     Planner,
     check_host,
+    check_true_or_false,
     check_whole_numbers,
     infeasible,
 )
@@ -148,12 +149,7 @@ class Checkmate(ByStages):
         limits = {"nodes": self.nodes, "exact": self.exact, "most": self.most}
         check_whole_numbers(self.name, limits)
         check_evaluations(self.name, self.evaluations)
-        if not isinstance(self.combined, bool):
-            raise ConfigError(
-                f"{self.name}: combined={self.combined!r} is neither true nor false",
-                code="OOC-105",
-                fix=f"such as {self.name}:combined=false, or leave combined out",
-            )
+        check_true_or_false(self.name, {"combined": self.combined})
 
     def with_evaluations(self, evaluations: int) -> Checkmate:
         """See `SearchingPlanner`."""
@@ -161,7 +157,7 @@ class Checkmate(ByStages):
 
     def others(self) -> tuple[Planner, ...]:
         """Whose plans take part."""
-        return (*SIMPLE, *searching()) if self.combined else SIMPLE
+        return (*SIMPLE, *searching(self.evaluations)) if self.combined else SIMPLE
 
     def _tree(self, program: StageProgram) -> int:
         """Nodes of the search tree: fewer where each takes longer."""
@@ -277,6 +273,7 @@ class _Rematerialising:
 
     Attributes:
         graph: the step by nodes.
+        search_too: whether others that search take part.
         deadline: of all; that of the programs is earlier, if others search, too.
         cut_short: whether a deadline has ended one of them.
     """
@@ -288,7 +285,8 @@ class _Rematerialising:
         self.name, self.question, self.planner = name, question, planner
         self.graph, self.backward = step
         self.deadline = self._programs = Deadline.after(question.time_limit_s)
-        if len(planner.others()) > len(SIMPLE):
+        self.search_too = len(planner.others()) > len(SIMPLE)
+        if self.search_too:
             self._programs = self.deadline.earlier(KEPT * (question.time_limit_s or 0.0))
         self.cut_short = False
         self.liveness = Liveness(question.trace, question.granule)
@@ -329,7 +327,8 @@ class _Rematerialising:
             ways += self._ways(self.planner.least(self))
         if all(way.need_bytes > budget for way in ways):
             least = min(ways, key=lambda way: way.need_bytes)
-            lists = least_plans(others, question, least.need_bytes, self.deadline)
+            if self.search_too:
+                lists = least_plans(question, least.need_bytes, self.deadline)
             needs = [(least.need_bytes, least.witness), *((p.peak_bytes, "") for p in lists)]
             least_bytes, witness = min(needs)
             if least_bytes > budget:
