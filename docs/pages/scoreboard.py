@@ -25,7 +25,8 @@ STRATEGIES: Mapping[str, Sequence[str]] = {
         "dynprog", "vdnn", "vdnn-all", "vdnn-conv", "hmms", "lru", "belady",
     ),
     "computes again": (
-        "chen-sqrt", "revolve", "rotor", "dtr", "checkmate-lp", "checkmate",
+        "chen-sqrt", "revolve", "rotor", "dtr", "checkmate-lp",
+        "checkmate:combined=false",
     ),
     "both": (
         "tflms-hybrid", "superneurons", "bn-recompute", "capuchin", "pofo", "prefix", "combined",

@@ -49,6 +49,31 @@ def search_rows(plan: Plan) -> list[tuple[str, str]]:
                 "cut short by --time-limit: another run may end with another plan",
             )
         )
+    return rows + program_rows(plan)
+
+
+#: What ends the search of a program, in words.
+_ENDS = MappingProxyType(
+    {
+        "optimal": "its optimum", "nodes": "its number of nodes", "time": "--time-limit",
+        "rounded": "the optimum of its relaxation",
+    }
+)  # fmt: skip
+
+
+def program_rows(plan: Plan) -> list[tuple[str, str]]:
+    """How far a plan is from what a program has proved (`checkmate`), and whose it is, if it is
+    another planner's.
+    """
+    notes, rows = plan.notes, list[tuple[str, str]]()
+    if "gap" in notes and notes.get("ended") in _ENDS:
+        computes, bound = (format_us(notes[name]) for name in ("objective_us", "bound_us"))
+        said = f"computes for {computes}, bound of its program {bound}, gap {notes['gap']:.1%}"
+        rows.append(("program", f"{said}; ended by {_ENDS[notes['ended']]}"))
+    elif notes.get("ended") == "infeasible" and "groups" in notes:
+        rows.append(("program", f"no list of its kind fits, {notes['groups']} groups"))
+    if "groups" in notes and notes.get("from", "checkmate") != "checkmate":
+        rows.append(("", f"faster than what it found: the list of {notes['from']}, without copies"))
     return rows
 
 

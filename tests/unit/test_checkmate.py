@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
+from dataclasses import replace
 
 import pytest
 
 import ooctrain as oc
 from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.functional import relu
+from ooctrain.report.text import program_rows, search_rows
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.bounds.linear import LinearProgram
-from ooctrain.sched.budget import input_bytes, resolve_budget, trace_peak_bytes
+from ooctrain.sched.budget import (
+    input_bytes,
+    resolve_budget,
+    trace_minimum_bytes,
+    trace_peak_bytes,
+)
 from ooctrain.sched.planners.checkmate.checkmate import Checkmate, CheckmateLp, limited
 from ooctrain.sched.planners.checkmate.checkmate_graph import RunGraph, single_calls
 from ooctrain.sched.planners.checkmate.checkmate_program import Freedom, StageProgram
+from ooctrain.sched.planners.combined import Combined
 from ooctrain.sched.planners.registry import get_planner
+from ooctrain.sched.planning.effort import with_effort
 from ooctrain.sched.planning.residency import Liveness
 from ooctrain.sched.schedule import BYTES, SwapOut
 from ooctrain.sched.verify import verify
 from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.trace import Call, Trace, Variable
 from ooctrain.testing.check_planner import check_planner
+from ooctrain.testing.random_traces import random_trace
+from ooctrain.units import format_us
 
 PLAIN = Machine("plain", 1, 1, 1.0, link="duplex", latency_us=0.0, call_overhead_us=0.0)
 
@@ -103,11 +115,11 @@ def fits_as_exhaustive_search_says(seed, shares=(0.55, 0.7, 0.85)):
     trace = graph_of_eight(seed)
     most = trace_peak_bytes(trace, BYTES)
     with pytest.raises(Infeasible) as refused:
-        Checkmate().plan(trace, 0, PLAIN)
+        Checkmate(evaluations=20).plan(trace, 0, PLAIN)
     least = refused.value.minimum_bytes
     assert exhaustive(trace, least - 1) is None
     for budget in (least, *(max(least, int(most * share)) for share in shares)):
-        plan = Checkmate().plan(trace, budget, PLAIN)
+        plan = Checkmate(evaluations=20).plan(trace, budget, PLAIN)
         verify(plan, trace, budget, PLAIN)
         assert plan.notes["objective_us"] == exhaustive(trace, budget)
         assert plan.notes.get("gap") == pytest.approx(0.0, abs=1e-9)
@@ -167,7 +179,7 @@ def test_a_chain_may_take_less_than_rotor_says():
     """rotor runs a stage as a whole, which takes 560 us at this budget."""
     trace = chain()
     budget = resolve_budget(trace, "25%")
-    assert Checkmate().plan(trace, budget, PLAIN).notes["objective_us"] == 550.0
+    assert Checkmate(evaluations=20).plan(trace, budget, PLAIN).notes["objective_us"] == 550.0
 
 
 def rounded_runs_are_whole():
@@ -206,7 +218,7 @@ def test_rounding_is_never_faster_than_the_program():
     ("seed", "others"),
     [
         (0, ("rotor", "dtr")),
-        pytest.param(1, ("rotor", "dtr", "prefix", "combined"), marks=pytest.mark.slow),
+        pytest.param(1, ("rotor", "dtr", "prefix", "combined:evaluations=60"), marks=pytest.mark.slow),
     ],
 )
 def test_it_is_never_above_others_without_host_memory(seed, others):
@@ -223,15 +235,105 @@ def test_it_is_never_above_others_without_host_memory(seed, others):
                 theirs = get_planner(name).plan(trace, budget, PLAIN, host_budget_bytes=inputs)
             except (Infeasible, ConfigError):
                 continue
-            ours = Checkmate().plan(trace, budget, PLAIN, host_budget_bytes=inputs)
+            ours = Checkmate(evaluations=60).plan(trace, budget, PLAIN, host_budget_bytes=inputs)
             assert ours.makespan_us <= theirs.makespan_us + 1e-6, name
             assert not any(isinstance(i, SwapOut) for i in ours.schedule.instructions)
             compared += 1
     assert compared >= 2
 
 
+def step_and_budget(seed):
+    """A random step, and a budget below its peak, if there is one."""
+    rng = random.Random(seed)
+    trace = random_trace(rng, calls=rng.randint(3, 10), max_bytes=24, duration_ns=20_000)
+    least, most = trace_minimum_bytes(trace, BYTES), trace_peak_bytes(trace, BYTES)
+    return trace, rng.randint(least, max(least, most - 1))
+
+
+def is_never_above_others_on_random_steps(seed, checkmate=None):
+    """Nor refuses what they plan: their lists may run a call twice in one stage, or in another
+    order, or fetch an input again. Whose list it is.
+    """
+    trace, budget = step_and_budget(seed)
+    inputs, best_us = input_bytes(trace), float("inf")
+    for other in (*map(get_planner, ("rotor", "dtr", "prefix")), Combined(evaluations=60)):
+        with contextlib.suppress(Infeasible):
+            theirs = other.plan(trace, budget, PLAIN, host_budget_bytes=inputs)
+            best_us = min(best_us, theirs.makespan_us)
+    ours = checkmate or Checkmate(evaluations=60)
+    try:
+        plan = ours.plan(trace, budget, PLAIN, host_budget_bytes=inputs)
+    except Infeasible:
+        assert best_us == float("inf")
+        return None
+    verify(plan, trace, budget, PLAIN, host_budget_bytes=inputs)
+    assert plan.makespan_us <= best_us + 1e-6
+    return plan.notes.get("from", "the program")
+
+
+#: Steps in which others are faster than the program, or have a plan below its least budget.
+FASTER, BELOW = (), (24, 41)
+
+
+@pytest.mark.parametrize("seed", (*FASTER, *BELOW))
+def test_it_is_never_above_others_whose_lists_it_cannot_write(seed):
+    assert is_never_above_others_on_random_steps(seed) in ("rotor", "dtr", "prefix", "combined")
+    with pytest.raises(AssertionError):
+        is_never_above_others_on_random_steps(seed, Checkmate(combined=False))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("planner", [Checkmate(), CheckmateLp()], ids=["whole", "rounded"])
+def test_it_is_never_above_others_on_many_random_steps():
+    assert {*map(is_never_above_others_on_random_steps, range(60))} > {"the program"}
+
+
+def its_least_is_enough_and_no_less_is(seed):
+    """Also where it is the least of others."""
+    trace, _ = step_and_budget(seed)
+    ours = Checkmate(evaluations=60)
+    with pytest.raises(Infeasible) as refused:
+        ours.plan(trace, 0, PLAIN)
+    least = refused.value.minimum_bytes
+    verify(ours.plan(trace, least, PLAIN), trace, least, PLAIN)
+    with pytest.raises(Infeasible) as again:
+        ours.plan(trace, least - 1, PLAIN)
+    assert again.value.minimum_bytes == least
+
+
+@pytest.mark.parametrize("seed", BELOW)
+def test_its_least_is_enough_and_no_less_is(seed):
+    its_least_is_enough_and_no_less_is(seed)
+
+
+def test_a_command_says_how_far_a_plan_is_from_what_its_program_proves():
+    """Gap, bound, what ended the search, and whose list it is."""
+    trace = chain()
+    plan = Checkmate(evaluations=20).plan(trace, resolve_budget(trace, "25%"), PLAIN)
+    bound = plan.notes["bound_us"]
+    assert program_rows(plan) == [
+        ("program", f"computes for 550 us, bound of its program {format_us(bound)}, gap 0.0%; "
+         "ended by its optimum"),
+    ]  # fmt: skip
+    notes = {**plan.notes, "bound_us": 440.0, "gap": 0.2, "ended": "time", "from": "combined"}
+    cut_short = replace(plan, notes={**notes, "cut_short": True})
+    assert search_rows(cut_short)[1:] == [
+        ("program", "computes for 550 us, bound of its program 440 us, gap 20.0%; ended by "
+         "--time-limit"),
+        ("", "faster than what it found: the list of combined, without copies"),
+    ]  # fmt: skip
+    assert not program_rows(replace(plan, notes={}))
+
+
+@pytest.mark.parametrize("value", ["3", "maybe"])
+def test_whether_others_search_is_true_or_false(value):
+    with pytest.raises(ConfigError, match="neither true nor false"):
+        get_planner(f"checkmate:combined={value}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "planner", [Checkmate(evaluations=20), CheckmateLp()], ids=["whole", "rounded"]
+)
 def test_it_keeps_the_laws_of_planners(planner):
     assert check_planner(planner, examples=12, seed=3, time_limit_s=60) >= 2
 
@@ -277,7 +379,8 @@ def test_the_optimum_of_groups_is_not_above_what_others_find_call_by_call():
     for share in ("60%", "75%"):
         budget, plans = resolve_budget(trace, share, BYTES), {}
         for name in ("dtr", "checkmate"):
-            plans[name] = get_planner(name).plan(trace, budget, oc.machine("v100-pcie"))
+            planner = with_effort(get_planner(name), 60)
+            plans[name] = planner.plan(trace, budget, oc.machine("v100-pcie"))
         assert plans["checkmate"].makespan_us <= plans["dtr"].makespan_us
         notes = plans["checkmate"].notes
         # At 60 % no list of groups fits: that bounds no list of single calls.

@@ -95,6 +95,7 @@ def test_an_entry_point_whose_package_is_broken(monkeypatch):
         ("lru:page_bytes=0", "page_bytes=0 is not a whole number of at least 1"),
         ("belady:pieces=true", "pieces=True is not a whole number of at least 1"),
         ("combined:evaluations=-1", "evaluations=-1"),
+        ("combined:evaluations=true", "evaluations=True"),
         ("combined:evaluations=many", "evaluations='many'"),
         ("window-cyclic:resident=no", "resident='no' is neither true nor false"),
         ("tflms-hybrid:recomp_checkpoint_ops_by_types=2", "=2 names no operations"),

@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 from unit import test_checkmate
-from zoo.planting import plant
+from zoo.planting import plant, plant_everywhere
 
+from ooctrain.sched.planners.checkmate import beside
+from ooctrain.sched.planners.checkmate.checkmate import Checkmate, _Rematerialising
 from ooctrain.sched.planners.checkmate.checkmate_program import StageProgram
 
 Plant = Callable[[pytest.MonkeyPatch], Any]
@@ -31,6 +33,16 @@ def _exhaustive() -> None:
 def _promises() -> None:
     for trace in (*map(test_checkmate.graph_of_eight, (0, 1, 2)), test_checkmate.chain(4)):
         test_checkmate.the_program_promises_what_the_runs_need(trace)
+
+
+def _never_above() -> None:
+    for seed in (*test_checkmate.FASTER, *test_checkmate.BELOW):
+        test_checkmate.is_never_above_others_on_random_steps(seed)
+
+
+def _least() -> None:
+    for seed in test_checkmate.BELOW:
+        test_checkmate.its_least_is_enough_and_no_less_is(seed)
 
 
 BUGS: dict[str, tuple[Plant, Callable[[], None]]] = {
@@ -93,5 +105,28 @@ BUGS: dict[str, tuple[Plant, Callable[[], None]]] = {
     "rounding forgets what the next stage keeps": (
         _slip(StageProgram, "rounded", "if t == stage + 1", "if False"),
         test_checkmate.rounded_runs_are_whole,
+    ),
+    "those that search do not take part": (
+        _slip(Checkmate, "others", "(*SIMPLE, *searching(self.evaluations)) if self.combined else SIMPLE",
+              "SIMPLE"),
+        _never_above,
+    ),
+    "another plan is compared by what it computes, not by when it ends": (
+        _slip(_Rematerialising, "plan", "key=lambda plan: plan.makespan_us",
+              "key=lambda plan: plan.notes.get('runs_again', 0)"),
+        _never_above,
+    ),
+    "the least of others is asked for above the budget only": (
+        lambda patch: plant_everywhere(
+            patch, beside, "least_plans", "budget_bytes = low\n", "budget_bytes = high\n"
+        ),
+        _least,
+    ),
+    "the least depends on the budget asked for": (
+        lambda patch: plant_everywhere(
+            patch, beside, "least_plans", "budget_bytes = low\n",
+            "budget_bytes = max(low, question.budget_bytes)\n",
+        ),
+        _least,
     ),
 }  # fmt: skip

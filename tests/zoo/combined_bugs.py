@@ -33,7 +33,7 @@ from ooctrain.sched.search.keep_offload_or_recompute import KeepOffloadOrRecompu
 from ooctrain.sched.search.keep_or_recompute import KeepOrRecomputeSearch
 
 Plant = Callable[[pytest.MonkeyPatch], Any]
-Law = Callable[[int], Any]
+Law = Callable[[Any], Any]
 
 
 def _slip(owner: Any, name: str, piece: str, wrong: str) -> Plant:
@@ -53,13 +53,14 @@ RUNS, FOUND = (
     test_keep_or_recompute.keeps_what_the_runs_keep,
     test_keep_or_recompute.what_is_found_is_a_plan,
 )
+LITTLE = test_host_budget.a_little_host_memory_is_no_loss
 SMALL = test_keep_or_recompute.has_room_for_what_is_small
 COPIES, STANDS = (
     test_keep_offload_or_recompute.what_copies_find_is_a_plan,
     test_keep_offload_or_recompute.stands_where_it_says,
 )
 
-BUGS: dict[str, tuple[Plant, Law, Sequence[int]]] = {
+BUGS: dict[str, tuple[Plant, Law, Sequence[Any]]] = {
     "search: what lacks less, but does not fit yet, is forgotten": (
         _slip(Search, "improve", "return self._choice(walk.best)",
               "return start if walk.best_cost > 1e29 else self._choice(walk.best)"),
@@ -153,6 +154,11 @@ BUGS: dict[str, tuple[Plant, Law, Sequence[int]]] = {
         _slip_everywhere(keep_or_recompute, "_for_calls",
                          "[run.call] * waiting", "[run.call + 1] * waiting"),
         RUNS, range(30),
+    ),
+    "where the host has too little room it is not done without": (
+        _slip(Combined, "_searched_with_and_without", "if not lacks_host_room(question):",
+              "if True:"),
+        LITTLE, ("cpu-generic",),
     ),
     "kept: what is small stays though there is no room for it": (
         _slip(Search, "kept_from_call_to_call", "small=NOTHING", "small=0.002"), SMALL, (1,),

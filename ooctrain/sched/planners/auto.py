@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 
 from ooctrain.errors import Infeasible, Withheld
 from ooctrain.sched.bounds.closed import lower_bound
-from ooctrain.sched.budget import input_bytes, trace_peak_bytes
+from ooctrain.sched.budget import trace_peak_bytes
 from ooctrain.sched.planners.belady import Belady
 from ooctrain.sched.planners.bn_recompute import BnRecompute
 from ooctrain.sched.planners.capuchin import Capuchin
@@ -45,6 +45,7 @@ from ooctrain.sched.planners.vdnn.vdnn import Vdnn
 from ooctrain.sched.planners.window.window import SlidingWindow
 from ooctrain.sched.planners.window.window_cyclic import WindowCyclic
 from ooctrain.sched.planning.effort import Deadline, check_evaluations
+from ooctrain.sched.planning.host_room import without_host
 from ooctrain.sched.planning.planner import Planner, least_refusal, make_plan
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, Plan
@@ -220,15 +221,6 @@ class Auto:
         for planner in rest:
             if poll.best_us > near_us and not poll.is_over():
                 poll.ask_also(planner)
-
-
-def without_host(question: Question) -> Question:
-    """The same, but nothing is swapped out: a search that may swap seldom finds the lists that
-    compute everything again.
-    """
-    least = input_bytes(question.trace)
-    host = question.host_budget_bytes
-    return replace(question, host_budget_bytes=least if host is None else min(host, least))
 
 
 def wasted(question: Question) -> bool:

@@ -6,18 +6,18 @@ after each use of a value. Given a choice, Belady's rule offloads the remaining 
 as-soon-as-possible engine times it. Compiled, this takes a tenth of a millisecond, so annealing can
 try thousands of choices from several starts. A second search goes on from the best choice, over
 what is kept from call to call (`sched/search/keep_offload_or_recompute.py`), or, where nothing can
-wait on the host, from several (`sched/search/keep_or_recompute.py`). The readable `lower` writes
-the plan itself. It is never worse than its `starts`, whose plans take part: `keep-all`, `prefix`,
-`belady`, `window-cyclic` and, in steps of at most `CALLS` calls, `dtr` and `window`; on a host
-without room, in longer steps, `keep-all` and `dtr`. A plan that ends as soon as the inputs allow is
-taken without a search. Source: ours; what it reaches is in docs/planners.md. Read next:
-`sched/search/anneal.py`.
+wait on the host, from several (`sched/search/keep_or_recompute.py`); where the host has room, but
+not enough, both are tried. The readable `lower` writes the plan itself. It is never worse than its
+`starts`, whose plans take part: `keep-all`, `prefix`, `belady`, `window-cyclic` and, in steps of at
+most `CALLS` calls, `dtr` and `window`; on a host without room, in longer steps, `keep-all` and
+`dtr`. A plan that ends as soon as the inputs allow is taken without a search. Source: ours; what it
+reaches is in docs/planners.md. Read next: `sched/search/anneal.py`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -31,9 +31,14 @@ from ooctrain.sched.planners.prefix import Prefix
 from ooctrain.sched.planners.window.window import SlidingWindow
 from ooctrain.sched.planners.window.window_cyclic import WindowCyclic
 from ooctrain.sched.planning.effort import Deadline, check_evaluations
-from ooctrain.sched.planning.host_room import has_host_room, is_short_of_host
+from ooctrain.sched.planning.host_room import (
+    has_host_room,
+    is_short_of_host,
+    lacks_host_room,
+    without_host,
+)
 from ooctrain.sched.planning.lower import plan_of
-from ooctrain.sched.planning.planner import Planner, least_refusal
+from ooctrain.sched.planning.planner import Planner, check_true_or_false, least_refusal
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import Use, read_off, rematerialise_after
 from ooctrain.sched.schedule import BYTES, Granule, Plan, Run
@@ -72,6 +77,7 @@ class Combined:
         evaluations: how many choices are tried at most in a step of `CALLS` calls; None: as many
             as the question says (`--evaluations`), or `THOROUGH`. A time limit interrupts, and the
             plan's notes then say so.
+        checkmate: whether `checkmate` is among the starts of short steps on a short host.
 
     Cost: some 0.2 ms for each evaluation of 600 calls, and the starts' plans.
     """
@@ -79,9 +85,11 @@ class Combined:
     name = "combined"
 
     evaluations: int | None = None
+    checkmate: bool = True
 
     def __post_init__(self) -> None:
         check_evaluations(self.name, self.evaluations)
+        check_true_or_false(self.name, {"checkmate": self.checkmate})
 
     def with_evaluations(self, evaluations: int) -> Combined:
         """See `SearchingPlanner`."""
@@ -96,12 +104,14 @@ class Combined:
             trace, budget_bytes, machine, granule, host_budget_bytes, seed % _SEEDS, time_limit_s
         )
         asked = _Starts(question)
-        best = asked.best_plan(starts(question))
+        first = starts(question)
+        best = asked.best_plan(first if self.checkmate else _without_checkmate(first))
         if best is None and not is_short_of_host(question):
             raise least_refusal("combined", asked.refusals, budget_bytes)
         cut_short = asked.cut_short
         if best is None or not (asked.all_fits or asked.is_least(best)):
-            found = self._searched(question, asked.deadline.earlier(asked.writing_s), asked.again)
+            deadline = asked.deadline.earlier(asked.writing_s)
+            found = self._searched_with_and_without(question, deadline, asked.again)
             plans = [plan for plan in (best, found.plan) if plan is not None]
             if not plans:
                 plans += filter(None, [asked.best_plan(last_asked(question))])
@@ -120,16 +130,33 @@ class Combined:
         seed = question.seed % _SEEDS
         return search.cost(search.improve(first[0], number, seed=seed, deadline=deadline))
 
-    def _searched(
+    def _searched_with_and_without(
         self, question: Question, deadline: Deadline, others: Iterable[Plan]
+    ) -> _Searched:
+        """`_searched`; where the host has not got room for all that has to leave, once more as if
+        it had none, as these lists are hard to find by small steps from those that swap. In a long
+        step each search then gets half of the evaluations, in any step half of the time.
+        """
+        if not lacks_host_room(question):
+            return self._searched(question, deadline, others)
+        share = 1.0 if len(question.trace.calls) <= CALLS else 0.5
+        first = deadline.earlier((deadline.left_s() or 0.0) / 2)
+        return _Searched.fastest([
+            self._searched(question, first, others, share),
+            self._searched(without_host(question), deadline, others, share),
+        ])  # fmt: skip
+
+    def _searched(
+        self, question: Question, deadline: Deadline, others: Iterable[Plan], share: float = 1.0
     ) -> _Searched:
         """The plan of the best choice, or of what came of it.
 
         Args:
             others: plans that run calls again.
+            share: of the evaluations.
         """
         search, first = _begun(question, others)
-        number = THOROUGH if self.evaluations is None else self.evaluations
+        number = share * (THOROUGH if self.evaluations is None else self.evaluations)
         half = _evaluations(number / 2, question)
         many = search.copies_nothing and half >= SEVERAL * EACH
         find = _several if many else _choices
@@ -160,6 +187,13 @@ class _Searched(NamedTuple):
         best = min(found, key=lambda plan: plan.makespan_us)
         notes = {**best.notes, "evaluations": search.evaluations}
         return cls(replace(best, notes=notes), search.cut_short)
+
+    @classmethod
+    def fastest(cls, found: Sequence[_Searched]) -> _Searched:
+        """The fastest plan of some searches, the first of equals."""
+        plans = [one.plan for one in found if one.plan is not None]
+        best = min(plans, key=lambda plan: plan.makespan_us, default=None)
+        return cls(best, any(one.cut_short for one in found))
 
 
 class _Starts:
@@ -228,8 +262,13 @@ def starts(question: Question) -> tuple[Planner, ...]:
         return (KeepAll(), Belady(), Prefix(), WindowCyclic(), *here)
     if len(trace.calls) > CALLS and not has_host_room(question):
         return (KeepAll(), Dtr())
-    exact = (Checkmate(),) if len(trace.calls) <= Checkmate().exact else ()
+    alone = Checkmate(combined=False)
+    exact = (alone,) if len(trace.calls) <= alone.exact else ()
     return (KeepAll(), Belady(), Prefix(), WindowCyclic(), Dtr(), *exact)
+
+
+def _without_checkmate(planners: Iterable[Planner]) -> Iterator[Planner]:
+    return (planner for planner in planners if not isinstance(planner, Checkmate))
 
 
 def last_asked(question: Question) -> tuple[Planner, ...]:

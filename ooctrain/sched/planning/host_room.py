@@ -12,6 +12,8 @@ Source: ours, as the engine's rule for swap-ins, on the other side. Read next:
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ooctrain.sched.budget import input_bytes, trace_peak_bytes
 from ooctrain.sched.planning.decisions import Gap
 from ooctrain.sched.planning.question import Question
@@ -103,3 +105,22 @@ def has_host_room(question: Question) -> bool:
     """Whether anything besides the inputs fits on the host."""
     left_bytes = host_left_bytes(question)
     return left_bytes is None or left_bytes > 0
+
+
+def lacks_host_room(question: Question) -> bool:
+    """Whether the host has room, but not for all that has to leave, so that something is computed
+    again in every list.
+    """
+    left_bytes = host_left_bytes(question)
+    if left_bytes is None or left_bytes <= 0:
+        return False
+    return left_bytes < trace_peak_bytes(question.trace, question.granule) - question.budget_bytes
+
+
+def without_host(question: Question) -> Question:
+    """The same, but nothing is swapped out: a search that may swap seldom finds the lists that
+    compute everything again.
+    """
+    least = input_bytes(question.trace)
+    host = question.host_budget_bytes
+    return replace(question, host_budget_bytes=least if host is None else min(host, least))

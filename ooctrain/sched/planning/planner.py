@@ -126,6 +126,21 @@ def check_whole_numbers(planner: str, parameters: Mapping[str, object], least: i
             )
 
 
+def check_true_or_false(planner: str, parameters: Mapping[str, object]) -> None:
+    """Raises ConfigError for a planner's switch that is neither true nor false.
+
+    Args:
+        parameters: {name: value}.
+    """
+    for name, value in parameters.items():
+        if not isinstance(value, bool):
+            raise ConfigError(
+                f"{planner}: {name}={value!r} is neither true nor false",
+                code="OOC-105",
+                fix=f"such as {planner}:{name}=false, or leave {name} out",
+            )
+
+
 def call_need_bytes(call: Call, trace: Trace, granule: Granule) -> int:
     """Granted bytes that a call needs by itself: distinct storages of what it touches, and
     workspace.

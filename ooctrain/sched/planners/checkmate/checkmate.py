@@ -12,10 +12,13 @@ Source: Jain, Jain, Nrusimha, Gholami, Abbeel, Keutzer, Stoica and Gonzalez, Che
 memory wall with optimal tensor rematerialization (MLSys 2020). Departures: long
 steps are grouped (`checkmate_graph.py`), which costs optimality, as do their narrower choices: only
 forward nodes run again, and only in the backward pass; there, and where the search ends before the
-optimum, the answer is no worse than the relaxation rounded, `rotor`'s or `dtr`'s plan; the rounding
-tries several thresholds and memory allowances, where the paper has one of each. What it cannot: run
-a call twice in one stage, change the order of calls, offload. Inputs are fetched once. Read next:
-`checkmate_graph.py`, `checkmate_program.py`; `../rotor.py` for chains.
+optimum, the answer is no worse than the relaxation rounded; the rounding tries several thresholds
+and memory allowances, where the paper has one of each. What its lists cannot: run a call twice in
+one stage, change the order of calls, offload, fetch an input twice. Lists of other planners can,
+and some are faster: so those of `rotor`, `dtr`, `prefix` and `combined` take part, made as if the
+host had room for the inputs alone, and the note `from` says whose it is (`beside.py`;
+`checkmate:combined=false` leaves out the last two, which search, too). Read next:
+`checkmate_graph.py`, `checkmate_program.py`, `beside.py`; `../rotor.py` for chains.
 """
 
 from __future__ import annotations
@@ -26,20 +29,32 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
-from ooctrain.errors import ConfigError, Infeasible
+from ooctrain.errors import ConfigError
+from ooctrain.sched.bounds.closed import arrivals_us
 from ooctrain.sched.bounds.linear import WholeSolution
+from ooctrain.sched.planners.checkmate.beside import (
+    SIMPLE,
+    least_plans,
+    plans_of,
+    runs_for_least,
+    searching,
+)
 from ooctrain.sched.planners.checkmate.checkmate_graph import (
     RunGraph,
     grouped_calls,
     single_calls,
 )
 from ooctrain.sched.planners.checkmate.checkmate_program import Freedom, StageProgram
-from ooctrain.sched.planners.dtr.dtr import Dtr
-from ooctrain.sched.planners.rotor import Rotor
 from ooctrain.sched.planning.decisions import Decisions, runs_once
-from ooctrain.sched.planning.effort import Deadline
+from ooctrain.sched.planning.effort import Deadline, check_evaluations
 from ooctrain.sched.planning.lower import plan_of
-from ooctrain.sched.planning.planner import Planner, check_whole_numbers, infeasible
+from ooctrain.sched.planning.planner import (
+    Planner,
+    check_host,
+    check_true_or_false,
+    check_whole_numbers,
+    infeasible,
+)
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import droppable, rematerialise
 from ooctrain.sched.planning.residency import Liveness
@@ -50,8 +65,10 @@ from ooctrain.step.trace import Trace
 #: Shares from which on a fraction of a value is kept, and shares of memory that rounding may cost.
 THRESHOLDS = (0.25, 0.5, 0.75)
 ALLOWANCES = (0.0, 0.1, 0.25)
-#: Whose plans stand in where the search ends before the optimum: they offload nothing either.
-OTHERS: tuple[Planner, ...] = (Rotor(), Dtr())
+#: Of a time limit: what is kept for others that search.
+KEPT = 0.5
+#: By what share of it a solver's optimum may be above the true one.
+ROUNDING = 1e-6
 #: A search tree has all its nodes up to this many whole columns.
 USUAL_COLUMNS = 100
 
@@ -69,24 +86,26 @@ class ByStages(ABC):
     """What both planners are: a program over stages, and what becomes of its answer.
 
     Attributes:
-        name, exact, most: of the planner.
+        name, exact, most, evaluations: of the planner.
     """
 
     __slots__ = ()
     name: ClassVar[str]
     exact: int
     most: int
+    evaluations: int | None
 
     def plan(
         self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
         host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
     ) -> Plan:  # fmt: skip
         """See `Planner`. The minimum is the least need among keeping all, dropping all, the
-        least of `rotor` and `dtr`, and what `least` finds.
+        least of `rotor` and `dtr`, what `least` finds, and `least_plans` of `others`.
         """
         question = Question(
-            trace, budget_bytes, machine, granule, host_budget_bytes, seed, time_limit_s
-        )
+            trace, budget_bytes, machine, granule, host_budget_bytes, seed, time_limit_s,
+            self.evaluations,
+        )  # fmt: skip
         step = limited(self.name, trace, granule, self.exact, self.most)
         return _Rematerialising(self.name, question, step, self).plan()
 
@@ -98,6 +117,10 @@ class ByStages(ABC):
     def within(self, asked: _Rematerialising) -> tuple[list[tuple[Run, ...]], Mapping[str, Any]]:
         """Runs for the budget, and what is known of them."""
 
+    @abstractmethod
+    def others(self) -> tuple[Planner, ...]:
+        """Whose plans take part."""
+
 
 @dataclass(frozen=True, slots=True)
 class Checkmate(ByStages):
@@ -107,8 +130,11 @@ class Checkmate(ByStages):
         nodes: of the search tree at most; in proportion fewer from `USUAL_COLUMNS` on.
         exact: steps of more calls than this are grouped.
         most: more groups than this are refused.
+        combined: whether plans of `prefix` and `combined` take part, beside `rotor`'s and `dtr`'s.
+        evaluations: of `combined`; None: as many as the question says, or as it makes by itself.
 
-    Cost: a search over (groups^2 / 2) whole columns and as many rows for each reader of a value.
+    Cost: a search over (groups^2 / 2) whole columns and as many rows for each reader of a value;
+    that of the others, for a few budgets more where nothing else fits.
     """
 
     name: ClassVar[str] = "checkmate"
@@ -116,10 +142,22 @@ class Checkmate(ByStages):
     nodes: int = 200
     exact: int = 30
     most: int = 150
+    combined: bool = True
+    evaluations: int | None = None
 
     def __post_init__(self) -> None:
         limits = {"nodes": self.nodes, "exact": self.exact, "most": self.most}
         check_whole_numbers(self.name, limits)
+        check_evaluations(self.name, self.evaluations)
+        check_true_or_false(self.name, {"combined": self.combined})
+
+    def with_evaluations(self, evaluations: int) -> Checkmate:
+        """See `SearchingPlanner`."""
+        return self if self.evaluations is not None else replace(self, evaluations=evaluations)
+
+    def others(self) -> tuple[Planner, ...]:
+        """Whose plans take part."""
+        return (*SIMPLE, *searching(self.evaluations)) if self.combined else SIMPLE
 
     def _tree(self, program: StageProgram) -> int:
         """Nodes of the search tree: fewer where each takes longer."""
@@ -138,11 +176,11 @@ class Checkmate(ByStages):
         program = asked.program(asked.question.budget_bytes)
         found = asked.searched(program, self._tree(program))
         is_bound = found.ended != "infeasible"  # where groups do not fit, single calls may
-        bound_us = max(found.bound, 0.0) * program.unit_ns / 1000 if is_bound else None
-        notes = {"bound_us": bound_us, "ended": found.ended}
+        bound_us = asked.at_least_once_us(found.bound * program.unit_ns / 1000)
+        notes = {"bound_us": bound_us if is_bound else None, "ended": found.ended}
         runs = [asked.graph.runs(program.chosen(found.values))] if found.values else []
-        if found.ended != "optimal" or not asked.backward:  # groups have an optimum of their own
-            runs += [*roundings_within(asked)[0], *runs_of_others(asked.question)]
+        if found.ended != "optimal":
+            runs += roundings_within(asked)[0]
         return runs, notes
 
 
@@ -158,11 +196,17 @@ class CheckmateLp(ByStages):
 
     name: ClassVar[str] = "checkmate-lp"
 
+    evaluations: ClassVar[None] = None
+
     exact: int = 30
     most: int = 150
 
     def __post_init__(self) -> None:
         check_whole_numbers(self.name, {"exact": self.exact, "most": self.most})
+
+    def others(self) -> tuple[Planner, ...]:
+        """Nobody's: it is rounding that one wants to see."""
+        return ()
 
     def least(self, asked: _Rematerialising) -> Iterator[tuple[Run, ...]]:
         """Roundings of the relaxation for the least memory."""
@@ -171,7 +215,7 @@ class CheckmateLp(ByStages):
     def within(self, asked: _Rematerialising) -> tuple[list[tuple[Run, ...]], Mapping[str, Any]]:
         """Roundings of the relaxation for the budget and for a little less."""
         found, cost_us = roundings_within(asked)
-        bound_us = cost_us if math.isfinite(cost_us) else None
+        bound_us = asked.at_least_once_us(cost_us) if math.isfinite(cost_us) else None
         return [*found, *self.least(asked)], {"bound_us": bound_us, "ended": "rounded"}
 
 
@@ -182,6 +226,8 @@ def roundings_within(asked: _Rematerialising) -> tuple[list[tuple[Run, ...]], fl
     found: list[tuple[Run, ...]] = []
     bound_us, budget_bytes = math.inf, asked.question.budget_bytes
     for allowance in ALLOWANCES:
+        if asked.is_over():
+            break
         spared = int((budget_bytes - asked.graph.resident_bytes) * allowance)
         rounded, cost_us = roundings(asked, budget_bytes - spared)
         found += rounded
@@ -227,8 +273,9 @@ class _Rematerialising:
 
     Attributes:
         graph: the step by nodes.
-        deadline: of all programs together.
-        cut_short: whether the deadline has ended one of them.
+        search_too: whether others that search take part.
+        deadline: of all; that of the programs is earlier, if others search, too.
+        cut_short: whether a deadline has ended one of them.
     """
 
     def __init__(
@@ -237,7 +284,10 @@ class _Rematerialising:
     ):  # fmt: skip
         self.name, self.question, self.planner = name, question, planner
         self.graph, self.backward = step
-        self.deadline = Deadline.after(question.time_limit_s)
+        self.deadline = self._programs = Deadline.after(question.time_limit_s)
+        self.search_too = len(planner.others()) > len(SIMPLE)
+        if self.search_too:
+            self._programs = self.deadline.earlier(KEPT * (question.time_limit_s or 0.0))
         self.cut_short = False
         self.liveness = Liveness(question.trace, question.granule)
         self.call_ns = call_durations_ns(question.trace, question.machine)
@@ -254,25 +304,59 @@ class _Rematerialising:
 
     def searched(self, program: StageProgram, nodes: int) -> WholeSolution:
         """What comes of a program, within a number of nodes and the time that is left."""
-        found = program.program.search(nodes, self.deadline.left_s())
+        found = program.program.search(nodes, self._programs.left_s())
         self.cut_short |= found.ended == "time"
         return found
 
+    def is_over(self) -> bool:
+        """Whether the time for programs is over; the plan says so if it is."""
+        passed = self._programs.passed()
+        self.cut_short |= passed
+        return passed
+
+    def at_least_once_us(self, bound_us: float) -> float:
+        """A bound, or what it takes to run each call once, which is one too."""
+        return max(bound_us, sum(self.call_ns) / 1000)
+
     def plan(self) -> Plan:
-        """The fastest way that fits."""
-        budget = self.question.budget_bytes
-        ways = self._ways(_without_search(self.question))
-        if ways[0].need_bytes <= budget:  # nothing is faster than to run each call once
-            once_us = ways[0].time_ns / 1000
-            return self._answer(ways[0], {"bound_us": once_us, "ended": "optimal"})
+        """The fastest plan that fits: of the program, or of the others."""
+        question, others = self.question, self.planner.others()
+        budget, lists = question.budget_bytes, list[Plan]()
+        ways = self._ways(_without_search(question))
         if all(way.need_bytes > budget for way in ways):
             ways += self._ways(self.planner.least(self))
-        least = min(ways, key=lambda way: way.need_bytes)
-        if least.need_bytes > budget:
-            raise infeasible(self.name, budget, least.need_bytes, least.witness)
-        found, notes = self.planner.within(self)
-        fitting = [w for w in ways + self._ways(found) if w.need_bytes <= budget]
-        return self._answer(min(fitting, key=lambda way: way.time_ns), notes)
+        if all(way.need_bytes > budget for way in ways):
+            least = min(ways, key=lambda way: way.need_bytes)
+            if self.search_too:
+                lists = least_plans(question, least.need_bytes, self.deadline)
+            needs = [(least.need_bytes, least.witness), *((p.peak_bytes, "") for p in lists)]
+            least_bytes, witness = min(needs)
+            if least_bytes > budget:
+                raise infeasible(self.name, budget, least_bytes, witness)
+        best, notes = self._own(ways)
+        plans = [] if best is None else [best]
+        if best is None or best.makespan_us > arrivals_us(question.trace, question.machine):
+            plans += [plan for plan in lists if plan.peak_bytes <= budget]
+            known, self.cut_short = plans_of(others, question, self.deadline, self.cut_short)
+            plans += known
+        fastest = min(plans, key=lambda plan: plan.makespan_us)
+        check_host(self.name, fastest, question.host_budget_bytes)
+        return self._noted(fastest, notes)
+
+    def _own(self, ways: Sequence[TimedRuns]) -> tuple[Plan | None, Mapping[str, Any]]:
+        """The plan of what computes least, of these and of what the program finds; and what is
+        known of all that the program allows.
+        """
+        budget = self.question.budget_bytes
+        if ways[0].need_bytes <= budget:  # nothing computes less than to run each call once
+            found, notes = [], {"bound_us": ways[0].time_ns / 1000, "ended": "optimal"}
+        else:
+            found, notes = self.planner.within(self)
+        fitting = [w for w in [*ways, *self._ways(found)] if w.need_bytes <= budget]
+        if not fitting:
+            return None, notes
+        decisions = Decisions(min(fitting, key=lambda way: way.time_ns).runs)
+        return plan_of(self.name, self.question, decisions), notes
 
     def _ways(self, choices: Iterable[Sequence[Run]]) -> list[TimedRuns]:
         """What some runs take; those that cannot be are left out."""
@@ -286,24 +370,25 @@ class _Rematerialising:
             ways.append(TimedRuns(time_ns, need, witness, tuple(runs)))
         return ways
 
-    def _answer(self, way: TimedRuns, notes: Mapping[str, Any]) -> Plan:
-        """The plan, and how far it may be from the best. In groups `bound_us` is that of lists that
-        run a group as a whole: one of single calls may be faster, then the gap is below 0.
+    def _noted(self, plan: Plan, notes: Mapping[str, Any]) -> Plan:
+        """The plan, and how far its computing may be from the least of what the program allows:
+        where calls are grouped, of lists that run a group as a whole. A list of another kind may
+        compute less; then the gap is below 0.
         """
-        objective_us, bound_us = way.time_ns / 1000, notes["bound_us"]
+        runs = [i.call for i in plan.schedule.instructions if isinstance(i, Run)]
+        objective_us, bound_us = sum(map(self.call_ns.__getitem__, runs)) / 1000, notes["bound_us"]
         numbers = {
             "objective_us": objective_us, "groups": len(self.graph.nodes),
-            "runs_again": len(way.runs) - len(self.question.trace.calls),
+            "runs_again": len(runs) - len(self.question.trace.calls),
         }  # fmt: skip
-        notes = {name: value for name, value in notes.items() if name != "bound_us"}
         if bound_us is not None:
-            if self.backward:
-                bound_us = min(bound_us, objective_us)  # solvers round
+            if objective_us < bound_us <= objective_us * (1 + ROUNDING):  # solvers round
+                bound_us = objective_us
             gap = (objective_us - bound_us) / objective_us if objective_us else 0.0
             numbers |= {"bound_us": bound_us, "gap": gap}
+        whose = {"from": plan.notes["from"]} if "from" in plan.notes else {}
         cut_short = {"cut_short": True} if self.cut_short else {}
-        notes = {**notes, **numbers, **cut_short}
-        return plan_of(self.name, self.question, Decisions(way.runs), notes)
+        return replace(plan, notes={"ended": notes["ended"], **whose, **numbers, **cut_short})
 
 
 def _without_search(question: Question) -> Iterator[tuple[Run, ...]]:
@@ -315,18 +400,4 @@ def _without_search(question: Question) -> Iterator[tuple[Run, ...]]:
     values = droppable(trace)
     yield rematerialise(trace, values)
     yield rematerialise(trace, values, again=values)
-    for planner in OTHERS:
-        try:
-            replace(question, budget_bytes=0, host_budget_bytes=None).put_to(planner)
-        except Infeasible as refusal:
-            yield from runs_of_others(replace(question, budget_bytes=refusal.minimum_bytes))
-
-
-def runs_of_others(question: Question) -> Iterator[tuple[Run, ...]]:
-    """What `rotor` and `dtr` run, for a search that was cut short."""
-    for planner in OTHERS:
-        try:
-            plan = replace(question, host_budget_bytes=None).put_to(planner)
-        except Infeasible:
-            continue
-        yield tuple(i for i in plan.schedule.instructions if isinstance(i, Run))
+    yield from runs_for_least(SIMPLE, question)

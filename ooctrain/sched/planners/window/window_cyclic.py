@@ -26,13 +26,18 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
-from ooctrain.errors import ConfigError, Infeasible
+from ooctrain.errors import Infeasible
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planners.window.window import DEFAULT_SIZE
 from ooctrain.sched.planners.window.window_walk import Walk, walk
 from ooctrain.sched.planning.effort import Deadline
 from ooctrain.sched.planning.fastest import fastest, least_us
-from ooctrain.sched.planning.planner import ListWriter, infeasible, make_plan
+from ooctrain.sched.planning.planner import (
+    ListWriter,
+    check_true_or_false,
+    infeasible,
+    make_plan,
+)
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.storages import VariableSequence
 from ooctrain.sched.schedule import BYTES, Granule, Plan, Schedule
@@ -79,14 +84,8 @@ class WindowCyclic:
     ordered: bool = True
 
     def __post_init__(self) -> None:
-        for gain in ("resident", "across", "tuned", "ordered"):
-            value = getattr(self, gain)
-            if not isinstance(value, bool):
-                raise ConfigError(
-                    f"window-cyclic: {gain}={value!r} is neither true nor false",
-                    code="OOC-105",
-                    fix=f"window-cyclic:{gain}=false leaves this gain out",
-                )
+        gains = ("resident", "across", "tuned", "ordered")
+        check_true_or_false(self.name, {gain: getattr(self, gain) for gain in gains})
 
     def plan(
         self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
