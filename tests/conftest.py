@@ -44,6 +44,7 @@ for name in sys.argv[1:]:
     importlib.import_module(name)
 """
 SEARCH = Path(__file__).parent / "support" / "compile_search.py"
+SEARCH_COMPILED = pytest.StashKey[subprocess.Popen]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -55,16 +56,21 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["OOCTRAIN_CALIBRATION"] = os.devnull
     gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])
     if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+        config.stash[SEARCH_COMPILED] = subprocess.Popen([sys.executable, str(SEARCH)])
         _compile_kernels(config.option.numprocesses)
 
 
 def _compile_kernels(processes: int) -> None:
     """Fills the cache before the workers start, so that no two of them compile the same kernel."""
     shares = [share for share in _shares(processes) if share]
-    running = [subprocess.Popen([sys.executable, "-c", COMPILE, *share]) for share in shares]
-    running.append(subprocess.Popen([sys.executable, str(SEARCH)]))
-    for process in running:
+    for process in [subprocess.Popen([sys.executable, "-c", COMPILE, *s]) for s in shares]:
         process.wait()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_node_collection_finished(node: Any, ids: Any) -> None:
+    """The search, which takes longest, is compiled while the workers collect; then tests begin."""
+    node.config.stash[SEARCH_COMPILED].wait()
 
 
 def _shares(processes: int) -> list[list[str]]:

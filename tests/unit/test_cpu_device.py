@@ -315,12 +315,15 @@ def test_a_shared_link_takes_the_sum_and_a_duplex_link_the_longer():
 def test_directions_have_bandwidths_of_their_own():
     device = make_device({"out_bytes_per_us": 0.1, "in_bytes_per_us": 10.0})
     address = device.memory.linear()
-    start = time.perf_counter()
-    device.copy_in(address, 0, 3000)
-    middle = time.perf_counter()
-    device.copy_out(address, 0, 3000)
-    assert time.perf_counter() - middle >= 0.030 - 1e-6
-    assert middle - start < 0.030
+
+    def seconds(copy):
+        start = time.perf_counter()
+        copy(address, 0, 3000)
+        return time.perf_counter() - start
+
+    assert seconds(device.copy_out) >= 0.030 - 1e-6
+    # Of many tries one suffices, as above.
+    assert any(seconds(device.copy_in) < 0.030 for _ in range(60))
     device.close()
 
 

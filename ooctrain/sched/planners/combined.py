@@ -64,7 +64,7 @@ WRITING = 1.5
 SEVERAL, EACH = 10, 500
 #: Evaluations that tell which of several forms of a step is worth a search.
 PROMISE = 500
-#: A search counts on from its seed, in 64 bits.
+#: A search counts on from its seed, in 64 bits; of NumPy's numbers it would be compiled once more.
 _SEEDS = 1 << 62
 
 
@@ -101,7 +101,8 @@ class Combined:
     ) -> Plan:  # fmt: skip
         """See `Planner`. The minimum is the least of the starts'."""
         question = Question(
-            trace, budget_bytes, machine, granule, host_budget_bytes, seed % _SEEDS, time_limit_s
+            trace, budget_bytes, machine, granule, host_budget_bytes, int(seed) % _SEEDS,
+            time_limit_s,
         )
         asked = _Starts(question)
         first = starts(question)
@@ -127,7 +128,7 @@ class Combined:
         """
         search, first = _begun(question)
         number, deadline = _evaluations(PROMISE, question), Deadline.after(question.time_limit_s)
-        seed = question.seed % _SEEDS
+        seed = int(question.seed) % _SEEDS
         return search.cost(search.improve(first[0], number, seed=seed, deadline=deadline))
 
     def _searched_with_and_without(
