@@ -131,3 +131,28 @@ def test_a_call_that_touches_no_value_of_the_chain_cuts_nothing():
 
     assert len(view(True)) == len(view(False))
     assert view(True).x == view(False).x
+
+
+def an_input_that_crosses_alone_cuts_nothing():
+    """Its other reader needs it, so it is not away there; the least was named without it."""
+    builder = TraceBuilder()
+    x, y = (builder.variable(name, (size,), "uint8", "input") for name, size in (("x", 1), ("y", 4)))
+    a, b, c, d, e = (builder.variable(name, (size,), "uint8") for name, size in zip(
+        "abcde", (3, 4, 4, 3, 2), strict=True))  # fmt: skip
+    for name, ins, outs, phase in (
+        ("f0", (x,), (a,), "forward"), ("f1", (x, y), (b, c), "forward"),
+        ("b0", (a, x), (d,), "backward"), ("b1", (c, d), (e,), "backward"),
+    ):  # fmt: skip
+        builder.call(name, FakeOp(), ins, outs, phase=phase, duration_ns=1000)
+    trace = builder.build()
+    machine = Machine("plain", 1, 1, 1.0, link="duplex", latency_us=0.0, call_overhead_us=0.0)
+    assert len(chain_view(trace, machine)) == 1
+    for name in ("greedy", "dynprog", "vdnn", "pofo", "rotor"):
+        with pytest.raises(Infeasible) as refused:
+            get_planner(name).plan(trace, 0, machine)
+        least = refused.value.minimum_bytes
+        verify(get_planner(name).plan(trace, least, machine), trace, least, machine)
+
+
+def test_an_input_that_crosses_alone_cuts_nothing():
+    an_input_that_crosses_alone_cuts_nothing()

@@ -21,6 +21,7 @@ from ooctrain.sched.ledger import walk
 from ooctrain.sched.planners.belady import Belady, offload
 from ooctrain.sched.planners.checkmate.checkmate import Checkmate
 from ooctrain.sched.planners.combined import Combined
+from ooctrain.sched.planners.naive import Naive
 from ooctrain.sched.planners.prefix import Prefix
 from ooctrain.sched.planning.decisions import Decisions, Gap
 from ooctrain.sched.planning.host_room import RoomForGaps
@@ -264,3 +265,12 @@ def a_little_host_memory_is_no_loss(machine):
         for host in (input_bytes(trace), input_bytes(trace) + 4096)
     )
     assert beside.makespan_us <= alone.makespan_us
+
+
+def test_naive_says_that_the_device_lacks_where_both_do():
+    """It named the host alone, and `auto` took it to have enough of the device."""
+    trace = random_trace(random.Random(3), calls=6, max_bytes=24, duration_ns=20_000)
+    with pytest.raises(Infeasible) as refused:
+        Naive().plan(trace, 0, MACHINE, host_budget_bytes=0)
+    least = refused.value.minimum_bytes
+    assert least == Naive().plan(trace, 1 << 40, MACHINE).peak_bytes

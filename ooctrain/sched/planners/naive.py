@@ -41,9 +41,9 @@ class Naive:
         for call in trace.calls:
             _write_call(writer, call, stays)
         plan = make_plan(writer.finish(), trace, machine)
-        check_host(self.name, plan, host_budget_bytes)
         if writer.peak_bytes > budget_bytes:
             raise infeasible(self.name, budget_bytes, writer.peak_bytes, writer.peak_call)
+        check_host(self.name, plan, host_budget_bytes)
         return plan
 
 

@@ -11,6 +11,7 @@ for the grammar.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
@@ -111,7 +112,21 @@ def as_planner(planner: str | Planner | type, known: Factories = PLANNERS) -> Pl
             code="OOC-108",
             fix="ooctrain/sched/planning/planner.py says what a planner has",
         )
+    _check_call(found)
     return found
+
+
+def _check_call(planner: Planner) -> None:
+    """Raises ConfigError where `plan` does not take what every planner is asked with."""
+    asked = ("granule", "host_budget_bytes", "seed", "time_limit_s")
+    try:
+        inspect.signature(planner.plan).bind(None, 0, None, **dict.fromkeys(asked))
+    except TypeError as error:
+        raise ConfigError(
+            f"{type(planner).__name__}.plan cannot be asked for a plan: {error}", code="OOC-108",
+            fix="def plan(self, trace, budget_bytes, machine, *, granule, host_budget_bytes=None, "
+            "seed=0, time_limit_s=None)",
+        ) from error  # fmt: skip
 
 
 def planners(known: Factories = PLANNERS) -> tuple[str, ...]:

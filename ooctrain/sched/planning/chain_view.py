@@ -237,7 +237,8 @@ def _rests(trace: Trace, variable: int) -> bool:
 
 def _cuts(trace: Trace, movable: frozenset[int], turn: int) -> Iterator[tuple[int, int]]:
     """(call, value): forward calls before which the chain may be cut, ascending, and the value that
-    crosses there.
+    crosses there. The stage before makes it: an input that crosses alone is x_0, not what stages
+    hand on.
     """
     start = 0
     crossing: set[int] = set()
@@ -247,7 +248,8 @@ def _cuts(trace: Trace, movable: frozenset[int], turn: int) -> Iterator[tuple[in
         crossing = {v for v in crossing if last_forward[v] > call.id}
         if len(crossing) == 1:
             (value,) = crossing
-            if trace.uses[value][0] >= start and trace.uses[value][-1] >= turn:
+            made = trace.producer[value]
+            if made is not None and made >= start and trace.uses[value][-1] >= turn:
                 start = call.id + 1
                 yield start, value
 

@@ -107,7 +107,33 @@ def as_plan(found: object, planner: Planner) -> Plan:
             code="OOC-108",
             fix="plan() returns a Plan, such as `make_plan(...)` gives",
         )
+    for name, kind in (("trace", Trace), ("schedule", Schedule), ("notes", Mapping)):
+        value = getattr(found, name)
+        if not isinstance(value, kind):
+            raise _wrong_plan(planner, f"has {type(value).__name__} as its {name}")
+    for index, instruction in enumerate(found.schedule.instructions):
+        if not isinstance(instruction, Instruction):
+            what = f"has {instruction!r} as instruction {index}, which is none"
+            raise _wrong_plan(planner, what, "Run, End, SwapOut, SwapIn, Free or Fence")
     return found
+
+
+def _wrong_plan(planner: Planner, what: str, fix: str = "") -> ConfigError:
+    return ConfigError(
+        f"the plan of planner {planner.name!r} {what}", code="OOC-108",
+        fix=fix or "make it with `make_plan(schedule, trace, machine)`",
+    )  # fmt: skip
+
+
+def checked_refusal(refusal: Infeasible, planner: Planner) -> Infeasible:
+    """A planner's refusal, if it names its least budget; ConfigError otherwise."""
+    least = refusal.minimum_bytes
+    if isinstance(least, bool) or not isinstance(least, Integral) or least < 0:
+        raise ConfigError(
+            f"planner {planner.name!r} refuses with minimum_bytes={least!r}", code="OOC-108",
+            fix="the least budget in bytes at which it has a plan, as `infeasible(...)` takes it",
+        )  # fmt: skip
+    return refusal
 
 
 def check_whole_numbers(planner: str, parameters: Mapping[str, object], least: int = 1) -> None:

@@ -14,7 +14,13 @@ from dataclasses import dataclass, replace
 
 from ooctrain.errors import Infeasible
 from ooctrain.sched.planning.effort import collecting_rarely, with_effort
-from ooctrain.sched.planning.planner import HOST_LACKS, Planner, as_plan, infeasible
+from ooctrain.sched.planning.planner import (
+    HOST_LACKS,
+    Planner,
+    as_plan,
+    checked_refusal,
+    infeasible,
+)
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
@@ -60,13 +66,14 @@ def plan_beside(planner: Planner, question: Question) -> Plan:
 
     Raises:
         Infeasible: the planner's; its minimum includes the region.
-        ConfigError: what the planner returned is not a plan.
+        ConfigError: what the planner returned is not a plan, or its refusal names no bytes.
     """
     granule, budget_bytes = question.granule, question.budget_bytes
     fixed, rest = granule.fixed_bytes, replace(granule, fixed_bytes=0)
     try:
         found = replace(question, budget_bytes=budget_bytes - fixed, granule=rest).put_to(planner)
     except Infeasible as refusal:
+        checked_refusal(refusal, planner)
         if not fixed or refusal.minimum_bytes == HOST_LACKS:
             raise
         least, witness = refusal.minimum_bytes + fixed, refusal.witness_call
