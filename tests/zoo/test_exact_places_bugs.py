@@ -126,7 +126,7 @@ def test_the_cases_hold_without_a_bug(monkeypatch):
 def test_bug(bug, monkeypatch):
     LAWS.interpret(monkeypatch)
     function, piece, wrong = BUGS[bug]
-    source = inspect.getsource(getattr(exact_search, function)).replace("@compiled\n", "")
+    source = inspect.getsource(getattr(exact_search, function)).partition("\n")[2]  # no decorator
     assert source.count(piece) == 1, piece
     names: dict[str, Any] = {}
     exec(source.replace(piece, wrong), vars(exact_search), names)
