@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import gc
 
-from ooctrain.execution import compile_apart as apart
 from ooctrain.sched.search.ready import compile_search
 
 if __name__ == "__main__":
     gc.set_threshold(50_000)
     compile_search()
-    # Whoever promises memory then starts no process to compile it.
+    # Late, for it loads kernels. Whoever promises memory then starts no process to compile it.
+    from ooctrain.execution import compile_apart as apart
+
     with (apart.search_folder() / apart.list_name(apart.PACKAGE)).open("a") as names:
         names.write(f"{apart.SEARCH}\n")
