@@ -26,7 +26,7 @@ from ooctrain.execution.executor import Session
 from ooctrain.units import MIB
 
 WIDTH, LAYERS = 512, 6
-X = np.random.default_rng(0).standard_normal((2, 1, 32, 32), np.float32)
+X = np.random.default_rng(0).standard_normal((2, 1, 16, 32), np.float32)
 Y = np.array([0, 2])
 needs_memfd = pytest.mark.skipif(
     bool(why_no_virtual_memory()) or held() is None, reason="no memfd or no smaps_rollup here"
