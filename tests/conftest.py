@@ -44,8 +44,7 @@ for name in sys.argv[1:]:
     importlib.import_module(name)
 # Whoever promises memory then starts no process to compile them.
 from ooctrain.execution import compile_apart as apart
-with (apart.cache_folder() / apart.list_name(apart.PACKAGE)).open("a") as names:
-    names.writelines(f"{name}\\n" for name in sys.argv[1:])
+apart.write_down(sys.argv[1:], apart.cache_folder() / apart.list_name(apart.PACKAGE))
 """
 SEARCH = Path(__file__).parent / "support" / "compile_search.py"
 SEARCH_COMPILED = pytest.StashKey[subprocess.Popen]()

@@ -16,5 +16,4 @@ if __name__ == "__main__":
     # Late, for it loads kernels. Whoever promises memory then starts no process to compile it.
     from ooctrain.execution import compile_apart as apart
 
-    with (apart.search_folder() / apart.list_name(apart.PACKAGE)).open("a") as names:
-        names.write(f"{apart.SEARCH}\n")
+    apart.write_down([apart.SEARCH], apart.search_folder() / apart.list_name(apart.PACKAGE))

@@ -58,7 +58,7 @@ def test_the_answers_in_the_file_are_those_of_the_networks_of_today(network):
     assert answer.loss == pytest.approx(made.loss, rel=1e-12)
     whole = np.linalg.norm(list(answer.norms.values()))
     for name, wanted_values in answer.projections.items():
-        # The gradient of a bias in front of a norm is 0 by its formula: rounding, another on each CPU.
+        # A bias in front of a norm has the gradient 0 by its formula: rounding, other on each CPU.
         size = 1e-9 * answer.norms[name] + 1e-13 * whole
         np.testing.assert_allclose(made.projections[name], wanted_values, rtol=0, atol=size)
 

@@ -82,7 +82,9 @@ def test_concat(axis, shapes):
     ("shape", "padding"),
     quick(
         [((2, 4, 3, 5), (1, 0, 2, 1)), ((1, 3, 4, 4), (3, 3, 3, 3)), ((1, 8, 2, 2), (0, 0, 0, 0))],
-        0, 2, names=2,
+        0,
+        2,
+        names=2,
     ),
 )
 def test_padding(shape, padding):
