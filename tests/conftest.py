@@ -42,6 +42,9 @@ import gc, importlib, sys
 gc.set_threshold(50_000)
 for name in sys.argv[1:]:
     importlib.import_module(name)
+# Whoever promises memory then starts no process to compile them.
+from ooctrain.execution import compile_apart as apart
+apart.write_down(sys.argv[1:], apart.cache_folder() / apart.list_name(apart.PACKAGE))
 """
 SEARCH = Path(__file__).parent / "support" / "compile_search.py"
 SEARCH_COMPILED = pytest.StashKey[subprocess.Popen]()

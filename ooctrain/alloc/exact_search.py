@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ooctrain.sched.search.jit import compiled
+from ooctrain.sched.search.jit import compiled, inner
 
 #: What a search ends with.
 NONE, FOUND, CUT_SHORT = 0, 1, 2
@@ -92,21 +92,21 @@ def search(sections, board, rank, failed, limits):
             now += 1
 
 
-@compiled
+@inner
 def _open(frame, low_item, high_item, begin, end):
     """A frame that has tried nothing."""
     frame[LOW_ITEM], frame[HIGH_ITEM], frame[BEGIN], frame[END] = low_item, high_item, begin, end
     frame[SINCE], frame[SINCE_RANK], frame[TRIED], frame[TRIED_RANK] = 0, 0, -1, -1
 
 
-@compiled
+@inner
 def _remember(frame, board, cause, waiting, made):
     """Where the search goes back to, and what it finds there."""
     frame[TRAIL], frame[CAUSE] = board.reached[0], cause
     frame[WAITING], frame[PIECES] = waiting, made
 
 
-@compiled
+@inner
 def _key(sections, board, rank, frame):
     """A number for what is left of a part: its blocks, their lows, and which were passed over.
 
@@ -123,7 +123,7 @@ def _key(sections, board, rank, frame):
     return (one % _PRIMES[0] << 31) + two % _PRIMES[1]
 
 
-@compiled
+@inner
 def _set(board, place, value):
     reached = board.reached[0]
     board.trail[reached, 0], board.trail[reached, 1] = place, board.values[place]
@@ -131,7 +131,7 @@ def _set(board, place, value):
     board.reached[0] = reached + 1
 
 
-@compiled
+@inner
 def _undo(board, reached):
     """Puts back what was changed since the trail was so long."""
     for at in range(board.reached[0] - 1, reached - 1, -1):
@@ -139,7 +139,7 @@ def _undo(board, reached):
     board.reached[0] = reached
 
 
-@compiled
+@inner
 def _next(sections, board, rank, frame):
     """The block to try: the lowest, of equals the first in rank, after what was tried; -1: none.
 
@@ -167,7 +167,7 @@ def _next(sections, board, rank, frame):
     return found
 
 
-@compiled
+@inner
 def _place(sections, board, block, capacity):
     """Places a block at its low, and with it those that are then alone with what is placed."""
     blocks = len(sections.size)
@@ -190,7 +190,7 @@ def _place(sections, board, block, capacity):
             _settle(sections, board, other)
 
 
-@compiled
+@inner
 def _settle(sections, board, block):
     """Takes a block out of what is left."""
     blocks, count = len(sections.size), len(board.total)
@@ -203,14 +203,14 @@ def _settle(sections, board, block):
         _set(board, 3 * blocks + count + section, board.crossing[section] - 1)
 
 
-@compiled
+@inner
 def _mark(sections, board, block):
     """The bounds of a block's sections have to be looked at again."""
     for at in range(sections.own_start[block], sections.own_start[block + 1]):
         board.stale[sections.own[at]] = True
 
 
-@compiled
+@inner
 def _may_fit(sections, board, rank, frame, capacity):
     """Whether each block left can have an offset, and each section holds its blocks.
 
@@ -229,7 +229,7 @@ def _may_fit(sections, board, rank, frame, capacity):
     return possible
 
 
-@compiled
+@inner
 def _find_due(sections, board, rank, frame):
     """Raises the dues of blocks that were passed over; whether all can still be placed.
 
@@ -248,7 +248,7 @@ def _find_due(sections, board, rank, frame):
     return True
 
 
-@compiled
+@inner
 def _not_before(sections, board, block, due):
     """A block lies at `due` or above. While the trail is full that is forgotten."""
     if due > board.due[block] and board.reached[0] < board.reached[1]:
@@ -256,13 +256,13 @@ def _not_before(sections, board, block, due):
         _mark(sections, board, block)
 
 
-@compiled
+@inner
 def _is_before(board, rank, block, low, since_rank):
     own = board.low[block]
     return own < low or (own == low and rank[block] < since_rank)
 
 
-@compiled
+@inner
 def _raised(sections, board, block):
     """The least top of the blocks left that can raise one that was passed over."""
     top, due = board.low[block] + sections.size[block], _NEVER
@@ -273,7 +273,7 @@ def _raised(sections, board, block):
     return due
 
 
-@compiled
+@inner
 def _falls_in_place(sections, board, section, capacity):
     """Whether the blocks left of a section fit, each at or above its due.
 
@@ -302,7 +302,7 @@ def _falls_in_place(sections, board, section, capacity):
     return True
 
 
-@compiled
+@inner
 def _height(falling, count):
     """How high blocks reach that fall in the order of their dues."""
     for at in range(1, count):
@@ -317,7 +317,7 @@ def _height(falling, count):
     return top
 
 
-@compiled
+@inner
 def _is_lowest(sections, board, block, latest):
     """A block lies at `latest` or below: what does not fit under it lies above it."""
     top = board.due[block] + sections.size[block]
@@ -327,7 +327,7 @@ def _is_lowest(sections, board, block, latest):
             _not_before(sections, board, other, top)
 
 
-@compiled
+@inner
 def _sorted_out(board, low_item, high_item):
     """Puts the placed blocks of a frame before those left; where these begin."""
     first = low_item
@@ -339,7 +339,7 @@ def _sorted_out(board, low_item, high_item):
     return first
 
 
-@compiled
+@inner
 def _borders(sections, board, block, frame, cuts):
     """Where the pieces end into which a part falls; how many they are."""
     found = 0
@@ -351,7 +351,7 @@ def _borders(sections, board, block, frame, cuts):
     return found + 1
 
 
-@compiled
+@inner
 def _pieces(sections, board, frame, place, room):
     """Puts pieces with blocks before those that wait, the smallest first; (how many, the first).
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ooctrain.sched.search.jit import compiled
+from ooctrain.sched.search.jit import compiled, inner
 from ooctrain.units import MAX_BYTES
 
 #: Spans for each cell, about; and cells from which on a span is a long one.
@@ -40,7 +40,7 @@ def places_of_many(
     return offsets.tolist() if done else None
 
 
-@compiled
+@inner
 def _lowest(starts, stops, found, size):
     """The lowest offset with room between what is there; what lies below it is dropped.
 

@@ -46,11 +46,16 @@ def compile_apart(ops: Iterable[Op], *, searches: bool = False) -> None:
         lists[SEARCH] = search_folder() / list_name(PACKAGE)
     new = [name for name, written in lists.items() if name not in _names(written)]
     if new and _compiled(new):
-        # Where nothing can be written, no code was kept, and Numba has warned of it.
-        with suppress(OSError):
-            for name in new:
-                with lists[name].open("a", encoding="utf-8") as names:
-                    names.write(f"{name}\n")
+        for name in new:
+            write_down([name], lists[name])
+
+
+def write_down(names: Iterable[str], written: Path) -> None:
+    """Adds the names that a list lacks."""
+    known = _names(written)
+    # Where nothing can be written, no code was kept, and Numba has warned of it.
+    with suppress(OSError), written.open("a", encoding="utf-8") as file:
+        file.writelines(f"{name}\n" for name in names if name not in known)
 
 
 def list_name(package: Path) -> str:

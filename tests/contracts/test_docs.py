@@ -42,6 +42,7 @@ MARKDOWN = MarkdownIt("commonmark").enable("table")
 FOLDERS = (".github", "benchmarks", "docs", "ooctrain", "tests", "tutorials")
 
 
+@cache
 def every_page() -> list[Path]:
     """Whatever a reader reads: each Markdown file but the history, and each lesson."""
     pages = [*ROOT.glob("*.md"), *(p for name in FOLDERS for p in (ROOT / name).rglob("*.md"))]

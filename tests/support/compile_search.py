@@ -13,3 +13,7 @@ from ooctrain.sched.search.ready import compile_search
 if __name__ == "__main__":
     gc.set_threshold(50_000)
     compile_search()
+    # Late, for it loads kernels. Whoever promises memory then starts no process to compile it.
+    from ooctrain.execution import compile_apart as apart
+
+    apart.write_down([apart.SEARCH], apart.search_folder() / apart.list_name(apart.PACKAGE))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import cache
 
 import pytest
 
@@ -46,6 +47,7 @@ def model() -> nn.Sequential:
     )  # fmt: skip
 
 
+@cache
 def step(pixels: int = 32) -> tuple[Trace, Trace]:
     trace = oc.trace(model(), (1, 3, pixels, pixels), threads=2, conv_algorithm="direct")
     return trace, apply_rewrites(trace, ("fuse", "share_storage"))

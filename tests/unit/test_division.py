@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, fields, replace
+from functools import cache
 
 import pytest
 from support.quick import quick
@@ -28,6 +29,7 @@ NOTHING = OwnShare(0, 0)
 HOW = Settings(machine="cpu-generic", threads=1, planner="chen-sqrt", time_limit_s=None)
 
 
+@cache
 def small_trace() -> Trace:
     layers = [oc.nn.Conv2d(3, 8, 3, padding=1), oc.nn.ReLU()]
     for _ in range(9):
@@ -55,15 +57,16 @@ def promise_is_kept_by_the_sum(trace: Trace, left: int) -> Promise:
     return promise
 
 
-def in_core_bytes(trace: Trace) -> tuple[int, int]:
-    """Arena and slab in-core."""
-    found = prepare(trace, HOW)
+@cache
+def in_core_bytes() -> tuple[int, int]:
+    """Arena and slab of the small step in-core."""
+    found = prepare(small_trace(), HOW)
     return found.budget_bytes, host_extent_bytes(found.plan.trace, found.plan.schedule)
 
 
 def test_the_parts_of_a_promise_fill_the_memory_at_most():
     trace = small_trace()
-    arena, slab = in_core_bytes(trace)
+    arena, slab = in_core_bytes()
     whole = promise_is_kept_by_the_sum(trace, arena + slab)
     assert (whole.arena_bytes, whole.slab_bytes) == (arena, slab)
     for left in (arena, arena * 7 // 8, arena * 3 // 4):
@@ -75,7 +78,7 @@ def test_a_slab_on_a_disk_counts_for_its_buffers_alone(tmp_path, monkeypatch):
     """Swapping saves nothing where both memories are RAM, and does where one is a disk."""
     monkeypatch.setattr(FileCalls, "file_system", lambda self, folder: EXT4)
     trace = small_trace()
-    needed = in_core_bytes(trace)[0]
+    needed = in_core_bytes()[0]
     how = replace(HOW, planner="belady", spill=Spill(str(tmp_path)))
     left = needed // 2 + division.BUFFERS_BYTES
     found = divided(trace, left, how)
@@ -124,7 +127,7 @@ class SaysOnlyThatTheHostLacks(ChenSqrt):
 
 def test_where_no_planner_names_a_least_it_is_looked_for():
     trace, how = small_trace(), replace(HOW, planner=SaysOnlyThatTheHostLacks())
-    in_core = sum(in_core_bytes(trace))
+    in_core = sum(in_core_bytes())
     fixed = parts_of(trace, 0, NOTHING, 1).fixed_bytes
     with pytest.raises(Infeasible) as refused:
         divided(trace, in_core // 8, how)
@@ -136,7 +139,7 @@ def test_where_no_planner_names_a_least_it_is_looked_for():
 def test_the_least_that_is_named_does_not_depend_on_what_was_asked():
     """It depended on where the search for it began. Whatever is more is enough, too."""
     trace, how = small_trace(), replace(HOW, planner=SaysOnlyThatTheHostLacks())
-    in_core, fixed = sum(in_core_bytes(trace)), parts_of(trace, 0, NOTHING, 1).fixed_bytes
+    in_core, fixed = sum(in_core_bytes()), parts_of(trace, 0, NOTHING, 1).fixed_bytes
     named = set()
     for left in (-fixed + 1, 0, in_core // 8, in_core // 5, in_core // 3):
         with pytest.raises(Infeasible) as refused:
@@ -169,7 +172,7 @@ def test_where_the_least_is_looked_for_nobody_searches_for_a_better_plan():
 
 def test_much_memory_is_not_taken_where_little_is_needed():
     trace = small_trace()
-    assert divided(trace, 1 << 40).budget_bytes == in_core_bytes(trace)[0]
+    assert divided(trace, 1 << 40).budget_bytes == in_core_bytes()[0]
 
 
 def test_too_little_is_refused_with_a_memory_that_does():
@@ -182,7 +185,7 @@ def test_too_little_is_refused_with_a_memory_that_does():
         assert f"--memory {leasts[-1]}" in refused.value.fix
     least, in_core = (
         leasts[0],
-        parts_of(trace, 0, NOTHING, 1).fixed_bytes + sum(in_core_bytes(trace)),
+        parts_of(trace, 0, NOTHING, 1).fixed_bytes + sum(in_core_bytes()),
     )
     assert least == leasts[1] < in_core + division.OWN_STEP_BYTES
     assert prepare_within(trace, replace(HOW, memory=least), NOTHING).promise.memory_bytes == least
@@ -190,7 +193,7 @@ def test_too_little_is_refused_with_a_memory_that_does():
 
 @pytest.mark.slow
 def test_the_same_division_each_time():
-    trace, arena = small_trace(), in_core_bytes(small_trace())[0]
+    trace, arena = small_trace(), in_core_bytes()[0]
     one, other = (divided(trace, arena * 7 // 8) for _ in range(2))
     assert (one.plan.schedule, one.promise) == (other.plan.schedule, other.promise)
 

@@ -29,7 +29,7 @@ from ooctrain.step.machine import Machine
 from ooctrain.testing.random_traces import random_machine, random_trace
 
 
-@pytest.fixture(params=range(30))
+@pytest.fixture(scope="module", params=range(30))
 def lists(request):
     """A step, a machine, and lists of it that move more and less."""
     rng = random.Random(request.param)

@@ -177,7 +177,7 @@ def test_what_is_kept_from_call_to_call_is_searched_where_nothing_can_wait_on_th
     least, most = trace_minimum_bytes(step, BYTES), trace_peak_bytes(step, BYTES)
     machine, budget = oc.machine("v100-pcie"), least + (most - least) // 4
     host = input_bytes(step)
-    planner = Combined(evaluations=4000)
+    planner = Combined(evaluations=1000)
     plan = planner.plan(step, budget, machine, host_budget_bytes=host)
     assert plan.notes["from"] == "search of what is kept"
     monkeypatch.setattr(choice, "CHEAP", 0)
@@ -190,7 +190,7 @@ def test_a_value_that_stays_when_it_comes_back_dies_the_time_before():
     chain = oc.chain([8] * 9, [8] * 9, [3] * 8, [3] * 8, [0] * 8, [0] * 8)
     least, most = trace_minimum_bytes(chain, BYTES), trace_peak_bytes(chain, BYTES)
     budget = least + (most - least) // 4
-    plan = Combined(evaluations=2000).plan(
+    plan = Combined(evaluations=1000).plan(
         chain, budget, QUICK, host_budget_bytes=input_bytes(chain)
     )
     theirs = get_planner("rotor").plan(chain, budget, QUICK)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -40,36 +41,40 @@ def settings(planner, allocator="va:chunk=4KiB"):
     )  # fmt: skip
 
 
-def prepared(unet, planner, allocator="va:chunk=4KiB"):
-    return prepare(unet[1], settings(planner, allocator))
+@pytest.fixture(scope="module")
+def prepared(unet):
+    """The step prepared for a planner and an allocator, once for all tests."""
+    return cache(
+        lambda planner, allocator="va:chunk=4KiB": prepare(unet[1], settings(planner, allocator))
+    )
 
 
 def mapped(found, steps=STEPS):
     return mapped_by_step(found.plan.schedule, found.plan.trace, found.allocator, steps)
 
 
-def test_whole_variables_are_mapped_once_and_parts_again_in_each_step(unet):
-    whole, parts = (mapped(prepared(unet, planner), 6) for planner in ("window", "belady"))
+def test_whole_variables_are_mapped_once_and_parts_again_in_each_step(prepared):
+    whole, parts = (mapped(prepared(planner), 6) for planner in ("window", "belady"))
     assert whole[0] > 0
     assert whole[2:] == [0] * 4
     assert min(parts) > 0
 
 
-def test_the_mean_of_later_steps_counts(unet):
-    found = prepared(unet, "belady")
+def test_the_mean_of_later_steps_counts(prepared):
+    found = prepared("belady")
     counts = mapped(found, 5)
     plan = found.plan
     assert mapped_bytes(plan.schedule, plan.trace, found.allocator) == np.mean(counts[2:])
 
 
 @pytest.mark.slow
-def test_without_virtual_addressing_nothing_is_mapped(unet):
-    assert mapped(prepared(unet, "window", "best-fit")) == [0] * STEPS
+def test_without_virtual_addressing_nothing_is_mapped(prepared):
+    assert mapped(prepared("window", "best-fit")) == [0] * STEPS
 
 
 @pytest.mark.skipif(bool(why_no_virtual_memory()), reason="no virtual memory here")
 @pytest.mark.parametrize("planner", ["window", "belady"])
-def test_a_run_maps_what_was_counted_on_paper(planner, unet, monkeypatch):
+def test_a_run_maps_what_was_counted_on_paper(planner, unet, prepared, monkeypatch):
     model, _ = unet
     total, counts = [0], []
     place = VirtualArena.map
@@ -79,7 +84,7 @@ def test_a_run_maps_what_was_counted_on_paper(planner, unet, monkeypatch):
         place(arena, address, offset, size_bytes)
 
     monkeypatch.setattr(VirtualArena, "map", counting)
-    found = prepared(unet, planner)
+    found = prepared(planner)
     trace = found.plan.trace
     start = initial_values(trace, model)
     values = {v: start[trace.variables[v].name] for v in trace.initial if
@@ -97,8 +102,8 @@ def test_a_run_maps_what_was_counted_on_paper(planner, unet, monkeypatch):
     assert counts[1:] == mapped(found)[1:]
 
 
-def test_mapping_is_time_of_the_thread_that_issues(unet):
-    found = prepared(unet, "belady")
+def test_mapping_is_time_of_the_thread_that_issues(prepared):
+    found = prepared("belady")
     plan, rate = found.plan, 5e-4
     there = replace(MACHINE, map_us_per_byte=rate)
     before = oc.simulate(plan.schedule, plan.trace, MACHINE).makespan_us

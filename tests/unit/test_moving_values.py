@@ -26,8 +26,8 @@ from ooctrain.execution import seen as seen_steps
 from ooctrain.execution.executor import Session
 from ooctrain.units import MIB
 
-WIDTH, LAYERS = 1024, 6
-X = np.random.default_rng(0).standard_normal((2, 1, 32, 32), np.float32)
+WIDTH, LAYERS = 512, 6
+X = np.random.default_rng(0).standard_normal((2, 1, 16, 32), np.float32)
 Y = np.array([0, 2])
 needs_memfd = pytest.mark.skipif(
     bool(why_no_virtual_memory()) or held() is None, reason="no memfd or no smaps_rollup here"
@@ -35,7 +35,7 @@ needs_memfd = pytest.mark.skipif(
 
 
 def trainer_of(**options) -> oc.Trainer:
-    """24 MiB of weights, as much of momentum, and next to no activations."""
+    """6 MiB of weights, as much of momentum, and next to no activations."""
     oc.manual_seed(1)
     layers = [nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)]
     model = nn.Sequential(nn.Flatten(), *layers, nn.Linear(WIDTH, 3))
@@ -93,7 +93,7 @@ def test_the_promise_holds_whenever_a_value_moves(monkeypatch):
 
 @needs_memfd
 def test_a_promise_sets_little_aside_for_values():
-    """They were counted once more: 48 MiB here."""
+    """They were counted once more: 12 MiB here."""
     with trainer_of(memory="64GiB") as trainer:
         values = trainer.prepare(X.shape).promise.values_bytes
         assert values < sum(sizes_of(trainer)) // 3

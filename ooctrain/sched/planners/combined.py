@@ -101,7 +101,12 @@ class Combined:
     ) -> Plan:  # fmt: skip
         """See `Planner`. The minimum is the least of the starts'."""
         question = Question(
-            trace, budget_bytes, machine, granule, host_budget_bytes, int(seed) % _SEEDS,
+            trace,
+            budget_bytes,
+            machine,
+            granule,
+            host_budget_bytes,
+            int(seed) % _SEEDS,
             time_limit_s,
         )
         asked = _Starts(question)

@@ -18,7 +18,7 @@ import numpy as np
 from ooctrain.sched.search.evict import Shortage, evict_within
 from ooctrain.sched.search.expand import expand
 from ooctrain.sched.search.expand_parts import DROP, DROP_UNREAD, HELD, KEEP
-from ooctrain.sched.search.jit import compiled
+from ooctrain.sched.search.jit import compiled, inner
 from ooctrain.sched.search.play import SearchLimits, play
 from ooctrain.sched.search.tables import INPUT
 
@@ -88,7 +88,7 @@ def evaluate(t, choice, limits):
     return evaluate_step(t, expand(t, choice[FATE]), choice[STAYS], limits)
 
 
-@compiled
+@inner
 def evaluate_step(t, step, stays, limits):
     """Makespan of a step in ns, or a cost beyond `IMPOSSIBLE`.
 
@@ -107,7 +107,7 @@ def evaluate_step(t, step, stays, limits):
     return float(makespan) if makespan >= 0 else 2 * IMPOSSIBLE
 
 
-@compiled
+@inner
 def draw(state, below):
     """(next state, a number in [0, below)): splitmix64."""
     state = state + np.uint64(0x9E3779B97F4A7C15)
@@ -118,7 +118,7 @@ def draw(state, below):
     return state, np.int64((z >> np.uint64(11)) % np.uint64(below))
 
 
-@compiled
+@inner
 def is_taken(state, worse, temperature):
     """(next state, whether a move is taken): always if it is no worse, and else the more seldom the
     worse it is and the lower the temperature, in the same unit. Source: Metropolis et al. (1953).
@@ -162,7 +162,7 @@ def move(state, choice, field):
     return state
 
 
-@compiled
+@inner
 def _give(choice, field, place, fate):
     """Gives a value a fate: after its last use in the forward pass, and, if it is dropped
     repeatedly, after each later one.
@@ -177,7 +177,7 @@ def _give(choice, field, place, fate):
             choice[FATE, slot] = DROP_UNREAD if fate == DROP_UNREAD else KEEP
 
 
-@compiled
+@inner
 def _shift(state, choice, field):
     """Of two values, one computed from the other, the one that is kept is dropped, and the other is
     kept: what a chain is computed from moves along it. Where both are kept, or both dropped, one of
@@ -195,14 +195,14 @@ def _shift(state, choice, field):
     return state
 
 
-@compiled
+@inner
 def _is_kept(choice, field, place):
     """Whether a value is there after the forward pass, for those that are computed from it."""
     first = field.first[place]
     return choice[FATE, first] == (KEEP if field.may_drop[first] else HELD)
 
 
-@compiled
+@inner
 def _keep(choice, field, place, keeps, dropped):
     """Sees that a value is kept, or else dropped, as `dropped` says."""
     if field.may_drop[field.first[place]]:
@@ -211,7 +211,7 @@ def _keep(choice, field, place, keeps, dropped):
         _give(choice, field, place, KEEP)  # held, or no longer
 
 
-@compiled
+@inner
 def _move_neighbours(state, choice, field):
     """Two to seven neighbours are kept, dropped, or dropped again, all the same."""
     values = field.first.size

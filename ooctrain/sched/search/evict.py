@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ooctrain.sched.search.jit import compiled
+from ooctrain.sched.search.jit import compiled, inner
 from ooctrain.sched.search.order import by_run, pop, push
 
 
@@ -54,7 +54,7 @@ def evict(step, granted, stays, budget_bytes, chunk_bytes):
     return evict_within(step, granted, stays, limits)
 
 
-@compiled
+@inner
 def evict_within(step, granted, stays, limits):
     """Bytes that each gap spends on the host.
 
@@ -125,7 +125,7 @@ def evict_within(step, granted, stays, limits):
     return evicted, lack
 
 
-@compiled
+@inner
 def _hosted(step, gap, wanted, limits, hosting):
     """How many more bytes of a gap the host has room for, `wanted` at most; takes it. The
     twin of `sched/planning/host_room.py`.

@@ -39,7 +39,7 @@ from ooctrain.sched.search.expand_parts import (
     note_touched,
     push_lacking,
 )
-from ooctrain.sched.search.jit import compiled
+from ooctrain.sched.search.jit import compiled, inner
 
 
 class ExpandedStep(NamedTuple):
@@ -119,7 +119,7 @@ def expand_wishes(t, wishes):
     return _walked(t, np.empty(0, np.int8), wishes)
 
 
-@compiled
+@inner
 def _walked(t, fate, wishes):
     """The step of fates, or, where there are any, of wishes."""
     calls, variables = t.duration_ns.size, t.granted.size
@@ -190,7 +190,7 @@ def _walked(t, fate, wishes):
     )  # fmt: skip
 
 
-@compiled
+@inner
 def _residency(t, runs, scratch, lives):
     """(bytes that die with each run, in how many lives, bytes on the device during it).
 

@@ -15,20 +15,29 @@ import numba
 from ooctrain.layers.kernels.cpu.runtime.jit import cache_folder, kept_in, source_hash
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=2)
+def folder_of(sources: Path) -> Path:
+    """The folder of the machine code of one folder's sources, which call none of another's."""
+    return cache_folder().parent / f"search-{source_hash(sources)}"
+
+
 def search_folder() -> Path:
     """The folder of these sources' machine code."""
-    return cache_folder().parent / f"search-{source_hash(Path(__file__).parent)}"
+    return folder_of(Path(__file__).parent)
 
 
 def compiled(function: Callable) -> Callable:
     """Decorator: compiled for the arguments of its first call, without the GIL."""
-    with kept_in(search_folder()):
-        return numba.njit(nogil=True, cache=True)(function)
+    return _kept(function, no_cfunc_wrapper=True)
 
 
-def compiled_anew(function: Callable) -> Callable:
-    """The same, compiled in each process: what Numba keeps on disk of a function that calls itself
-    crashes when it is taken up again (seen with 0.68.1).
+def inner(function: Callable) -> Callable:
+    """The same for what only compiled functions call: it gets no entry point for Python, which
+    would take tables of many arrays apart and put them together.
     """
-    return numba.njit(nogil=True)(function)
+    return _kept(function, no_cfunc_wrapper=True, no_cpython_wrapper=True)
+
+
+def _kept(function: Callable, **options: bool) -> Callable:
+    with kept_in(folder_of(Path(function.__code__.co_filename).parent)):
+        return numba.njit(nogil=True, cache=True, **options)(function)

@@ -22,7 +22,7 @@ from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import Use
 from ooctrain.sched.schedule import Run
 from ooctrain.sched.search.anneal import Cooling, is_taken
-from ooctrain.sched.search.jit import compiled
+from ooctrain.sched.search.jit import compiled, inner
 from ooctrain.sched.search.kept_moves import nothing_turned, turn_gaps, undo
 from ooctrain.sched.search.kept_tables import kept_tables
 from ooctrain.sched.search.kept_walk import Keeping, beginning, walk, walk_call
@@ -266,7 +266,7 @@ def anneal_gaps(tables, start, cooling, place):
     return GapAnnealing(keeping, best, best_ns, np.int64(state))  # type: ignore[arg-type]
 
 
-@compiled
+@inner
 def take_over(keeping, found, first, stop):
     """Writes what a walk has found from one call on, and before another, into the keeping."""
     for call in range(first, stop):

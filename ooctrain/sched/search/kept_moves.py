@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ooctrain.sched.search.anneal import draw
-from ooctrain.sched.search.jit import compiled
+from ooctrain.sched.search.jit import inner
 
 #: Of eight moves three turn one gap, three turn two, and the others three.
 ONE, TWO = 3, 6
@@ -34,14 +34,14 @@ class Turned(NamedTuple):
     span: np.ndarray
 
 
-@compiled
+@inner
 def nothing_turned(keeping):
     """Room for what moves of a keeping change."""
     rows = keeping.wanted.shape[0]
     return Turned(np.empty(MOST, np.int64), np.empty((MOST, rows), np.int8), np.empty(2, np.int64))
 
 
-@compiled
+@inner
 def turn_gap(tables, keeping, own, at):
     """Turns the gap of a column at a call.
 
@@ -66,7 +66,7 @@ def turn_gap(tables, keeping, own, at):
     return first, last
 
 
-@compiled
+@inner
 def first_gap(state, tables, keeping):
     """(state, a column, a call as which begins it is of use): any, or, every other time, a column
     that is computed again for the call.
@@ -94,7 +94,7 @@ def first_gap(state, tables, keeping):
     return state, own, at
 
 
-@compiled
+@inner
 def partner(state, tables, keeping, own, at):
     """(state, another column): every other time one near the first; rather one of which the
     opposite is true: it is there, or is not.
@@ -110,7 +110,7 @@ def partner(state, tables, keeping, own, at):
     return state, other
 
 
-@compiled
+@inner
 def turn_gaps(state, tables, keeping, turned):
     """Turns up to three gaps at one call; returns the state and how many columns have changed."""
     state, own, at = first_gap(state, tables, keeping)
@@ -137,7 +137,7 @@ def turn_gaps(state, tables, keeping, turned):
     return state, count
 
 
-@compiled
+@inner
 def undo(keeping, turned, count):
     """Turns back the gaps of a move that has changed `count` columns."""
     for which in range(count):

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ooctrain.sched.search.jit import compiled
+from ooctrain.sched.search.jit import compiled, inner
 from ooctrain.sched.search.kept_tables import KeptTables
 
 
@@ -69,7 +69,7 @@ def beginning(tables: KeptTables) -> WalkPlace:
     )  # fmt: skip
 
 
-@compiled
+@inner
 def runs_for(tables, call, place):
     """How many runs a call takes, itself the last; -1: it lacks what cannot be had. They are
     written into the place, with what is there after them.

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ooctrain.sched.search.jit import compiled
+from ooctrain.sched.search.jit import inner
 
 
-@compiled
+@inner
 def by_run(position, runs):
     """An order in which `position`, numbers in [-1, runs), ascends; equals keep theirs."""
     begins = np.zeros(runs + 2, np.int64)
@@ -28,7 +28,7 @@ def by_run(position, runs):
     return order
 
 
-@compiled
+@inner
 def push(heap, size, number):
     """Puts a number on a heap of `size` numbers, the largest first."""
     place = size
@@ -38,7 +38,7 @@ def push(heap, size, number):
     heap[place] = number
 
 
-@compiled
+@inner
 def pop(heap, size):
     """Takes the largest number from a heap of `size` numbers."""
     number = heap[size - 1]

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ooctrain.sched.search.jit import compiled
+from ooctrain.sched.search.jit import compiled, inner
 from ooctrain.sched.search.order import by_run
 from ooctrain.step.machine import Machine
 
@@ -133,7 +133,7 @@ def cut(step, evicted, chunk_bytes):
     return Pieces(size, written, after, before, copy)
 
 
-@compiled
+@inner
 def fits(room, size, first, before):
     """The first run of [first, before) beside which `size` bytes do not fit; -1: there is none, and
     they are taken from the room.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.quick import quick
 
 from ooctrain.errors import ShapeError
 from ooctrain.layers.combine import Concat
@@ -79,7 +80,12 @@ def test_concat(axis, shapes):
 
 @pytest.mark.parametrize(
     ("shape", "padding"),
-    [((2, 4, 3, 5), (1, 0, 2, 1)), ((1, 3, 4, 4), (3, 3, 3, 3)), ((1, 8, 2, 2), (0, 0, 0, 0))],
+    quick(
+        [((2, 4, 3, 5), (1, 0, 2, 1)), ((1, 3, 4, 4), (3, 3, 3, 3)), ((1, 8, 2, 2), (0, 0, 0, 0))],
+        0,
+        2,
+        names=2,
+    ),
 )
 def test_padding(shape, padding):
     check_cuda(Pad(padding), normal(*shape), tolerance=0)

@@ -34,6 +34,7 @@ def statistics(x):
     return x.mean((2, 3), np.float64).astype(np.float32), inv_std.astype(np.float32)
 
 
+@pytest.mark.slow  # `test_ptx_samples.py` tries statistics of images, too
 @pytest.mark.parametrize("shape", quick(SHAPES, 2))
 def test_statistics_are_those_of_each_image_alone(shape):
     x = 2 * normal(*shape) + 1

@@ -65,6 +65,7 @@ def test_adam(op, step, size):
         np.testing.assert_allclose(mine, theirs, rtol=2 * EPS, atol=EPS)
 
 
+@pytest.mark.slow  # Adam is tried at once
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("op", RMSPROP, ids=repr)
 def test_rmsprop(op, size):
