@@ -5,18 +5,17 @@ and `dtr` answer at once; `prefix` and `combined` search, and their lists may ru
 one stage, in another order, or fetch an input again, which the program's cannot. What is the least
 budget has to be the same whatever the budget asked. So where nothing else fits, they are asked at
 fixed budgets, from the least that any list of whole calls needs, by bisection. Source: ours. Read
-next: `checkmate.py`.
+next: `checkmate.py`, `with_companions.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ooctrain.errors import Infeasible
 from ooctrain.sched.budget import input_bytes, trace_minimum_bytes
 from ooctrain.sched.planners.dtr.dtr import Dtr
-from ooctrain.sched.planners.prefix import Prefix
 from ooctrain.sched.planners.rotor import Rotor
 from ooctrain.sched.planning.effort import Deadline
 from ooctrain.sched.planning.planner import Planner
@@ -29,17 +28,18 @@ SIMPLE: tuple[Planner, ...] = (Rotor(), Dtr())
 TRIES = 5
 
 
-def searching(evaluations: int | None, *, checkmate: bool = True) -> tuple[Planner, ...]:
-    """Those that search.
+@dataclass(frozen=True, slots=True)
+class Companions:
+    """Planners that search, whose lists take part; they are handed in (`with_companions.py`), since
+    one of them asks `checkmate` itself.
 
     Args:
-        evaluations: of `combined`; None: its own number.
-        checkmate: whether `combined` asks the program, in short steps.
+        planners: for the budget.
+        for_least: for smaller budgets, one after another.
     """
-    # Late: `combined` asks `checkmate`, too, without these.
-    from ooctrain.sched.planners.combined import Combined
 
-    return Prefix(), Combined(evaluations, checkmate=checkmate)
+    planners: tuple[Planner, ...] = ()
+    for_least: tuple[Planner, ...] = ()
 
 
 def runs_for_least(planners: Sequence[Planner], question: Question) -> Iterator[tuple[Run, ...]]:
@@ -76,21 +76,22 @@ def plans_of(
     return found, cut_short
 
 
-def least_plans(question: Question, known_bytes: int, deadline: Deadline) -> list[Plan]:
+def least_plans(
+    planners: Sequence[Planner], question: Question, known_bytes: int, deadline: Deadline
+) -> list[Plan]:
     """Plans of those that search which need less than what is known, whatever the budget of the
     question.
 
     Args:
         known_bytes: something else needs no more, and the program has no list for less.
     """
-    asked_ones = searching(question.evaluations, checkmate=False)
     low, high = trace_minimum_bytes(question.trace, question.granule), known_bytes
     found, budget_bytes = list[Plan](), low
     for _ in range(TRIES):
         if budget_bytes >= high:
             break
         asked = replace(question, budget_bytes=budget_bytes)
-        plans, _ = plans_of(asked_ones, asked, deadline, False)
+        plans, _ = plans_of(planners, asked, deadline, False)
         found += plans
         if plans:
             high = min(plan.peak_bytes for plan in plans)

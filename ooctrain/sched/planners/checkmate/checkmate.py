@@ -34,10 +34,10 @@ from ooctrain.sched.bounds.closed import arrivals_us
 from ooctrain.sched.bounds.linear import WholeSolution
 from ooctrain.sched.planners.checkmate.beside import (
     SIMPLE,
+    Companions,
     least_plans,
     plans_of,
     runs_for_least,
-    searching,
 )
 from ooctrain.sched.planners.checkmate.checkmate_graph import (
     RunGraph,
@@ -130,8 +130,8 @@ class Checkmate(ByStages):
         nodes: of the search tree at most; in proportion fewer from `USUAL_COLUMNS` on.
         exact: steps of more calls than this are grouped.
         most: more groups than this are refused.
-        combined: whether plans of `prefix` and `combined` take part, beside `rotor`'s and `dtr`'s.
-        evaluations: of `combined`; None: as many as the question says, or as it makes by itself.
+        evaluations: of companions; None: as many as the question says, or as they make.
+        companions: whose lists take part, beside `rotor`'s and `dtr`'s.
 
     Cost: a search over (groups^2 / 2) whole columns and as many rows for each reader of a value;
     that of the others, for a few budgets more where nothing else fits.
@@ -142,14 +142,13 @@ class Checkmate(ByStages):
     nodes: int = 200
     exact: int = 30
     most: int = 150
-    combined: bool = True
     evaluations: int | None = None
+    companions: Companions = Companions()
 
     def __post_init__(self) -> None:
         limits = {"nodes": self.nodes, "exact": self.exact, "most": self.most}
         check_whole_numbers(self.name, limits)
         check_evaluations(self.name, self.evaluations)
-        check_true_or_false(self.name, {"combined": self.combined})
 
     def with_evaluations(self, evaluations: int) -> Checkmate:
         """See `SearchingPlanner`."""
@@ -157,7 +156,7 @@ class Checkmate(ByStages):
 
     def others(self) -> tuple[Planner, ...]:
         """Whose plans take part."""
-        return (*SIMPLE, *searching(self.evaluations)) if self.combined else SIMPLE
+        return (*SIMPLE, *self.companions.planners)
 
     def _tree(self, program: StageProgram) -> int:
         """Nodes of the search tree: fewer where each takes longer."""
