@@ -136,7 +136,7 @@ def test_a_call_that_touches_no_value_of_the_chain_cuts_nothing():
 def an_input_that_crosses_alone_cuts_nothing():
     """Its other reader needs it, so it is not away there; the least was named without it."""
     builder = TraceBuilder()
-    x, y = (builder.variable(name, (size,), "uint8", "input") for name, size in (("x", 1), ("y", 4)))
+    x, y = (builder.variable(n, (size,), "uint8", "input") for n, size in (("x", 1), ("y", 4)))
     a, b, c, d, e = (builder.variable(name, (size,), "uint8") for name, size in zip(
         "abcde", (3, 4, 4, 3, 2), strict=True))  # fmt: skip
     for name, ins, outs, phase in (

@@ -218,7 +218,9 @@ def test_rounding_is_never_faster_than_the_program():
     ("seed", "others"),
     [
         (0, ("rotor", "dtr")),
-        pytest.param(1, ("rotor", "dtr", "prefix", "combined:evaluations=60"), marks=pytest.mark.slow),
+        pytest.param(
+            1, ("rotor", "dtr", "prefix", "combined:evaluations=60"), marks=pytest.mark.slow
+        ),
     ],
 )
 def test_it_is_never_above_others_without_host_memory(seed, others):

@@ -40,11 +40,6 @@ def _never_above() -> None:
         test_checkmate.is_never_above_others_on_random_steps(seed)
 
 
-def _least() -> None:
-    for seed in test_checkmate.BELOW:
-        test_checkmate.its_least_is_enough_and_no_less_is(seed)
-
-
 BUGS: dict[str, tuple[Plant, Callable[[], None]]] = {
     "a value goes before its last reader of the stage": (
         _slip(StageProgram, "_let_go", "for k in later if (stage, k) in self.run", "for k in ()"),
@@ -107,21 +102,13 @@ BUGS: dict[str, tuple[Plant, Callable[[], None]]] = {
         test_checkmate.rounded_runs_are_whole,
     ),
     "those that search do not take part": (
-        _slip(Checkmate, "others", "(*SIMPLE, *searching(self.evaluations)) if self.combined else SIMPLE",
-              "SIMPLE"),
+        _slip(Checkmate, "others", "if self.combined else", "if False else"),
         _never_above,
     ),
     "the least of others is asked for above the budget only": (
         lambda patch: plant_everywhere(
             patch, beside, "least_plans", "list[Plan](), low\n", "list[Plan](), high\n"
         ),
-        _least,
-    ),
-    "the least depends on the budget asked for": (
-        lambda patch: plant_everywhere(
-            patch, beside, "least_plans", "list[Plan](), low\n",
-            "list[Plan](), max(low, question.budget_bytes)\n",
-        ),
-        _least,
+        _never_above,
     ),
 }  # fmt: skip

@@ -42,8 +42,8 @@ def check_evaluations(planner: str, evaluations: object) -> None:
     """Raises ConfigError for what is no number of evaluations; None is the planner's own."""
     if evaluations is None:
         return
-    is_number = isinstance(evaluations, int | float) and not isinstance(evaluations, bool)
-    if not is_number or not 0 <= evaluations < math.inf:
+    is_switch = isinstance(evaluations, bool)
+    if is_switch or not isinstance(evaluations, int | float) or not 0 <= evaluations < math.inf:
         raise ConfigError(
             f"{planner}: evaluations={evaluations!r} is not a finite number of 0 or more",
             code="OOC-105",

@@ -86,14 +86,13 @@ class ByStages(ABC):
     """What both planners are: a program over stages, and what becomes of its answer.
 
     Attributes:
-        name, exact, most, evaluations: of the planner.
+        name, exact, most: of the planner.
     """
 
     __slots__ = ()
     name: ClassVar[str]
     exact: int
     most: int
-    evaluations: int | None
 
     def plan(
         self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
@@ -104,7 +103,7 @@ class ByStages(ABC):
         """
         question = Question(
             trace, budget_bytes, machine, granule, host_budget_bytes, seed, time_limit_s,
-            self.evaluations,
+            getattr(self, "evaluations", None),
         )  # fmt: skip
         step = limited(self.name, trace, granule, self.exact, self.most)
         return _Rematerialising(self.name, question, step, self).plan()
@@ -194,8 +193,6 @@ class CheckmateLp(ByStages):
     """
 
     name: ClassVar[str] = "checkmate-lp"
-
-    evaluations: ClassVar[None] = None
 
     exact: int = 30
     most: int = 150
@@ -348,7 +345,8 @@ class _Rematerialising:
         """
         budget = self.question.budget_bytes
         if ways[0].need_bytes <= budget:  # nothing computes less than to run each call once
-            found, notes = [], {"bound_us": ways[0].time_ns / 1000, "ended": "optimal"}
+            found = list[tuple[Run, ...]]()
+            notes: Mapping[str, Any] = {"bound_us": ways[0].time_ns / 1000, "ended": "optimal"}
         else:
             found, notes = self.planner.within(self)
         fitting = [w for w in [*ways, *self._ways(found)] if w.need_bytes <= budget]
