@@ -226,7 +226,10 @@ lesson.predict("checkmate / dtr, extra time at 80 %")
 # %%
 forked = oc.trace(SmallUNet(), (64, 3, 128, 128), threads=1, loss="mse")
 forked_base_us = oc.plan(forked, 1 << 40, "keep-all", gpu).makespan_us
-forked_names, forked_shares = ("rotor", "dtr", "checkmate:exact=40,combined=false"), (10, 25, 40, 80)
+forked_names, forked_shares = (
+    ("rotor", "dtr", "checkmate:exact=40,combined=false"),
+    (10, 25, 40, 80),
+)
 forked_extra, gaps = {}, {}
 for name in forked_names:
     for share in forked_shares:

@@ -296,7 +296,9 @@ def refusal(
 def aligned_bytes(size_bytes: int) -> np.ndarray:
     """Memory that begins at a page, as reading and writing past the page cache wants it."""
     # Shared memory would be counted together with the arena (`cpu/process_memory.py`).
-    private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
+    private = (
+        {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
+    )
     return np.frombuffer(mmap.mmap(-1, size_bytes, **private), np.uint8)
 
 

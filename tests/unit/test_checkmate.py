@@ -24,6 +24,7 @@ from ooctrain.sched.budget import (
 from ooctrain.sched.planners.checkmate.checkmate import Checkmate, CheckmateLp, limited
 from ooctrain.sched.planners.checkmate.checkmate_graph import RunGraph, single_calls
 from ooctrain.sched.planners.checkmate.checkmate_program import Freedom, StageProgram
+from ooctrain.sched.planners.checkmate.with_companions import checkmate
 from ooctrain.sched.planners.combined import Combined
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.planning.effort import with_effort
@@ -115,11 +116,11 @@ def fits_as_exhaustive_search_says(seed, shares=(0.55, 0.7, 0.85)):
     trace = graph_of_eight(seed)
     most = trace_peak_bytes(trace, BYTES)
     with pytest.raises(Infeasible) as refused:
-        Checkmate(evaluations=20).plan(trace, 0, PLAIN)
+        checkmate(evaluations=20).plan(trace, 0, PLAIN)
     least = refused.value.minimum_bytes
     assert exhaustive(trace, least - 1) is None
     for budget in (least, *(max(least, int(most * share)) for share in shares)):
-        plan = Checkmate(evaluations=20).plan(trace, budget, PLAIN)
+        plan = checkmate(evaluations=20).plan(trace, budget, PLAIN)
         verify(plan, trace, budget, PLAIN)
         assert plan.notes["objective_us"] == exhaustive(trace, budget)
         assert plan.notes.get("gap") == pytest.approx(0.0, abs=1e-9)
@@ -179,7 +180,7 @@ def test_a_chain_may_take_less_than_rotor_says():
     """rotor runs a stage as a whole, which takes 560 us at this budget."""
     trace = chain()
     budget = resolve_budget(trace, "25%")
-    assert Checkmate(evaluations=20).plan(trace, budget, PLAIN).notes["objective_us"] == 550.0
+    assert checkmate(evaluations=20).plan(trace, budget, PLAIN).notes["objective_us"] == 550.0
 
 
 def rounded_runs_are_whole():
@@ -237,7 +238,7 @@ def test_it_is_never_above_others_without_host_memory(seed, others):
                 theirs = get_planner(name).plan(trace, budget, PLAIN, host_budget_bytes=inputs)
             except (Infeasible, ConfigError):
                 continue
-            ours = Checkmate(evaluations=60).plan(trace, budget, PLAIN, host_budget_bytes=inputs)
+            ours = checkmate(evaluations=60).plan(trace, budget, PLAIN, host_budget_bytes=inputs)
             assert ours.makespan_us <= theirs.makespan_us + 1e-6, name
             assert not any(isinstance(i, SwapOut) for i in ours.schedule.instructions)
             compared += 1
@@ -252,7 +253,7 @@ def step_and_budget(seed):
     return trace, rng.randint(least, max(least, most - 1))
 
 
-def is_never_above_others_on_random_steps(seed, checkmate=None):
+def is_never_above_others_on_random_steps(seed, ours=None):
     """Nor refuses what they plan: their lists may run a call twice in one stage, or in another
     order, or fetch an input again. Whose list it is.
     """
@@ -262,7 +263,7 @@ def is_never_above_others_on_random_steps(seed, checkmate=None):
         with contextlib.suppress(Infeasible):
             theirs = other.plan(trace, budget, PLAIN, host_budget_bytes=inputs)
             best_us = min(best_us, theirs.makespan_us)
-    ours = checkmate or Checkmate(evaluations=60)
+    ours = ours or checkmate(evaluations=60)
     try:
         plan = ours.plan(trace, budget, PLAIN, host_budget_bytes=inputs)
     except Infeasible:
@@ -281,7 +282,7 @@ BELOW = (24, 41)
 def test_it_is_never_above_others_whose_lists_it_cannot_write(seed):
     assert is_never_above_others_on_random_steps(seed) in ("rotor", "dtr", "prefix", "combined")
     with pytest.raises(AssertionError):
-        is_never_above_others_on_random_steps(seed, Checkmate(combined=False))
+        is_never_above_others_on_random_steps(seed, Checkmate())
 
 
 @pytest.mark.slow
@@ -292,7 +293,7 @@ def test_it_is_never_above_others_on_many_random_steps():
 def its_least_is_enough_and_no_less_is(seed):
     """Also where it is the least of others."""
     trace, _ = step_and_budget(seed)
-    ours = Checkmate(evaluations=60)
+    ours = checkmate(evaluations=60)
     with pytest.raises(Infeasible) as refused:
         ours.plan(trace, 0, PLAIN)
     least = refused.value.minimum_bytes
@@ -310,7 +311,7 @@ def test_its_least_is_enough_and_no_less_is(seed):
 def test_a_command_says_how_far_a_plan_is_from_what_its_program_proves():
     """Gap, bound, what ended the search, and whose list it is."""
     trace = chain()
-    plan = Checkmate(evaluations=20).plan(trace, resolve_budget(trace, "25%"), PLAIN)
+    plan = checkmate(evaluations=20).plan(trace, resolve_budget(trace, "25%"), PLAIN)
     bound = plan.notes["bound_us"]
     assert program_rows(plan) == [
         ("program", f"computes for 550 us, bound of its program {format_us(bound)}, gap 0.0%; "
@@ -334,7 +335,7 @@ def test_whether_others_search_is_true_or_false(value):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "planner", [Checkmate(evaluations=20), CheckmateLp()], ids=["whole", "rounded"]
+    "planner", [checkmate(evaluations=20), CheckmateLp()], ids=["whole", "rounded"]
 )
 def test_it_keeps_the_laws_of_planners(planner):
     assert check_planner(planner, examples=12, seed=3, time_limit_s=60) >= 2
@@ -348,7 +349,7 @@ def test_a_long_step_is_grouped_or_refused():
     assert not by_calls
     assert [c for node in graph.nodes for c in node.calls] == [c.id for c in step.calls]
     with pytest.raises(ConfigError, match="too long for a program") as refused:
-        Checkmate(most=20).plan(step, 0, PLAIN)
+        checkmate(most=20).plan(step, 0, PLAIN)
     assert "combined" in str(refused.value)
 
 

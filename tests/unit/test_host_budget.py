@@ -54,7 +54,7 @@ def combined_plans_where_checkmate_does(seed):
     device = rng.randint(least, max(least, most - 1))
     inputs = input_bytes(trace)
     host = inputs + rng.choice([0, 0, rng.randint(0, most)])
-    theirs = plan_within(Checkmate(combined=False), trace, device, inputs)
+    theirs = plan_within(Checkmate(), trace, device, inputs)
     ours = plan_within(Combined(evaluations=300), trace, device, host)
     assert theirs is None or ours is not None
     if theirs is not None and host == inputs and device < most:

@@ -102,7 +102,7 @@ BUGS: dict[str, tuple[Plant, Callable[[], None]]] = {
         test_checkmate.rounded_runs_are_whole,
     ),
     "those that search do not take part": (
-        _slip(Checkmate, "others", "if self.combined else", "if False else"),
+        _slip(Checkmate, "others", "(*SIMPLE, *self.companions.planners)", "SIMPLE"),
         _never_above,
     ),
     "the least of others is asked for above the budget only": (

@@ -268,7 +268,7 @@ def starts(question: Question) -> tuple[Planner, ...]:
         return (KeepAll(), Belady(), Prefix(), WindowCyclic(), *here)
     if len(trace.calls) > CALLS and not has_host_room(question):
         return (KeepAll(), Dtr())
-    alone = Checkmate(combined=False)
+    alone = Checkmate()
     exact = (alone,) if len(trace.calls) <= alone.exact else ()
     return (KeepAll(), Belady(), Prefix(), WindowCyclic(), Dtr(), *exact)
 

@@ -21,7 +21,8 @@ from ooctrain.sched.planners.auto import Auto
 from ooctrain.sched.planners.belady import Belady
 from ooctrain.sched.planners.bn_recompute import BnRecompute
 from ooctrain.sched.planners.capuchin import Capuchin
-from ooctrain.sched.planners.checkmate.checkmate import Checkmate, CheckmateLp
+from ooctrain.sched.planners.checkmate.checkmate import CheckmateLp
+from ooctrain.sched.planners.checkmate.with_companions import checkmate
 from ooctrain.sched.planners.chen import ChenSqrt
 from ooctrain.sched.planners.combined import Combined
 from ooctrain.sched.planners.dtr.dtr import Dtr
@@ -54,7 +55,7 @@ PLANNERS: Factories = MappingProxyType(
         "belady": Belady,
         "bn-recompute": BnRecompute,
         "capuchin": Capuchin,
-        "checkmate": Checkmate,
+        "checkmate": checkmate,
         "checkmate-lp": CheckmateLp,
         "chen-sqrt": ChenSqrt,
         "combined": Combined,

@@ -51,7 +51,6 @@ from ooctrain.sched.planning.lower import plan_of
 from ooctrain.sched.planning.planner import (
     Planner,
     check_host,
-    check_true_or_false,
     check_whole_numbers,
     infeasible,
 )
@@ -120,6 +119,10 @@ class ByStages(ABC):
     def others(self) -> tuple[Planner, ...]:
         """Whose plans take part."""
 
+    @abstractmethod
+    def for_least(self) -> tuple[Planner, ...]:
+        """Who is asked for smaller and smaller budgets."""
+
 
 @dataclass(frozen=True, slots=True)
 class Checkmate(ByStages):
@@ -156,6 +159,10 @@ class Checkmate(ByStages):
     def others(self) -> tuple[Planner, ...]:
         """Whose plans take part."""
         return (*SIMPLE, *self.companions.planners)
+
+    def for_least(self) -> tuple[Planner, ...]:
+        """Who is asked for smaller and smaller budgets."""
+        return self.companions.for_least
 
     def _tree(self, program: StageProgram) -> int:
         """Nodes of the search tree: fewer where each takes longer."""
@@ -202,6 +209,10 @@ class CheckmateLp(ByStages):
 
     def others(self) -> tuple[Planner, ...]:
         """Nobody's: it is rounding that one wants to see."""
+        return ()
+
+    def for_least(self) -> tuple[Planner, ...]:
+        """Nobody."""
         return ()
 
     def least(self, asked: _Rematerialising) -> Iterator[tuple[Run, ...]]:
@@ -324,7 +335,8 @@ class _Rematerialising:
         if all(way.need_bytes > budget for way in ways):
             least = min(ways, key=lambda way: way.need_bytes)
             if self.search_too:
-                lists = least_plans(question, least.need_bytes, self.deadline)
+                asked = self.planner.for_least()
+                lists = least_plans(asked, question, least.need_bytes, self.deadline)
             needs = [(least.need_bytes, least.witness), *((p.peak_bytes, "") for p in lists)]
             least_bytes, witness = min(needs)
             if least_bytes > budget:
