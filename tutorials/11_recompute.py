@@ -195,7 +195,8 @@ lesson.picture(
 # its search ends by itself, no other choice of that kind is better; else `plan.notes["gap"]` says
 # how far off it may be. (`checkmate-lp` allows fractions and rounds them: sooner done, and no
 # proof.) Steps of more than 30 calls are grouped; this one has 40, and `exact=40` treats them one
-# by one; `combined=false` leaves out the lists of tutorial 12, which it takes where they are faster.
+# by one; `combined=false` leaves out the lists of tutorial 12, which it takes where they are
+# faster.
 # A U-Net of two sizes: **what share of `dtr`'s extra time is `checkmate`'s at 80 %?**
 
 # %%

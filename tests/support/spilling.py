@@ -47,8 +47,8 @@ class Anywhere(FileCalls):
 
 
 class Buffered(Anywhere):
-    """A file system without O_DIRECT: `how` says whether it refuses the flag, or the first block, or
-    "silently" nothing.
+    """A file system without O_DIRECT: `how` says whether it refuses the flag, or the first block,
+    or "silently" nothing.
 
     A write goes to the page cache, and only `sync` says whether the disk took it.
     """

@@ -224,13 +224,17 @@ BUGS = {
 }  # fmt: skip
 
 
+def _both_laws(folder):
+    test_copies_are_those_of_the_list_in_its_order(folder)
+    test_what_the_disk_has_refused_is_not_read_as_it_was_before(folder)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BUGS)
 def test_each_bug_is_found(tmp_path, monkeypatch, name):
     planting.plant(monkeypatch, SpilledSlab, *BUGS[name])
     with pytest.raises((AssertionError, OoctrainError, pytest.fail.Exception)):
-        test_copies_are_those_of_the_list_in_its_order(tmp_path)
-        test_what_the_disk_has_refused_is_not_read_as_it_was_before(tmp_path)
+        _both_laws(tmp_path)
 
 
 @pytest.mark.slow

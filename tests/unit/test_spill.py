@@ -199,8 +199,8 @@ def test_a_file_without_a_name_leaves_none(tmp_path):
 
 @pytest.mark.parametrize("kind", [Anywhere, Buffered, SILENT])
 def test_nothing_of_the_file_stays_in_the_page_cache(tmp_path, kind):
-    """Memory that the system fills with the file is not saved. ext4 with data=journal takes the flag
-    and ignores it: all of the slab was cached."""
+    """Memory that the system fills with the file is not saved. ext4 with data=journal takes the
+    flag and ignores it: all of the slab was cached."""
     calls = kind()
     slab = opened(tmp_path, calls)
     slab.put(0, np.ones(SIZE, np.uint8))

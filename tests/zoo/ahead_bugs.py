@@ -34,8 +34,8 @@ BUGS = {
         "reader.begin(); reader._next.result()",
     ),
     "under a memory budget a loader reads ahead by itself": (
-        "no more", ahead, "_reading", "batches.reading(ahead=False) if alone else batches.reading()",
-        "batches.reading()",
+        "no more", ahead, "_reading",
+        "batches.reading(ahead=False) if alone else batches.reading()", "batches.reading()",
     ),
     "a loader counts what was read": (
         "a loader", DataLoader, "reading", 'yield batch, partial(setattr, self, "_state", state)',

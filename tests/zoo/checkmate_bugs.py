@@ -14,8 +14,7 @@ import pytest
 from unit import test_checkmate
 from zoo.planting import plant, plant_everywhere
 
-from ooctrain.sched.planners.checkmate import beside
-from ooctrain.sched.planners.checkmate.checkmate import Checkmate
+from ooctrain.sched.planners.checkmate import beside, with_companions
 from ooctrain.sched.planners.checkmate.checkmate_program import StageProgram
 
 Plant = Callable[[pytest.MonkeyPatch], Any]
@@ -102,7 +101,9 @@ BUGS: dict[str, tuple[Plant, Callable[[], None]]] = {
         test_checkmate.rounded_runs_are_whole,
     ),
     "those that search do not take part": (
-        _slip(Checkmate, "others", "(*SIMPLE, *self.companions.planners)", "SIMPLE"),
+        lambda patch: plant_everywhere(
+            patch, with_companions, "checkmate", "all_of_them if combined else alone", "alone"
+        ),
         _never_above,
     ),
     "the least of others is asked for above the budget only": (

@@ -41,12 +41,8 @@ from ooctrain.sched.planners.belady import Belady
 from ooctrain.sched.planners.prefix import Prefix
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.planning.host_room import is_short_of_host
-from ooctrain.sched.planning.planner import (
-    HOST_LACKS,
-    Planner,
-    call_need_bytes,
-    check_whole_numbers,
-)
+from ooctrain.sched.planning.parameters import check_whole_numbers
+from ooctrain.sched.planning.planner import HOST_LACKS, Planner, call_need_bytes
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine, call_durations_ns

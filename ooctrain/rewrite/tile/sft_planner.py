@@ -34,7 +34,8 @@ from ooctrain.rewrite.tile.sft import (
 )
 from ooctrain.sched.budget import trace_peak_bytes
 from ooctrain.sched.planners.keep_all import KeepAll
-from ooctrain.sched.planning.planner import HOST_LACKS, check_whole_numbers
+from ooctrain.sched.planning.parameters import check_whole_numbers
+from ooctrain.sched.planning.planner import HOST_LACKS
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.sched.spans import held_during
 from ooctrain.step.machine import Machine, specs_of

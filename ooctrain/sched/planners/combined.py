@@ -38,7 +38,8 @@ from ooctrain.sched.planning.host_room import (
     without_host,
 )
 from ooctrain.sched.planning.lower import plan_of
-from ooctrain.sched.planning.planner import Planner, check_true_or_false, least_refusal
+from ooctrain.sched.planning.parameters import check_true_or_false
+from ooctrain.sched.planning.planner import Planner, least_refusal
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import Use, read_off, rematerialise_after
 from ooctrain.sched.schedule import BYTES, Granule, Plan, Run

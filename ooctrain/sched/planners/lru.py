@@ -21,10 +21,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ooctrain.sched.planning.parameters import check_whole_numbers
 from ooctrain.sched.planning.planner import (
     bound_to_device,
     check_host,
-    check_whole_numbers,
     infeasible,
     last_uses,
     make_plan,

@@ -18,12 +18,8 @@ from ooctrain.errors import Infeasible
 from ooctrain.sched.planners.belady import offload
 from ooctrain.sched.planning.effort import Deadline
 from ooctrain.sched.planning.lower import Lowered, lower_within
-from ooctrain.sched.planning.planner import (
-    HOST_LACKS,
-    check_host,
-    check_whole_numbers,
-    make_plan,
-)
+from ooctrain.sched.planning.parameters import check_whole_numbers
+from ooctrain.sched.planning.planner import HOST_LACKS, check_host, make_plan
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import droppable, last_forward_use, rematerialise
 from ooctrain.sched.schedule import BYTES, Granule, Plan, Run

@@ -136,37 +136,6 @@ def checked_refusal(refusal: Infeasible, planner: Planner) -> Infeasible:
     return refusal
 
 
-def check_whole_numbers(planner: str, parameters: Mapping[str, object], least: int = 1) -> None:
-    """Raises ConfigError for a planner's parameter that is not a whole number, or is too small.
-
-    Args:
-        parameters: {name: value}.
-        least: the smallest value that is allowed.
-    """
-    for name, value in parameters.items():
-        if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-            raise ConfigError(
-                f"{planner}: {name}={value!r} is not a whole number of at least {least}",
-                code="OOC-105",
-                fix=f"such as {planner}:{name}={max(least, 1)}, or leave {name} out",
-            )
-
-
-def check_true_or_false(planner: str, parameters: Mapping[str, object]) -> None:
-    """Raises ConfigError for a planner's switch that is neither true nor false.
-
-    Args:
-        parameters: {name: value}.
-    """
-    for name, value in parameters.items():
-        if not isinstance(value, bool):
-            raise ConfigError(
-                f"{planner}: {name}={value!r} is neither true nor false",
-                code="OOC-105",
-                fix=f"such as {planner}:{name}=false, or leave {name} out",
-            )
-
-
 def call_need_bytes(call: Call, trace: Trace, granule: Granule) -> int:
     """Granted bytes that a call needs by itself: distinct storages of what it touches, and
     workspace.

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numba
 
@@ -38,6 +39,6 @@ def inner(function: Callable) -> Callable:
     return _kept(function, no_cfunc_wrapper=True, no_cpython_wrapper=True)
 
 
-def _kept(function: Callable, **options: bool) -> Callable:
+def _kept(function: Callable, **options: Any) -> Callable:
     with kept_in(folder_of(Path(function.__code__.co_filename).parent)):
         return numba.njit(nogil=True, cache=True, **options)(function)

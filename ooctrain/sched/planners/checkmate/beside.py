@@ -30,16 +30,22 @@ TRIES = 5
 
 @dataclass(frozen=True, slots=True)
 class Companions:
-    """Planners that search, whose lists take part; they are handed in (`with_companions.py`), since
+    """Planners whose lists take part. Those that search are handed in (`with_companions.py`), since
     one of them asks `checkmate` itself.
 
     Args:
         planners: for the budget.
-        for_least: for smaller budgets, one after another.
+        for_least: those that search, for smaller budgets, one after another.
+        evaluations: of each search; None: as many as it makes by itself.
     """
 
     planners: tuple[Planner, ...] = ()
     for_least: tuple[Planner, ...] = ()
+    evaluations: int | None = None
+
+
+#: Nobody who searches.
+ALONE = Companions(SIMPLE)
 
 
 def runs_for_least(planners: Sequence[Planner], question: Question) -> Iterator[tuple[Run, ...]]:

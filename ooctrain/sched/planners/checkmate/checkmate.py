@@ -33,6 +33,7 @@ from ooctrain.errors import ConfigError
 from ooctrain.sched.bounds.closed import arrivals_us
 from ooctrain.sched.bounds.linear import WholeSolution
 from ooctrain.sched.planners.checkmate.beside import (
+    ALONE,
     SIMPLE,
     Companions,
     least_plans,
@@ -48,12 +49,8 @@ from ooctrain.sched.planners.checkmate.checkmate_program import Freedom, StagePr
 from ooctrain.sched.planning.decisions import Decisions, runs_once
 from ooctrain.sched.planning.effort import Deadline, check_evaluations
 from ooctrain.sched.planning.lower import plan_of
-from ooctrain.sched.planning.planner import (
-    Planner,
-    check_host,
-    check_whole_numbers,
-    infeasible,
-)
+from ooctrain.sched.planning.parameters import check_whole_numbers
+from ooctrain.sched.planning.planner import check_host, infeasible
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import droppable, rematerialise
 from ooctrain.sched.planning.residency import Liveness
@@ -98,14 +95,18 @@ class ByStages(ABC):
         host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
     ) -> Plan:  # fmt: skip
         """See `Planner`. The minimum is the least need among keeping all, dropping all, the
-        least of `rotor` and `dtr`, what `least` finds, and `least_plans` of `others`.
+        least of `rotor` and `dtr`, what `least` finds, and `least_plans` of companions.
         """
         question = Question(
             trace, budget_bytes, machine, granule, host_budget_bytes, seed, time_limit_s,
-            getattr(self, "evaluations", None),
+            self.beside().evaluations,
         )  # fmt: skip
         step = limited(self.name, trace, granule, self.exact, self.most)
         return _Rematerialising(self.name, question, step, self).plan()
+
+    @abstractmethod
+    def beside(self) -> Companions:
+        """Whose lists take part."""
 
     @abstractmethod
     def least(self, asked: _Rematerialising) -> Iterator[tuple[Run, ...]]:
@@ -114,14 +115,6 @@ class ByStages(ABC):
     @abstractmethod
     def within(self, asked: _Rematerialising) -> tuple[list[tuple[Run, ...]], Mapping[str, Any]]:
         """Runs for the budget, and what is known of them."""
-
-    @abstractmethod
-    def others(self) -> tuple[Planner, ...]:
-        """Whose plans take part."""
-
-    @abstractmethod
-    def for_least(self) -> tuple[Planner, ...]:
-        """Who is asked for smaller and smaller budgets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +125,7 @@ class Checkmate(ByStages):
         nodes: of the search tree at most; in proportion fewer from `USUAL_COLUMNS` on.
         exact: steps of more calls than this are grouped.
         most: more groups than this are refused.
-        evaluations: of companions; None: as many as the question says, or as they make.
-        companions: whose lists take part, beside `rotor`'s and `dtr`'s.
+        companions: whose lists take part.
 
     Cost: a search over (groups^2 / 2) whole columns and as many rows for each reader of a value;
     that of the others, for a few budgets more where nothing else fits.
@@ -144,25 +136,22 @@ class Checkmate(ByStages):
     nodes: int = 200
     exact: int = 30
     most: int = 150
-    evaluations: int | None = None
-    companions: Companions = Companions()
+    companions: Companions = ALONE
 
     def __post_init__(self) -> None:
         limits = {"nodes": self.nodes, "exact": self.exact, "most": self.most}
         check_whole_numbers(self.name, limits)
-        check_evaluations(self.name, self.evaluations)
+        check_evaluations(self.name, self.companions.evaluations)
 
     def with_evaluations(self, evaluations: int) -> Checkmate:
         """See `SearchingPlanner`."""
-        return self if self.evaluations is not None else replace(self, evaluations=evaluations)
+        if self.companions.evaluations is not None:
+            return self
+        return replace(self, companions=replace(self.companions, evaluations=evaluations))
 
-    def others(self) -> tuple[Planner, ...]:
-        """Whose plans take part."""
-        return (*SIMPLE, *self.companions.planners)
-
-    def for_least(self) -> tuple[Planner, ...]:
-        """Who is asked for smaller and smaller budgets."""
-        return self.companions.for_least
+    def beside(self) -> Companions:
+        """Whose lists take part."""
+        return self.companions
 
     def _tree(self, program: StageProgram) -> int:
         """Nodes of the search tree: fewer where each takes longer."""
@@ -207,13 +196,9 @@ class CheckmateLp(ByStages):
     def __post_init__(self) -> None:
         check_whole_numbers(self.name, {"exact": self.exact, "most": self.most})
 
-    def others(self) -> tuple[Planner, ...]:
+    def beside(self) -> Companions:
         """Nobody's: it is rounding that one wants to see."""
-        return ()
-
-    def for_least(self) -> tuple[Planner, ...]:
-        """Nobody."""
-        return ()
+        return Companions()
 
     def least(self, asked: _Rematerialising) -> Iterator[tuple[Run, ...]]:
         """Roundings of the relaxation for the least memory."""
@@ -292,7 +277,7 @@ class _Rematerialising:
         self.name, self.question, self.planner = name, question, planner
         self.graph, self.backward = step
         self.deadline = self._programs = Deadline.after(question.time_limit_s)
-        self.search_too = len(planner.others()) > len(SIMPLE)
+        self.search_too = bool(planner.beside().for_least)
         if self.search_too:
             self._programs = self.deadline.earlier(KEPT * (question.time_limit_s or 0.0))
         self.cut_short = False
@@ -327,7 +312,7 @@ class _Rematerialising:
 
     def plan(self) -> Plan:
         """The fastest plan that fits: of the program, or of the others."""
-        question, others = self.question, self.planner.others()
+        question, companions = self.question, self.planner.beside()
         budget, lists = question.budget_bytes, list[Plan]()
         ways = self._ways(_without_search(question))
         if all(way.need_bytes > budget for way in ways):
@@ -335,7 +320,7 @@ class _Rematerialising:
         if all(way.need_bytes > budget for way in ways):
             least = min(ways, key=lambda way: way.need_bytes)
             if self.search_too:
-                asked = self.planner.for_least()
+                asked = companions.for_least
                 lists = least_plans(asked, question, least.need_bytes, self.deadline)
             needs = [(least.need_bytes, least.witness), *((p.peak_bytes, "") for p in lists)]
             least_bytes, witness = min(needs)
@@ -345,7 +330,8 @@ class _Rematerialising:
         plans = [] if best is None else [best]
         if best is None or best.makespan_us > arrivals_us(question.trace, question.machine):
             plans += [plan for plan in lists if plan.peak_bytes <= budget]
-            known, self.cut_short = plans_of(others, question, self.deadline, self.cut_short)
+            asked = companions.planners
+            known, self.cut_short = plans_of(asked, question, self.deadline, self.cut_short)
             plans += known
         fastest = min(plans, key=lambda plan: plan.makespan_us)
         check_host(self.name, fastest, question.host_budget_bytes)

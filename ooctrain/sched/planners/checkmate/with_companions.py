@@ -7,11 +7,13 @@ program out. Read next: `checkmate.py`; `beside.py`.
 
 from __future__ import annotations
 
-from ooctrain.sched.planners.checkmate.beside import Companions
+from dataclasses import replace
+
+from ooctrain.sched.planners.checkmate.beside import ALONE, SIMPLE, Companions
 from ooctrain.sched.planners.checkmate.checkmate import Checkmate
 from ooctrain.sched.planners.combined import Combined
 from ooctrain.sched.planners.prefix import Prefix
-from ooctrain.sched.planning.planner import check_true_or_false
+from ooctrain.sched.planning.parameters import check_true_or_false
 
 
 def checkmate(
@@ -21,11 +23,13 @@ def checkmate(
     """`Checkmate`, with those that search beside it.
 
     Args:
+        nodes, exact, most: of `Checkmate`.
         combined: whether `prefix` and `combined` take part, beside `rotor` and `dtr`.
-        nodes, exact, most, evaluations: of `Checkmate`.
+        evaluations: of `combined`; None: as many as the question says, or as it makes by itself.
     """
     check_true_or_false(Checkmate.name, {"combined": combined})
-    beside = Companions(
-        (Prefix(), Combined(evaluations)), (Prefix(), Combined(evaluations, checkmate=False))
+    alone = replace(ALONE, evaluations=evaluations)
+    all_of_them = Companions(
+        (*SIMPLE, Prefix(), Combined()), (Prefix(), Combined(checkmate=False)), evaluations
     )
-    return Checkmate(nodes, exact, most, evaluations, beside if combined else Companions())
+    return Checkmate(nodes, exact, most, all_of_them if combined else alone)

@@ -24,7 +24,8 @@ from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planners.dtr.dtr_runtime import GivenUp, GoneForGood, Runtime
 from ooctrain.sched.planning.decisions import Decisions, runs_once
 from ooctrain.sched.planning.lower import plan_of
-from ooctrain.sched.planning.planner import check_whole_numbers, infeasible
+from ooctrain.sched.planning.parameters import check_whole_numbers
+from ooctrain.sched.planning.planner import infeasible
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.residency import Liveness
 from ooctrain.sched.schedule import BYTES, Granule, Plan, Run

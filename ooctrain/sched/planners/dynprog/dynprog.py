@@ -21,7 +21,7 @@ from typing import get_args
 from ooctrain.errors import ConfigError
 from ooctrain.sched.planners.dynprog.dynprog_search import MOST_STATES, Rounding, in_slots, solve
 from ooctrain.sched.planning.chain_view import ChainView, chain_view
-from ooctrain.sched.planning.planner import check_whole_numbers
+from ooctrain.sched.planning.parameters import check_whole_numbers
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.swap import swap_plan
 from ooctrain.sched.schedule import BYTES, Granule, Plan

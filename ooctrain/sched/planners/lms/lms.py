@@ -29,9 +29,9 @@ from ooctrain.errors import ConfigError
 from ooctrain.sched.planners.lms.lms_peak import HeldCurve
 from ooctrain.sched.planning.decisions import BEFORE_THE_STEP
 from ooctrain.sched.planning.fastest import Candidate, fastest_list
+from ooctrain.sched.planning.parameters import check_whole_numbers
 from ooctrain.sched.planning.planner import (
     ListWriter,
-    check_whole_numbers,
     infeasible,
     writer_with_resident_parameters,
 )

@@ -32,7 +32,8 @@ from ooctrain.sched.planning.chain_view import ChainView, chain_view
 from ooctrain.sched.planning.decisions import Decisions, Gap
 from ooctrain.sched.planning.fastest import fastest_of
 from ooctrain.sched.planning.lower import lower_timed
-from ooctrain.sched.planning.planner import check_whole_numbers, infeasible, make_plan
+from ooctrain.sched.planning.parameters import check_whole_numbers
+from ooctrain.sched.planning.planner import infeasible, make_plan
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.residency import Liveness
 from ooctrain.sched.planning.swap import in_pieces, piece_bytes
