@@ -223,7 +223,7 @@ class RefusesWith:
         (Changed(notes=None), "plan of planner 'changed' has NoneType as its notes"),
         (Changed(trace=None), "has NoneType as its trace"),
         (Changed(schedule=[1]), "has list as its schedule"),
-        (Changed(instructions=("run",)), "has 'run' as instruction 0, which is none"),
+        (Changed(instructions=("run",)), "has 'run' as instruction 0, not an Instruction"),
         (RefusesWith(None), "planner 'refuses' refuses with minimum_bytes=None"),
         (RefusesWith(1.5), "minimum_bytes=1.5"),
         (RefusesWith(-1), "minimum_bytes=-1"),

@@ -113,7 +113,7 @@ def as_plan(found: object, planner: Planner) -> Plan:
             raise _wrong_plan(planner, f"has {type(value).__name__} as its {name}")
     for index, instruction in enumerate(found.schedule.instructions):
         if not isinstance(instruction, Instruction):
-            what = f"has {instruction!r} as instruction {index}, which is none"
+            what = f"has {instruction!r} as instruction {index}, not an Instruction"
             raise _wrong_plan(planner, what, "Run, End, SwapOut, SwapIn, Free or Fence")
     return found
 
