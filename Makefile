@@ -19,7 +19,7 @@ STAMP := $(shell $(PYTHON) -c "import hashlib; print(hashlib.sha256(open('pyproj
 
 help:
 	@echo "make demo      train a ResNet-18 on handwritten digits in 41 % of the memory it needs"
-	@echo "make test      the quick tests (under 6 minutes on 2 cores, compilation included)"
+	@echo "make test      the quick tests (5 to 7 minutes on 2 cores, compilation included)"
 	@echo "make test-all  every test, comparison with torch included where it can be installed"
 	@echo "make mutants   small mistakes in four rooms, and how many of them the tests notice; an hour"
 	@echo "make bench     benchmarks, against torch where it can be installed"
