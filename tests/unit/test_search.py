@@ -29,7 +29,8 @@ from ooctrain.sched.search.choice import Choice, Search
 from ooctrain.sched.search.evict import evict
 from ooctrain.sched.search.expand import expand
 from ooctrain.sched.search.expand_parts import DROP, DROP_UNREAD, HELD, KEEP
-from ooctrain.sched.search.play import Link, SearchLimits, cut, host_room, link_of, play
+from ooctrain.sched.search.pieces import cut
+from ooctrain.sched.search.play import Link, SearchLimits, host_room, link_of, play
 from ooctrain.sched.search.tables import tables_of
 from ooctrain.sched.simulate import simulate
 from ooctrain.step.builder import TraceBuilder

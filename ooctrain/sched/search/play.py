@@ -15,6 +15,7 @@ import numpy as np
 
 from ooctrain.sched.search.jit import compiled, inner
 from ooctrain.sched.search.order import by_run
+from ooctrain.sched.search.pieces import cut
 from ooctrain.step.machine import Machine
 
 NEVER = 1 << 62
@@ -71,68 +72,6 @@ class SearchLimits(NamedTuple):
     grain_bytes: int = 1
 
 
-class Pieces(NamedTuple):
-    """What travels, in the order of the next use.
-
-    Args:
-        size: bytes.
-        written: the run that writes them; -1: they are there before the step.
-        after, before: the runs around the gap; after = -1: they are on the host before the step.
-        copy: the first piece that brings these bytes to the host: later ones need not.
-    """
-
-    size: np.ndarray
-    written: np.ndarray
-    after: np.ndarray
-    before: np.ndarray
-    copy: np.ndarray
-
-
-@compiled
-def cut(step, evicted, chunk_bytes):
-    """The pieces of at most `chunk_bytes` (0: whole gaps) that the gaps of a step move. An input
-    comes in whole, but for what leaves again in pieces.
-    """
-    gaps = evicted.size
-    in_pieces = np.zeros(step.life_first.size, np.int64)  # of each life, what is cut at all
-    for gap in range(gaps):
-        life = step.gap_life[gap]
-        if step.gap_after[gap] >= 0:
-            in_pieces[life] = max(in_pieces[life], evicted[gap])
-    count = 0
-    for gap in range(gaps):
-        parts = min(evicted[gap], in_pieces[step.gap_life[gap]]) if chunk_bytes else 0
-        count += (-(-parts // chunk_bytes) if parts else 0) + (evicted[gap] > parts)
-    size = np.empty(count, np.int64)
-    written = np.empty(count, np.int64)
-    after = np.empty(count, np.int64)
-    before = np.empty(count, np.int64)
-    copy = np.empty(count, np.int64)
-    hosted = np.zeros(step.life_first.size, np.int64)  # bytes [0, hosted) left in an earlier gap,
-    first = np.zeros(step.life_first.size, np.int64)  # from this piece on
-    piece = 0
-    for gap in range(gaps):
-        life = step.gap_life[gap]
-        begins = piece
-        parts = min(evicted[gap], in_pieces[life]) if chunk_bytes else 0
-        lo = 0
-        while lo < evicted[gap]:
-            hi = min(parts, lo + chunk_bytes) if lo < parts else evicted[gap]
-            size[piece] = hi - lo
-            written[piece] = step.life_first[life]
-            after[piece] = step.gap_after[gap]
-            before[piece] = step.gap_before[gap]
-            known = hi <= hosted[life]
-            before_it = first[life] + (lo // chunk_bytes if chunk_bytes else 0)
-            copy[piece] = copy[before_it] if known else piece
-            piece += 1
-            lo = hi
-        if evicted[gap] > hosted[life]:
-            hosted[life] = evicted[gap]
-            first[life] = begins
-    return Pieces(size, written, after, before, copy)
-
-
 @inner
 def fits(room, size, first, before):
     """The first run of [first, before) beside which `size` bytes do not fit; -1: there is none, and
@@ -152,6 +91,12 @@ def fits(room, size, first, before):
     for run in range(first, before):
         room[run] -= size
     return -1
+
+
+@inner
+def way_ns(link, size, rate):
+    """How long `size` bytes travel at `rate` bytes per us."""
+    return link.latency_ns + np.int64(np.ceil(size * 1000 / rate))
 
 
 @compiled
@@ -174,16 +119,13 @@ def host_room(step, pieces, limits):
     return room
 
 
-@compiled
-def play(t, step, evicted, limits):
-    """Makespan in ns; -1 if the step gets stuck. Cost: O(events + prefetches x runs ahead)."""
-    budget_bytes, chunk_bytes, link = limits.budget_bytes, limits.chunk_bytes, limits.link
+@inner
+def device_room(step, pieces, budget_bytes):
+    """Bytes that each run leaves of the budget beside all that must or will be there by then."""
     runs = step.runs.size
-    pieces = cut(step, evicted, chunk_bytes)
-    count = pieces.size.size
     room = budget_bytes - step.resident
     change = np.zeros(runs + 1, np.int64)  # of what is away, from one run to the next
-    for piece in range(count):
+    for piece in range(pieces.size.size):
         if pieces.after[piece] + 1 < pieces.before[piece]:
             change[pieces.after[piece] + 1] += pieces.size[piece]
             change[pieces.before[piece]] -= pieces.size[piece]
@@ -191,19 +133,47 @@ def play(t, step, evicted, limits):
     for run in range(runs):
         away += change[run]
         room[run] += away
+    return room
+
+
+@inner
+def next_to_leave(pieces, outgoing, begin, ended, first, copied, stays, on_host):
+    """The place in `outgoing`, from `begin` on, of the piece that may leave; -1: none. Where the
+    host has no room for it from run `first` on, another may go before: one that is written.
+    """
+    for place in range(begin, outgoing.size):
+        piece = outgoing[place]
+        if pieces.written[piece] > ended:
+            return -1
+        if stays[piece] or copied[pieces.copy[piece]]:
+            continue
+        if fits(on_host, pieces.size[piece], first, pieces.after[piece] + 1) < 0:
+            return place
+    return -1
+
+
+@compiled
+def play(t, step, evicted, limits):
+    """Makespan in ns; -1 if the step gets stuck. Cost: O(events + prefetches x runs ahead).
+
+    One function, for Numba counts references to each array that it hands to another.
+    """
+    budget_bytes, link = limits.budget_bytes, limits.link
+    runs = step.runs.size
+    pieces = cut(step, evicted, limits.chunk_bytes)
+    count = pieces.size.size
+    room = device_room(step, pieces, budget_bytes)
+    on_host = host_room(step, pieces, limits)
     awaited = np.zeros(runs + 1, np.int64)
     for piece in range(count):
         awaited[pieces.before[piece]] += 1
-    on_host = host_room(step, pieces, limits)
     releasing = by_run(pieces.after, runs)
     outgoing = releasing[by_run(pieces.written[releasing], runs)]
-    is_out = pieces.after < 0
-    copied = pieces.after < 0  # by copies
+    is_out, copied = pieces.after < 0, pieces.after < 0  # copied: of those that are copies
     stays = np.zeros(count, np.bool_)
-    now = last_end = 0
-    position, ended, held = 0, -1, step.start
     issue, copy_issue = link.issue_ns, link.issue_ns + link.copy_issue_ns
     unpaid = 0  # of what has been listed since the last run
+    now, position, ended, held = 0, 0, -1, step.start
     next_out = next_in = next_release = 0
     going = coming = -1
     blocked = -1  # the run beside which the next piece does not fit; room never grows
@@ -211,18 +181,21 @@ def play(t, step, evicted, limits):
     while next_release < count and pieces.after[releasing[next_release]] < 0:
         next_release += 1
     while True:
+        # All that can start now starts: a run before copies, copies out before copies in, unless on
+        # a shared link the next run waits for data.
         moved = True
         while moved:
             moved = False
             idle = run_left == NEVER
-            ready = idle and position < runs and not awaited[position]
-            if ready and held + step.claim[position] <= budget_bytes:
+            first = position if idle else position + 1
+            starved = idle and position < runs and awaited[position] > 0
+            may_run = idle and position < runs and not starved
+            if may_run and held + step.claim[position] <= budget_bytes:
                 held += step.claim[position]
                 run_left = t.duration_ns[step.runs[position]] + unpaid + issue
                 unpaid = 0
                 moved = True
                 continue
-            starved = idle and position < runs and awaited[position] > 0
             for turn in range(2):
                 if (turn == 0) != (link.shared and starved):
                     while next_out < count and (
@@ -232,69 +205,45 @@ def play(t, step, evicted, limits):
                     if going >= 0 or (link.shared and coming >= 0) or next_out == count:
                         continue
                     place = next_out
-                    while on_host.size and place < count:
-                        piece = outgoing[place]
-                        if pieces.written[piece] > ended:
-                            place = count
-                        elif stays[piece] or copied[pieces.copy[piece]]:
-                            place += 1
-                        else:
-                            first = position if idle else position + 1
-                            size, after = pieces.size[piece], pieces.after[piece]
-                            if fits(on_host, size, first, after + 1) < 0:
-                                break
-                            place += 1
-                    if place == count or pieces.written[outgoing[place]] > ended:
+                    if on_host.size:
+                        place = next_to_leave(
+                            pieces, outgoing, next_out, ended, first, copied, stays, on_host
+                        )
+                    if place < 0 or pieces.written[outgoing[place]] > ended:
                         continue
-                    piece = outgoing[place]
-                    if place == next_out:
-                        next_out += 1
-                    going = piece
+                    next_out += place == next_out
+                    going = outgoing[place]
+                    copied[pieces.copy[going]] = True
+                    out_ends = now + way_ns(link, pieces.size[going], link.out_rate)
                     unpaid += copy_issue
-                    copied[pieces.copy[piece]] = True
-                    out_ends = (
-                        now
-                        + link.latency_ns
-                        + np.int64(np.ceil(pieces.size[piece] * 1000 / link.out_rate))
-                    )
-                    moved = True
-                    break
-                if next_in == count:
-                    continue
-                piece = next_in
-                free_link = coming < 0 and not (link.shared and going >= 0)
-                first = position if idle else position + 1
-                if is_out[piece]:
-                    if not free_link or held + pieces.size[piece] > budget_bytes:
+                elif next_in < count:
+                    piece, size = next_in, pieces.size[next_in]
+                    free_link = coming < 0 and not (link.shared and going >= 0)
+                    if is_out[piece]:
+                        may_settle = free_link and held + size <= budget_bytes
+                    else:
+                        due = idle and pieces.before[piece] == position
+                        gone = pieces.after[piece] > ended or copied[pieces.copy[piece]]
+                        may_settle = (due or free_link) and not gone
+                    if not may_settle or blocked >= first:
                         continue
-                    if blocked >= first:
-                        continue
-                    blocked = fits(room, pieces.size[piece], first, pieces.before[piece])
+                    blocked = fits(room, size, first, pieces.before[piece])
                     if blocked >= 0:
                         continue
-                    held += pieces.size[piece]
-                    coming = piece
-                    unpaid += copy_issue
-                    in_ends = (
-                        now
-                        + link.latency_ns
-                        + np.int64(np.ceil(pieces.size[piece] * 1000 / link.in_rate))
-                    )
+                    next_in += 1
+                    if is_out[piece]:
+                        held += size
+                        coming = piece
+                        in_ends = now + way_ns(link, size, link.in_rate)
+                        unpaid += copy_issue
+                    else:
+                        stays[piece] = True
+                        awaited[pieces.before[piece]] -= 1
                 else:
-                    due = idle and pieces.before[piece] == position
-                    gone = copied[pieces.copy[piece]]
-                    if not (due or free_link) or pieces.after[piece] > ended or gone:
-                        continue
-                    if blocked >= first:
-                        continue
-                    blocked = fits(room, pieces.size[piece], first, pieces.before[piece])
-                    if blocked >= 0:
-                        continue
-                    stays[piece] = True
-                    awaited[pieces.before[piece]] -= 1
-                next_in += 1
+                    continue
                 moved = True
                 break
+        # The clock goes to the next end of something. While `pass_ns` go by, a run does `work_ns`.
         copying = going >= 0 or coming >= 0
         pass_ns, work_ns = (link.pass_ns, link.work_ns) if copying else (1, 1)
         run_ends = NEVER
@@ -305,7 +254,7 @@ def play(t, step, evicted, limits):
             break
         if run_left != NEVER:
             run_left -= (nearest - now) * work_ns // pass_ns
-        now = last_end = nearest
+        now = nearest
         if out_ends == now:
             if pieces.after[going] <= ended:
                 is_out[going] = True
@@ -316,8 +265,7 @@ def play(t, step, evicted, limits):
             awaited[pieces.before[coming]] -= 1
             coming, in_ends = -1, NEVER
         if run_ends == now:
-            run_left = NEVER
-            ended = position
+            run_left, ended = NEVER, position
             position += 1
             held -= step.end[ended] + step.dead[ended]
             unpaid += issue * (1 + step.deaths[ended])
@@ -329,4 +277,4 @@ def play(t, step, evicted, limits):
                     is_out[piece] = True
                     unpaid += issue
                     held -= pieces.size[piece]
-    return last_end if position == runs else -1
+    return now if position == runs else -1
