@@ -15,16 +15,17 @@ left crosses a border of two sections, both sides are searched apart, and one fa
 
 Blocks that live all the time lie at the bottom: whatever packing there is, they can be taken out of
 it and put there, and it is no higher. Small blocks are left out at first, and fill the gaps between
-the large ones afterwards, by first fit; only then are all searched together. What one attempt has
-found impossible all later ones for the same capacity know: the same blocks left at the same lows
-are not searched again. The search is bounded by the blocks that it tries, not by time, so the
-result is the same on every machine.
+the large ones afterwards, by first fit. If the best is then more than 1 % above the bound, a last
+stage for the large ones asks for 0.9 % alone (an aim). Only then are all searched together. What
+one attempt has found impossible all later ones for the same capacity know: the same blocks left at
+the same lows are not searched again. The search is bounded by the blocks that it tries, not by
+time, so the result is the same on every machine.
 
 Source: M. Moffitt, "MiniMalloc: a lightweight memory allocator for hardware-accelerated machine
 learning", ASPLOS 2023: (1), (2), (5), and (3) with the least low and the sum only. Departures: the
 rest of (3), (4), (6), drawn orders, the memory of what failed, blocks at the bottom, small ones
-apart; blocks may live in several spans; the capacity is minimised. Read next: `packing_descent.py`
-(how), `packing_orders.py`, `sections.py`, `exact_search.py`.
+apart, the aim; blocks may live in several spans; the capacity is minimised. Read next:
+`packing_descent.py` (how), `packing_orders.py`, `sections.py`, `exact_search.py`.
 """
 
 from __future__ import annotations
@@ -42,9 +43,12 @@ from ooctrain.alloc.packing_orders import SHORTEST, Orders, luby, ranks
 from ooctrain.alloc.sections import Sections, Spans, sections_of
 from ooctrain.sched.spans import lowest_gap
 
-#: A block is small below such a part of the bound; 0: none is. First one part is tried, then the
-#: other, then all blocks together; behind each stands its percentage of the work.
-_SMALL_PARTS = ((512, 45), (700, 45), (0, 10))
+#: (part, percentage of the work, whether it aims). A block is small below such a part of the bound;
+#: 0: none is. Two descents, then an aim if they ended above it, then a descent of all blocks.
+_STAGES = ((512, 45, False), (700, 45, False), (512, 8, True), (0, 2, False))
+#: A packing so far above the bound, in thousandths, is aimed at if none is within 1 %. The tenth in
+#: between is room for small blocks.
+_AIM, _WANTED = 9, 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +87,21 @@ def exact_places(
     if not rest:
         return ExactPlaces(tuple(stacked[i] for i in range(len(sizes))), floor, True, 0)
     low, high, visited = enough_bytes - floor, most_bytes - floor, 0
+    aim, wanted = (enough_bytes * (1000 + over) // 1000 - floor for over in (_AIM, _WANTED))
     best: dict[int, int] | None = None
-    for part, percent in _SMALL_PARTS:
+    for part, percent, aims in _STAGES:
         members = [i for i in rest if not part or sizes[i] > enough_bytes // part]
         left = nodes * percent // 100 if part else nodes - visited
-        if low >= high or not members or (part and len(members) == len(rest)):
+        needless = (part and len(members) == len(rest)) or (aims and high <= wanted)
+        if low >= high or not members or needless:
             continue
         # Each begins at what was known, not at what the one before has found: chance decides much.
         descent = Descent(_of(members, sizes, spans), low, most_bytes - floor)
-        descent.run(max(1, left * len(sizes) // len(members)))
+        share = max(1, left * len(sizes) // len(members))
+        if aims:
+            descent.aim(aim, share)
+        else:
+            descent.run(share)
         visited += -(-descent.tried * len(members) // len(sizes))
         low = descent.low
         if descent.offsets is not None:
