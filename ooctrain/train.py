@@ -28,11 +28,13 @@ from ooctrain.engine.clip import Clip
 from ooctrain.engine.incore import named_tensors
 from ooctrain.engine.module import Module
 from ooctrain.engine.tensor import Tensor
+from ooctrain.errors import ConfigError
 from ooctrain.execution import checkpoint as files
 from ooctrain.execution import saved_state
 from ooctrain.execution.ahead import Ahead, handed_out, no_batch
-from ooctrain.execution.evaluation import Averages, Evaluation, ignored_by
+from ooctrain.execution.evaluation import Averages, Evaluation, has_terms, ignored_by
 from ooctrain.execution.guard import expect_finite
+from ooctrain.execution.in_parts import InParts, joined, samples_apart
 from ooctrain.execution.prepare import PreparedStep
 from ooctrain.execution.residence import Residence, one_at_a_time
 from ooctrain.execution.result import StepResult
@@ -246,23 +248,30 @@ class Trainer:
         Batches count by what their means are over: labels that count, with their weights, or
         elements; sums are added; a loss of other operations is taken for a mean over samples.
         Labels that the loss ignores (`CrossEntropyLoss(ignore_index=...)`) are neither hits nor
-        misses.
+        misses. A batch that does not fit goes through in parts, if its samples do not depend on
+        each other (`execution/in_parts.py`).
 
         Args:
             batches: (x, y) as `step` takes them.
 
         Raises:
             ConfigError: there is no batch, or the loss's terms have no common average.
+            Infeasible, DoesNotFit: a batch does not fit, nor do parts of it.
         """
-        averages = Averages(ignored_by(self.loss))
+        averages, parts = Averages(ignored_by(self.loss)), self._in_parts()
         for x, y in handed_out(batches, alone=self.settings.memory is not None):
-            averages.add(*self._forward(x, y), y)
-        return averages.result()
+            for trace, outputs, target in parts.of(as_images(x), as_numbers(y, "target")):
+                averages.add(trace, outputs, target)
+        try:
+            return averages.result()
+        except ConfigError as error:  # perhaps it is parts of one batch that have no average
+            raise parts.refusal or error from None
 
     @one_at_a_time
     def predict(self, x: Images) -> np.ndarray:
-        """The model's output for x (N, C, H, W) in evaluation mode, logical layout."""
-        return self._forward(x, None)[1]["output"]
+        """The model's output for x (N, C, H, W) in evaluation mode, logical layout; as `evaluate`
+        does, in parts if need be."""
+        return joined(self._in_parts().of(as_images(x), None), "output")
 
     # State and files.
 
@@ -317,12 +326,12 @@ class Trainer:
 
     def _prepare_once(
         self, input_shape: tuple[int, ...], target_shape: tuple[int, ...] | None, *,
-        training: bool, with_loss: bool = True,
+        training: bool, with_loss: bool = True, whole: int | None = None,
     ) -> PreparedStep:  # fmt: skip
         if not self._seen.unchanged(self._training()):
             self._look()
         target = target_shape if callable(self.loss) else None
-        step = StepShape(tuple(input_shape), target, training, with_loss)
+        step = StepShape(tuple(input_shape), target, training, with_loss, whole)
         if step not in self._seen.ready:
             expect_batch(input_shape)
             found = self._cache.find(self._seen.key(step)) or self._make(step)
@@ -342,7 +351,9 @@ class Trainer:
         self._look()  # again: tracing sets modes, and may call modules that nobody knew of
         key = self._seen.key(step)
         values = self._tensors().values()
-        return self._cache.add(key, trace, self.settings, values, training=step.training)
+        return self._cache.add(
+            key, trace, self.settings, values, training=step.training, whole=step.whole
+        )
 
     def _look(self) -> None:
         """Takes in how everything is now."""
@@ -370,14 +381,34 @@ class Trainer:
             ranks=self.ranks if training else None,
         )  # fmt: skip
 
-    def _forward(self, x: Images, y: np.ndarray | None) -> tuple[Trace, dict[str, np.ndarray]]:
-        """A step of evaluation before it was rewritten, and what it gave."""
-        x = as_images(x)
-        target_shape = None if y is None else as_numbers(y, "target").shape
+    def _in_parts(self) -> InParts:
+        """What evaluates whole batches, or parts of them."""
+
+        def apart(x: Images, y: np.ndarray | None) -> bool:
+            target = None if y is None or not callable(self.loss) else y.shape
+            trace = self._trace(StepShape(x.shape, target, False, y is not None), {})
+            return samples_apart(trace) and (y is None or has_terms(trace, y))
+
+        return InParts(self._forward, apart)
+
+    def _forward(
+        self, x: Images, y: np.ndarray | None, whole: int
+    ) -> tuple[Trace, dict[str, np.ndarray]]:
+        """A step of evaluation before it was rewritten, and what it gave.
+
+        Args:
+            whole: samples of the batch that x is, or is a part of.
+        """
+        target_shape = None if y is None else y.shape
         if self.prepared is None and self.settings.budget is not None:
-            self.prepare(x.shape, target_shape)  # a percentage is that of the training step
+            # A percentage is that of the training step.
+            self.prepare((whole, *x.shape[1:]), None if y is None else (whole, *y.shape[1:]))
         prepared = self._prepare_once(
-            x.shape, target_shape, training=False, with_loss=y is not None
+            x.shape,
+            target_shape,
+            training=False,
+            with_loss=y is not None,
+            whole=None if whole == x.shape[0] or self.settings.memory is None else whole,
         )
         trace = prepared.plan.trace
         wanted = tuple(trace.outputs.values())

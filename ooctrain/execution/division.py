@@ -47,11 +47,14 @@ LEAST_TRIES = 6
 NO_TIME_S = sys.float_info.min
 
 
-def prepare_within(trace: Trace, settings: Settings, own: OwnShare | None = None) -> PreparedStep:
+def prepare_within(
+    trace: Trace, settings: Settings, own: OwnShare | None = None, whole: int | None = None
+) -> PreparedStep:
     """A step as `prepare` makes it, its memory divided first where one budget is for all of it.
 
     Args:
         own: what the process holds by itself (`promise.own_share`); None: the usual.
+        whole: samples of the batch that the step's input is a part of; None: it is the batch.
 
     Raises:
         Infeasible: the memory is too little, with the least that would do.
@@ -66,7 +69,7 @@ def prepare_within(trace: Trace, settings: Settings, own: OwnShare | None = None
             code="OOC-123", fix="--budget for its device, --host-budget for its host",
         )  # fmt: skip
     memory_bytes = parse_bytes(settings.memory, what="memory")
-    parts = parts_of(trace, memory_bytes, own, settings.thread_count)
+    parts = parts_of(trace, memory_bytes, own, settings.thread_count, whole)
     return _Division(trace, replace(settings, memory=None), parts).quickest()
 
 

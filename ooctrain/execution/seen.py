@@ -21,7 +21,7 @@ from ooctrain.engine.clip import Clip
 from ooctrain.engine.fingerprint import Watch, described
 from ooctrain.engine.module import Module
 from ooctrain.engine.tensor import Tensor
-from ooctrain.errors import ConfigError
+from ooctrain.errors import ConfigError, DoesNotFit, Infeasible
 from ooctrain.execution.division import prepare_within
 from ooctrain.execution.planners import as_planner
 from ooctrain.execution.prepare import PreparedStep
@@ -54,12 +54,14 @@ class Training(NamedTuple):
 
 
 class StepShape(NamedTuple):
-    """Which step of a training: shapes, and whether it trains or evaluates, with a loss or not."""
+    """Which step of a training: shapes, and whether it trains or evaluates, with a loss or not; of
+    an evaluation also how many samples the batch has that the input is, or is a part of."""
 
     input: tuple[int, ...]
     target: tuple[int, ...] | None
     training: bool
     with_loss: bool
+    whole: int | None = None
 
 
 class Seen:
@@ -135,13 +137,16 @@ class StepCache:
 
     def __init__(self, make_room: Callable[[], None]):
         self._make_room = make_room
-        self._steps: dict[tuple[Hashable, ...], PreparedStep] = {}
+        self._steps: dict[tuple[Any, ...], PreparedStep] = {}
+        self._refused: dict[tuple[Any, ...], Infeasible | DoesNotFit] = {}
         self._budgets: dict[Hashable, int] = {}  # by settings, of the first training step
         self._disk: Spill | None = None  # as it was looked at
         self._own: OwnShare | None = None  # of the process, before the first arena was opened
 
     def find(self, key: tuple[Hashable, ...]) -> PreparedStep | None:
         """The step of this key, if it is still there."""
+        if (refusal := self._refused.get(key)) is not None:
+            raise refusal.with_traceback(None)
         found = self._steps.pop(key, None)
         if found is not None:
             self._steps[key] = found
@@ -149,17 +154,31 @@ class StepCache:
 
     def add(
         self, key: tuple[Hashable, ...], trace: Trace, settings: Settings,
-        values: Iterable[Tensor], *, training: bool,
+        values: Iterable[Tensor], *, training: bool, whole: int | None = None,
     ) -> PreparedStep:  # fmt: skip
         """Prepares a step, unless one is there whose trace came out the same.
 
         Args:
             values: all that persists, those that the step does not use included.
+            whole: samples of the batch that the step's input is a part of.
         """
+        try:
+            return self._add(key, trace, settings, values, training=training, whole=whole)
+        except (Infeasible, DoesNotFit) as refusal:
+            if settings.time_limit_s is None:  # with more time there may be a plan
+                self._refused[key] = refusal
+                if len(self._refused) > MOST_REMEMBERED:
+                    del self._refused[next(iter(self._refused))]
+            raise
+
+    def _add(
+        self, key: tuple[Hashable, ...], trace: Trace, settings: Settings,
+        values: Iterable[Tensor], *, training: bool, whole: int | None,
+    ) -> PreparedStep:  # fmt: skip
         alike = (
             step
-            for other, step in self._steps.items()
-            if other[0] == key[0] and step.original == trace
+            for (known, shape, *_), step in self._steps.items()
+            if known == key[0] and shape.whole == whole and step.original == trace
         )
         found = next(alike, None)
         if found is None:
@@ -167,7 +186,7 @@ class StepCache:
             if settings.memory is not None:
                 self._make_room()
                 self._own = self._own or _own_share(trace, settings, values)
-            found = prepare_within(trace, self._fitted(key[0], settings), self._own)
+            found = prepare_within(trace, self._fitted(key[0], settings), self._own, whole)
             if settings.memory is not None:
                 _compile_apart(found.plan.trace)
                 give_back_unused()  # of planning
