@@ -39,7 +39,8 @@ from ooctrain.step.trace import Call, Trace
 
 #: An evaluation step of (x, y, samples of the whole batch): its trace, and what it gave.
 Forward = Callable[[Images, np.ndarray | None, int], tuple[Trace, dict[str, np.ndarray]]]
-Answer = tuple[Trace, dict[str, np.ndarray], np.ndarray | None]
+#: Its trace, what it gave, and its targets.
+Answer = tuple[Trace, dict[str, np.ndarray], Any]
 #: Each sample by itself, if all else that is read is no sample.
 EACH_IMAGE = (
     Conv2d, ConvTranspose2d, Linear, BatchNormApply, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d,
