@@ -17,12 +17,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from ooctrain.devices.cpu.host_vm import PAGE_BYTES
+from ooctrain.devices.host_file import IN_FLIGHT, PIECE_BYTES
 from ooctrain.errors import ConfigError, DoesNotFit, Infeasible
 from ooctrain.execution.executor import host_extent_bytes
 from ooctrain.execution.least import at_once, least_found
 from ooctrain.execution.prepare import INEXACT_US, PreparedStep, prepare
 from ooctrain.execution.promise import (
     OWN_STEP_BYTES,
+    THREAD_BYTES,
     OwnShare,
     Promise,
     longer_list_bytes,
@@ -42,8 +44,9 @@ MOST_CALLS = 2500
 #: No division is quicker than in-core; one that takes at most this many times as long is taken.
 NEAR = 1.1
 CPU_PRESET = "cpu-generic"
-#: Of a slab on a disk only the pieces on their way lie in memory, each with its thread.
-BUFFERS_BYTES = 16 * MIB
+#: Of a slab on a disk only the pieces on their way lie in memory, each with its thread, and one for
+#: each copy stream; a MiB is for Python's objects of the pieces that wait.
+BUFFERS_BYTES = (IN_FLIGHT + 2) * PIECE_BYTES + IN_FLIGHT * THREAD_BYTES + MIB
 
 
 def prepare_within(
