@@ -28,13 +28,12 @@ from ooctrain.engine.clip import Clip
 from ooctrain.engine.incore import named_tensors
 from ooctrain.engine.module import Module
 from ooctrain.engine.tensor import Tensor
-from ooctrain.errors import ConfigError
 from ooctrain.execution import checkpoint as files
 from ooctrain.execution import saved_state
 from ooctrain.execution.ahead import Ahead, handed_out, no_batch
-from ooctrain.execution.evaluation import Averages, Evaluation, has_terms, ignored_by
+from ooctrain.execution.evaluation import Evaluation, ignored_by
 from ooctrain.execution.guard import expect_finite
-from ooctrain.execution.in_parts import InParts, joined, samples_apart
+from ooctrain.execution.in_parts import InParts
 from ooctrain.execution.prepare import PreparedStep
 from ooctrain.execution.residence import Residence, one_at_a_time
 from ooctrain.execution.result import StepResult
@@ -214,7 +213,8 @@ class Trainer:
             target_shape: for a loss of your own; None: it takes class numbers. Others know it.
         """
         self.model.begin_step(self.steps_done)
-        self.prepared = self._prepare_once(input_shape, target_shape, training=True)
+        target = target_shape if callable(self.loss) else None
+        self.prepared = self._prepare_once(StepShape(tuple(input_shape), target, True, True))
         return self.prepared
 
     @property
@@ -242,8 +242,7 @@ class Trainer:
 
     @one_at_a_time
     def evaluate(self, batches: Iterable[Batch]) -> Evaluation:
-        """Loss and accuracy in evaluation mode, as of one batch of all samples; the training state
-        does not change.
+        """Loss and accuracy in evaluation mode, as of one batch of all samples.
 
         Batches count by what their means are over: labels that count, with their weights, or
         elements; sums are added; a loss of other operations is taken for a mean over samples.
@@ -256,22 +255,15 @@ class Trainer:
 
         Raises:
             ConfigError: there is no batch, or the loss's terms have no common average.
-            Infeasible, DoesNotFit: a batch does not fit, nor do parts of it.
         """
-        averages, parts = Averages(ignored_by(self.loss)), self._in_parts()
-        for x, y in handed_out(batches, alone=self.settings.memory is not None):
-            for trace, outputs, target in parts.of(as_images(x), as_numbers(y, "target")):
-                averages.add(trace, outputs, target)
-        try:
-            return averages.result()
-        except ConfigError as error:  # perhaps it is parts of one batch that have no average
-            raise parts.refusal or error from None
+        given = handed_out(batches, alone=self.settings.memory is not None)
+        return self._in_parts().averages(given, ignored_by(self.loss))
 
     @one_at_a_time
     def predict(self, x: Images) -> np.ndarray:
         """The model's output for x (N, C, H, W) in evaluation mode, logical layout; as `evaluate`
         does, in parts if need be."""
-        return joined(self._in_parts().of(as_images(x), None), "output")
+        return self._in_parts().output(as_images(x), "output")
 
     # State and files.
 
@@ -324,16 +316,11 @@ class Trainer:
 
     # How it is done.
 
-    def _prepare_once(
-        self, input_shape: tuple[int, ...], target_shape: tuple[int, ...] | None, *,
-        training: bool, with_loss: bool = True, whole: int | None = None,
-    ) -> PreparedStep:  # fmt: skip
+    def _prepare_once(self, step: StepShape) -> PreparedStep:
         if not self._seen.unchanged(self._training()):
             self._look()
-        target = target_shape if callable(self.loss) else None
-        step = StepShape(tuple(input_shape), target, training, with_loss, whole)
         if step not in self._seen.ready:
-            expect_batch(input_shape)
+            expect_batch(step.input)
             found = self._cache.find(self._seen.key(step)) or self._make(step)
             self._seen.ready[step] = found
         return self._seen.ready[step]
@@ -351,9 +338,7 @@ class Trainer:
         self._look()  # again: tracing sets modes, and may call modules that nobody knew of
         key = self._seen.key(step)
         values = self._tensors().values()
-        return self._cache.add(
-            key, trace, self.settings, values, training=step.training, whole=step.whole
-        )
+        return self._cache.add(key, trace, self.settings, values)
 
     def _look(self) -> None:
         """Takes in how everything is now."""
@@ -383,33 +368,19 @@ class Trainer:
 
     def _in_parts(self) -> InParts:
         """What evaluates whole batches, or parts of them."""
-
-        def apart(x: Images, y: np.ndarray | None) -> bool:
-            target = None if y is None or not callable(self.loss) else y.shape
-            trace = self._trace(StepShape(x.shape, target, False, y is not None), {})
-            return samples_apart(trace) and (y is None or has_terms(trace, y))
-
-        return InParts(self._forward, apart)
+        return InParts(
+            self._forward, lambda x, y: self._trace(StepShape.evaluating(x, y, self.loss), {})
+        )
 
     def _forward(
         self, x: Images, y: np.ndarray | None, whole: int
     ) -> tuple[Trace, dict[str, np.ndarray]]:
-        """A step of evaluation before it was rewritten, and what it gave.
-
-        Args:
-            whole: samples of the batch that x is, or is a part of.
-        """
-        target_shape = None if y is None else y.shape
+        """A step of evaluation before it was rewritten, and what it gave; of a batch of `whole`."""
         if self.prepared is None and self.settings.budget is not None:
             # A percentage is that of the training step.
             self.prepare((whole, *x.shape[1:]), None if y is None else (whole, *y.shape[1:]))
-        prepared = self._prepare_once(
-            x.shape,
-            target_shape,
-            training=False,
-            with_loss=y is not None,
-            whole=None if whole == x.shape[0] or self.settings.memory is None else whole,
-        )
+        beside = None if self.settings.memory is None else whole
+        prepared = self._prepare_once(StepShape.evaluating(x, y, self.loss, beside))
         trace = prepared.plan.trace
         wanted = tuple(trace.outputs.values())
         result = self._run(prepared, input_values(trace, x, y), wanted)

@@ -162,7 +162,7 @@ class _Division:
             return replace(self, settings=settings)._beside(self._least_slab_bytes(), left)
 
         return least_found(
-            self.trace, self.settings, in_core, self._too_few_bytes(), prepared_in, self._sum_bytes
+            self.settings, in_core, self._too_few_bytes(), prepared_in, self._sum_bytes
         )
 
     def _too_few_bytes(self) -> int:

@@ -9,13 +9,14 @@ and the refusal stands. Outputs of parts are those of the whole batch; how losse
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
-from ooctrain.errors import DoesNotFit, Infeasible
-from ooctrain.execution.sessions import Images
+from ooctrain.errors import ConfigError, DoesNotFit, Infeasible
+from ooctrain.execution.evaluation import Averages, Evaluation, has_terms
+from ooctrain.execution.sessions import Images, as_images
 from ooctrain.layers.arithmetic import Arithmetic, BytesToFloat
 from ooctrain.layers.average_pooling import AdaptiveAvgPool2d, AvgPool2d
 from ooctrain.layers.batch_norm import BatchNormApply
@@ -34,6 +35,7 @@ from ooctrain.layers.regions import Insert, Slice
 from ooctrain.layers.relu import Pointwise
 from ooctrain.layers.softmax import SoftmaxAlong
 from ooctrain.layers.upsample import Upsample
+from ooctrain.step.foreign import as_numbers
 from ooctrain.step.op import Op
 from ooctrain.step.trace import Call, Trace
 
@@ -55,11 +57,11 @@ class InParts:
 
     Args:
         forward: evaluates one part; it raises `Infeasible` or `DoesNotFit` before it has begun.
-        apart: whether the answers of an evaluation of this many samples are those of its parts.
+        trace: of such a part, as a network makes it.
     """
 
-    def __init__(self, forward: Forward, apart: Callable[[Images, np.ndarray | None], bool]):
-        self._forward, self._apart = forward, apart
+    def __init__(self, forward: Forward, trace: Callable[[Images, np.ndarray | None], Trace]):
+        self._forward, self._trace = forward, trace
         self._most: dict[tuple[int, ...], int] = {}  # samples of a part, by the shape of one
         #: the last refusal that was met by smaller parts
         self.refusal: Infeasible | DoesNotFit | None = None
@@ -86,16 +88,36 @@ class InParts:
             if whole == 0:
                 return
 
+    def _apart(self, x: Images, y: np.ndarray | None) -> bool:
+        """Whether the answers of samples are those of their parts."""
+        trace = self._trace(x, y)
+        return samples_apart(trace) and (y is None or has_terms(trace, y))
+
+    def averages(self, batches: Iterable[tuple[Any, Any]], ignored: int) -> Evaluation:
+        """Of all batches; see `Averages`.
+
+        Raises:
+            ConfigError: there is no batch, or the loss's terms have no common average.
+            Infeasible, DoesNotFit: a batch does not fit, nor do parts of it.
+        """
+        averages = Averages(ignored)
+        for x, y in batches:
+            for trace, outputs, target in self.of(as_images(x), as_numbers(y, "target")):
+                averages.add(trace, outputs, target)
+        try:
+            return averages.result()
+        except ConfigError as error:  # perhaps it is parts of one batch that have no average
+            raise self.refusal or error from None
+
+    def output(self, x: Images, name: str) -> np.ndarray:
+        """An output of a whole batch."""
+        found = [outputs[name] for _, outputs, _ in self.of(x, None)]
+        return found[0] if len(found) == 1 else np.concatenate(found)
+
 
 def _cut(x: Images, at: int, size: int) -> Images:
     whole = size == x.shape[0]
     return x if whole or not isinstance(x, np.ndarray) else x[at : at + size]
-
-
-def joined(answers: Iterator[Answer], name: str) -> np.ndarray:
-    """An output of a whole batch."""
-    found = [outputs[name] for _, outputs, _ in answers]
-    return found[0] if len(found) == 1 else np.concatenate(found)
 
 
 def samples_apart(trace: Trace) -> bool:

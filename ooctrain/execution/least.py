@@ -135,7 +135,7 @@ def _in_bands(trace: Trace, settings: Settings) -> Iterator[Settings]:
 
 
 def least_found(
-    trace: Trace, settings: Settings, in_core: PreparedStep, too_few: int,
+    settings: Settings, in_core: PreparedStep, too_few: int,
     prepared_in: Callable[[Settings, int], PreparedStep | None],
     size_of: Callable[[PreparedStep], int],
 ) -> PreparedStep:  # fmt: skip
@@ -144,11 +144,12 @@ def least_found(
     Args:
         in_core: where the way begins.
         too_few: bytes in which there is no plan.
-        prepared_in: the step within so many bytes; None, `Infeasible`, `DoesNotFit`: there is none.
+        prepared_in: makes the step within a number of bytes; None, `Infeasible` and `DoesNotFit`
+            say that there is none.
         size_of: of a step, what is counted against these.
     """
     ways = [(at_once(settings), LEAST_TRIES)]
-    ways += [(bands, BANDS_TRIES) for bands in _in_bands(trace, settings)]
+    ways += [(bands, BANDS_TRIES) for bands in _in_bands(in_core.original, settings)]
     best = in_core
     for how, tries in ways:
         low = too_few

@@ -63,6 +63,14 @@ class StepShape(NamedTuple):
     with_loss: bool
     whole: int | None = None
 
+    @classmethod
+    def evaluating(cls, x: Any, y: Any, loss: Any, whole: int | None = None) -> StepShape:
+        """The evaluation of (x, y), which may be a part of a batch of `whole` samples; without a
+        loss where y is None."""
+        target = y.shape if y is not None and callable(loss) else None
+        beside = None if whole == x.shape[0] else whole
+        return cls(tuple(x.shape), target, False, y is not None, beside)
+
 
 class Seen:
     """A training as it is now.
@@ -153,17 +161,16 @@ class StepCache:
         return found
 
     def add(
-        self, key: tuple[Hashable, ...], trace: Trace, settings: Settings,
-        values: Iterable[Tensor], *, training: bool, whole: int | None = None,
+        self, key: tuple[Any, ...], trace: Trace, settings: Settings, values: Iterable[Tensor]
     ) -> PreparedStep:  # fmt: skip
         """Prepares a step, unless one is there whose trace came out the same.
 
         Args:
+            key: of `Seen.key`.
             values: all that persists, those that the step does not use included.
-            whole: samples of the batch that the step's input is a part of.
         """
         try:
-            return self._add(key, trace, settings, values, training=training, whole=whole)
+            return self._add(key, trace, settings, values)
         except (Infeasible, DoesNotFit) as refusal:
             if settings.time_limit_s is None:  # with more time there may be a plan
                 self._refused[key] = refusal
@@ -172,9 +179,9 @@ class StepCache:
             raise
 
     def _add(
-        self, key: tuple[Hashable, ...], trace: Trace, settings: Settings,
-        values: Iterable[Tensor], *, training: bool, whole: int | None,
+        self, key: tuple[Any, ...], trace: Trace, settings: Settings, values: Iterable[Tensor]
     ) -> PreparedStep:  # fmt: skip
+        whole = key[1].whole
         alike = (
             step
             for (known, shape, *_), step in self._steps.items()
@@ -191,7 +198,7 @@ class StepCache:
                 _compile_apart(found.plan.trace)
                 give_back_unused()  # of planning
         self._steps[key] = found
-        if training:
+        if key[1].training:
             self._budgets.setdefault(key[0], found.budget_bytes)
         if len(self._steps) > MOST_REMEMBERED:
             del self._steps[next(iter(self._steps))]
