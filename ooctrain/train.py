@@ -245,10 +245,9 @@ class Trainer:
         """Loss and accuracy in evaluation mode, as of one batch of all samples.
 
         Batches count by what their means are over: labels that count, with their weights, or
-        elements; sums are added; a loss of other operations is taken for a mean over samples.
-        Labels that the loss ignores (`CrossEntropyLoss(ignore_index=...)`) are neither hits nor
-        misses. A batch that does not fit goes through in parts, if its samples do not depend on
-        each other (`execution/in_parts.py`).
+        elements; sums are added; a loss of other operations is taken for a mean over samples. What
+        `CrossEntropyLoss(ignore_index=...)` ignores is neither hit nor miss. A batch that does not
+        fit goes through in parts, where samples are independent (`execution/in_parts.py`).
 
         Args:
             batches: (x, y) as `step` takes them.
@@ -261,8 +260,7 @@ class Trainer:
 
     @one_at_a_time
     def predict(self, x: Images) -> np.ndarray:
-        """The model's output for x (N, C, H, W) in evaluation mode, logical layout; as `evaluate`
-        does, in parts if need be."""
+        """The output for x (N, C, H, W) in evaluation mode, logical; in parts if need be."""
         return self._in_parts().output(as_images(x), "output")
 
     # State and files.
