@@ -31,8 +31,9 @@ from ooctrain.engine.tensor import Tensor
 from ooctrain.execution import checkpoint as files
 from ooctrain.execution import saved_state
 from ooctrain.execution.ahead import Ahead, handed_out, no_batch
-from ooctrain.execution.evaluation import Averages, Evaluation, ignored_by
+from ooctrain.execution.evaluation import Evaluation, ignored_by
 from ooctrain.execution.guard import expect_finite
+from ooctrain.execution.in_parts import InParts
 from ooctrain.execution.prepare import PreparedStep
 from ooctrain.execution.residence import Residence, one_at_a_time
 from ooctrain.execution.result import StepResult
@@ -212,7 +213,8 @@ class Trainer:
             target_shape: for a loss of your own; None: it takes class numbers. Others know it.
         """
         self.model.begin_step(self.steps_done)
-        self.prepared = self._prepare_once(input_shape, target_shape, training=True)
+        target = target_shape if callable(self.loss) else None
+        self.prepared = self._prepare_once(StepShape(tuple(input_shape), target, True, True))
         return self.prepared
 
     @property
@@ -240,13 +242,12 @@ class Trainer:
 
     @one_at_a_time
     def evaluate(self, batches: Iterable[Batch]) -> Evaluation:
-        """Loss and accuracy in evaluation mode, as of one batch of all samples; the training state
-        does not change.
+        """Loss and accuracy in evaluation mode, as of one batch of all samples.
 
         Batches count by what their means are over: labels that count, with their weights, or
-        elements; sums are added; a loss of other operations is taken for a mean over samples.
-        Labels that the loss ignores (`CrossEntropyLoss(ignore_index=...)`) are neither hits nor
-        misses.
+        elements; sums are added; a loss of other operations is taken for a mean over samples. What
+        `CrossEntropyLoss(ignore_index=...)` ignores is neither hit nor miss. A batch that does not
+        fit goes through in parts, where samples are independent (`execution/in_parts.py`).
 
         Args:
             batches: (x, y) as `step` takes them.
@@ -254,15 +255,13 @@ class Trainer:
         Raises:
             ConfigError: there is no batch, or the loss's terms have no common average.
         """
-        averages = Averages(ignored_by(self.loss))
-        for x, y in handed_out(batches, alone=self.settings.memory is not None):
-            averages.add(*self._forward(x, y), y)
-        return averages.result()
+        given = handed_out(batches, alone=self.settings.memory is not None)
+        return self._in_parts().averages(given, ignored_by(self.loss))
 
     @one_at_a_time
     def predict(self, x: Images) -> np.ndarray:
-        """The model's output for x (N, C, H, W) in evaluation mode, logical layout."""
-        return self._forward(x, None)[1]["output"]
+        """The output for x (N, C, H, W) in evaluation mode, logical; in parts if need be."""
+        return self._in_parts().output(as_images(x), "output")
 
     # State and files.
 
@@ -315,16 +314,11 @@ class Trainer:
 
     # How it is done.
 
-    def _prepare_once(
-        self, input_shape: tuple[int, ...], target_shape: tuple[int, ...] | None, *,
-        training: bool, with_loss: bool = True,
-    ) -> PreparedStep:  # fmt: skip
+    def _prepare_once(self, step: StepShape) -> PreparedStep:
         if not self._seen.unchanged(self._training()):
             self._look()
-        target = target_shape if callable(self.loss) else None
-        step = StepShape(tuple(input_shape), target, training, with_loss)
         if step not in self._seen.ready:
-            expect_batch(input_shape)
+            expect_batch(step.input)
             found = self._cache.find(self._seen.key(step)) or self._make(step)
             self._seen.ready[step] = found
         return self._seen.ready[step]
@@ -342,7 +336,7 @@ class Trainer:
         self._look()  # again: tracing sets modes, and may call modules that nobody knew of
         key = self._seen.key(step)
         values = self._tensors().values()
-        return self._cache.add(key, trace, self.settings, values, training=step.training)
+        return self._cache.add(key, trace, self.settings, values)
 
     def _look(self) -> None:
         """Takes in how everything is now."""
@@ -370,15 +364,21 @@ class Trainer:
             ranks=self.ranks if training else None,
         )  # fmt: skip
 
-    def _forward(self, x: Images, y: np.ndarray | None) -> tuple[Trace, dict[str, np.ndarray]]:
-        """A step of evaluation before it was rewritten, and what it gave."""
-        x = as_images(x)
-        target_shape = None if y is None else as_numbers(y, "target").shape
-        if self.prepared is None and self.settings.budget is not None:
-            self.prepare(x.shape, target_shape)  # a percentage is that of the training step
-        prepared = self._prepare_once(
-            x.shape, target_shape, training=False, with_loss=y is not None
+    def _in_parts(self) -> InParts:
+        """What evaluates whole batches, or parts of them."""
+        return InParts(
+            self._forward, lambda x, y: self._trace(StepShape.evaluating(x, y, self.loss), {})
         )
+
+    def _forward(
+        self, x: Images, y: np.ndarray | None, whole: int
+    ) -> tuple[Trace, dict[str, np.ndarray]]:
+        """A step of evaluation before it was rewritten, and what it gave; of a batch of `whole`."""
+        if self.prepared is None and self.settings.budget is not None:
+            # A percentage is that of the training step.
+            self.prepare((whole, *x.shape[1:]), None if y is None else (whole, *y.shape[1:]))
+        beside = None if self.settings.memory is None else whole
+        prepared = self._prepare_once(StepShape.evaluating(x, y, self.loss, beside))
         trace = prepared.plan.trace
         wanted = tuple(trace.outputs.values())
         result = self._run(prepared, input_values(trace, x, y), wanted)

@@ -28,9 +28,8 @@ from ooctrain.cli.schedules import RunLength, find_schedule
 from ooctrain.cli.workload import Task, link_rate, make_task, spill_of, threads_of
 from ooctrain.data import DataLoader
 from ooctrain.distributed.ranks import Ranks
-from ooctrain.errors import DoesNotFit, Infeasible, TrainingStopped
+from ooctrain.errors import TrainingStopped
 from ooctrain.execution.checkpoint import RunState
-from ooctrain.execution.evaluation import Evaluation
 from ooctrain.optim import LRScheduler, Optimizer
 from ooctrain.optim.named import get_optimizer
 from ooctrain.plugins import parse_spec
@@ -169,24 +168,14 @@ def run_test(run: TrainingRun) -> None:
     if trainer.ranks is not None:
         parts *= trainer.ranks.count
     trained = trainer.prepared
-    result = _tested(trainer, task, min(task.batch // parts, len(task.test)))
+    # What does not fit as a whole is tested in parts: a network that trains in parts or in patches
+    # is tested whole, and what one image needs need not be what a batch needs.
+    batch = min(task.batch // parts, len(task.test))
+    loader = DataLoader(task.test, batch, transform=task.augmentation.testing)
+    result = trainer.evaluate(loader)
     trainer.prepared = trained  # the test prepares a step of its own
     record.test_loss, record.test_accuracy = result.loss, result.accuracy
     record.tested_at = trainer.steps_done
-
-
-def _tested(trainer: Trainer, task: Task, batch: int) -> Evaluation:
-    """The test in batches of this size or a smaller one: a network that trains in parts or in
-    patches is tested whole, and what one image needs need not be what a batch needs."""
-    assert task.test is not None, "asked before"
-    while True:
-        loader = DataLoader(task.test, batch, transform=task.augmentation.testing)
-        try:
-            return trainer.evaluate(loader)
-        except (Infeasible, DoesNotFit):
-            if batch == 1:
-                raise
-            batch = -(-batch // 2)
 
 
 def tilings_of(trainer: Trainer) -> list[str]:

@@ -54,8 +54,11 @@ MEANINGS: Mapping[int, tuple[str, str]] = {
     errno.EACCES: ("may not be written to", "a folder that this user may write to"),
     errno.EPERM: ("may not be written to", "a folder that this user may write to"),
     errno.EROFS: ("is read-only", "a folder on a disk that is mounted for writing"),
-    errno.ENOSPC: ("has no space left", "free some, another disk, or a larger --budget"),
-    errno.EDQUOT: ("is beyond this user's quota", "free some, another disk, a larger --budget"),
+    errno.ENOSPC: ("has no space left", "free some, another disk, a larger --budget or --memory"),
+    errno.EDQUOT: (
+        "is beyond this user's quota",
+        "free some, another disk, a larger --budget or --memory",
+    ),
     errno.EFBIG: ("allows no file of this size", "raise the limit of a file's size (ulimit -f)"),
     errno.EMFILE: ("cannot be used: too many open files", "raise their number (ulimit -n)"),
     errno.EIO: ("cannot be read or written: the disk fails", "another disk; `dmesg` says more"),

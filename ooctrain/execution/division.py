@@ -6,22 +6,25 @@ peak, arena and slab together**, since every value that is still read is in one 
 to RAM therefore saves nothing of the sum; what saves is computing again, and bands, which need no
 slab. So the first division gives the slab nothing but the inputs, and others are tried because
 planners are not perfect. A slab on a disk (`--spill`) counts for its buffers alone. The least that
-would do is named only after a plan has been made with it, and is the same whatever was asked. Read
-next: `promise.py` for the other parts; `prepare.py`.
+would do is named only after a plan has been made with it (`least.py`), and is the same whatever was
+asked. Read next: `promise.py` for the other parts; `prepare.py`.
 """
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from ooctrain.devices.cpu.host_vm import PAGE_BYTES
+from ooctrain.devices.host_file import IN_FLIGHT, PIECE_BYTES
 from ooctrain.errors import ConfigError, DoesNotFit, Infeasible
 from ooctrain.execution.executor import host_extent_bytes
+from ooctrain.execution.least import at_once, least_found
 from ooctrain.execution.prepare import INEXACT_US, PreparedStep, prepare
 from ooctrain.execution.promise import (
     OWN_STEP_BYTES,
+    THREAD_BYTES,
     OwnShare,
     Promise,
     longer_list_bytes,
@@ -36,22 +39,24 @@ from ooctrain.units import MIB, format_bytes, parse_bytes
 
 #: Of what is left, the part that the slab gets beyond the inputs.
 HOST_SHARES = (0.0, 0.125, 0.25)
+#: Calls of the step, times the divisions that are searched.
+MOST_CALLS = 2500
 #: No division is quicker than in-core; one that takes at most this many times as long is taken.
 NEAR = 1.1
 CPU_PRESET = "cpu-generic"
-#: Of a slab on a disk only the pieces on their way lie in memory, each with its thread.
-BUFFERS_BYTES = 16 * MIB
-#: How often the way between too little memory and enough is halved in search of the least.
-LEAST_TRIES = 6
-#: A time limit that is over at once, on any clock: planners then take the first plan they find.
-NO_TIME_S = sys.float_info.min
+#: Of a slab on a disk only the pieces on their way lie in memory, each with its thread, and one for
+#: each copy stream; a MiB is for Python's objects of the pieces that wait.
+BUFFERS_BYTES = (IN_FLIGHT + 2) * PIECE_BYTES + IN_FLIGHT * THREAD_BYTES + MIB
 
 
-def prepare_within(trace: Trace, settings: Settings, own: OwnShare | None = None) -> PreparedStep:
+def prepare_within(
+    trace: Trace, settings: Settings, own: OwnShare | None = None, whole: int | None = None
+) -> PreparedStep:
     """A step as `prepare` makes it, its memory divided first where one budget is for all of it.
 
     Args:
         own: what the process holds by itself (`promise.own_share`); None: the usual.
+        whole: samples of the batch that the step's input is a part of; None: it is the batch.
 
     Raises:
         Infeasible: the memory is too little, with the least that would do.
@@ -66,7 +71,7 @@ def prepare_within(trace: Trace, settings: Settings, own: OwnShare | None = None
             code="OOC-123", fix="--budget for its device, --host-budget for its host",
         )  # fmt: skip
     memory_bytes = parse_bytes(settings.memory, what="memory")
-    parts = parts_of(trace, memory_bytes, own, settings.thread_count)
+    parts = parts_of(trace, memory_bytes, own, settings.thread_count, whole)
     return _Division(trace, replace(settings, memory=None), parts).quickest()
 
 
@@ -95,21 +100,36 @@ class _Division:
         least = self._least(in_core)
         if self._sum_bytes(least) > left:
             raise self._too_small(self._sum_bytes(least))
-        return self._promised(self._searched(least))
+        return self._promised(least)
 
     def _within(self, left: int, enough_us: float) -> list[PreparedStep]:
-        """Plans within these bytes of arena and slab, up to the first that is quick enough."""
-        found: list[PreparedStep] = []
-        if left < self._least_slab_bytes() + PAGE_BYTES:
-            return found
-        for share in HOST_SHARES if self.settings.spill is None else (0.0,):
-            if found and self._time(found[-1])[0] <= enough_us:
+        """Plans within these bytes of arena and slab, up to the first that is quick enough.
+
+        Where no planner has one at once, a search is worth its time for the first division alone.
+        """
+        if left < self._too_few_bytes():
+            return []
+        quick = replace(self, settings=at_once(self.settings))
+        found = quick._beside_or_none(self._least_slab_bytes(), left)
+        more = self.settings.spill is None and found is not None
+        shares = HOST_SHARES[: self._most_searches() if more else 1]
+        plans = [] if found is None else [found]
+        for share in shares:
+            if share and min(map(self._time, plans))[0] <= enough_us:
                 break
             host = max(int(left * share), self._least_slab_bytes())
-            with suppress(Infeasible, DoesNotFit):
-                if (prepared := self._beside(host, left)) is not None:
-                    found.append(prepared)
-        return found
+            if (searched := self._beside_or_none(host, left)) is not None:
+                plans.append(searched)
+        return plans
+
+    def _most_searches(self) -> int:
+        """How many divisions are searched: fewer of long steps, where each takes a minute."""
+        return max(1, MOST_CALLS // max(1, len(self.trace.calls)))
+
+    def _beside_or_none(self, host_bytes: int, left: int) -> PreparedStep | None:
+        with suppress(Infeasible, DoesNotFit):
+            return self._beside(host_bytes, left)
+        return None
 
     def _beside(self, host_bytes: int, left: int) -> PreparedStep | None:
         """A plan whose arena has what such a slab leaves. Slots of the slab may leave gaps, so a
@@ -136,30 +156,22 @@ class _Division:
         return replace(prepared, promise=promise)
 
     def _least(self, in_core: PreparedStep) -> PreparedStep:
-        """A plan with little memory, found by halving between none and in-core. What was asked
-        plays no part: so all refusals name the same, and with that much there is this plan. Whether
-        there is one is all that counts here, so nobody searches for a better one.
-        """
-        quick = replace(self, settings=replace(self.settings, time_limit_s=NO_TIME_S))
-        host, best = self._least_slab_bytes(), in_core
-        too_few = host + PAGE_BYTES
-        for _ in range(LEAST_TRIES):
-            tried, found = (too_few + self._sum_bytes(best)) // 2, None
-            with suppress(Infeasible, DoesNotFit):
-                found = quick._beside(host, tried)
-            if found is None:
-                too_few = tried
-            else:
-                best = found
-        return best
+        """A plan with little memory, whatever was asked."""
 
-    def _searched(self, least: PreparedStep) -> PreparedStep:
-        """The least, with all the search that was asked for; as it is where that finds nothing."""
-        with suppress(Infeasible, DoesNotFit):
-            found = self._beside(self._least_slab_bytes(), self._sum_bytes(least))
-            if found is not None:
-                return min(found, least, key=self._time)
-        return least
+        def prepared_in(settings: Settings, left: int) -> PreparedStep | None:
+            return replace(self, settings=settings)._beside(self._least_slab_bytes(), left)
+
+        return least_found(
+            self.settings, in_core, self._too_few_bytes(), prepared_in, self._sum_bytes
+        )
+
+    def _too_few_bytes(self) -> int:
+        """Of arena and slab, in which there is no list: all that persists comes home, the last of
+        it beside a copy, and where the slab is RAM, the inputs lie beside it."""
+        variables = [self.trace.variables[v] for v in self.trace.initial]
+        return self._least_slab_bytes() + _drawn_bytes(
+            v.value_bytes for v in variables if v.persistent
+        )
 
     def _too_small(self, least: int) -> Infeasible:
         """The refusal, with a memory in which a plan has been found."""
@@ -207,6 +219,11 @@ def _home_bytes(prepared: PreparedStep) -> int:
     persistent = {v for v in trace.initial if trace.variables[v].persistent}
     on_device = {v for v, lo, hi in schedule.start_device if lo < hi}
     split = [hi - lo for v, lo, hi in schedule.start_host if v in persistent & on_device]
-    sizes = [trace.variables[v].value_bytes for v in persistent]
-    drawn_bytes = sum(sizes) + max(sizes, default=0)
+    drawn_bytes = _drawn_bytes(trace.variables[v].value_bytes for v in persistent)
     return max(sum(split), drawn_bytes - prepared.budget_bytes)
+
+
+def _drawn_bytes(sizes: Iterable[int]) -> int:
+    """What persistent values take that come one by one, each beside its copy."""
+    found = list(sizes)
+    return sum(found) + max(found, default=0)

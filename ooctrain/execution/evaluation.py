@@ -146,6 +146,11 @@ class Averages:
         return bool(np.allclose(shares, shares[:, :1], rtol=_ROUNDING, atol=_ROUNDING))
 
 
+def has_terms(trace: Trace, target: np.ndarray) -> bool:
+    """Whether it is known how the loss of an evaluation is made of its samples."""
+    return next(_terms(trace, target), ()) != ()
+
+
 def _terms(trace: Trace, target: np.ndarray) -> Iterator[float | None]:
     """By how much each mean in a loss counts; None for a sum."""
     for call in trace.calls:

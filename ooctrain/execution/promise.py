@@ -48,6 +48,8 @@ BATCHES_IN_TURN, MOST_AHEAD_BYTES = 3, 32 * MIB
 #: Of what an evaluation hands out: as it lay on the device and in logical layout, or in that and as
 #: its classes are looked for.
 HANDED_OUT = 3
+#: A batch of which parts are evaluated is there as it was given, and as what that was made from.
+HELD_WHOLE = 2
 #: A value that moves between host and session is there twice, and a piece of it twice more; of each
 #: value the pages that it shares with others stay behind.
 PIECE_BYTES, PAGES_LEFT = 4 * MIB, 2
@@ -173,26 +175,39 @@ def own_share(
     return OwnShare(-(-alone // OWN_STEP_BYTES) * OWN_STEP_BYTES, sum(sizes))
 
 
-def parts_of(trace: Trace, memory_bytes: int, own: OwnShare | None, threads: int) -> Promise:
+def parts_of(
+    trace: Trace, memory_bytes: int, own: OwnShare | None, threads: int, whole: int | None = None
+) -> Promise:
     """All parts but arena and slab, and what else depends on the list.
 
     Args:
         own: as measured; None: nothing will run, and the usual is taken.
+        whole: samples of the batch that the step's input is a part of; None: it is the batch.
     """
     variables = [trace.variables[v] for v in trace.initial]
+    beside = 0 if whole is None else _times_beside(trace, whole)
     batch = sum(v.value_bytes for v in variables if not v.persistent)
     moving = [v.value_bytes for v in variables if v.persistent]
     largest = max(moving, default=0)
     handed_out = () if trace.carries else trace.outputs.values()  # a training step: the loss alone
+    answer = sum(trace.variables[v].value_bytes for v in handed_out)
     resting = 0 if own is None else max(0, own.values_bytes - sum(moving))
     return Promise(
         memory_bytes,
         USUAL_OWN_BYTES if own is None else own.own_bytes,
         WORKING_BYTES + _usual_list_bytes(trace) + THREAD_BYTES * (threads + THREADS_BESIDES),
         (BATCHES_AHEAD if batch <= MOST_AHEAD_BYTES else BATCHES_IN_TURN) * batch
-        + HANDED_OUT * sum(trace.variables[v].value_bytes for v in handed_out),
+        + HANDED_OUT * answer + math.ceil(beside * (batch + answer)),
         resting + largest + 2 * min(largest, PIECE_BYTES) + PAGES_LEFT * PAGE_BYTES * len(moving),
     )  # fmt: skip
+
+
+def _times_beside(trace: Trace, whole: int) -> float:
+    """How many times as much as a part of a batch lies beside it: the rest of the batch, and what
+    that was made from; as much of answers, those of all parts and joined."""
+    named = (trace.variables[v] for v in trace.initial)
+    samples = next((v.shape[0] for v in named if v.name == "input" and v.shape), whole)
+    return HELD_WHOLE * max(0, whole - samples) / max(1, samples)
 
 
 def longer_list_bytes(trace: Trace, instructions: int) -> int:

@@ -21,7 +21,7 @@ from ooctrain.engine.clip import Clip
 from ooctrain.engine.fingerprint import Watch, described
 from ooctrain.engine.module import Module
 from ooctrain.engine.tensor import Tensor
-from ooctrain.errors import ConfigError
+from ooctrain.errors import ConfigError, DoesNotFit, Infeasible
 from ooctrain.execution.division import prepare_within
 from ooctrain.execution.planners import as_planner
 from ooctrain.execution.prepare import PreparedStep
@@ -54,12 +54,22 @@ class Training(NamedTuple):
 
 
 class StepShape(NamedTuple):
-    """Which step of a training: shapes, and whether it trains or evaluates, with a loss or not."""
+    """Which step of a training: shapes, and whether it trains or evaluates, with a loss or not; of
+    an evaluation also how many samples the batch has that the input is, or is a part of."""
 
     input: tuple[int, ...]
     target: tuple[int, ...] | None
     training: bool
     with_loss: bool
+    whole: int | None = None
+
+    @classmethod
+    def evaluating(cls, x: Any, y: Any, loss: Any, whole: int | None = None) -> StepShape:
+        """The evaluation of (x, y), which may be a part of a batch of `whole` samples; without a
+        loss where y is None."""
+        target = y.shape if y is not None and callable(loss) else None
+        beside = None if whole == x.shape[0] else whole
+        return cls(tuple(x.shape), target, False, y is not None, beside)
 
 
 class Seen:
@@ -135,31 +145,47 @@ class StepCache:
 
     def __init__(self, make_room: Callable[[], None]):
         self._make_room = make_room
-        self._steps: dict[tuple[Hashable, ...], PreparedStep] = {}
+        self._steps: dict[tuple[Any, ...], PreparedStep] = {}
+        self._refused: dict[tuple[Any, ...], Infeasible | DoesNotFit] = {}
         self._budgets: dict[Hashable, int] = {}  # by settings, of the first training step
         self._disk: Spill | None = None  # as it was looked at
         self._own: OwnShare | None = None  # of the process, before the first arena was opened
 
     def find(self, key: tuple[Hashable, ...]) -> PreparedStep | None:
         """The step of this key, if it is still there."""
+        if (refusal := self._refused.get(key)) is not None:
+            raise refusal.with_traceback(None)
         found = self._steps.pop(key, None)
         if found is not None:
             self._steps[key] = found
         return found
 
     def add(
-        self, key: tuple[Hashable, ...], trace: Trace, settings: Settings,
-        values: Iterable[Tensor], *, training: bool,
+        self, key: tuple[Any, ...], trace: Trace, settings: Settings, values: Iterable[Tensor]
     ) -> PreparedStep:  # fmt: skip
         """Prepares a step, unless one is there whose trace came out the same.
 
         Args:
+            key: of `Seen.key`.
             values: all that persists, those that the step does not use included.
         """
+        try:
+            return self._add(key, trace, settings, values)
+        except (Infeasible, DoesNotFit) as refusal:
+            if settings.time_limit_s is None:  # with more time there may be a plan
+                self._refused[key] = refusal
+                if len(self._refused) > MOST_REMEMBERED:
+                    del self._refused[next(iter(self._refused))]
+            raise
+
+    def _add(
+        self, key: tuple[Any, ...], trace: Trace, settings: Settings, values: Iterable[Tensor]
+    ) -> PreparedStep:  # fmt: skip
+        whole = key[1].whole
         alike = (
             step
-            for other, step in self._steps.items()
-            if other[0] == key[0] and step.original == trace
+            for (known, shape, *_), step in self._steps.items()
+            if known == key[0] and shape.whole == whole and step.original == trace
         )
         found = next(alike, None)
         if found is None:
@@ -167,12 +193,12 @@ class StepCache:
             if settings.memory is not None:
                 self._make_room()
                 self._own = self._own or _own_share(trace, settings, values)
-            found = prepare_within(trace, self._fitted(key[0], settings), self._own)
+            found = prepare_within(trace, self._fitted(key[0], settings), self._own, whole)
             if settings.memory is not None:
                 _compile_apart(found.plan.trace)
                 give_back_unused()  # of planning
         self._steps[key] = found
-        if training:
+        if key[1].training:
             self._budgets.setdefault(key[0], found.budget_bytes)
         if len(self._steps) > MOST_REMEMBERED:
             del self._steps[next(iter(self._steps))]

@@ -1,0 +1,178 @@
+"""A batch that is evaluated in parts, where the whole of it does not fit.
+
+An evaluation in which each sample has its answer by itself has the same answers in any parts. So
+what is refused as a whole is tried in halves, halves of these, and so on down to one sample. Where
+samples are mixed (statistics of the batch, a sum over it), the parts would answer another question,
+and the refusal stands. Outputs of parts are those of the whole batch; how losses are averaged says
+`evaluation.py`. Read next: `../train.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from ooctrain.errors import ConfigError, DoesNotFit, Infeasible
+from ooctrain.execution.evaluation import Averages, Evaluation, has_terms
+from ooctrain.execution.sessions import Images, as_images
+from ooctrain.layers.arithmetic import Arithmetic, BytesToFloat
+from ooctrain.layers.average_pooling import AdaptiveAvgPool2d, AvgPool2d
+from ooctrain.layers.batch_norm import BatchNormApply
+from ooctrain.layers.combine import Concat
+from ooctrain.layers.conv2d import Conv2d
+from ooctrain.layers.conv_transpose import ConvTranspose2d
+from ooctrain.layers.dropout import Dropout
+from ooctrain.layers.instance_norm import InstanceNormApply, InstanceNormStats
+from ooctrain.layers.layout import ConstantPad, Pad, Reshape
+from ooctrain.layers.linear import Linear
+from ooctrain.layers.permute import Permute
+from ooctrain.layers.pooling import MaxPool2d
+from ooctrain.layers.reduction import Spread, Sum
+from ooctrain.layers.reflection import ReflectionPad2d
+from ooctrain.layers.regions import Insert, Slice
+from ooctrain.layers.relu import Pointwise
+from ooctrain.layers.softmax import SoftmaxAlong
+from ooctrain.layers.upsample import Upsample
+from ooctrain.step.foreign import as_numbers
+from ooctrain.step.op import Op
+from ooctrain.step.trace import Call, Trace
+
+#: An evaluation step of (x, y, samples of the whole batch): its trace, and what it gave.
+Forward = Callable[[Images, np.ndarray | None, int], tuple[Trace, dict[str, np.ndarray]]]
+#: Its trace, what it gave, and its targets.
+Answer = tuple[Trace, dict[str, np.ndarray], Any]
+#: Each sample by itself, if all else that is read is no sample.
+EACH_IMAGE = (
+    Conv2d, ConvTranspose2d, Linear, BatchNormApply, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d,
+    Upsample, Pad, ConstantPad, ReflectionPad2d, InstanceNormStats,
+)  # fmt: skip
+#: Element by element, of several samples too.
+EACH_ELEMENT = (Pointwise, Arithmetic, BytesToFloat, Dropout, InstanceNormApply)
+
+
+class InParts:
+    """Evaluates batches, those that do not fit in parts.
+
+    Args:
+        forward: evaluates one part; it raises `Infeasible` or `DoesNotFit` before it has begun.
+        trace: of such a part, as a network makes it.
+    """
+
+    def __init__(self, forward: Forward, trace: Callable[[Images, np.ndarray | None], Trace]):
+        self._forward, self._trace = forward, trace
+        self._most: dict[tuple[int, ...], int] = {}  # samples of a part, by the shape of one
+        #: the last refusal that was met by smaller parts
+        self.refusal: Infeasible | DoesNotFit | None = None
+
+    def of(self, x: Images, y: np.ndarray | None) -> Iterator[Answer]:
+        """The answers of a batch, part by part, each with its targets.
+
+        Raises:
+            Infeasible, DoesNotFit: not even one sample fits, or samples are mixed.
+        """
+        whole, shape, at = x.shape[0], tuple(x.shape[1:]), 0
+        while at < whole or whole == 0:
+            size = min(self._most.get(shape, whole), whole - at)
+            part, target = _cut(x, at, size), None if y is None else y[at : at + size]
+            try:
+                trace, found = self._forward(part, target, whole)
+            except (Infeasible, DoesNotFit) as refusal:
+                if size <= 1 or not isinstance(x, np.ndarray) or not self._apart(part, target):
+                    raise
+                self.refusal, self._most[shape] = refusal, -(-size // 2)
+                continue
+            yield trace, found, target
+            at += size
+            if whole == 0:
+                return
+
+    def _apart(self, x: Images, y: np.ndarray | None) -> bool:
+        """Whether the answers of samples are those of their parts."""
+        trace = self._trace(x, y)
+        return samples_apart(trace) and (y is None or has_terms(trace, y))
+
+    def averages(self, batches: Iterable[tuple[Any, Any]], ignored: int) -> Evaluation:
+        """Of all batches; see `Averages`.
+
+        Raises:
+            ConfigError: there is no batch, or the loss's terms have no common average.
+            Infeasible, DoesNotFit: a batch does not fit, nor do parts of it.
+        """
+        averages = Averages(ignored)
+        for x, y in batches:
+            for trace, outputs, target in self.of(as_images(x), as_numbers(y, "target")):
+                averages.add(trace, outputs, target)
+        try:
+            return averages.result()
+        except ConfigError as error:  # perhaps it is parts of one batch that have no average
+            raise self.refusal or error from None
+
+    def output(self, x: Images, name: str) -> np.ndarray:
+        """An output of a whole batch."""
+        found = [outputs[name] for _, outputs, _ in self.of(x, None)]
+        return found[0] if len(found) == 1 else np.concatenate(found)
+
+
+def _cut(x: Images, at: int, size: int) -> Images:
+    whole = size == x.shape[0]
+    return x if whole or not isinstance(x, np.ndarray) else x[at : at + size]
+
+
+def samples_apart(trace: Trace) -> bool:
+    """Whether the output of an evaluation has each sample's answer in its row, whatever the other
+    samples are. What is not known to be so counts as mixed. Cost: O(calls).
+
+    By induction: the first axis of each value that depends on the batch is that of its samples.
+    """
+    inputs = (v for v in trace.initial if trace.variables[v].name == "input")
+    samples, needed = set(inputs), _needed(trace)
+    for call in trace.calls:
+        if call.id in needed and samples.intersection(call.ins):
+            if not _apart(trace, call, samples):
+                return False
+            samples.update(call.outs)
+    return trace.outputs["output"] in samples
+
+
+def _needed(trace: Trace) -> set[int]:
+    """Calls on the way to the output; a loss is averaged by other rules."""
+    values, calls = {trace.outputs["output"]}, set[int]()
+    for call in reversed(trace.calls):
+        if values.intersection(call.outs):
+            calls.add(call.id)
+            values.update(call.ins)
+    return calls
+
+
+def _apart(trace: Trace, call: Call, samples: set[int]) -> bool:
+    op, variables = call.op, trace.variables
+    read = [position for position, v in enumerate(call.ins) if v in samples]
+    shapes, out = [variables[v].shape for v in call.ins], variables[call.outs[0]].shape
+    if isinstance(op, EACH_ELEMENT):
+        return isinstance(op, InstanceNormApply) or all(
+            len(shape) == len(out) if position in read else len(shape) < len(out) or shape[0] == 1
+            for position, shape in enumerate(shapes)
+        )
+    if isinstance(op, EACH_IMAGE) or (isinstance(op, Op) and op.window() is not None):
+        return read == [0]
+    return _axis_is_kept(op, [*shapes, out])
+
+
+def _axis_is_kept(op: Any, shapes: list[tuple[int, ...]]) -> bool:
+    """Whether an operation that works along axes leaves that of the samples alone.
+
+    Args:
+        shapes: of its inputs, and of its output.
+    """
+    match op:
+        case Sum(axes=axes):
+            return 0 not in axes
+        case SoftmaxAlong(axis=axis) | Concat(axis=axis):
+            return axis != 0
+        case Permute(axes=axes):
+            return axes[0] == 0
+        case Reshape() | Slice() | Insert() | Spread():
+            return len({shape[0] for shape in shapes}) == 1
+    return False

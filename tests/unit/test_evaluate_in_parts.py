@@ -1,0 +1,171 @@
+"""A batch that does not fit is evaluated in parts, with the answer of the whole one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import ooctrain as oc
+from ooctrain.errors import Infeasible
+from ooctrain.execution.in_parts import samples_apart
+from ooctrain.execution.promise import parts_of
+
+nn = oc.nn
+CLASSES, SIDE = 5, 16
+
+
+def batch(samples, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((samples, 3, SIDE, SIDE)).astype(np.float32)
+    return x, rng.integers(0, CLASSES, samples)
+
+
+def network(**norm):
+    oc.manual_seed(2)
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8, **norm), nn.ReLU(),
+        nn.Conv2d(8, 8, 3, padding=1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.5),
+        nn.Linear(8, CLASSES),
+    )  # fmt: skip
+
+
+def make(model=None, loss="cross_entropy", **settings):
+    model = model or network()
+    optimizer = oc.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    return oc.Trainer(model, loss, optimizer, planner="window", threads=1, **settings)
+
+
+def tight(model=None, loss="cross_entropy"):
+    """A trainer in whose memory four samples train, and at most some eight are evaluated."""
+    trainer = make(model, loss, budget="0%")
+    trainer.step(*batch(4))
+    return trainer
+
+
+def roomy(model=None, loss="cross_entropy"):
+    """The same trainer, after the same step, with all the memory there is."""
+    trainer = make(model, loss)
+    trainer.step(*batch(4))
+    return trainer
+
+
+def shapes_of(trainer):
+    """Shapes of the evaluations that a trainer has prepared."""
+    return {step.input[0] for step in trainer._seen.ready if not step.training}
+
+
+@pytest.mark.parametrize("samples", [33, 40])
+def test_a_batch_that_does_not_fit_is_evaluated_in_parts(samples):
+    """Unequal parts count by their samples."""
+    given = [batch(samples, 1), batch(7, 2)]
+    with tight() as small, roomy() as whole:
+        expected, found = whole.evaluate(given), small.evaluate(given)
+        assert max(shapes_of(small)) < samples
+        assert found.samples == expected.samples == samples + 7
+        assert found.accuracy == expected.accuracy
+        assert found.loss == pytest.approx(expected.loss, rel=1e-6)
+
+
+def test_labels_that_are_ignored_do_not_count():
+    x, y = batch(40, 1)
+    y[3:22] = 1
+    loss = nn.CrossEntropyLoss(ignore_index=1)
+    with tight(loss=loss) as small, roomy(loss=loss) as whole:
+        expected, found = whole.evaluate([(x, y)]), small.evaluate([(x, y)])
+        assert found.accuracy == expected.accuracy
+        assert found.loss == pytest.approx(expected.loss, rel=1e-6)
+
+
+def test_outputs_are_those_of_the_whole_batch():
+    x = batch(33, 1)[0]
+    with tight() as small, roomy() as whole:
+        assert np.array_equal(small.predict(x), whole.predict(x))
+
+
+def test_training_goes_on_with_the_same_bits():
+    with tight() as tested, tight() as plain:
+        tested.evaluate([batch(40, 1)])
+        assert tested.step(*batch(4, 3)) == plain.step(*batch(4, 3))
+
+
+def test_what_was_refused_once_is_not_planned_again(monkeypatch):
+    """An epoch ends with a test, and each test would look for the least that does."""
+    from ooctrain.execution import seen
+
+    asked = []
+    prepare_within = seen.prepare_within
+
+    def counting(trace, *more):
+        asked.append(trace)
+        return prepare_within(trace, *more)
+
+    monkeypatch.setattr(seen, "prepare_within", counting)
+    with tight() as trainer:
+        trainer.evaluate([batch(40, 1)])
+        first = len(asked)
+        trainer.evaluate([batch(40, 1), batch(40, 2)])
+        assert len(asked) == first > 2
+
+
+def test_statistics_of_the_batch_are_not_those_of_its_parts():
+    """Without running statistics an evaluation goes by the batch that it is given."""
+    with tight(network(track_running_stats=False)) as trainer:
+        assert trainer.evaluate([batch(4)]).samples == 4
+        with pytest.raises(Infeasible):
+            trainer.evaluate([batch(64, 1)])
+
+
+def test_a_loss_whose_terms_have_no_common_average_is_refused_for_its_memory():
+    """That it cannot be had in parts is not what the user asked."""
+
+    def both(output, target):
+        return oc.functional.cross_entropy(output, target) + oc.functional.cross_entropy(
+            output, target, reduction="sum"
+        )
+
+    with tight(loss=both) as trainer, pytest.raises(Infeasible):
+        trainer.evaluate([batch(64, 1)])
+
+
+class Mixes(nn.Module):
+    """Each sample's answer depends on the others."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how = how
+
+    def forward(self, x):
+        return self.how(x.flatten(1))
+
+
+MIXING = {
+    "a sum over the batch": lambda x: x - x.mean(0, keepdim=True),
+    "a softmax over the batch": lambda x: oc.functional.softmax(x, 0),
+    "a batch as its own weights": lambda x: oc.functional.linear(x, x),
+    "samples that lie side by side": lambda x: x.reshape(x.shape[0] // 2, -1),
+    "samples one after the other": lambda x: oc.functional.cat([x, x], 0),
+    "rows that become columns": lambda x: x.permute(1, 0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", MIXING)
+def test_who_mixes_samples_is_seen(how):
+    trace = oc.trace(Mixes(MIXING[how]), (4, 3, 2, 2), None, training=False, threads=1)
+    assert not samples_apart(trace)
+
+
+@pytest.mark.parametrize("name", sorted(oc.models.MODELS))
+def test_every_network_here_keeps_its_samples_apart(name):
+    channels, side = oc.models.MODELS[name].channels, min(oc.models.MODELS[name].height, 128)
+    model = oc.models.build(name, stem="cifar", in_channels=channels)
+    trace = oc.trace(model, (2, channels, side, side), None, training=False, threads=1)
+    assert samples_apart(trace)
+
+
+def test_the_whole_batch_lies_beside_its_part():
+    """The promise of a part counts it: it is held, and so is what it was made from."""
+    trace = oc.trace(network(), (4, 3, SIDE, SIDE), training=False, threads=1)
+    sizes = [parts_of(trace, 0, None, 1, whole).batch_bytes for whole in (4, 8, 16)]
+    sample = 4 * 3 * SIDE * SIDE
+    assert sizes[1] - sizes[0] >= 2 * 4 * sample
+    assert sizes[2] - sizes[0] == 3 * (sizes[1] - sizes[0])

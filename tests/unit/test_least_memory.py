@@ -1,0 +1,114 @@
+"""The least memory that a refusal names: found in few plans, without a search, and it does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import ooctrain as oc
+from ooctrain.errors import Infeasible
+from ooctrain.execution import division, least
+from ooctrain.execution.division import prepare_within
+from ooctrain.execution.promise import OWN_STEP_BYTES, OwnShare, parts_of
+from ooctrain.execution.settings import Settings
+from ooctrain.rewrite import keeps_bits
+from ooctrain.sched.budget import trace_peak_bytes
+from ooctrain.sched.planners.combined import Combined
+from ooctrain.sched.planners.dtr.dtr import Dtr
+from ooctrain.sched.planners.naive import Naive
+from ooctrain.units import MIB
+
+HOW = Settings(machine="cpu-generic", threads=1, evaluations=100)
+NOTHING = OwnShare(0, 0)
+
+
+def step(*shape, layers=6):
+    found = [oc.nn.Conv2d(3, 8, 3, padding=1), oc.nn.ReLU()]
+    for _ in range(layers):
+        found += [oc.nn.Conv2d(8, 8, 3, padding=1), oc.nn.ReLU()]
+    model = oc.nn.Sequential(*found, oc.nn.AdaptiveAvgPool2d(1), oc.nn.Flatten())
+    return oc.trace(model, shape, threads=1)
+
+
+def named(trace, memory=1, how=HOW):
+    with pytest.raises(Infeasible, match="OOC-124") as refused:
+        prepare_within(trace, replace(how, memory=memory), NOTHING)
+    return refused.value.minimum_bytes
+
+
+def counted(monkeypatch, owner, method):
+    """Calls of a method or function from now on."""
+    before, calls = getattr(owner, method), []
+
+    def counting(*given, **named):
+        calls.append(given)
+        return before(*given, **named)
+
+    monkeypatch.setattr(owner, method, counting)
+    return calls
+
+
+@pytest.mark.parametrize("left", [-1, MIB])
+def test_what_cannot_do_is_refused_without_a_search(monkeypatch, left):
+    """A refusal of DenseNet-121 took five times as long as its plan: six searches for nothing."""
+    trace = step(4, 3, 64, 64)
+    searches = counted(monkeypatch, Combined, "plan")
+    plans = counted(monkeypatch, division, "prepare")
+    fixed = parts_of(trace, 0, NOTHING, 1).fixed_bytes
+    persists = sum(v.value_bytes for v in trace.variables if v.persistent)
+    assert persists < MIB
+    named(trace, max(1, fixed + left * persists // MIB))
+    assert not searches
+    assert len(plans) <= 1 + 2 * (least.LEAST_TRIES + least.BANDS_TRIES)
+
+
+@pytest.mark.slow
+def test_the_least_that_is_named_does_and_is_the_same_whatever_was_asked():
+    trace = step(4, 3, 64, 64)
+    fixed = parts_of(trace, 0, NOTHING, 1).fixed_bytes
+    found = named(trace)
+    assert found == named(trace, fixed + MIB)
+    for memory in (found - OWN_STEP_BYTES, found - OWN_STEP_BYTES + MIB // 16):
+        promise = prepare_within(trace, replace(HOW, memory=memory), NOTHING).promise
+        assert promise.promised_bytes <= memory
+
+
+@pytest.mark.slow
+def test_in_a_long_step_fewer_divisions_are_searched(monkeypatch):
+    """Three searches of a step of 1800 calls took minutes."""
+    trace = step(4, 3, 64, 64)
+    memory = named(trace) - OWN_STEP_BYTES
+    monkeypatch.setattr(division, "NEAR", 0.0)  # none is quick enough
+    asked = counted(monkeypatch, division._Division, "_beside")
+    searched = []
+    for most in (3 * len(trace.calls), len(trace.calls), 1):
+        monkeypatch.setattr(division, "MOST_CALLS", most)
+        asked.clear()
+        prepare_within(trace, replace(HOW, memory=memory), NOTHING)
+        searched.append(sum(each[0].settings.time_limit_s is None for each in asked))
+    assert searched == [3, 1, 1]
+
+
+def test_bands_are_tried_where_no_list_of_the_step_as_it_is_does(monkeypatch):
+    """One large image: the largest call of the untiled step needs more than all of a band's."""
+    trace = step(1, 3, 1024, 64, layers=2)
+    with_bands = named(trace)
+    monkeypatch.setattr(least, "BANDS_TRIES", 0)
+    assert with_bands < named(trace)
+    monkeypatch.undo()
+    monkeypatch.setattr(least, "MOST_BANDED_CALLS", 1)
+    assert with_bands < named(trace), "a long step is not written in bands"
+
+
+def test_the_first_who_has_a_plan_gives_it():
+    trace, machine = step(4, 3, 64, 64), HOW.find_machine()
+    host = sum(v.value_bytes for v in trace.variables if v.kind == "input")
+    peak = trace_peak_bytes(trace)
+    first = least.FirstFound(Naive(), Dtr())
+    assert first.plan(trace, peak // 2, machine).notes["chosen"] == "naive"
+    again = first.plan(trace, peak // 2, machine, host_budget_bytes=host)
+    assert again.notes["chosen"] == "dtr"
+    assert keeps_bits(again.rewrites)
+    with pytest.raises(Infeasible):
+        first.plan(trace, 1, machine, host_budget_bytes=host)
