@@ -99,7 +99,7 @@ class Combined:
 
     def offered(self, steps: Mapping[str, Trace]) -> Planner:
         """See `OfferedPlanner`."""
-        return ByPromise(self, steps) if steps and self.forms else self
+        return ByPromise(self, steps, CALLS) if steps and self.forms else self
 
     def with_evaluations(self, evaluations: int) -> Combined:
         """See `SearchingPlanner`."""

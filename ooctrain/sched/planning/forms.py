@@ -79,15 +79,18 @@ def by_promise(forms: Iterable[Form], promise: Callable[[Trace], float]) -> list
 class ByPromise:
     """A planner, and the forms among which it chooses by what it promises for each.
 
-    Where all fits, or the step as it is promises most, its plan is the one without offers.
+    Where all fits, or the step as it is promises most, its plan is the one without offers. In short
+    steps none is slower than that: what is planned by rules, not searched, keeps no promise.
 
     Args:
         planner: promises, and plans.
         offered: see `OfferedPlanner`.
+        short: steps of at most so many calls are planned as they are, too, where a form is taken.
     """
 
     planner: PromisingPlanner
     offered: Mapping[str, Trace]
+    short: int = 0
 
     @property
     def name(self) -> str:
@@ -112,7 +115,8 @@ class ByPromise:
         ordered, cut_short = self._ordered(question)
         best, refusals = None, list[Infeasible]()
         for promised_ns, form in ordered:
-            if best is not None and best.makespan_us * 1000 <= promised_ns:
+            too = not form.rewrite and len(trace.calls) <= self.short
+            if best is not None and best.makespan_us * 1000 <= promised_ns and not too:
                 break
             asked = replace(question, trace=form.trace, time_limit_s=deadline.left_s())
             try:
