@@ -245,12 +245,12 @@ class Promising:
 @pytest.mark.parametrize(
     ("as_it_is", "narrow", "searched", "best_us", "short"),
     [
-        ((100, 90), (98, 91), ["narrow"], 91, 0),
-        ((100, 90), (98, 91), ["narrow", "as it is"], 90, 1000),
-        ((100, 90), (99.5, 91), ["as it is"], 90, 1000),  # not clearly more
+        ((100, 90), (97, 91), ["narrow"], 91, 0),
+        ((100, 90), (97, 91), ["narrow", "as it is"], 90, 1000),
+        ((100, 90), (98.5, 91), ["as it is"], 90, 1000),  # not clearly more
         ((100, 90), (100, 80), ["as it is"], 90, 0),
-        ((100, 90), (98, 101), ["narrow", "as it is"], 90, 0),  # it did not keep its promise
-        ((100, 110), (98, 101), ["narrow", "as it is"], 101, 0),
+        ((100, 90), (97, 101), ["narrow", "as it is"], 90, 0),  # it did not keep its promise
+        ((100, 110), (97, 101), ["narrow", "as it is"], 101, 0),
         ((100, None), (100, 80), ["as it is", "narrow"], 80, 0),
         ((100, 80), (90, None), ["narrow", "as it is"], 80, 0),
     ],

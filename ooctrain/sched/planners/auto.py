@@ -45,7 +45,7 @@ from ooctrain.sched.planners.vdnn.vdnn import Vdnn
 from ooctrain.sched.planners.window.window import SlidingWindow
 from ooctrain.sched.planners.window.window_cyclic import WindowCyclic
 from ooctrain.sched.planning.effort import Deadline, check_evaluations
-from ooctrain.sched.planning.forms import Form, by_promise, forms_of
+from ooctrain.sched.planning.forms import StepForm, by_promise, forms_of
 from ooctrain.sched.planning.host_room import without_host
 from ooctrain.sched.planning.planner import Planner, least_refusal, make_plan
 from ooctrain.sched.planning.question import Question
@@ -186,7 +186,7 @@ class Auto:
                 poll.ask(*self._others(question, None))
         return poll.outcome()
 
-    def _searched(self, poll: _Poll, forms: Sequence[Form], near_us: float) -> Form:
+    def _searched(self, poll: _Poll, forms: Sequence[StepForm], near_us: float) -> StepForm:
         """Asks `combined` for the step and its other forms. The one that is the best."""
         granule, asked = poll.question.granule, forms
         if self._evaluations is not None and len(forms) > 1:
@@ -201,7 +201,7 @@ class Auto:
         best = () if poll.best is None else poll.best.rewrites
         return next((form for form in asked if best == (form.rewrite,)), asked[0])
 
-    def _ask_the_rest(self, poll: _Poll, form: Form, near_us: float) -> None:
+    def _ask_the_rest(self, poll: _Poll, form: StepForm, near_us: float) -> None:
         """Asks the others in turn, until a plan is near the bound. What is no more than `NEAR`
         behind stays: a plan in chunks can be executed anywhere.
 
@@ -264,7 +264,7 @@ class _Poll:
         """Whether there is a plan, and the time limit has kept somebody from being asked."""
         return self.cut_short and self.best is not None
 
-    def ask(self, *planners: Planner, form: Form | None = None) -> None:
+    def ask(self, *planners: Planner, form: StepForm | None = None) -> None:
         """Asks them in turn; as soon as there is a plan, only while there is time."""
         for planner in planners:
             left_s = self.deadline.earlier(self.kept_s).left_s()
@@ -274,7 +274,7 @@ class _Poll:
             self._put(planner, replace(self.question, time_limit_s=left_s), form)
 
     def ask_also(
-        self, planner: Planner, narrower: Question | None = None, form: Form | None = None
+        self, planner: Planner, narrower: Question | None = None, form: StepForm | None = None
     ) -> None:
         """Asks for a plan in the question's own granule, and takes it if it is faster by more than
         `NEAR`.
@@ -287,7 +287,7 @@ class _Poll:
         if self.best is not None and left_s == 0:
             self.cut_short = True
             return
-        of_step = form or Form("", self.question.trace)
+        of_step = form or StepForm("", self.question.trace)
         asked = replace(narrower or self.question, trace=of_step.trace, time_limit_s=left_s)
         try:
             plan = of_step.named(asked.put_to(planner))
@@ -301,7 +301,7 @@ class _Poll:
         if NEAR * step_us < self.best_us:
             self._take(plan, step_us, planner.name)
 
-    def search(self, form: Form, granule: Granule, share: float = 1.0) -> None:
+    def search(self, form: StepForm, granule: Granule, share: float = 1.0) -> None:
         """Asks `combined`.
 
         Args:
@@ -324,9 +324,9 @@ class _Poll:
         asked = replace(self.question, trace=trace, time_limit_s=self.deadline.left_s())
         return Combined().promise(asked)
 
-    def _put(self, planner: Planner, asked: Question, form: Form | None) -> None:
+    def _put(self, planner: Planner, asked: Question, form: StepForm | None) -> None:
         """Puts a question to a planner, and notes what came of it."""
-        of_step = form or Form("", asked.trace)
+        of_step = form or StepForm("", asked.trace)
         asked = replace(asked, trace=of_step.trace)
         try:
             plan = self._answer(planner, asked)

@@ -65,8 +65,8 @@ WRITING = 1.5
 #: Where nothing can wait on the host: how many searches for choices there are, and how many
 #: evaluations each has at least; where there are too few for that, they go on from the best.
 SEVERAL, EACH = 10, 500
-#: Evaluations that tell which of several forms of a step is worth a search: at least so many, or
-#: this share of those of the search.
+#: What tells which of several forms of a step is worth a search: evaluations, and the share of
+#: those of the search that it takes where that is more.
 PROMISE, PROMISE_SHARE = 500, 1 / 60
 #: A search counts on from its seed, in 64 bits; of NumPy's numbers it would be compiled once more.
 _SEEDS = 1 << 62

@@ -4,7 +4,8 @@ A composer offers a planner other forms of a step (`OfferedPlanner`), of which e
 or need less. A planner that searches can promise: a short search of each form tells which is worth
 a long one. Such a promise is a list that there is, so if what the long search of one form finds is
 slower than what another form promised, that one is searched as well. Source: ours. Read next:
-`sched/planners/combined.py` and `auto.py`, which choose so; `execution/compose.py`, which offers.
+`sched/planners/combined.py`, `sched/planners/auto.py`, which choose so; `execution/compose.py`,
+which offers.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from ooctrain.step.trace import Trace
 
 #: A form is taken only if it promises a step shorter by this share than the step as it is does:
 #: promises are that far off. Measured: docs/planners.md.
-CLEARLY = 0.01
+CLEARLY = 0.02
 #: Of a time limit: what promises may take.
 PROMISE_SHARE = 0.25
 
 
-class Form(NamedTuple):
+class StepForm(NamedTuple):
     """A rewrite of the step, "" for none, and the step after it."""
 
     rewrite: str
@@ -45,7 +46,7 @@ class Promised(NamedTuple):
     """A form, and the step in ns that the search has to beat for another form to be of interest."""
 
     ns: float
-    form: Form
+    form: StepForm
 
 
 class PromisingPlanner(Planner, Protocol):
@@ -62,15 +63,21 @@ class PromisingPlanner(Planner, Protocol):
         ...
 
 
-def forms_of(trace: Trace, offered: Mapping[str, Trace]) -> list[Form]:
+def forms_of(trace: Trace, offered: Mapping[str, Trace]) -> list[StepForm]:
     """The step as it is, then the others."""
-    return [Form("", trace), *(Form(*offer) for offer in offered.items())]
+    return [StepForm("", trace), *(StepForm(*offer) for offer in offered.items())]
 
 
-def by_promise(forms: Iterable[Form], promise: Callable[[Trace], float]) -> list[Promised]:
-    """The most promising first; one that is not `CLEARLY` ahead is behind the step as it is."""
+def by_promise(
+    forms: Iterable[StepForm], promise: Callable[[Trace], float], clearly: float = 0.0
+) -> list[Promised]:
+    """The most promising first.
+
+    Args:
+        clearly: by what share another form has to be ahead of the step as it is.
+    """
     promised = [
-        Promised(promise(form.trace) / (1 - CLEARLY if form.rewrite else 1), form) for form in forms
+        Promised(promise(form.trace) / (1 - clearly if form.rewrite else 1), form) for form in forms
     ]
     return sorted(promised, key=lambda each: each.ns)
 
@@ -85,7 +92,7 @@ class ByPromise:
     Args:
         planner: promises, and plans.
         offered: see `OfferedPlanner`.
-        short: steps of at most so many calls are planned as they are, too, where a form is taken.
+        short: calls of the longest step that is planned as it is, too, where a form is taken.
     """
 
     planner: PromisingPlanner
@@ -141,4 +148,5 @@ class ByPromise:
             asked = replace(question, trace=trace, time_limit_s=deadline.left_s())
             return self.planner.promise(asked)
 
-        return by_promise(forms_of(question.trace, self.offered), promise), deadline.passed()
+        forms = forms_of(question.trace, self.offered)
+        return by_promise(forms, promise, CLEARLY), deadline.passed()
