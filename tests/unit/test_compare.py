@@ -123,7 +123,8 @@ def net(num_classes):
 """
 
 
-def test_auto_is_compared_as_plan_asks_it(tmp_path, capsys):
+@pytest.mark.parametrize("planner", ["auto", "combined"])
+def test_who_chooses_a_form_is_compared_as_plan_asks_him(planner, tmp_path, capsys):
     """It may take the step made narrow, and the row says so."""
     file = tmp_path / "mine.py"
     file.write_text(RESIDUAL)
@@ -131,14 +132,14 @@ def test_auto_is_compared_as_plan_asks_it(tmp_path, capsys):
     # No list of the step as it is fits.
     tight = max(call_need_bytes(call, step, BYTES) for call in step.calls) - 1
     words = f"{file}:net --batch 16 --image-size 12 --machine v100-pcie --budget {tight}"
-    words += " --planner auto --evaluations 100 --bound simple --fresh"
+    words += f" --planner {planner} --evaluations 100 --bound simple --fresh"
     path = tmp_path / "rows.json"
     assert main(["compare", *words.split(), "--json", str(path)]) == 0
-    plan = oc.plan(step, tight, "auto", "v100-pcie", evaluations=100, rewrites=())
+    plan = oc.plan(step, tight, planner, "v100-pcie", evaluations=100, rewrites=())
     assert plan.rewrites[0].startswith("narrow:")
     (row,) = json.loads(path.read_text())["rows"]
     assert (row["makespan_us"], row["chosen_rewrites"]) == (plan.makespan_us, *plan.rewrites)
-    assert f"auto planned the step after {plan.rewrites[0]}" in capsys.readouterr().out
+    assert f"{planner} planned the step after {plan.rewrites[0]}" in capsys.readouterr().out
 
 
 def test_who_does_not_fit_has_a_row_that_says_what_he_needs():

@@ -1,5 +1,5 @@
-"""Planners that choose are offered the step made narrow; `auto` takes it where it pays, and asks
-the search however long the others took.
+"""Planners that choose are offered the step made narrow; `auto` and `combined` take it where it
+pays, and `auto` asks the search however long the others took.
 """
 
 from __future__ import annotations
@@ -12,16 +12,19 @@ import ooctrain as oc
 from ooctrain import functional as F
 from ooctrain import nn
 from ooctrain.errors import Infeasible
-from ooctrain.execution.compose import plan_step, rewritten
+from ooctrain.execution.compose import found_by, plan_step, rewritten
 from ooctrain.execution.settings import DEFAULT_REWRITES
 from ooctrain.rewrite import REWRITES
 from ooctrain.rewrite.narrow import narrower
+from ooctrain.sched.budget import input_bytes, trace_peak_bytes
 from ooctrain.sched.planners import auto as auto_module
 from ooctrain.sched.planners.auto import Auto
 from ooctrain.sched.planners.belady import Belady
+from ooctrain.sched.planners.checkmate.with_companions import checkmate
 from ooctrain.sched.planners.combined import Combined
 from ooctrain.sched.planners.registry import get_planner
-from ooctrain.sched.planning.planner import call_need_bytes
+from ooctrain.sched.planning.forms import ByPromise
+from ooctrain.sched.planning.planner import call_need_bytes, infeasible
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES
 from ooctrain.sched.verify import verify
@@ -100,14 +103,15 @@ def test_nothing_is_offered_where_no_call_is_wide(residual):
     assert planner.steps == {}
 
 
+@pytest.mark.parametrize("planner", ["auto", "combined"])
 @pytest.mark.parametrize("evaluations", quick([100, None]))
-def test_auto_trains_within_less_than_the_widest_call(residual, tight, evaluations):
+def test_it_trains_within_less_than_the_widest_call(residual, tight, planner, evaluations):
     """To the bits of training without a budget."""
     model, trace = residual
     with pytest.raises(Infeasible):
-        get_planner("combined").plan(rewritten(trace, DEFAULT_REWRITES).trace, tight, MACHINE)
+        get_planner(planner).plan(rewritten(trace, DEFAULT_REWRITES).trace, tight, MACHINE)
     asked = {"machine": MACHINE, "allocator": "best-fit", "evaluations": evaluations}
-    plan = oc.plan(trace, tight, "auto", **asked)
+    plan = oc.plan(trace, tight, planner, **asked)
     assert plan.rewrites[-1].startswith("narrow:")
     in_core = oc.plan(trace, 1 << 20, "keep-all", **asked)
     assert in_core.rewrites == plan.rewrites[:-1]
@@ -126,13 +130,14 @@ def test_where_chunks_are_large_it_is_refused_by_name(residual, tight):
 
 
 @pytest.mark.slow
-def test_the_least_budget_of_auto_is_that_of_the_narrow_step(residual):
+@pytest.mark.parametrize("planner", ["auto", "combined"])
+def test_the_least_budget_is_that_of_the_narrow_step(residual, planner):
     with pytest.raises(Infeasible) as refused:
-        oc.plan(residual[1], 1000, "auto", MACHINE)
+        oc.plan(residual[1], 1000, planner, MACHINE)
     least = refused.value.minimum_bytes
-    assert oc.plan(residual[1], least, "auto", MACHINE).peak_bytes <= least
+    assert oc.plan(residual[1], least, planner, MACHINE).peak_bytes <= least
     with pytest.raises(Infeasible):
-        oc.plan(residual[1], least - 1, "auto", MACHINE)
+        oc.plan(residual[1], least - 1, planner, MACHINE)
 
 
 def forms(trace, budget_bytes):
@@ -177,3 +182,118 @@ def test_with_a_number_of_evaluations_the_form_that_promises_most_is_searched(
     asked.clear()
     Auto().offered(offered).plan(fused, budget, MACHINE, granule=WHOLE)
     assert asked == [fused, *offered.values()]
+
+
+#: Between the least budget and the in-core peak.
+SHARES = [k / 16 for k in range(3, 16, 4)]
+
+
+def budget_of(fused, share):
+    least = max(call_need_bytes(call, fused, BYTES) for call in fused.calls)
+    return least + int(share * (trace_peak_bytes(fused, BYTES) - least))
+
+
+@pytest.mark.parametrize("evaluations", quick([200, 3000], 0))
+def test_an_offered_form_makes_no_plan_of_combined_slower(residual, evaluations):
+    """Where all fits or the step as it is promises more, the plan is the one without offers."""
+    taken, combined = set(), Combined(evaluations)
+    for share in SHARES:
+        budget = budget_of(forms(residual[1], 1)[0], share)
+        fused, offered = forms(residual[1], budget)
+        alone = combined.plan(fused, budget, MACHINE)
+        found = combined.offered(offered).plan(fused, budget, MACHINE)
+        taken.add(found.rewrites)
+        if found.rewrites:
+            assert (*found.rewrites,) == (*offered,)
+            assert found.trace is offered[found.rewrites[0]]
+            assert found.makespan_us < alone.makespan_us
+        else:
+            assert found == alone
+    assert () in taken
+    assert len(taken) > 1
+
+
+def test_combined_takes_no_form_if_told_so(residual, tight):
+    question = Question(forms(residual[1], tight)[0], 5 * tight // 4, MACHINE, evaluations=200)
+    assert found_by(get_planner("combined"), question).rewrites
+    assert not found_by(get_planner("combined:forms=false"), question).rewrites
+
+
+class Promising:
+    """{step: what is promised for it, what is found; None: nothing}, in us."""
+
+    name = "promising"
+
+    def __init__(self, knows):
+        self.knows, self.planned = knows, []
+
+    def with_evaluations(self, evaluations):
+        return self
+
+    def promise(self, question):
+        return 1000 * self.knows[question.trace.fingerprint][0]
+
+    def plan(self, trace, budget_bytes, machine, **options):
+        self.planned.append(trace.fingerprint)
+        found_us = self.knows[trace.fingerprint][1]
+        if found_us is None:
+            raise infeasible(self.name, budget_bytes, budget_bytes + 1, "")
+        plan = Belady().plan(trace, trace_peak_bytes(trace, BYTES), machine)
+        return oc.Plan(trace, (), plan.schedule, found_us, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("as_it_is", "narrow", "searched", "best_us", "short"),
+    [
+        ((100, 90), (97, 91), ["narrow"], 91, 0),
+        ((100, 90), (97, 91), ["narrow", "as it is"], 90, 1000),
+        ((100, 90), (98.5, 91), ["as it is"], 90, 1000),  # not clearly more
+        ((100, 90), (100, 80), ["as it is"], 90, 0),
+        ((100, 90), (97, 101), ["narrow", "as it is"], 90, 0),  # it did not keep its promise
+        ((100, 110), (97, 101), ["narrow", "as it is"], 101, 0),
+        ((100, None), (100, 80), ["as it is", "narrow"], 80, 0),
+        ((100, 80), (90, None), ["narrow", "as it is"], 80, 0),
+    ],
+)
+def test_the_form_that_promises_clearly_more_is_searched(
+    residual, tight, as_it_is, narrow, searched, best_us, short
+):
+    budget = 5 * tight // 4
+    fused, offered = forms(residual[1], budget)
+    names = {fused.fingerprint: "as it is"} | {f.fingerprint: "narrow" for f in offered.values()}
+    planner = Promising({f: as_it_is if n == "as it is" else narrow for f, n in names.items()})
+    plan = ByPromise(planner, offered, short).plan(fused, budget, MACHINE)
+    assert [names[planned] for planned in planner.planned] == searched
+    assert plan.makespan_us == best_us
+    assert plan.rewrites == (() if names[plan.trace.fingerprint] == "as it is" else (*offered,))
+
+
+def test_a_refusal_names_the_least_of_all_forms(residual, tight):
+    fused, offered = forms(residual[1], tight)
+    (narrow,) = offered.values()
+    with pytest.raises(Infeasible) as refused:
+        Combined().offered(offered).plan(fused, 1000, MACHINE)
+    with pytest.raises(Infeasible) as alone:
+        Combined().plan(narrow, 1000, MACHINE)
+    assert refused.value.minimum_bytes == alone.value.minimum_bytes
+
+
+@pytest.mark.slow
+def test_checkmate_is_never_above_combined_where_nothing_is_copied(residual):
+    """Also where `combined` takes another form of the step: both are offered it."""
+    taken, fused = set(), rewritten(residual[1], DEFAULT_REWRITES).trace
+    for share in SHARES:
+        question = Question(
+            fused, budget_of(fused, share), MACHINE, host_budget_bytes=input_bytes(fused),
+            evaluations=300,
+        )  # fmt: skip
+        try:
+            ours = found_by(checkmate(), question)
+        except Infeasible:  # less than the step as it is needs, which the program is of
+            continue
+        theirs = found_by(Combined(), question)
+        taken.add(theirs.rewrites)
+        assert ours.makespan_us <= theirs.makespan_us + 1e-6
+        verify(ours, fused, question.budget_bytes, MACHINE, rewrites=REWRITES,
+               host_budget_bytes=question.host_budget_bytes)  # fmt: skip
+    assert len(taken) > 1

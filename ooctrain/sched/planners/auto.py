@@ -45,6 +45,7 @@ from ooctrain.sched.planners.vdnn.vdnn import Vdnn
 from ooctrain.sched.planners.window.window import SlidingWindow
 from ooctrain.sched.planners.window.window_cyclic import WindowCyclic
 from ooctrain.sched.planning.effort import Deadline, check_evaluations
+from ooctrain.sched.planning.forms import StepForm, by_promise, forms_of
 from ooctrain.sched.planning.host_room import without_host
 from ooctrain.sched.planning.planner import Planner, least_refusal, make_plan
 from ooctrain.sched.planning.question import Question
@@ -71,8 +72,6 @@ MOST_CALLS_QUICK = 1000
 TWICE_SEARCHED = 100
 #: Share of a time limit that is kept for the search; planners asked before it leave that time.
 SEARCH_SHARE = 0.25
-#: A rewrite of the step, "" for none, and the step after it.
-Form = tuple[str, Trace]
 
 
 def other_windows() -> tuple[Planner, ...]:
@@ -113,9 +112,9 @@ class Auto:
     steps of `dtr` and `prefix`; of `dtr`, `superneurons` and `combined` too, where the best so far
     is more than `NEAR` from the bound or there is none (they need less host memory). `combined`
     searches forms of the step, too, that were offered: all of them if no number of evaluations is
-    set, else the one that promises most. Where its plan is still so far from the bound it searches
-    longer steps once more as if the host had no room, asks the other planners, and takes what gains
-    more than `NEAR`.
+    set, else the one that promises most (`sched/planning/forms.py`). Where its plan is still so far
+    from the bound it searches longer steps once more as if the host had no room, asks the other
+    planners, and takes what gains more than `NEAR`.
     Cost: theirs together.
 
     Args:
@@ -176,42 +175,45 @@ class Auto:
             if poll.best is not None:
                 poll.ask(*self._others(question, poll.best))
             poll.kept_s = 0.0
-            if poll.best_us > near_us:
-                self._search(poll, near_us)
+            as_it_is, *others = forms = forms_of(trace, self._offered)
+            form = self._searched(poll, forms, near_us) if poll.best_us > near_us else as_it_is
             poll.ask(*other_windows(), Naive())
-            self._ask_the_rest(poll, near_us)
-            for form in self._offered.items():
+            self._ask_the_rest(poll, form, near_us)
+            for other in others:
                 if poll.best is None:
-                    poll.ask(SlidingWindow(), form=form)
+                    poll.ask(SlidingWindow(), form=other)
             if poll.best is None:
                 poll.ask(*self._others(question, None))
         return poll.outcome()
 
-    def _search(self, poll: _Poll, near_us: float) -> None:
-        """Asks `combined` for the step and its other forms."""
-        question, granule = poll.question, poll.question.granule
-        forms: list[Form] = [("", question.trace), *self._offered.items()]
+    def _searched(self, poll: _Poll, forms: Sequence[StepForm], near_us: float) -> StepForm:
+        """Asks `combined` for the step and its other forms. The one that is the best."""
+        granule, asked = poll.question.granule, forms
         if self._evaluations is not None and len(forms) > 1:
-            promises = [poll.promise(trace) for _, trace in forms]
-            forms = [forms[promises.index(min(promises))]]
-        for form in forms:
+            asked = [by_promise(forms, poll.promise)[0].form]
+        for form in asked:
             if poll.best_us > near_us:
                 if self._step_us is not makespan_us and granule.ranges:
                     poll.search(form, replace(granule, ranges=False), 0.5)
                     poll.search(form, granule, 0.5)
                 else:
                     poll.search(form, granule)
+        best = () if poll.best is None else poll.best.rewrites
+        return next((form for form in asked if best == (form.rewrite,)), asked[0])
 
-    def _ask_the_rest(self, poll: _Poll, near_us: float) -> None:
+    def _ask_the_rest(self, poll: _Poll, form: StepForm, near_us: float) -> None:
         """Asks the others in turn, until a plan is near the bound. What is no more than `NEAR`
         behind stays: a plan in chunks can be executed anywhere.
+
+        Args:
+            form: of the step, that `combined` is asked for.
         """
         if poll.is_over():
             return
         calls, rest = len(poll.question.trace.calls), list[Planner]()
         alone = without_host(poll.question)
         if calls > TWICE_SEARCHED and alone != poll.question and poll.best_us > near_us:
-            poll.ask_also(Combined(), alone)
+            poll.ask_also(Combined(), alone, form)
         if wasted(poll.question):
             rest += [Combined()]
         if calls < LONG_STEP:
@@ -220,7 +222,7 @@ class Auto:
             rest += best_on_short_steps()
         for planner in rest:
             if poll.best_us > near_us and not poll.is_over():
-                poll.ask_also(planner)
+                poll.ask_also(planner, form=form if isinstance(planner, Combined) else None)
 
 
 def wasted(question: Question) -> bool:
@@ -262,7 +264,7 @@ class _Poll:
         """Whether there is a plan, and the time limit has kept somebody from being asked."""
         return self.cut_short and self.best is not None
 
-    def ask(self, *planners: Planner, form: Form | None = None) -> None:
+    def ask(self, *planners: Planner, form: StepForm | None = None) -> None:
         """Asks them in turn; as soon as there is a plan, only while there is time."""
         for planner in planners:
             left_s = self.deadline.earlier(self.kept_s).left_s()
@@ -271,20 +273,24 @@ class _Poll:
                 return
             self._put(planner, replace(self.question, time_limit_s=left_s), form)
 
-    def ask_also(self, planner: Planner, narrower: Question | None = None) -> None:
+    def ask_also(
+        self, planner: Planner, narrower: Question | None = None, form: StepForm | None = None
+    ) -> None:
         """Asks for a plan in the question's own granule, and takes it if it is faster by more than
         `NEAR`.
 
         Args:
             narrower: asked in place of the question; what is a plan of it is one of both.
+            form: of the step; None: as it is.
         """
         left_s = self.deadline.left_s()
         if self.best is not None and left_s == 0:
             self.cut_short = True
             return
-        asked = replace(narrower or self.question, time_limit_s=left_s)
+        of_step = form or StepForm("", self.question.trace)
+        asked = replace(narrower or self.question, trace=of_step.trace, time_limit_s=left_s)
         try:
-            plan = asked.put_to(planner)
+            plan = of_step.named(asked.put_to(planner))
         except Withheld:
             return
         except Infeasible as refusal:
@@ -295,7 +301,7 @@ class _Poll:
         if NEAR * step_us < self.best_us:
             self._take(plan, step_us, planner.name)
 
-    def search(self, form: Form, granule: Granule, share: float = 1.0) -> None:
+    def search(self, form: StepForm, granule: Granule, share: float = 1.0) -> None:
         """Asks `combined`.
 
         Args:
@@ -318,10 +324,10 @@ class _Poll:
         asked = replace(self.question, trace=trace, time_limit_s=self.deadline.left_s())
         return Combined().promise(asked)
 
-    def _put(self, planner: Planner, asked: Question, form: Form | None) -> None:
+    def _put(self, planner: Planner, asked: Question, form: StepForm | None) -> None:
         """Puts a question to a planner, and notes what came of it."""
-        rewrite, trace = form or ("", asked.trace)
-        asked = replace(asked, trace=trace)
+        of_step = form or StepForm("", asked.trace)
+        asked = replace(asked, trace=of_step.trace)
         try:
             plan = self._answer(planner, asked)
         except Withheld:  # a course wheel has not got this one: the others are asked
@@ -333,8 +339,7 @@ class _Poll:
             return
         step_us = self.step_us(plan)
         if step_us < self.best_us:
-            rewrites = (*(name for name in (rewrite,) if name), *plan.rewrites)
-            self._take(replace(plan, rewrites=rewrites), step_us, planner.name)
+            self._take(of_step.named(plan), step_us, planner.name)
 
     def _take(self, plan: Plan, step_us: float, chosen: str) -> None:
         """A plan is the best so far."""

@@ -10,8 +10,9 @@ wait on the host, from several (`sched/search/keep_or_recompute.py`); where the 
 not enough, both are tried. The readable `lower` writes the plan itself. It is never worse than its
 `starts`, whose plans take part: `keep-all`, `prefix`, `belady`, `window-cyclic` and, in steps of at
 most `CALLS` calls, `dtr` and `window`; on a host without room, in longer steps, `keep-all` and
-`dtr`. A plan that ends as soon as the inputs allow is taken without a search. Source: ours; what it
-reaches is in docs/planners.md. Read next: `sched/search/anneal.py`.
+`dtr`. A plan that ends as soon as the inputs allow is taken without a search. Where other forms of
+the step are offered, a short search of each tells which one is searched. Source: ours; what it
+reaches is in docs/planners.md. Read next: `sched/search/anneal.py`, `sched/planning/forms.py`.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from ooctrain.sched.planners.prefix import Prefix
 from ooctrain.sched.planners.window.window import SlidingWindow
 from ooctrain.sched.planners.window.window_cyclic import WindowCyclic
 from ooctrain.sched.planning.effort import Deadline, check_evaluations
+from ooctrain.sched.planning.forms import ByPromise
 from ooctrain.sched.planning.host_room import (
     has_host_room,
     is_short_of_host,
@@ -63,8 +65,9 @@ WRITING = 1.5
 #: Where nothing can wait on the host: how many searches for choices there are, and how many
 #: evaluations each has at least; where there are too few for that, they go on from the best.
 SEVERAL, EACH = 10, 500
-#: Evaluations that tell which of several forms of a step is worth a search.
-PROMISE = 500
+#: What tells which of several forms of a step is worth a search: evaluations, and the share of
+#: those of the search that it takes where that is more.
+PROMISE, PROMISE_SHARE = 500, 1 / 60
 #: A search counts on from its seed, in 64 bits; of NumPy's numbers it would be compiled once more.
 _SEEDS = 1 << 62
 
@@ -79,6 +82,7 @@ class Combined:
             as the question says (`--evaluations`), or `THOROUGH`. A time limit interrupts, and the
             plan's notes then say so.
         checkmate: whether `checkmate` is among the starts of short steps on a short host.
+        forms: whether it takes other forms of the step that are offered, where they promise more.
 
     Cost: some 0.2 ms for each evaluation of 600 calls, and the starts' plans.
     """
@@ -87,10 +91,15 @@ class Combined:
 
     evaluations: int | None = None
     checkmate: bool = True
+    forms: bool = True
 
     def __post_init__(self) -> None:
         check_evaluations(self.name, self.evaluations)
-        check_true_or_false(self.name, {"checkmate": self.checkmate})
+        check_true_or_false(self.name, {"checkmate": self.checkmate, "forms": self.forms})
+
+    def offered(self, steps: Mapping[str, Trace]) -> Planner:
+        """See `OfferedPlanner`."""
+        return ByPromise(self, steps, CALLS) if steps and self.forms else self
 
     def with_evaluations(self, evaluations: int) -> Combined:
         """See `SearchingPlanner`."""
@@ -130,10 +139,14 @@ class Combined:
 
     def promise(self, question: Question) -> float:
         """How long a step takes, in ns, by the best choice of a search that has barely begun;
-        beyond all durations where none fits. Cost: `PROMISE` evaluations.
+        beyond all durations where none fits. Cost: `PROMISE` evaluations, or `PROMISE_SHARE`.
         """
         search, first = _begun(question)
-        number, deadline = _evaluations(PROMISE, question), Deadline.after(question.time_limit_s)
+        asked = next(
+            (n for n in (self.evaluations, question.evaluations) if n is not None), THOROUGH
+        )
+        number = _evaluations(max(PROMISE, PROMISE_SHARE * asked), question)
+        deadline = Deadline.after(question.time_limit_s)
         seed = int(question.seed) % _SEEDS
         return search.cost(search.improve(first[0], number, seed=seed, deadline=deadline))
 

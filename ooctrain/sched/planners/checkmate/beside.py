@@ -10,7 +10,7 @@ next: `checkmate.py`, `with_companions.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ooctrain.errors import Infeasible
@@ -18,9 +18,10 @@ from ooctrain.sched.budget import input_bytes, trace_minimum_bytes
 from ooctrain.sched.planners.dtr.dtr import Dtr
 from ooctrain.sched.planners.rotor import Rotor
 from ooctrain.sched.planning.effort import Deadline
-from ooctrain.sched.planning.planner import Planner
+from ooctrain.sched.planning.planner import OfferedPlanner, Planner
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import Plan, Run
+from ooctrain.step.trace import Trace
 
 #: Those that name their least budget by themselves.
 SIMPLE: tuple[Planner, ...] = (Rotor(), Dtr())
@@ -42,6 +43,15 @@ class Companions:
     planners: tuple[Planner, ...] = ()
     for_least: tuple[Planner, ...] = ()
     evaluations: int | None = None
+
+    def offered(self, steps: Mapping[str, Trace]) -> Companions:
+        """The same, where those that are asked for the budget may take another form of the step.
+        The least budget stays that of the step as it is.
+        """
+        asked = tuple(
+            one.offered(steps) if isinstance(one, OfferedPlanner) else one for one in self.planners
+        )
+        return replace(self, planners=asked)
 
 
 #: Nobody who searches.

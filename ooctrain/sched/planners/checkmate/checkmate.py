@@ -149,6 +149,10 @@ class Checkmate(ByStages):
             return self
         return replace(self, companions=replace(self.companions, evaluations=evaluations))
 
+    def offered(self, steps: Mapping[str, Trace]) -> Checkmate:
+        """See `OfferedPlanner`. The program is of the step as it is; companions may take a form."""
+        return replace(self, companions=self.companions.offered(steps))
+
     def beside(self) -> Companions:
         """Whose lists take part."""
         return self.companions
@@ -367,14 +371,15 @@ class _Rematerialising:
 
     def _noted(self, plan: Plan, notes: Mapping[str, Any]) -> Plan:
         """The plan, and how far its computing may be from the least of what the program allows:
-        where calls are grouped, of lists that run a group as a whole. A list of another kind may
-        compute less; then the gap is below 0.
+        where calls are grouped, of lists that run a group as a whole. A list of another kind, or of
+        another form of the step, may compute less; then the gap is below 0.
         """
         runs = [i.call for i in plan.schedule.instructions if isinstance(i, Run)]
-        objective_us, bound_us = sum(map(self.call_ns.__getitem__, runs)) / 1000, notes["bound_us"]
+        call_ns = call_durations_ns(plan.trace, self.question.machine)
+        objective_us, bound_us = sum(map(call_ns.__getitem__, runs)) / 1000, notes["bound_us"]
         numbers = {
             "objective_us": objective_us, "groups": len(self.graph.nodes),
-            "runs_again": len(runs) - len(self.question.trace.calls),
+            "runs_again": len(runs) - len(plan.trace.calls),
         }  # fmt: skip
         if bound_us is not None:
             if objective_us < bound_us <= objective_us * (1 + ROUNDING):  # solvers round
