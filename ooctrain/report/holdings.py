@@ -19,7 +19,7 @@ from typing import Literal
 from ooctrain.sched.ledger import Issued, walk
 from ooctrain.sched.schedule import End, Free, Run, Schedule, SwapIn
 from ooctrain.sched.spans import Spans
-from ooctrain.sched.timeline import Timeline
+from ooctrain.sched.timeline import Timeline, instruction_times_us
 from ooctrain.step.trace import Call, Trace
 
 Group = Literal["parameters", "activations", "gradients", "workspace"]
@@ -102,8 +102,9 @@ class _Books:
     def __init__(self, trace: Trace, schedule: Schedule, timeline: Timeline):
         self.trace, self.granted = trace, schedule.granule.granted
         self.end_us = timeline.makespan_us
-        self.start_us = {event.index: event.start_us for event in timeline.events}
-        self.done_us = {event.index: event.end_us for event in timeline.events}
+        times = instruction_times_us(timeline)
+        self.start_us = {index: start_us for index, (start_us, _) in times.items()}
+        self.done_us = {index: end_us for index, (_, end_us) in times.items()}
         self.since: defaultdict[int, Spans[float]] = defaultdict(Spans)
         self.until_end: list[tuple[str, str, int, float]] = []
         self.found: list[Holding] = []

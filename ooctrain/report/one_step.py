@@ -18,7 +18,7 @@ from ooctrain.report.streams import streams_of
 from ooctrain.report.svg import BACKWARD, FORWARD, IN, LEFT, OUT, RIGHT, time_axis, x_of
 from ooctrain.sched.ledger import walk
 from ooctrain.sched.schedule import Free, Plan, Run, SwapIn
-from ooctrain.sched.timeline import Timeline
+from ooctrain.sched.timeline import Timeline, instruction_times_us
 
 LANE, GAP, CURVE, SLOT = 22, 5, 100, 22
 COLOURS = {"D": OUT, "H": IN}
@@ -46,8 +46,7 @@ def stays(plan: Plan, timeline: Timeline) -> list[ValueStay]:
 
     The plan must move whole values, and begin with an empty device.
     """
-    begun = {event.index: event.start_us for event in timeline.events}
-    ended = {event.index: event.end_us for event in timeline.events}
+    times = instruction_times_us(timeline)
     open_stays: dict[int, int] = {}
     found: list[ValueStay] = []
     for row in walk(plan.trace, plan.schedule):
@@ -57,11 +56,11 @@ def stays(plan: Plan, timeline: Timeline) -> list[ValueStay]:
             for v in claimed:
                 open_stays[v] = len(found)
                 variable = plan.trace.variables[v]
-                found.append(ValueStay(variable.name, begun[row.index], 0.0, variable.nbytes))
+                found.append(ValueStay(variable.name, times[row.index][0], 0.0, variable.nbytes))
         elif isinstance(step, Free):
             place = open_stays.pop(step.var)
             stay = found[place]
-            end_us = max((ended[i] for i in row.waits if i in ended), default=stay.begin_us)
+            end_us = max((times[i][1] for i in row.waits if i in times), default=stay.begin_us)
             found[place] = ValueStay(stay.name, stay.begin_us, end_us, stay.size_bytes)
     return found
 

@@ -25,6 +25,7 @@ from ooctrain.report.record import Record
 from ooctrain.report.streams import STREAM_NAMES
 from ooctrain.report.svg import PHASES
 from ooctrain.sched.ledger import Stream
+from ooctrain.sched.timeline import instruction_times_us
 
 _VERB: Mapping[Stream, str] = MappingProxyType({"C": "run", "D": "out", "H": "in"})
 #: Why a line waits for another one, in words. "order" and "link" follow from the times.
@@ -129,10 +130,9 @@ def _run(record: Record, listed: ListedStep) -> dict[str, Any]:
 
 def _times(record: Record, lines: Sequence[ListedLine]) -> list[Times]:
     """When each line ran; a line that runs nowhere, when all that it waits for was done."""
-    events = [event for event in record.timeline.events if event.stream != "N"]
+    ran = instruction_times_us(record.timeline)
     if record.listed is None:  # the lines are the events
-        return [(event.start_us, event.end_us) for event in sorted(events, key=lambda e: e.index)]
-    ran = {event.index: (event.start_us, event.end_us) for event in events}
+        return [ran[index] for index in sorted(ran)]
     earliest = earliest_us(lines, {index: end for index, (_, end) in ran.items()})
     return [ran.get(place, (time, time)) for place, time in enumerate(earliest)]
 

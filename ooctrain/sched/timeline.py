@@ -101,6 +101,14 @@ def hidden_us(timeline: Timeline) -> float:
     return timeline.busy_us("N") - waited_us
 
 
+def instruction_times_us(timeline: Timeline) -> dict[int, tuple[float, float]]:
+    """{list position: (start, end)} of what runs or copies. Messages are left out: each stands at
+    the place of the call that sends it.
+    """
+    events = (event for event in timeline.events if event.stream != "N")
+    return {event.index: (event.start_us, event.end_us) for event in events}
+
+
 def ledger_curve(
     start_bytes: int, changes_ns: Iterable[tuple[int, int]]
 ) -> tuple[tuple[float, int], ...]:

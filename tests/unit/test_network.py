@@ -9,6 +9,7 @@ from support.rank_runs import make_trainer
 
 import ooctrain as oc
 from ooctrain.errors import ConfigError
+from ooctrain.report.holdings import held_at, holdings
 from ooctrain.report.streams import streams_of
 from ooctrain.report.svg import timelines_svg
 from ooctrain.report.text import timeline_rows
@@ -106,3 +107,13 @@ def test_ranks_read_their_parts_of_each_batch_and_no_others():
     for axis in (0, 1):
         parts = np.concatenate([found[axis] for found in on_ranks(3, part)])
         assert (parts == whole[axis]).all()
+
+
+@pytest.mark.parametrize("network_bytes_per_us", [5.0, 1e6])
+def test_what_is_held_adds_up_beside_messages(plan, network_bytes_per_us):
+    """A message stands at the place of the call that sends it, and holds nothing longer."""
+    line = times(plan, network_bytes_per_us)
+    found = holdings(plan.trace, plan.schedule, line)
+    assert [
+        sum(one.size_bytes for one in held_at(found, time)) for time, _ in line.ledger[:-1]
+    ] == [size for _, size in line.ledger[:-1]]

@@ -137,11 +137,11 @@ def device_room(step, pieces, budget_bytes):
 
 
 @inner
-def next_to_leave(pieces, outgoing, begin, ended, first, copied, stays, on_host):
-    """The place in `outgoing`, from `begin` on, of the piece that may leave; -1: none. Where the
-    host has no room for it from run `first` on, another may go before: one that is written.
+def next_to_leave(pieces, outgoing, ended, first, copied, stays, on_host):
+    """The place in `outgoing` of the piece that may leave; -1: none. Where the host has no room for
+    the first one from run `first` on, another may go before: one that is written.
     """
-    for place in range(begin, outgoing.size):
+    for place in range(outgoing.size):
         piece = outgoing[place]
         if pieces.written[piece] > ended:
             return -1
@@ -206,10 +206,10 @@ def play(t, step, evicted, limits):
                         continue
                     place = next_out
                     if on_host.size:
-                        place = next_to_leave(
-                            pieces, outgoing, next_out, ended, first, copied, stays, on_host
+                        place += next_to_leave(
+                            pieces, outgoing[next_out:], ended, first, copied, stays, on_host
                         )
-                    if place < 0 or pieces.written[outgoing[place]] > ended:
+                    if place < next_out or pieces.written[outgoing[place]] > ended:
                         continue
                     next_out += place == next_out
                     going = outgoing[place]
