@@ -9,7 +9,7 @@ laws catch: `properties/test_bands.py`, `properties/test_tiled_gradients.py`, `z
 import re
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import ooctrain as oc
@@ -26,7 +26,6 @@ chains = st.lists(st.sampled_from(LAYERS), max_size=4).map(
 )
 
 
-@settings(max_examples=50)
 @given(chains, st.integers(8, 24), st.integers(1, 24), st.integers(0, 99))
 def test_tiled_equals_untiled(model, height, bands, seed):
     untiled = oc.trace(model, (1, 2, height, 9), "mse", None, threads=2, conv_algorithm="direct")

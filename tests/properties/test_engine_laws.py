@@ -55,7 +55,7 @@ def check_traced(plan, parts):
         assert value.tobytes() == np.ascontiguousarray(results[name]).tobytes(), name
 
 
-@settings(max_examples=15)
+@settings(max_examples=30)
 @given(plan=st.one_of(plans, block_plans), parts=st.sampled_from([1, 2]), seed=st.integers(0, 99))
 @example(SHARED, 1, 1)
 @example(SHARED, 2, 1)

@@ -83,7 +83,7 @@ def expected(trace, start, inputs):
 
 
 @given(jobs())
-@settings(max_examples=75)
+@settings(max_examples=150)
 def test_three_executions_are_three_in_core_steps_in_every_way_of_running(job):
     trace, schedule, way, seed = job
     start, inputs = three_steps(trace, seed)

@@ -141,7 +141,7 @@ def test_every_planner_plans_beside_it(planner):
 
 
 @given(SEEDS, st.sampled_from([64, 600, 3000]), st.sampled_from(["best-fit", "va:chunk=4KiB"]))
-@settings(max_examples=30)
+@settings(max_examples=60)
 def test_three_steps_beside_it_are_three_in_core_steps(seed, most, name):
     """Lists drawn at random, poisoned memory, both ends of carries in places of their own."""
     rng = random.Random(seed)
