@@ -104,7 +104,7 @@ READ_EVERY_SOURCE = ("fixes", "floor_plan", "names", "paths", "reading", "releas
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """`--dist loadscope`, where those contracts are one scope."""
+    """`--dist loadscope`, where those contracts are one scope, and parameters are none."""
     if config.getvalue("dist") != "loadscope":
         return None
     from xdist.scheduler import LoadScopeScheduling
@@ -113,7 +113,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            scope = super()._split_scope(nodeid)
+            # The name of another test, as a parameter, is no scope.
+            scope = super()._split_scope(nodeid.partition("[")[0])
             return "tests/contracts" if scope in together else scope
 
     return Scheduling(config, log)
