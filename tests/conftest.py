@@ -34,6 +34,11 @@ settings.register_profile(
 settings.load_profile("default")
 
 
+#: Of the examples that a law asks for, `make test` draws one in so many, but never fewer than FEW.
+QUICK_SHARE, FEW = 2, 8
+#: Where Hypothesis keeps the settings of a test.
+DRAWN_BY = "_hypothesis_internal_use_settings"
+
 YOUNG_OBJECTS = 20_000
 KERNELS = Path(__file__).parents[1] / "ooctrain" / "layers" / "kernels" / "cpu"
 CONVOLUTIONS = "kernels.cpu.conv."
@@ -99,7 +104,7 @@ READ_EVERY_SOURCE = ("fixes", "floor_plan", "names", "paths", "reading", "releas
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """`--dist loadscope`, where those contracts are one scope."""
+    """`--dist loadscope`, where those contracts are one scope, and parameters are none."""
     if config.getvalue("dist") != "loadscope":
         return None
     from xdist.scheduler import LoadScopeScheduling
@@ -108,7 +113,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            scope = super()._split_scope(nodeid)
+            # The name of another test, as a parameter, is no scope.
+            scope = super()._split_scope(nodeid.partition("[")[0])
             return "tests/contracts" if scope in together else scope
 
     return Scheduling(config, log)
@@ -135,6 +141,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for marker, reason in reasons.items():
             if reason and item.get_closest_marker(marker):  # keywords hold folder names, too
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """A quick law draws fewer examples, unless a planted bug calls it: it has to be found."""
+    law = getattr(item, "obj", None)
+    law = getattr(law, "__func__", law)
+    asked = getattr(law, DRAWN_BY, None)
+    if asked is None or item.config.option.markexpr != "not slow" or "zoo" in item.path.parts:
+        return (yield)
+    fewer = min(asked.max_examples, max(FEW, asked.max_examples // QUICK_SHARE))
+    setattr(law, DRAWN_BY, settings(asked, max_examples=fewer))
+    try:
+        return (yield)
+    finally:
+        setattr(law, DRAWN_BY, asked)
 
 
 @pytest.fixture

@@ -89,7 +89,7 @@ def test_the_laws_bite():
 
 @needs_ptx
 @pytest.mark.parametrize(
-    "kernel", quick(EVERY, *[*FIRST_FORMS][::6]), ids=lambda kernel: kernel.name
+    "kernel", quick(EVERY, *[*FIRST_FORMS][::12]), ids=lambda kernel: kernel.name
 )
 def test_for_hopper(kernel):
     assert LOWEST_CAPABILITY <= kernel.capability <= HOPPER

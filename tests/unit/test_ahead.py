@@ -268,7 +268,9 @@ def test_a_batch_that_is_too_large_is_read_in_its_turn(monkeypatch):
 
 
 @pytest.mark.skipif(held() is None, reason="no smaps_rollup here")
-@pytest.mark.parametrize(("most", "counts"), [(1 << 25, [2, 3, 3]), (100, [1, 2, 3])])
+@pytest.mark.parametrize(
+    ("most", "counts"), [(1 << 25, [2, 3, 3]), pytest.param(100, [1, 2, 3], marks=pytest.mark.slow)]
+)
 def test_under_a_memory_budget_a_large_batch_is_read_in_its_turn(monkeypatch, most, counts):
     """Two batches less have to have room."""
     given, read, seen = batches(3), [], []

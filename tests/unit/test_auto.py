@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.quick import quick
 
 import ooctrain as oc
 from ooctrain.sched.planners import auto
@@ -52,7 +53,7 @@ def test_whole_variables_are_counted_as_they_are_asked_for(answers):
     assert [granule for granule, _ in answers] == [whole]
 
 
-@pytest.mark.parametrize("share", ["60%", "80%"])
+@pytest.mark.parametrize("share", quick(["60%", "80%"], 0))
 def test_near_the_bound_no_planner_that_is_quick_to_ask_is_faster(share):
     """It took `belady`'s list of 1.020 without asking `dtr`, whose list of 1.013 needs no host."""
     oc.manual_seed(0)

@@ -215,7 +215,6 @@ def batch() -> tuple[np.ndarray, np.ndarray]:
             ("bands_again:4", "share_storage"),
             ("bands:3:0.0:0.3", "share_storage", "tile:2x2:0.4:0.6"),
         ],
-        1,
         3,
     ),
     ids=["first", "last", "again", "bands and tiles"],

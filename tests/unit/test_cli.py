@@ -598,9 +598,11 @@ def test_a_memory_that_is_enough_for_in_core_asks_no_planner(run, command, plann
     assert "swapped out" not in out or "swapped out   0 B" in out
 
 
-def test_a_plan_says_how_its_memory_is_divided_and_what_would_do(run, tmp_path):
+@pytest.mark.parametrize("planner", ["window", pytest.param("auto", marks=pytest.mark.slow)])
+def test_a_plan_says_how_its_memory_is_divided_and_what_would_do(planner, run, tmp_path):
     """Only the arena was printed, and the file of numbers had no least."""
-    asked = ["plan", "lenet", "--batch", "256", "--json", str(tmp_path / "x.json"), "--memory"]
+    asked = ["plan", "lenet", "--batch", "256", "--json", str(tmp_path / "x.json")]
+    asked += ["--planner", planner, "--memory"]
     status, out, _ = run(*asked, "1GiB")
     numbers = json.loads((tmp_path / "x.json").read_text())
     assert status == 0

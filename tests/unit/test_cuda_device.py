@@ -113,7 +113,9 @@ class Bench:
         assert not any(self.driver.held().values()), self.driver.held()
 
 
-@pytest.mark.parametrize("quick", [False, True], ids=["late", "quick"])
+@pytest.mark.parametrize(
+    "quick", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["late", "quick"]
+)
 @pytest.mark.parametrize("order", orders())
 @pytest.mark.parametrize(
     ("name", "allocator"),

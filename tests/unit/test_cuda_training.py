@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from support.quick import quick
 from support.same_bits import out_of_core
 
 import ooctrain as oc
@@ -154,11 +155,11 @@ def test_out_of_core_is_in_core_in_every_order_of_the_queues(workloads, fakes, o
 
 @pytest.mark.parametrize(
     ("planner", "allocator", "budget"),
-    [
+    quick([
         ("belady", "best-fit", "60%"), ("naive", "first-fit", "25%"),
         ("lms", "passthrough", "50%"), ("window", "va-paper:chunk=4KiB", "25%"),
         ("dtr", "va:chunk=4KiB", "60%"), ("combined", "va", "25%"),
-    ],
+    ], 0, 3, 4, names=3),
 )  # fmt: skip
 def test_out_of_core_is_in_core_with_every_kind_of_planner(
     workloads, fakes, planner, allocator, budget

@@ -12,6 +12,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 from support.hand_lists import IN_CORE, NEW, RECOMPUTED, A, C, G, N, S, W, X
+from support.quick import quick
 from support.recording_device import RecordingDevice
 from support.session_bench import Bench
 
@@ -236,7 +237,9 @@ def trained(batches, records=None, **options):
     return said, state
 
 
-@pytest.mark.parametrize(("order", "accumulate"), [((0, 1, 2), 1), ((2, 1, 0), 2)])
+@pytest.mark.parametrize(
+    ("order", "accumulate"), quick([((0, 1, 2), 1), ((2, 1, 0), 2)], 1, names=2)
+)
 def test_a_bad_loss_in_a_recorded_step_leaves_no_trace(monkeypatch, order, accumulate):
     """Running statistics change before the loss is known, parameters behind it."""
     batches = list(enumerate([False, False, True, False, True, True, False]))

@@ -11,6 +11,7 @@ from itertools import pairwise
 from xml.etree import ElementTree
 
 import pytest
+from support.quick import quick
 
 from ooctrain.cli import main
 from ooctrain.errors import ConfigError
@@ -56,7 +57,7 @@ def test_a_record_read_back_is_the_one_that_was_written(tmp_path):
     assert sum(one.size_bytes for one in again.holdings) > 0
 
 
-@pytest.mark.parametrize("command", ["plan", "simulate", "train"])
+@pytest.mark.parametrize("command", quick(["plan", "simulate", "train"], 2))
 def test_what_each_command_writes_can_be_drawn(command, tmp_path, capsys):
     path, page = tmp_path / "x.json", tmp_path / "x.html"
     arguments = [command, "lenet", "--batch", "8", "--threads", "1", "--budget", "40%"]

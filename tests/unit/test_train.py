@@ -51,7 +51,8 @@ def states_equal(a, b):
 
 
 @pytest.mark.parametrize(
-    "options", [{"planner": "auto"}, {"allocator": "va:chunk=16KiB"}, {"planner": "naive"}]
+    "options",
+    quick([{"planner": "auto"}, {"allocator": "va:chunk=16KiB"}, {"planner": "naive"}], 1, 2),
 )
 def test_the_budget_changes_no_bit(options):
     with make(budget=None) as full, make(**options) as small:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.quick import quick
 from unit import test_division as division_laws
 from unit import test_moving_values as moving_laws
 from unit import test_process_memory as count_laws
@@ -41,7 +42,7 @@ def plant_property(
     patch.setattr(owner, name, bare if isinstance(bare, property) else property(bare))
 
 
-@pytest.mark.parametrize("bug", DIVISION_BUGS)
+@pytest.mark.parametrize("bug", quick([*DIVISION_BUGS], 0))
 def test_a_division_that_exceeds_the_promise_is_seen(monkeypatch, bug):
     plant(monkeypatch, division._Division, *DIVISION_BUGS[bug])
     if "_beside" in DIVISION_BUGS[bug]:
@@ -53,7 +54,7 @@ def test_a_division_that_exceeds_the_promise_is_seen(monkeypatch, bug):
         fills_at_most()
 
 
-@pytest.mark.parametrize("bug", PARTS_FORGOTTEN)
+@pytest.mark.parametrize("bug", quick([*PARTS_FORGOTTEN], 0))
 def test_a_part_that_is_forgotten_is_seen(monkeypatch, bug):
     plant_property(monkeypatch, Promise, *PARTS_FORGOTTEN[bug])
     with pytest.raises(AssertionError):

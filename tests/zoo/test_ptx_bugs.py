@@ -108,7 +108,7 @@ def test_the_kernels_as_they_are_pass(case):
     assert launch(case)
 
 
-@pytest.mark.parametrize("name", quick([*BUGS], *range(0, len(BUGS), 3)))
+@pytest.mark.parametrize("name", quick([*BUGS], *range(0, len(BUGS), 9)))
 def test_a_bug_is_named(name):
     bug, changed = BUGS[name], []
 

@@ -61,7 +61,7 @@ def check_tensor_cores(capability):
     check_resources(facts)
 
 
-@pytest.mark.parametrize("kernel", quick(SIMPLE, 0, 2), ids=lambda k: k.name)
+@pytest.mark.parametrize("kernel", quick(SIMPLE, 0), ids=lambda k: k.name)
 def test_simple_kernels(kernel):
     facts = check_ptx(kernel, LOWEST)
     check_resources(facts, 64)

@@ -39,7 +39,7 @@ QUICK = [
 
 @pytest.mark.parametrize(
     ("op", "arrays"),
-    quick(QUICK, *range(0, len(QUICK), 4), names=2),
+    quick(QUICK, *range(0, len(QUICK), 8), names=2),
     ids=lambda v: repr(v) if hasattr(v, "vjp") else "",
 )
 def test_the_laws_on_a_gpu(op, arrays):

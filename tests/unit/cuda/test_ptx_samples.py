@@ -55,7 +55,7 @@ def samples():
 
 
 @pytest.mark.parametrize(
-    "family", quick(FAMILIES, *range(1, len(FAMILIES), 3)), ids=lambda family: family.__name__
+    "family", quick(FAMILIES, *range(1, len(FAMILIES), 6)), ids=lambda family: family.__name__
 )
 def test_a_kernel_of_each_family(family):
     op, arrays = next((op, arrays) for op, arrays in samples() if isinstance(op, family))
