@@ -59,8 +59,8 @@ def check_budgets(budget, uses):
     """All steps that a trainer prepares have the bytes of the first one that trains."""
     prepared, prepare = [], seen.prepare_within
 
-    def noted(trace, how, own_bytes):
-        prepared.append(prepare(trace, how, own_bytes))
+    def noted(*given):
+        prepared.append(prepare(*given))
         return prepared[-1]
 
     with (

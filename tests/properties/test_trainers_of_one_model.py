@@ -235,10 +235,10 @@ def quickly():
     """Plans each step once for all trainers, and lets the collector look at new objects only."""
     patch, planned, prepare = pytest.MonkeyPatch(), {}, seen.prepare_within
 
-    def once(trace, how, own_bytes):
+    def once(trace, how, *given):
         key = trace.fingerprint, how
         if key not in planned:
-            planned[key] = prepare(trace, how, own_bytes)
+            planned[key] = prepare(trace, how, *given)
         return planned[key]
 
     patch.setattr(seen, "prepare_within", once)

@@ -24,6 +24,7 @@ from ooctrain.engine.incore import named_tensors
 from ooctrain.errors import DriverError
 from ooctrain.execution import seen as seen_steps
 from ooctrain.execution.executor import Session
+from ooctrain.execution.seen import StepShape
 from ooctrain.units import MIB
 
 WIDTH, LAYERS = 512, 6
@@ -104,7 +105,7 @@ def test_values_that_a_test_leaves_at_home_are_counted():
     """Momentum stays on the host while a session evaluates."""
     with trainer_of(memory="64GiB") as trainer:
         trainer.prepare(X.shape)
-        tested = trainer._prepare_once(X.shape, None, training=False)
+        tested = trainer._prepare_once(StepShape(X.shape, None, False, True))
         assert tested.promise.values_bytes >= sum(sizes_of(trainer)) // 2
 
 

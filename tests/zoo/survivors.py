@@ -260,8 +260,8 @@ SURVIVORS: dict[str, Survivor] = {
         "one budget", (StepCache, "_fitted", "replace(settings, budget=first)", "settings"),
         {
             "for each evaluation": (
-                StepCache, "add", "self._fitted(key[0], settings)",
-                "self._fitted(key[0], settings) if training else settings",
+                StepCache, "_add", "self._fitted(key[0], settings)",
+                "self._fitted(key[0], settings) if key[1].training else settings",
             ),
             "for who evaluates first": (
                 Trainer, "_forward",
@@ -272,7 +272,7 @@ SURVIVORS: dict[str, Survivor] = {
                 "settings.budget is None",
             ),
             "that of the first plan's peak": (
-                StepCache, "add", "found.budget_bytes", "found.plan.peak_bytes",
+                StepCache, "_add", "found.budget_bytes", "found.plan.peak_bytes",
             ),
         },
     ),

@@ -110,7 +110,7 @@ def test_values_that_are_there_twice_while_they_move_are_seen(monkeypatch, bug):
 
 @moving_laws.needs_memfd
 def test_a_step_that_is_planned_beside_the_arena_is_seen(monkeypatch):
-    plant(monkeypatch, StepCache, "add", "self._make_room()", "pass")
+    plant(monkeypatch, StepCache, "_add", "self._make_room()", "pass")
     with pytest.raises(AssertionError):
         moving_laws.plans_where_no_arena_is(monkeypatch)
 
