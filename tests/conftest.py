@@ -35,7 +35,7 @@ settings.load_profile("default")
 
 
 #: Of the examples that a law asks for, `make test` draws one in so many, but never fewer than FEW.
-QUICK_SHARE, FEW = 2, 8
+QUICK_SHARE, FEW = 3, 8
 #: Where Hypothesis keeps the settings of a test.
 DRAWN_BY = "_hypothesis_internal_use_settings"
 

@@ -103,6 +103,7 @@ def test_half_of_what_a_network_in_bands_needs_is_known(kind: str) -> None:
     assert known_alive_bytes(trace, ("bands:2:no.such.fwd:outc.conv.fwd",)) == 0
 
 
+@pytest.mark.slow
 def test_a_refusal_is_the_same_with_fewer_tilings_written(monkeypatch: pytest.MonkeyPatch) -> None:
     trace, machine = unet(), oc.machine("cpu-generic")
     written, refusals = list[int](), list[str]()

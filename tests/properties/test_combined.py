@@ -82,6 +82,7 @@ def has_a_plan_of_a_long_step_where_a_start_has(seed):
     return ours is not None
 
 
+@pytest.mark.slow
 def test_has_a_plan_of_a_long_step_where_a_start_has(monkeypatch):
     monkeypatch.setattr(combined, "CALLS", 1)
     assert sum(map(has_a_plan_of_a_long_step_where_a_start_has, range(60))) > 30

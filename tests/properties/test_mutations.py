@@ -7,6 +7,7 @@ tried; and what the interpreter lets pass the verifier does not refuse.
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from support.mutate import mutants
 from support.strategies import Case, cases
@@ -37,6 +38,7 @@ def test_a_mutant_is_caught_or_harmless(case: Case):
             assert damage is not None, f"{what}: refused by {rule} without any damage"
 
 
+@pytest.mark.slow
 def test_mutants_of_every_kind_are_caught_and_survive():
     """The law above is not empty: over many lists each kind is now caught, now harmless."""
     seen: set[tuple[str, bool]] = set()

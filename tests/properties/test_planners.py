@@ -126,6 +126,7 @@ def test_no_list_beats_the_bounds(trace, machine, granule, seed, recompute):
     assert lowered.makespan_ns / 1000 >= bound.makespan_us - 1e-6
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(traces(), machines(), GRANULES)
 def test_budgets_in_percent_are_what_the_planners_mean(trace, machine, granule):

@@ -12,6 +12,7 @@ import random
 from itertools import product
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.directed import always
@@ -98,6 +99,7 @@ def check_tiles(chain, seed, *, kernels=False):
         assert same(run_trace(tiled, values, SCALARS, threads=2), expected)
 
 
+@pytest.mark.slow
 @settings(max_examples=5)
 @given(chains(), st.integers(0, 99))
 @always(TILED)

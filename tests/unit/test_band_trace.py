@@ -235,6 +235,7 @@ def test_plans_keep_to_their_ledger_and_all_have_the_same_bits(rewrites: tuple[s
         assert found[0][name] == pytest.approx(gradient, rel=1e-4, abs=1e-6), name
 
 
+@pytest.mark.slow
 def test_bands_fit_where_no_call_of_the_untiled_step_fits() -> None:
     trace = oc.trace(classifier(), (1, 3, 128, 64), threads=2, conv_algorithm="direct")
     untiled, banded = (

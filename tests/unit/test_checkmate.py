@@ -209,6 +209,7 @@ def test_rounded_runs_are_whole():
     rounded_runs_are_whole()
 
 
+@pytest.mark.slow
 def test_rounding_is_never_faster_than_the_program():
     trace = chain()
     for share in ("25%", "50%"):
@@ -376,6 +377,7 @@ class Blocks(oc.nn.Module):
         return x
 
 
+@pytest.mark.slow
 def test_the_optimum_of_groups_is_not_above_what_others_find_call_by_call():
     """Groups cost optimality: their optimum is 4034 us at 75 %, and `dtr` takes 4005."""
     trace = oc.trace(Blocks(2), (64, 3, 64, 64), threads=1, loss="mse")

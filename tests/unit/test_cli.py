@@ -477,6 +477,7 @@ def test_a_percentage_is_the_same_budget_for_plan_and_simulate(run, tmp_path):
     assert peaks[0] == peaks[1]
 
 
+@pytest.mark.slow
 def test_what_is_said_of_a_preset_depends_on_no_core_at_hand(run, tmp_path, monkeypatch):
     path = tmp_path / "numbers.json"
 

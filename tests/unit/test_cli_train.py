@@ -63,6 +63,7 @@ def test_a_tiled_run_is_compared_with_in_core_tiled_alike(run):
     assert "summed tile by tile" in out
 
 
+@pytest.mark.slow
 def test_a_link_that_is_slow_makes_steps_slow_and_changes_no_bit(run):
     fast = run("--budget", "40%", "--steps", "3")[1]
     slow = run("--budget", "40%", "--steps", "3", "--link-bandwidth", "20MB")[1]
@@ -83,6 +84,7 @@ def test_a_resumed_run_ends_with_the_bits_of_one_that_was_never_stopped(run, tmp
     assert all(np.array_equal(one.arrays[n], other.arrays[n]) for n in one.arrays)
 
 
+@pytest.mark.slow
 def test_a_verified_run_that_was_resumed_is_compared_from_its_first_step(run, tmp_path):
     path = str(tmp_path / "run.safetensors")
     assert run("--steps", "2", "--checkpoint", path)[0] == 0

@@ -111,6 +111,7 @@ def reasons(numbers, kind):
     return [row["reason"] for row in numbers["rows"] if row["kind"] == kind]
 
 
+@pytest.mark.slow
 def test_each_part_has_its_points_and_a_reason_where_some_are_missing(tmp_path, capsys):
     status, numbers = graded(assignment(tmp_path))
     assert status == 0

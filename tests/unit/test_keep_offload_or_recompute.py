@@ -173,6 +173,7 @@ def test_what_does_not_fit_however_it_is_kept_is_not_improved():
     assert copies.improve(runs, stays, 30, seed=0, deadline=NO_END) is None
 
 
+@pytest.mark.slow
 def test_a_step_of_which_parts_wait_on_the_host_gains(monkeypatch):
     """ResNet-18 within 5 %: a value stays after one of the times that it comes back."""
     step = apply_rewrites(oc.api.step_trace("resnet18", 64, None), ("fuse", "share_storage"))

@@ -171,6 +171,7 @@ def test_what_does_not_fit_is_not_improved():
     assert search.improve(runs, 60, seed=3, deadline=NO_END) is None
 
 
+@pytest.mark.slow
 def test_what_is_kept_from_call_to_call_is_searched_where_nothing_can_wait_on_the_host(monkeypatch):
     """U-Net within 25 %: a value that comes back stays for a while, or does not."""
     step = oc.api.step_trace("unet", 2, 64)
@@ -185,6 +186,7 @@ def test_what_is_kept_from_call_to_call_is_searched_where_nothing_can_wait_on_th
     assert plan.makespan_us < choices_alone.makespan_us
 
 
+@pytest.mark.slow
 def test_a_value_that_stays_when_it_comes_back_dies_the_time_before():
     """So `rotor`, which is optimal on a chain without copies, is not faster."""
     chain = oc.chain([8] * 9, [8] * 9, [3] * 8, [3] * 8, [0] * 8, [0] * 8)
@@ -212,6 +214,7 @@ def test_what_is_small_stays_only_where_there_is_room_for_it():
     assert KeepOrRecomputeSearch(question, small=-1).keeping(runs) is not None
 
 
+@pytest.mark.slow
 def test_only_choices_that_fit_are_searched_on(monkeypatch):
     """The others took their share of the moves and gave nothing."""
     found, improve = [], KeepOrRecomputeSearch.improve

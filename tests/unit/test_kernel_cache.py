@@ -110,6 +110,7 @@ def make_kernels(folder: Path) -> None:
     (folder / "callee.py").write_text(CALLEE.format(factor=2))
 
 
+@pytest.mark.slow
 def test_an_edited_callee_is_never_served_stale(tmp_path):
     """Numba alone would keep the old binary, for the kernel's own file has not changed."""
     make_kernels(tmp_path)

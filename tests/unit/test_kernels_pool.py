@@ -326,6 +326,7 @@ print("done", flush=True)
 """
 
 
+@pytest.mark.slow
 def test_fork_and_exit():
     """A forked child can use the pool, and the parent ends at once without closing it."""
     started = time.monotonic()

@@ -221,6 +221,7 @@ def test_the_budget_without_one_is_a_share_of_what_is_free(cuda):
     assert manager(context=Context()).get_memory_info().total == 12 * PAGE
 
 
+@pytest.mark.slow
 def test_the_module_is_light_until_it_is_asked():
     code = (
         "import sys, ooctrain.alloc.numba.numba_plugin as p; assert 'numba' not in sys.modules\n"

@@ -160,6 +160,7 @@ def test_what_is_offered_makes_no_plan_slower(residual, tight, share):
     assert best.trace is offered[best.rewrites[0]]
 
 
+@pytest.mark.slow
 def test_with_a_number_of_evaluations_the_form_that_promises_most_is_searched(
     residual, tight, monkeypatch
 ):

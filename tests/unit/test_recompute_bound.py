@@ -141,6 +141,7 @@ def proves_as_much_as_it_did():
     assert root.proved_us < whole.proved_us
 
 
+@pytest.mark.slow
 def test_two_programs_have_the_optima_that_they_had():
     has_the_optima_that_it_had()
     assert least_us(there_and_back(2), 100) == 4.001
@@ -257,6 +258,7 @@ def proves_most_where_memory_has_a_price():
     assert by_price > 2.5 * by_width > 0
 
 
+@pytest.mark.slow
 def test_few_stages_prove_most_where_memory_has_a_price():
     proves_most_where_memory_has_a_price()
 

@@ -172,6 +172,7 @@ def test_a_reordering_that_breaks_the_trace_is_refused():
         with_calls(step, [*step.calls[1:], step.calls[0]])
 
 
+@pytest.mark.slow
 def test_fuse_then_share_keeps_the_bits_of_a_resnet():
     model = models.build("resnet18", stem="cifar")
     step = trace(model, (2, 3, 32, 32), threads=1, conv_algorithm="direct")

@@ -145,6 +145,7 @@ def test_belady_equals_theorem_2_on_chains(budget_bytes):
     assert plan.makespan_us == 60  # it all hides behind the calls
 
 
+@pytest.mark.slow
 def test_byte_by_byte_belady_is_the_fluid_optimum_of_random_chains():
     """Paper 002, theorem 2: GREEDY is optimal where parts may go; the truth here is an LP."""
     pytest.importorskip("highspy")
@@ -419,6 +420,7 @@ def test_the_counter_example_to_lemma_3_is_27_in_order():
     assert (found.idle_us + 23, found.offloaded) == (27, (0, 1))
 
 
+@pytest.mark.slow
 def test_dynprog_is_the_best_of_all_sets_of_decisions():
     rng = random.Random(4)
     feasible = 0

@@ -94,6 +94,7 @@ def test_convolutions_are_exact_on_integers(algorithm, name, part):
     np.testing.assert_array_equal(to_logical(found), want, err_msg=op.name)
 
 
+@pytest.mark.slow
 def test_bits_do_not_depend_on_how_many_blocks_run_at_once(monkeypatch):
     op, arrays = next((o, a) for o, a in samples() if isinstance(o, conv2d.Conv2dGradWeight))
     found = [run_cuda(op, arrays, {}, BY_PTX)[0]]
