@@ -97,7 +97,6 @@ def test_nobody_is_faster_where_all_fits(seed):
     [
         (Auto, "_ask_the_rest", "if wasted(poll.question):", "if False:"),
         (Auto, "_ask_the_rest", "if calls <= SHORT_STEP:", "if False:"),
-        (Auto, "_ask_the_rest", "if calls < LONG_STEP:", "if False:"),
         (_Poll, "ask_also", "if NEAR * step_us < self.best_us:", "if self.best is None:"),
     ],
 )
