@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,6 +28,7 @@ from support.hand_lists import (
 )
 from support.quick import quick
 from support.session_bench import Bench
+from support.work import lines_run
 
 import ooctrain as oc
 from ooctrain.alloc.registry import choose_allocator
@@ -327,8 +327,10 @@ def test_a_closed_session_says_so(bench):
         run.step(1.0)
 
 
-def test_overhead_stays_under_50_us_per_instruction():
-    """Trivial calls over variables of one chunk. Processor time, since others work here too."""
+def test_an_instruction_runs_a_bounded_number_of_lines():
+    """Trivial calls over variables of one chunk: the walk through the list is all there is. Its
+    time is measured by `python -m benchmarks overhead`; a clock here would measure who else works.
+    """
     b = TraceBuilder()
     variables = [b.variable("x", (8,), kind="input")]
     instructions = [SwapIn(0, 0, 32)]
@@ -343,15 +345,11 @@ def test_overhead_stays_under_50_us_per_instruction():
         choice = choose_allocator(name, 1 << 20)
         device = CpuDevice(1 << 20, 64, link=CopyLink(copy_bytes=ctypes.memmove))
         session = Session(trace, schedule, device, choice.make(device.memory), {})
-        best_us = min(_step_us(session) for _ in range(12)) / len(instructions)
+        inputs = {0: np.zeros(8, np.float32)}
+        session.run_step(inputs, {})
+        lines = lines_run(lambda run=session.run_step, x=inputs: run(x, {})) / len(instructions)
         device.close()
-        assert best_us < 50, f"{name}: {best_us:.0f} us per instruction"
-
-
-def _step_us(session):
-    start = time.process_time()
-    session.run_step({0: np.zeros(8, np.float32)}, {})
-    return (time.process_time() - start) * 1e6
+        assert lines < 400, f"{name}: {lines:.0f} lines an instruction"
 
 
 @dataclass(frozen=True, slots=True)
