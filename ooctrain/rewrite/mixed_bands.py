@@ -8,6 +8,11 @@ and only its result is written out and planned. What `tile/choose.py` offers kno
 so that the least budget of all offers is the same for all; this finds only faster plans. So does
 `sparing`: where room is left, the last layer of a segment need not run again either.
 
+A planner that may move parameters, too, keeps nothing on the device but what the call at work
+needs. For such a planner a step has to be tiled only where single calls are wider than the budget:
+VGG-19's ten first layers, in a quarter of its memory, and not the others behind them. So
+`few_tilings` counts nothing that lasts against the budget.
+
 Source: ours. Read next: `tile/banded.py`, which asks for these once another choice has fitted.
 """
 
@@ -16,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ooctrain.rewrite.tile.choose import best_way
+from ooctrain.rewrite.tile.choose import best_way, movable_choices
 from ooctrain.rewrite.tile.offers import Offer, OperatorTimes
 from ooctrain.rewrite.tile.operators import Operators
 from ooctrain.rewrite.tile.segment_costs import SegmentChoice, choices_of
@@ -26,6 +31,8 @@ from ooctrain.units import format_bytes
 
 #: Shares of both budgets for which it is asked: estimates are no ledger.
 SHARES = (1.0, 0.85)
+#: Likewise for what is too wide alone: what is barely wide enough leaves no room beside it.
+SHARES_OF_WIDE = (1.0, 0.75, 0.5)
 
 
 def mixed_tilings(operators: Operators, times: OperatorTimes, question: Question) -> list[Offer]:
@@ -46,6 +53,22 @@ def mixed_tilings(operators: Operators, times: OperatorTimes, question: Question
                 f"store no more than fits there and on the host"
             )
             offer = Offer(way.names, times.work(way.extra_ns), kept, question.budget_bytes, why=why)
+            found.setdefault(way.names, offer)
+    return list(found.values())
+
+
+def few_tilings(operators: Operators, times: OperatorTimes, question: Question) -> list[Offer]:
+    """The least work whose segments have room, each once; none where nothing has to be tiled."""
+    table = movable_choices(choices_of(operators, times, question.machine))
+    found = dict[tuple[str, ...], Offer]()
+    for share in SHARES_OF_WIDE:
+        room = int(question.budget_bytes * share)
+        way = best_way(table, room, room)
+        if way and way.names:
+            kept = sum(choice.kept_bytes for choice in way.choices)
+            why = f"the least work of all whose calls need {format_bytes(room)} one by one"
+            work = times.work(way.extra_ns)
+            offer = Offer(way.names, work, kept, question.budget_bytes, "all", why)
             found.setdefault(way.names, offer)
     return list(found.values())
 

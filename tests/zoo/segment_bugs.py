@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any
 
 import pytest
-from unit import test_banded, test_graph_tiles, test_rewrite_plugins, test_sft
+from unit import test_banded, test_few_bands, test_graph_tiles, test_rewrite_plugins, test_sft
 from zoo.planting import plant, plant_everywhere, with_bug
 
 from ooctrain.rewrite import graph_tiles, mixed_bands, plugged
@@ -147,6 +147,20 @@ SEGMENT_BUGS: dict[str, tuple[Plant, Callable[[], None]]] = {
     "the first layer of a segment is spared": (
         _slip(mixed_bands, "sparing", "layer = layers[-1]", "layer = layers[0]"),
         test_banded.test_the_last_layer_of_a_segment_runs_once_where_its_result_is_stored,
+    ),
+    "what lasts counts where it may move away": (
+        _slip(
+            mixed_bands,
+            "few_tilings",
+            "int(question.budget_bytes * share)",
+            "int(question.budget_bytes * share) - sum("
+            "v.nbytes for v in question.trace.variables if v.persistent)",
+        ),
+        test_few_bands.test_only_what_is_wide_runs_in_bands,
+    ),
+    "bands in front run again": (
+        _slip(mixed_bands, "few_tilings", "movable_choices(", "("),
+        test_few_bands.test_only_what_is_wide_runs_in_bands,
     ),
     "memories eight times as large": (
         _slip(choose, "best_way", "<= all_bytes", "<= all_bytes * 8"),

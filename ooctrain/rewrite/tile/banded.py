@@ -7,7 +7,8 @@ few choices around the budget. The choices are of three kinds: tilings that fit 
 tilings that fit if the values between segments are swapped, both with their forward calls written
 into the backward pass once more, and bands whose forward calls are written once, so that the
 planner decides. Once one of them has a plan, a fourth kind is tried, made for just these budgets of
-device and host, in which some segments run again and others are moved (`../mixed_bands.py`).
+device and host, in which some segments run again and others are moved, and a fifth, in which
+nothing runs in bands but what is too wide alone (both `../mixed_bands.py`).
 
 Source: ours; docs/tiling.md. Read next: `choose.py`; `execution/planners.py`, where `auto` asks.
 """
@@ -17,10 +18,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from ooctrain.errors import Infeasible
-from ooctrain.rewrite.mixed_bands import mixed_tilings, sparing
+from ooctrain.rewrite.mixed_bands import few_tilings, mixed_tilings, sparing
 from ooctrain.rewrite.tile.choose import tilings_of
 from ooctrain.rewrite.tile.offers import (
     MOVES,
@@ -38,6 +40,7 @@ from ooctrain.rewrite.tile.segment_costs import without_rule
 from ooctrain.rewrite.tile.sft_planner import check_untiled_too, with_tiling
 from ooctrain.sched.budget import trace_minimum_bytes
 from ooctrain.sched.planners.belady import Belady
+from ooctrain.sched.planners.combined import Combined
 from ooctrain.sched.planners.prefix import Prefix
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.planning.host_room import is_short_of_host
@@ -53,6 +56,9 @@ MORE_CHOICES, MORE_CALLS = 6, 20_000
 #: How finely `prefix` chooses where lists have up to `LONG_CALLS` calls, where more, and where more
 #: than `VERY_LONG`: each of those takes it five seconds and more, so nothing else is tried beside.
 FINE, COARSE, COARSEST, LONG_CALLS, VERY_LONG = 16, 8, 2, 12_000, 50_000
+#: Of a step in which few calls run in bands: the most calls that are searched, and for how long if
+#: the question does not say; none where a plan takes at most so much longer than the calls do.
+MOST_SEARCHED, EVALUATIONS, NEAR = 2000, 10_000, 1.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +66,8 @@ class Banded:
     """The fastest of some tilings.
 
     Args:
-        planner: of the lists, by name; "": `belady` and `prefix`.
+        planner: of the lists, by name; "": `belady` and `prefix`, and `combined` where few calls
+            run in bands.
         untiled: whether the step as it is is one of the choices.
         choices: how many plans are compared; with 1 the first one is taken.
 
@@ -112,6 +119,8 @@ class Banded:
             attempts.make(offer)
         if attempts.offer is not None and (faster := _sparing(question, attempts.offer)):
             attempts.make(faster)
+        for offer in _few(question) if mixed else ():
+            attempts.search(offer)
         if not (attempts.best or attempts.refusals):  # no offer could be written
             attempts.make(UNTILED)
         if attempts.best is None:
@@ -146,6 +155,12 @@ def _mixed(question: Question) -> list[Offer]:
     """What is made for these budgets: some segments run again, others are moved."""
     operators = operators_of(question.trace)
     return mixed_tilings(operators, OperatorTimes.of(operators, question.machine), question)
+
+
+def _few(question: Question) -> list[Offer]:
+    """What runs nothing in bands but what is too wide alone."""
+    operators = operators_of(question.trace)
+    return few_tilings(operators, OperatorTimes.of(operators, question.machine), question)
 
 
 def _sparing(question: Question, offer: Offer) -> Offer | None:
@@ -211,6 +226,23 @@ class _Attempts:
         self.made += fits
         self.calls += fits * len(tiled.calls)
 
+    def search(self, offer: Offer) -> None:
+        """Lets `combined`, or the planner that is named, plan an offer of few calls in bands,
+        unless the best plan is near what no list beats. It only finds faster plans: such an offer
+        depends on the budget, and the least budget does not.
+        """
+        assert self.best is not None, "a search pays where there is a plan"
+        if self.best.makespan_us <= max(NEAR, offer.work) * self.untiled_us:
+            return
+        tiled = tiled_as_offered(self.question.trace, offer)
+        if tiled is None or len(tiled.calls) > min(MOST_SEARCHED, MORE_CALLS - self.calls):
+            return
+        number = self.question.evaluations
+        searching = Combined(EVALUATIONS if number is None else number)
+        with suppress(Infeasible):
+            asked, planner = replace(self.question, trace=tiled), self.planner or searching
+            self._take(asked.put_to(planner), asked, offer, planner)
+
     def _lacks_host(self, offer: Offer) -> bool:
         """Whether `belady`, who is asked first, would refuse since device and host together hold
         too little, and that would be no news. Mostly that is known before the tiled step is
@@ -243,12 +275,16 @@ class _Attempts:
             else:
                 self.least = min(self.least, refusal.minimum_bytes)
             return False
+        self._take(plan, asked, offer, planner)
+        return True
+
+    def _take(self, plan: Plan, asked: Question, offer: Offer, planner: Planner) -> None:
+        """Keeps the plan of an offer if it is the best."""
         if self.best is None or plan.makespan_us < self.best.makespan_us:
             least = trace_minimum_bytes(plan.trace, asked.granule)
             tiled = with_tiling(plan, replace(offer, kept_bytes=_kept_bytes(plan.trace)), least)
             self.best = replace(tiled, notes={**tiled.notes, "lists_by": planner.name})
             self.offer = offer
-        return True
 
 
 def _fineness(calls: int) -> int:

@@ -73,10 +73,6 @@ def tilings_of(operators: Operators, times: OperatorTimes, machine: Machine) -> 
     as its planner likes: its bands are written once.
     """
     table = choices_of(operators, times, machine)
-    movable = {
-        ends: [moved for choice in choices if (moved := _moved(choice))]
-        for ends, choices in table.items()
-    }
     lean = {
         ends: [replace(choice, stored_bytes=0) for choice in choices]
         for ends, choices in table.items()
@@ -84,7 +80,7 @@ def tilings_of(operators: Operators, times: OperatorTimes, machine: Machine) -> 
     kinds: tuple[tuple[Moves, Table], ...] = (
         ("nothing", table),
         ("borders", lean),
-        ("all", movable),
+        ("all", movable_choices(table)),
     )
     lasting, places = lasting_bytes(operators.trace), range(len(operators.calls))
     most = lasting + sum(stored_bytes(operators, i) for i in places)
@@ -103,6 +99,14 @@ def tilings_of(operators: Operators, times: OperatorTimes, machine: Machine) -> 
                 why = f"the least work of all that need {format_bytes(limit)} {MOVED[moves]}"
                 found.setdefault(way.names, Offer(way.names, work, kept, limit, moves, why))
     return sorted(found.values(), key=lambda offer: -offer.need_bytes)
+
+
+def movable_choices(table: Table) -> Table:
+    """The choices of a planner that moves, or runs again, all that backward reads."""
+    return {
+        ends: [moved for choice in choices if (moved := _moved(choice))]
+        for ends, choices in table.items()
+    }
 
 
 def _limits(most_bytes: int) -> Iterator[int]:
