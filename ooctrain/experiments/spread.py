@@ -116,4 +116,5 @@ def _until_a_death(
                 if future.done() and not future.exception():
                     yield place, future.result()
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+            if waiting:  # else the pool ends in order, its thread too
+                pool.shutdown(wait=False, cancel_futures=True)

@@ -33,7 +33,7 @@ _ENDS = {"min": "max", "max": "min", "any": "all", "all": "any"}
 #: Whose arguments may change places, or must not.
 _SYMMETRIC = {"min", "max", "gcd", "isinstance", "issubclass", "hasattr", "getattr", "cast"}
 #: What decorates a function that Numba compiles.
-COMPILED = {"compiled", "inner"}
+COMPILED = {"compiled", "inlined", "inner"}
 BLOCKS = ("body", "orelse", "finalbody")
 FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 

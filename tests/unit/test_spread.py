@@ -9,6 +9,7 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from types import UnionType
@@ -278,3 +279,10 @@ def test_cases_of_every_experiment_can_travel_to_other_processes(monkeypatch, na
     monkeypatch.setattr(hybrid, "fitted_link", lambda network: 1e3)
     with pytest.raises(Travelled):
         EXPERIMENTS[name](Wanted(True, GIB, None, ""), Console(quiet=True))
+
+
+def test_a_pool_that_is_done_has_ended_with_its_thread():
+    """A thread left alone races the interpreter's end, which prints a bad file descriptor."""
+    before = set(threading.enumerate())
+    assert sorted(finished(abs, [-1, -2, -3], 2)) == [(0, 1), (1, 2), (2, 3)]
+    assert set(threading.enumerate()) == before
