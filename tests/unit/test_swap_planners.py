@@ -678,6 +678,7 @@ def test_a_resnet50_step_of_1440_images_is_planned_by_each():
     for spec in SWAP_PLANNERS:
         plan = plan_or_none(spec, trace, machine.device_bytes, machine)
         if plan is not None:
+            assert plan.peak_bytes <= machine.device_bytes
             verify(plan, trace, machine.device_bytes, machine)
 
 
