@@ -19,7 +19,7 @@ from types import MappingProxyType
 import click
 
 from ooctrain.cli.streams import give_up_output, open_closed_streams, say, show_traceback
-from ooctrain.cli.usage import usage_error
+from ooctrain.cli.usage import check_values_follow, usage_error
 from ooctrain.errors import (
     ConfigError,
     DoesNotFit,
@@ -83,7 +83,10 @@ class _Commands(click.Group):
             raise unknown_name(
                 "no command is called", args[0], COMMANDS, "`ooctrain --help` says what each does"
             )
-        return super().resolve_command(ctx, args)
+        name, command, rest = super().resolve_command(ctx, args)
+        if command is not None and not ctx.resilient_parsing:
+            check_values_follow(command, rest)
+        return name, command, rest
 
     def invoke(self, ctx: click.Context) -> object:
         try:

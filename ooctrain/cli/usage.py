@@ -7,7 +7,8 @@ fault, whichever library found it. Read next: `values.py`, which refuses values.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from types import MappingProxyType
 
 import click
@@ -42,6 +43,26 @@ def usage_error(error: click.UsageError, command: str) -> ConfigError:
     if isinstance(error, click.MissingParameter) and error.param:
         what = f"{error.param.make_metavar(error.ctx)} is missing"
     return ConfigError(what, where=command, fix=usage.removeprefix("Usage: "))
+
+
+def check_values_follow(command: click.Command, given: Sequence[str]) -> None:
+    """Whether each option that wants a value has one.
+
+    click takes whatever word follows, be it another option, and what is left over is then an
+    argument too many.
+
+    Args:
+        given: the words behind the command, as typed.
+
+    Raises:
+        click.BadOptionUsage: an option of the command stands where a value belongs.
+    """
+    options = [p for p in command.params if isinstance(p, click.Option)]
+    wanting = {name for p in options if not (p.is_flag or p.count) for name in p.opts}
+    known = {name for p in options for name in (*p.opts, *p.secondary_opts)}
+    for option, word in pairwise(given):
+        if option in wanting and word in known:
+            raise click.BadOptionUsage(option, f"option '{option}' requires an argument")
 
 
 def _options(ctx: click.Context | None) -> list[str]:

@@ -95,6 +95,10 @@ WRONG = {
     "batch of words": (["plan", "lenet", "--batch", "many"], "such as --batch 64"),
     "batch of underscores": (["plan", "lenet", "--batch", "1_0"], "--batch '1_0'"),
     "batch of no words": (["plan", "lenet", "--batch"], "'--batch' requires an argument"),
+    "option in place of a value": (
+        ["train", *SMALL, "--resume", "--steps", "4"],
+        "'--resume' requires an argument",
+    ),
     "steps of infinity": (["train", *SMALL, "--steps", "1e400"], "--steps '1e400'"),
     "limit of no number": (["plan", *SMALL, "--time-limit", "nan"], "not a finite number above 0"),
     "limit without an end": (["compare", "lenet", "--time-limit", "inf"], "--time-limit 'inf'"),

@@ -98,7 +98,7 @@ def test_a_run_says_how_it_goes_on_and_that_nothing_was_saved(run, tmp_path):
     path = str(tmp_path / "run.safetensors")
     assert "not saved" in run("--steps", "1")[2]
     saved = " ".join(run("--steps", "1", "--checkpoint", path)[2].split())
-    assert "--resume goes on from there" in saved
+    assert "--resume FILE goes on from there" in saved
     assert "not saved" not in saved
 
 

@@ -87,9 +87,11 @@ def summary_rows(prepared: PreparedStep, run: TrainingRun, *, stopped: bool) -> 
     rows += counted_rows(prepared.promise, record)
     rows += _time_rows(prepared, record)
     if record.saved:
-        rows.append(("checkpoint", f"{extent.checkpoint_path}; --resume goes on from there"))
+        rows.append(("checkpoint", f"{extent.checkpoint_path}; --resume FILE goes on from there"))
     elif record.step_us and not stopped:
-        rows.append(("not saved", "--checkpoint FILE keeps what was learned, --resume goes on"))
+        rows.append(
+            ("not saved", "--checkpoint FILE keeps what was learned, --resume FILE goes on")
+        )
     return rows
 
 
