@@ -25,13 +25,15 @@ WHERE = on_disk(machine("cpu-generic"), 1000.0)
 
 
 @cache
-def step() -> Trace:
+def step(behind: int = 0) -> Trace:
     """Images are wide in front; parameters, which are most of what lasts, lie behind."""
     oc.manual_seed(0)
     model = nn.Sequential(
         nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 32, 3, padding=1), nn.ReLU(),
         nn.MaxPool2d(4), nn.Conv2d(32, 128, 3, padding=1), nn.ReLU(),
-        nn.Conv2d(128, 256, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.Conv2d(128, 256, 3, padding=1), nn.ReLU(), nn.MaxPool2d(4),
+        *(nn.Conv2d(256, 256, 3, padding=1) for _ in range(behind)), nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
     )  # fmt: skip
     trace = oc.trace(model, (2, 3, 128, 128), threads=2)
     return apply_rewrites(trace, ("fuse", "share_storage"))
@@ -52,18 +54,18 @@ def test_what_fits_one_by_one_stays_as_it_is() -> None:
 
 
 def test_only_what_is_wide_runs_in_bands() -> None:
-    """The two layers in front, once each, and a budget that holds neither them nor what lasts."""
-    trace = step()
+    """The two layers in front, once each, in a budget that holds a third of what lasts."""
+    trace = step(3)
     budget = widest_bytes(trace) * 2 // 3
+    assert sum(v.nbytes for v in trace.variables if v.persistent) > 3 * budget
     found = offers(trace, budget)
-    assert found
+    assert found[0].rewrites == ("bands:2:0.fwd:4.fwd",)
     for offer in found:
         assert all(name.startswith("bands:") for name in offer.rewrites)
-        assert not any(":7." in name for name in offer.rewrites)  # the last convolution
         assert 1 <= offer.work < 1.1
-    tiled = tiled_as_offered(trace, found[-1])
-    assert tiled is not None
-    assert widest_bytes(tiled) <= budget
+    # A choice is made by estimates; one of those for less has calls that fit.
+    tiled = [tiled_as_offered(trace, offer) for offer in found]
+    assert min(widest_bytes(one) for one in tiled if one is not None) <= budget
 
 
 def test_its_plan_is_faster_than_that_of_what_counts_all_that_lasts(

@@ -16,7 +16,7 @@ from unit import test_banded, test_few_bands, test_graph_tiles, test_rewrite_plu
 from zoo.planting import plant, plant_everywhere, with_bug
 
 from ooctrain.rewrite import graph_tiles, mixed_bands, plugged
-from ooctrain.rewrite.tile import banded, choose, dimensions, operators, sft
+from ooctrain.rewrite.tile import banded, choose, dimensions, operators, segment_costs, sft
 
 #: The package has a function of the same name.
 LAWS = import_module("ooctrain.testing.check_rewrite")
@@ -92,7 +92,7 @@ SEGMENT_BUGS: dict[str, tuple[Plant, Callable[[], None]]] = {
         test_sft.test_readers_of_one_tensor_ask_for_the_union,
     ),
     "cuts inside of an activation": (
-        _slip(choose, "cuts_of", "if p + 1 not in inner or", "if True or"),
+        _slip(segment_costs, "cuts_of", "if p + 1 not in inner or", "if True or"),
         test_banded.test_a_network_is_cut_where_one_small_tensor_leads_across,
     ),
     "limits of memory that go up": (
