@@ -44,8 +44,7 @@ BLOCK_BUGS: dict[str, Plant] = {
     "rows of a block from its top": _slip(
         blocks, "_pieces", "(0, a - block.lo, b - block.lo)", "(0, 0, b - a)"
     ),
-    "pieces from below": _slip(blocks, "_pieces", "for block in whole.blocks:",
-                               "for block in whole.blocks[::-1]:"),
+    "pieces from below": _slip(blocks, "_pieces", "return found", "return found[::-1]"),
     "a border stays whole for a reader with a rule": _slip(
         blocks, "_put_together", "if alone and", "if not alone and"
     ),

@@ -149,10 +149,10 @@ NORM_BAND_BUGS: dict[str, Plant] = {
         carried_totals, "finish_level", "run.states:", "run.states and not run.level:"
     ),
     "bands of earlier levels are forgotten": _slip(
-        band_rows.BandPass, "begin", "if n == image and v in self.finished", "if n == image < 0"
+        band_rows.BandPass, "begin", "in made if v in self.finished", "in made if v < 0"
     ),
     "bands of another image": _slip(
-        band_rows.BandPass, "begin", "if n == image and", "if"
+        band_rows.BandPass, "begin", "self.made.get(image, {})", "self.made.get(0, {})"
     ),
     "pixels of the first image": _slip(
         kernels, "add", "pixel + image * height * width, state", "pixel, state"
