@@ -44,6 +44,8 @@ MOST_CALLS = 2500
 #: No division is quicker than in-core; one that takes at most this many times as long is taken.
 NEAR = 1.1
 CPU_PRESET = "cpu-generic"
+#: For one division; and what the arena gives up besides, where a plan takes more than is left.
+MOST_PLANS, SPARE_BYTES = 3, MIB
 #: Of a slab on a disk only the pieces on their way lie in memory, each with its thread, and one for
 #: each copy stream; a MiB is for Python's objects of the pieces that wait.
 BUFFERS_BYTES = (IN_FLIGHT + 2) * PIECE_BYTES + IN_FLIGHT * THREAD_BYTES + MIB
@@ -132,11 +134,11 @@ class _Division:
         return None
 
     def _beside(self, host_bytes: int, left: int) -> PreparedStep | None:
-        """A plan whose arena has what such a slab leaves. Slots of the slab may leave gaps, so a
-        slab can be larger than what the plan holds in it: then the arena gets less. A slab on a
-        disk has no limit."""
+        """A plan whose arena has what such a slab leaves. Slots of the slab may leave gaps, and a
+        list may be longer than usual: then the arena gets less, and a little less than that, since
+        the next list may be longer still. A slab on a disk has no limit."""
         arena = left - host_bytes
-        for _ in range(2):
+        for _ in range(MOST_PLANS):
             # A page, where nothing is left: then the planner says how much it needs.
             arena = max(arena - arena % PAGE_BYTES, PAGE_BYTES)
             slab = host_bytes if self.settings.spill is None else None
@@ -144,7 +146,7 @@ class _Division:
             over = self._sum_bytes(prepared) - left
             if over <= 0:
                 return prepared
-            arena -= over
+            arena -= over + min(over, SPARE_BYTES)
         return None
 
     def _promised(self, prepared: PreparedStep) -> PreparedStep:

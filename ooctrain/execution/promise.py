@@ -27,8 +27,9 @@ from ooctrain.rewrite import apply_rewrites
 from ooctrain.step.trace import Trace
 from ooctrain.units import MIB, format_bytes, parse_bytes
 
-#: What a process holds by itself is rounded up to this, so that a plan does not depend on a page.
-OWN_STEP_BYTES = 16 * MIB
+#: What a process holds by itself is rounded up to this, so that a plan does not depend on a page
+#: (from run to run it differs by a tenth of a MiB).
+OWN_STEP_BYTES = 4 * MIB
 #: What the interpreter, the libraries and the kernels hold (2 cores, ResNet-18: 156 MiB), for plans
 #: that no process runs.
 USUAL_OWN_BYTES = 208 * MIB

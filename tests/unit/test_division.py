@@ -93,6 +93,24 @@ def test_a_slab_on_a_disk_counts_for_its_buffers_alone(tmp_path, monkeypatch):
         divided(trace, needed // 2, replace(how, spill=None))
 
 
+def test_a_list_that_is_longer_in_a_smaller_arena_gets_another_plan(monkeypatch):
+    """The arena gave up what the list was too long by; the next list was a little longer again, and
+    a plan that took a fifth more time was taken."""
+    trace = small_trace()
+    arena, slab = in_core_bytes()
+
+    def longer_bytes(self, prepared):
+        return (arena - prepared.budget_bytes) // 8
+
+    monkeypatch.setattr(division._Division, "_longer_bytes", longer_bytes)
+    left = arena * 7 // 8
+    promise = divided(trace, left).promise
+    assert promise is not None
+    assert promise.promised_bytes <= promise.memory_bytes
+    over = (arena - (left - slab)) // 8
+    assert promise.arena_bytes > left - slab - 3 * over
+
+
 def test_parameters_beyond_the_arena_are_set_aside_for_the_way_home(tmp_path, monkeypatch):
     """They wait on the disk between steps, and come home when the trainer ends or begins a test."""
     monkeypatch.setattr(FileCalls, "file_system", lambda self, folder: EXT4)
