@@ -5,8 +5,9 @@ parent reads its memory while it does (`memory_process.py`). Torch runs in-core,
 of every segment count from 2 to 2 sqrt(L), with saved tensors on the disk, in micro-batches (other
 batch statistics: not exact), and compiled under an activation budget, in both layouts; ours
 in-core, at falling `--memory`, and with a disk of 1 GB/s as the host (a faster one is held to that;
-a slower one is measured as it is, and what the plan says of 1 GB/s stands beside it). Exact methods
-must give torch's losses. With `--results FOLDER` each network has a file there, written after each
+a slower one is measured as it is, and what the plan says of 1 GB/s stands beside it). Ours plans
+for this machine, which is calibrated first, as `ooctrain calibrate` does. Exact methods must give
+torch's losses. With `--results FOLDER` each network has a file there, written after each
 contestant; `--resume` measures only what is not in it. What the time limit leaves no room for is
 named, not guessed. Read next: `memory_cases.py`; `memory_goals.py`.
 
@@ -41,6 +42,7 @@ from benchmarks.memory_cases import (
 from benchmarks.memory_goals import goals, losses_differ
 from benchmarks.memory_picture import panels_svg
 from benchmarks.memory_process import run_side
+from benchmarks.memory_sides import calibrated
 from ooctrain.devices.cpu.process_memory import held
 from ooctrain.devices.spill import look_at
 from ooctrain.errors import OoctrainError
@@ -63,19 +65,21 @@ class Run:
         deadline: by `time.monotonic()`; what a contestant takes that compiles is added.
         found: what is known so far, by contestant; those are not measured again.
         file: into which everything is written after each contestant; None: nowhere.
+        machine: file of the calibrated machine; "": what is saved, or none.
     """
 
     case: Case
     deadline: float
     found: dict[str, Any]
     file: Path | None
+    machine: str = ""
 
     def measure(self, folder: str, only: str, *, quick: bool) -> dict[str, Any]:
         """All contestants, or ours with the disk only; ours and theirs in turns, so that a time
         limit cuts both."""
         in_core = self.add(Side("ours", "ours", "in-core"))
         whole = int((in_core or {}).get("growth_mib", 0) * MIB)
-        ours = list(our_sides(whole, quick=quick)) if whole and not only else []
+        ours = list(our_sides(whole, self.machine, quick=quick)) if whole and not only else []
         if folder and whole and time.monotonic() < self.deadline:
             ours += disk_sides(whole, **self.disk(folder))
         theirs = list(torch_sides(self.case, quick=quick)) if HAS_TORCH and not only else []
@@ -96,7 +100,10 @@ class Run:
         known = self.found["disk"]
         rates = known["out_bytes_per_us"], known["in_bytes_per_us"]
         latency_us = known.get("latency_us", 0.0)  # not in files before 2026-11-24
-        return {"folder": folder, "rates": rates, "link": known["link"], "latency_us": latency_us}
+        return {
+            "folder": folder, "rates": rates, "link": known["link"], "latency_us": latency_us,
+            "machine": self.machine,
+        }  # fmt: skip
 
     def add(self, side: Side) -> dict[str, Any] | None:
         """Measures a contestant, if there is time."""
@@ -227,9 +234,11 @@ def main(arguments: Sequence[str] = (), *, quick: bool = False) -> dict:
         own = "" if case.batch == CASES[name].batch else f"-{case.batch}"
         file = options.results and options.results / f"memory-{name}{own}.json"
         found = begun(case, file, resume=options.resume)
-        run = Run(case, time.monotonic() + 60 * options.minutes, found, file)
         print(f"{name}, batch {case.batch}", flush=True)
-        results.append(run.measure(folder, options.only, quick=quick))
+        with tempfile.TemporaryDirectory() as scratch:
+            machine = calibrated(case, found["threads"], Path(scratch) / "machine.json")
+            run = Run(case, time.monotonic() + 60 * options.minutes, found, file, machine)
+            results.append(run.measure(folder, options.only, quick=quick))
         missed += show(found)
         run.write()
     if options.picture:

@@ -117,6 +117,7 @@ class Side:
         link: "duplex" where these hold in both directions at once, else "shared".
         latency_us: what each copy takes besides.
         planner: ours.
+        machine: file of the calibrated machine that ours plans for; "": the saved one, or none.
     """
 
     name: str
@@ -130,6 +131,7 @@ class Side:
     link: Link = "shared"
     latency_us: float = 0.0
     planner: str = "auto"
+    machine: str = ""
 
     @property
     def compiles(self) -> bool:
@@ -176,17 +178,18 @@ def checkpoint_sides(case: Case, layouts: tuple[str, ...], counts: list[int]) ->
             yield Side(name, "torch", "checkpoint", count, layout)
 
 
-def our_sides(whole_bytes: int, *, quick: bool) -> Iterator[Side]:
+def our_sides(whole_bytes: int, machine: str = "", *, quick: bool) -> Iterator[Side]:
     """Ours below in-core, which grows by `whole_bytes`, in RAM alone."""
     for share in FALLING[1::2] if quick else FALLING:
-        yield Side(f"ours, memory {share:.0%}", "ours", "memory", int(share * whole_bytes))
+        name, value = f"ours, memory {share:.0%}", int(share * whole_bytes)
+        yield Side(name, "ours", "memory", value, machine=machine)
 
 
 def disk_sides(whole_bytes: int, **host: Any) -> Iterator[Side]:
     """Ours with a disk as the host: in a quarter of the device, and in parts of the process.
 
     Args:
-        host: folder, rates, link and latency of the disk.
+        host: folder, rates, link and latency of the disk, and the calibrated machine.
     """
     name = f"ours, device {DEVICE_SHARE:.0%} with the disk"
     disk = Side(name, "ours", "device", int(100 * DEVICE_SHARE), **host)

@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import ooctrain as oc
@@ -33,9 +34,10 @@ from benchmarks.memory_cases import (
 from ooctrain.devices.cpu.process_memory import give_back_unused, held
 from ooctrain.devices.spill import Spill
 from ooctrain.errors import DoesNotFit, Infeasible
+from ooctrain.machine.calibrate import calibrate
 from ooctrain.machine.measured import profile_of_steps
-from ooctrain.step.machine import Disk
-from ooctrain.step.presets import TYPICAL_DISK, on_disk
+from ooctrain.step.machine import Disk, Machine
+from ooctrain.step.presets import TYPICAL_DISK, on_disk, save_calibration
 from ooctrain.step.presets import machine as find_machine
 from ooctrain.units import MIB
 
@@ -44,6 +46,8 @@ ONE_GB_A_SECOND = 1e3
 #: Of a process beside what it held, its batch in another layout and its arena: objects of the list,
 #: threads, buffers of the disk.
 BESIDES_BYTES = 96 * MIB
+#: Of a calibration: what its steps are planned for, how many, and their learning rate.
+CPU_PRESET, CALIBRATED_STEPS, STEADY_LR = "cpu-generic", 3, 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,7 @@ class OurStep:
     trainer: oc.Trainer
     x: Any
     y: Any
+    machine: Machine
 
     def __call__(self) -> float:
         return self.trainer.step(self.x, self.y)
@@ -76,13 +81,12 @@ class OurStep:
         if self.trainer.settings.spill is not None:
             found["planned_written_mib"] = mib(prepared.host_written_bytes)
         if self.trainer.settings.spill is not None and timeline is not None:
-            base = find_machine(None, "cpu")
             profile = profile_of_steps([timeline], prepared.plan.trace)
             for name, disk in (
                 ("here", self.trainer.settings.machine.disk),
                 ("1gbs", TYPICAL_DISK),
             ):
-                there = on_disk(replace(base, profile=profile, disk=disk))
+                there = on_disk(replace(self.machine, profile=profile, disk=disk))
                 found[f"predicted_{name}_s"] = prepared.predict(there).makespan_us / 1e6
         return found
 
@@ -91,12 +95,15 @@ def our_step(case: Case, side: Side, threads: int) -> OurStep:
     """Our trainer within what the side asks for."""
     model, (x, y) = make_model(case), make_batch(case)
     optimizer = oc.optim.SGD(model.parameters(), lr=LR, momentum=0.9)
-    settings: dict[str, Any] = {"planner": side.planner, "threads": threads}
+    machine = find_machine(side.machine or None, "cpu")
+    settings: dict[str, Any] = {
+        "planner": side.planner, "threads": threads, "machine": machine,
+    }  # fmt: skip
     if side.folder:
         disk = Disk(*side.rates, side.link, side.latency_us, side.folder)
         limit = ONE_GB_A_SECOND if min(side.rates) > ONE_GB_A_SECOND else None
         settings["spill"] = Spill(side.folder, limit)
-        settings["machine"] = replace(find_machine(None, "cpu"), disk=disk)
+        settings["machine"] = replace(machine, disk=disk)
     now = held()
     assert now is not None
     if side.how == "total":
@@ -109,7 +116,21 @@ def our_step(case: Case, side: Side, threads: int) -> OurStep:
         with oc.Trainer(model, optimizer=optimizer, threads=threads) as in_core:
             peak = in_core.prepare(x.shape, y.shape).in_core_peak_bytes
         settings["budget"] = peak * side.value // 100
-    return OurStep(oc.Trainer(model, optimizer=optimizer, **settings), x, y)
+    return OurStep(oc.Trainer(model, optimizer=optimizer, **settings), x, y, machine)
+
+
+def calibrated(case: Case, threads: int, file: Path) -> str:
+    """Measures this machine with steps of a case, as `ooctrain calibrate` does; returns the file.
+
+    Raises:
+        OoctrainError: the steps do not run here.
+    """
+    model, (x, y) = make_model(case), make_batch(case)
+    # The loss stays finite, as with `ooctrain calibrate`.
+    steady = oc.optim.SGD(model.parameters(), lr=STEADY_LR, momentum=0.9)
+    with oc.Trainer(model, optimizer=steady, threads=threads, machine=CPU_PRESET) as trainer:
+        save_calibration(calibrate(trainer, x, y, f"{case.name} here", CALIBRATED_STEPS), file)
+    return str(file)
 
 
 def made(case: Case, side: Side, threads: int) -> Callable[[], float]:
