@@ -42,6 +42,12 @@ from ooctrain.units import format_bytes
 #: 2 has `RunState.updates`; files that need none are written as 1.
 FORMAT_VERSION = 2
 KEEP = 2
+#: {errno: why there is no room for a file}
+TOO_MUCH: Mapping[int, str] = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "it is beyond this user's quota",
+    errno.EFBIG: "no file may be of this size (ulimit -f)",
+}
 
 
 class _VersionOf(msgspec.Struct):
@@ -375,8 +381,8 @@ def _foreign(checkpoint: Checkpoint, why: str) -> CheckpointError:
 
 def _cannotwrite(target: Path, arrays: Mapping[str, Storable], error: OSError) -> CheckpointError:
     size = sum(map(size_bytes, arrays.values()))
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    what = "the disk is full" if full else error.strerror or str(error)
+    full = TOO_MUCH.get(error.errno or 0)
+    what = full or error.strerror or str(error)
     kept = "; the last one is kept" if target.exists() else ""
     return CheckpointError(
         f"checkpoint {target} cannot be written: {what}{kept}",

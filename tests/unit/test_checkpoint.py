@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -254,6 +255,25 @@ def test_other_settings_are_told_by_name(tmp_path):
         check_config(load(tmp_path / "a"), {"model": "vgg11"})
 
 
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [(errno.ENOSPC, "the disk is full"), (errno.EDQUOT, "quota"), (errno.EFBIG, "ulimit -f")],
+)
+def test_what_a_file_system_refuses_is_told_apart(tmp_path, monkeypatch, number, said):
+    """Beyond a quota, df shows space that is free: it is not the disk that is full."""
+    save(tmp_path / "run.safetensors", arrays(), RUN)
+
+    def refused(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", refused)
+    with pytest.raises(CheckpointError, match=f"{said}.*; the last one is kept") as caught:
+        save(tmp_path / "run.safetensors", arrays(), RunState(99))
+    assert caught.value.code == "OOC-314"
+    assert load(tmp_path / "run.safetensors").run == RUN
+    assert os.listdir(tmp_path) == ["run.safetensors"]
+
+
 def test_a_full_disk_is_one_clear_line_and_keeps_the_last_checkpoint(tmp_path):
     path = tmp_path / "run.safetensors"
     save(path, arrays(), RUN)
@@ -263,9 +283,7 @@ def test_a_full_disk_is_one_clear_line_and_keeps_the_last_checkpoint(tmp_path):
     old_handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 14, before[1]))
     try:
-        with pytest.raises(
-            CheckpointError, match="the disk is full; the last one is kept"
-        ) as caught:
+        with pytest.raises(CheckpointError, match=r"\(ulimit -f\); the last one is kept") as caught:
             save(path, large, RunState(99))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -346,7 +346,7 @@ def test_a_disk_that_fills_up_is_one_clear_line_and_keeps_the_last_checkpoint(tm
         [sys.executable, "-c", script], capture_output=True, text=True, check=False
     )
     assert done.returncode == 1
-    assert "the disk is full; the last one is kept" in done.stderr
+    assert "(ulimit -f); the last one is kept" in done.stderr
     assert "Traceback" not in done.stderr
     assert path.read_bytes() == before
 
