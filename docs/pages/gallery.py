@@ -13,7 +13,7 @@ from pathlib import Path
 
 import jupytext
 import nbformat
-from prose import tree
+from prose import tree, with_links_to_pages
 
 from ooctrain.course.lessons import Lesson, lessons
 
@@ -22,7 +22,6 @@ TUTORIALS = ROOT / "tutorials"
 STATIC = "../../_static"  # where Sphinx puts the tutorials' pictures (conf.py)
 RECORDED = ROOT / "build" / "notebooks"
 _GOAL = re.compile(r"\*\*Goal:\*\* (.+?)(?=\n# \*\*|\n#\n)", re.DOTALL)
-_LINK = re.compile(r"\]\((?!https?:|#)([^)]+)\)")
 STYLE = """
 <style>
 .lessons { display: grid; grid-template-columns: repeat(auto-fill, minmax(240px, 1fr)); gap: 16px; }
@@ -69,7 +68,8 @@ def _write_page(lesson: Lesson, path: Path) -> None:
     book.cells = [cell for cell in book.cells if "first" not in cell.metadata.get("tags", ())]
     for cell in book.cells:
         if cell.cell_type == "markdown":  # a link from a script leads to a file, not to a page
-            cell.source = _LINK.sub("]", cell.source)
+            folder = (TUTORIALS / lesson.path).parent
+            cell.source = with_links_to_pages(cell.source, folder)
     path.parent.mkdir(parents=True, exist_ok=True)
     nbformat.write(book, path)
 

@@ -16,9 +16,11 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
 
 SECTIONS = ("Args", "Returns", "Raises", "Attributes", "Cost", "Yields")
 _SECTION = re.compile(rf"^({'|'.join(SECTIONS)}):(.*)$")
+_LINK = re.compile(r"\[([^\]\n]*)\]\(([^)#:\s]+)(#[^)\s]*)?\)")
 _ENTRY = re.compile(r"^(\*{0,2}[\w.]+(?:, \*{0,2}[\w.]+)*): (.*)$")
 
 
@@ -86,6 +88,23 @@ def escaped(text: str) -> str:
         part if part.startswith("`") else re.sub(r"([*_<>$\[\]|#{}~^])", r"\\\1", part)
         for part in parts
     )
+
+
+def with_links_to_pages(text: str, folder: Path) -> str:
+    """What a script in a folder says; a link to a file of `docs/` leads to its page, by title.
+
+    Of a link to another file the words stay. What names no file is no link: `run[2](x)`.
+    """
+
+    def linked(found: re.Match[str]) -> str:
+        words, file, place = found[1], (folder / found[2]).resolve(), found[3] or ""
+        if not file.exists():
+            return found[0]
+        if file.suffix == ".md" and DOCS in file.parents:
+            return f"[](/{file.relative_to(DOCS).as_posix()}{place})"
+        return words
+
+    return _LINK.sub(linked, text)
 
 
 def table(heads: list[str], rows: list[list[str]]) -> str:

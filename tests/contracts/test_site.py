@@ -105,6 +105,23 @@ def test_a_docstring_becomes_markdown(page):
     assert "**Raises**\n\n- `ConfigError`: no." in found
 
 
+def test_a_link_in_a_tutorial_leads_to_the_page_and_code_stays_as_it_is(page):
+    mended = page("prose").with_links_to_pages
+    code = "`compiled(tiled)[(2, 2), tiled.threads](a, b, c)` and `run[2](x)`"
+    assert mended(f"See [docs/gpu.md](../docs/gpu.md#stub); {code}.", ROOT / "tutorials") == (
+        f"See [](/gpu.md#stub); {code}."
+    )
+    further = "[x](../../docs/howto/planner.md), [the course](../README.md)"
+    assert mended(further, ROOT / "tutorials" / "puzzles") == "[](/howto/planner.md), the course"
+
+
+def test_every_link_in_a_tutorial_leads_to_a_file():
+    link = re.compile(r"\]\(([\w./-]+\.\w+)")
+    for script in (ROOT / "tutorials").rglob("*.py"):
+        for target in link.findall(script.read_text(encoding="utf-8")):
+            assert (script.parent / target).is_file(), f"{script.name}: {target}"
+
+
 def test_a_dead_link_is_found_and_a_live_one_is_not(page, tmp_path):
     (tmp_path / "a.html").write_text(
         '<a href="b.html#here">x</a><a href="b.html#gone">x</a><img src="none.svg">'
