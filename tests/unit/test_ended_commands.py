@@ -36,7 +36,10 @@ class Mine:
         while True:
             pass
 """
-pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").is_file(), reason="looks into /proc")
+pytestmark = [
+    pytest.mark.skipif(not Path("/proc/self/stat").is_file(), reason="looks into /proc"),
+    pytest.mark.usefixtures("default_signals"),
+]
 
 
 def family(process: int) -> set[int]:
