@@ -11,14 +11,15 @@ so that the least budget of all offers is the same for all; this finds only fast
 A planner that may move parameters, too, keeps nothing on the device but what the call at work
 needs. For such a planner a step has to be tiled only where single calls are wider than the budget:
 VGG-19's ten first layers, in a quarter of its memory, and not the others behind them. So
-`few_tilings` counts nothing that lasts against the budget.
+`few_tilings` counts nothing that lasts against the budget, and calls as well as work.
 
 Source: ours. Read next: `tile/banded.py`, which asks for these once another choice has fitted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from ooctrain.rewrite.tile.choose import best_way, movable_choices
@@ -58,19 +59,40 @@ def mixed_tilings(operators: Operators, times: OperatorTimes, question: Question
 
 
 def few_tilings(operators: Operators, times: OperatorTimes, question: Question) -> list[Offer]:
-    """The least work whose segments have room, each once; none where nothing has to be tiled."""
+    """The least work whose segments have room, and the fewest calls in bands; each once. None where
+    nothing has to be tiled.
+
+    The work is an estimate of computing and of borders. On a slow link a border costs more than
+    bands of all that lies behind it, and a list of so many calls is worse than both.
+    """
     table = movable_choices(choices_of(operators, times, question.machine))
+    work_ns = {choice.name: choice.extra_ns for choices in table.values() for choice in choices}
+    places = {call.name: place for place, call in enumerate(operators.calls)}
+    fewest = {
+        ends: [replace(choice, extra_ns=_calls_in_bands(choice, places)) for choice in choices]
+        for ends, choices in table.items()
+    }
     found = dict[tuple[str, ...], Offer]()
-    for share in SHARES_OF_WIDE:
+    for share, (what, costs) in itertools.product(
+        SHARES_OF_WIDE, {"least work": table, "fewest calls in bands": fewest}.items()
+    ):
         room = int(question.budget_bytes * share)
-        way = best_way(table, room, room)
+        way = best_way(costs, room, room)
         if way and way.names:
             kept = sum(choice.kept_bytes for choice in way.choices)
-            why = f"the least work of all whose calls need {format_bytes(room)} one by one"
-            work = times.work(way.extra_ns)
+            why = f"the {what} of all whose calls need {format_bytes(room)} one by one"
+            work = times.work(sum(work_ns[name] for name in way.names))
             offer = Offer(way.names, work, kept, question.budget_bytes, "all", why)
             found.setdefault(way.names, offer)
     return list(found.values())
+
+
+def _calls_in_bands(choice: SegmentChoice, places: Mapping[str, int]) -> float:
+    """Forward calls of a segment for each image; 0 where it is as it was."""
+    if not choice.name:
+        return 0.0
+    _, bands, first, last = choice.name.split(":")
+    return float(int(bands) * (places[last] + 1 - places[first]))
 
 
 def sparing(operators: Operators, times: OperatorTimes, offer: Offer) -> Offer | None:

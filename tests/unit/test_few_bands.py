@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -18,6 +19,7 @@ from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planning.planner import call_need_bytes
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES
+from ooctrain.step.machine import Machine
 from ooctrain.step.presets import machine, on_disk
 from ooctrain.step.trace import Trace
 
@@ -43,10 +45,10 @@ def widest_bytes(trace: Trace) -> int:
     return max(call_need_bytes(call, trace, BYTES) for call in trace.calls)
 
 
-def offers(trace: Trace, budget_bytes: int) -> list[Offer]:
+def offers(trace: Trace, budget_bytes: int, where: Machine = WHERE) -> list[Offer]:
     operators = operators_of(trace)
-    times = OperatorTimes.of(operators, WHERE)
-    return few_tilings(operators, times, Question(trace, budget_bytes, WHERE))
+    times = OperatorTimes.of(operators, where)
+    return few_tilings(operators, times, Question(trace, budget_bytes, where))
 
 
 def test_what_fits_one_by_one_stays_as_it_is() -> None:
@@ -62,10 +64,23 @@ def test_only_what_is_wide_runs_in_bands() -> None:
     assert found[0].rewrites == ("bands:2:0.fwd:4.fwd",)
     for offer in found:
         assert all(name.startswith("bands:") for name in offer.rewrites)
-        assert 1 <= offer.work < 1.1
+        assert 1 <= offer.work < (1.1 if "least work" in offer.why else 1.25)
     # A choice is made by estimates; one of those for less has calls that fit.
     tiled = [tiled_as_offered(trace, offer) for offer in found]
     assert min(widest_bytes(one) for one in tiled if one is not None) <= budget
+
+
+@pytest.mark.parametrize("factor", [1, 10, 100])
+def test_on_a_slow_link_it_is_offered_too_that_only_what_is_wide_runs_in_bands(factor: int) -> None:
+    """By the estimate a border behind the wide layers costs more than bands of all that follows: on
+    a calibrated processor VGG-19 ran whole in bands, in twice the time."""
+    trace = step(3)
+    fast = replace(
+        WHERE, flops_per_us=factor * WHERE.flops_per_us,
+        memory_bytes_per_us=factor * WHERE.memory_bytes_per_us, call_overhead_us=0.0,
+    )  # fmt: skip
+    found = offers(trace, widest_bytes(trace) * 2 // 3, fast)
+    assert ("bands:2:0.fwd:4.fwd",) in [offer.rewrites for offer in found]
 
 
 def test_its_plan_is_faster_than_that_of_what_counts_all_that_lasts(

@@ -7,6 +7,7 @@ listings suggests; several are in the paper as printed. Read next: `test_segment
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
@@ -157,6 +158,13 @@ SEGMENT_BUGS: dict[str, tuple[Plant, Callable[[], None]]] = {
             "v.nbytes for v in question.trace.variables if v.persistent)",
         ),
         test_few_bands.test_only_what_is_wide_runs_in_bands,
+    ),
+    "only the estimated work counts": (
+        _slip(mixed_bands, "_calls_in_bands", "if not choice.name:", "if choice.name:"),
+        functools.partial(
+            test_few_bands.test_on_a_slow_link_it_is_offered_too_that_only_what_is_wide_runs_in_bands,
+            10,
+        ),
     ),
     "bands in front run again": (
         _slip(mixed_bands, "few_tilings", "movable_choices(", "("),
