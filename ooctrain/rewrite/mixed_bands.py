@@ -63,7 +63,7 @@ def few_tilings(operators: Operators, times: OperatorTimes, question: Question) 
     nothing has to be tiled.
 
     The work is an estimate of computing and of borders. On a slow link a border costs more than
-    bands of all that lies behind it, and a list of so many calls is worse than both.
+    bands of all that lies behind it, and yet a list without those bands is faster.
     """
     table = movable_choices(choices_of(operators, times, question.machine))
     work_ns = {choice.name: choice.extra_ns for choices in table.values() for choice in choices}
