@@ -28,7 +28,7 @@ NEAR = 1.05
 
 def tilings(question: Question, best: Plan | None) -> Sequence[Planner]:
     """Whom `auto` asks about a tiled step: nobody, as long as a list of the untiled one may be as
-    good.
+    good, unless no plan is given to be as good as.
 
     A tiled step computes as long as the untiled one, or longer. So it can only help where no list
     of the untiled step fits, or where what no list beats is longer than that.

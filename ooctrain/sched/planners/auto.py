@@ -53,8 +53,8 @@ from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
 
-#: Which planners to ask besides, given the best plan so far (None: no planner has one): those that
-#: rewrite the step first, which this floor does not know.
+#: Which planners to ask besides, given the best plan so far (None: no planner has one, or none that
+#: is good): those that rewrite the step first, which this floor does not know.
 Others = Callable[[Question, Plan | None], Sequence[Planner]]
 #: A plan within this factor of what no list beats is not worth seconds of search, and a plan within
 #: it of another one is as good.
@@ -64,6 +64,9 @@ NEAR = 1.03
 CHUNK_BYTES = 64 << 10
 #: Where chunks waste more than this share of the budget, these planners are asked to the byte too.
 WASTE = 0.01
+#: A list that is further than this from what no list beats is compared with those of a rewritten
+#: step, also where a list of the step as it is might be as good.
+FAR = 1.1
 #: In shorter steps (calls) all planners are asked; in long ones only those that are often best.
 SHORT_STEP, LONG_STEP = 30, 3000
 #: In steps of at most these calls those are asked too that take half a second, even near the bound.
@@ -172,8 +175,8 @@ class Auto:
             poll.ask(Belady())
             if poll.best_us <= near_us and len(trace.calls) <= MOST_CALLS_QUICK:
                 poll.ask(Dtr(), Prefix())
-            if poll.best is not None:
-                poll.ask(*self._others(question, poll.best))
+            rewriting = self._others(question, poll.best) if poll.best is not None else ()
+            poll.ask(*rewriting)
             poll.kept_s = 0.0
             as_it_is, *others = forms = forms_of(trace, self._offered)
             form = self._searched(poll, forms, near_us) if poll.best_us > near_us else as_it_is
@@ -182,8 +185,9 @@ class Auto:
             for other in others:
                 if poll.best is None:
                     poll.ask(SlidingWindow(), form=other)
-            if poll.best is None:
-                poll.ask(*self._others(question, None))
+            if not rewriting and poll.best_us > FAR / NEAR * near_us and not poll.is_over():
+                for planner in self._others(question, None):
+                    poll.ask_also(planner)
         return poll.outcome()
 
     def _searched(self, poll: _Poll, forms: Sequence[StepForm], near_us: float) -> StepForm:
