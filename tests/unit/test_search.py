@@ -24,12 +24,13 @@ from ooctrain.sched.planning.rematerialise import droppable_uses, rematerialise_
 from ooctrain.sched.schedule import BYTES, Granule, Run, SwapOut
 from ooctrain.sched.search import anneal
 from ooctrain.sched.search import choice as choices
+from ooctrain.sched.search import play as engine
 from ooctrain.sched.search.anneal import FATE, move
 from ooctrain.sched.search.choice import Choice, Search
 from ooctrain.sched.search.evict import evict
 from ooctrain.sched.search.expand import expand, expand_wishes
 from ooctrain.sched.search.expand_parts import DROP, DROP_UNREAD, HELD, KEEP, Wishes
-from ooctrain.sched.search.pieces import cut
+from ooctrain.sched.search.pieces import Pieces, cut
 from ooctrain.sched.search.play import Link, SearchLimits, host_room, link_of, play
 from ooctrain.sched.search.tables import tables_of
 from ooctrain.sched.simulate import simulate
@@ -310,6 +311,26 @@ def test_the_host_has_room_for_all_copies_or_there_is_none_to_tell_of(trace, mac
         assert room.tolist() == ((host_bytes - used).tolist() if fits else [])
 
 
+def interpreted(monkeypatch, module):
+    """Has a module's functions run as Python, so that a test can call those that are inner."""
+    for name, function in list(vars(module).items()):
+        monkeypatch.setattr(module, name, getattr(function, "py_func", function))
+
+
+@pytest.mark.parametrize(("second", "leaves"), [("may leave", 1), ("stays", 2), ("is copied", 2)])
+def test_where_the_host_is_short_the_first_that_fits_and_may_leave_does(
+    monkeypatch, second, leaves
+):
+    """Of three pieces, of which the first is larger than the host's room; two fit."""
+    interpreted(monkeypatch, engine)
+    written, after, before = (np.full(3, run) for run in (0, 1, 3))
+    pieces = Pieces(np.array([9, 4, 4]), written, after, before, np.arange(3))
+    stays, copied = (np.array([False, second == why, False]) for why in ("stays", "is copied"))
+    room = np.full(4, 8)
+    assert engine.next_to_leave(pieces, np.arange(3), 0, 1, copied, stays, room) == leaves
+    assert room.tolist() == [8, 4, 8, 8]
+
+
 @given(traces(), SEEDS)
 @settings(max_examples=20)
 def test_a_choice_is_the_same_when_it_comes_back_from_the_search(trace, seed):
@@ -329,8 +350,7 @@ def test_a_choice_is_the_same_when_it_comes_back_from_the_search(trace, seed):
 
 def test_a_move_concerns_one_value_its_neighbours_or_one_that_stays(monkeypatch):
     """Of what stays, slots of one value alone; and fates there are."""
-    for name, function in list(vars(anneal).items()):
-        monkeypatch.setattr(anneal, name, getattr(function, "py_func", function))
+    interpreted(monkeypatch, anneal)
     first, end = np.array([0, 4, 9]), np.array([4, 9, 12])
     may_drop = np.array([True] * 3 + [False] + [True] * 8)
     seen = Counter()
