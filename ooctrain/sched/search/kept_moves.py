@@ -58,7 +58,7 @@ def turn_gap(tables, keeping, own, at):
         and there[first - 1, own] == kept
     ):  # fmt: skip
         first -= 1
-    while last < min(tables.end[own], calls) and not (last < calls and touched[last, own]):
+    while last < min(tables.end[own], calls) and not touched[last, own]:
         last += 1
     if not kept and (last == calls or not touched[last, own]):
         return 0, -1
