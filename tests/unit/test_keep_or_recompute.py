@@ -174,12 +174,17 @@ def test_a_gap_is_turned_from_one_run_that_touches_a_value_to_the_next(there, at
     assert changed == list(range(turned[0], turned[1] + 1))
 
 
+def scripted(monkeypatch):
+    """Has moves draw the numbers that a test gives, and run as Python."""
+    interpreted(monkeypatch, kept_moves)
+    monkeypatch.setattr(kept_moves, "draw", lambda rest, below: (rest[1:], rest[0] % below))
+
+
 def first_gap(monkeypatch, drawn, again=()):
     """(column, call) of the gap that is drawn by these numbers: of three columns, which are of use
     as calls 2 to 5 begin. Call 5 reads them all, and has some of them computed again.
     """
-    interpreted(monkeypatch, kept_moves)
-    monkeypatch.setattr(kept_moves, "draw", lambda rest, below: (rest[1:], rest[0] % below))
+    scripted(monkeypatch)
     size, durations = np.ones(3, np.int64), np.full(8, 10)
     step = SimpleNamespace(duration_ns=durations)
     tables = SimpleNamespace(step=step, size=size, first=2 * size, end=5 * size)
@@ -202,6 +207,47 @@ def test_every_other_gap_is_of_a_value_that_is_computed_again(monkeypatch, own, 
     for call in range(8):
         assert first_gap(monkeypatch, (own, 0, 0, call), again=(0, 2)) == (found, 5)
         assert first_gap(monkeypatch, (own, 0, 1, call)) == (own, 3)
+
+
+@pytest.mark.parametrize(
+    ("own", "drawn", "found"),
+    [
+        (1, (1, 0, 1, 1), 2),  # of its neighbours 0 is there as it is, and 2 is not
+        (1, (0, 3, 0, 2), 2),
+        (1, (0, 3, 1, 0, 0, 3), 3),  # the last of as many as are drawn at most
+        (2, (1, 0), 1),
+        (3, (1, 2), 2),  # without neighbours any
+    ],
+)
+def test_a_partner_is_rather_one_of_which_the_opposite_is_true(monkeypatch, own, drawn, found):
+    """Of four columns; every other time (1) a neighbour is drawn."""
+    scripted(monkeypatch)
+    near, near_at = np.array([1, 0, 2, 1]), np.array([0, 1, 3, 4, 4])
+    tables = SimpleNamespace(near=near, near_at=near_at, size=np.ones(4))
+    keeping = SimpleNamespace(there=np.array([[1, 1, 0, 1]]))
+    assert kept_moves.partner(drawn, tables, keeping, own, 0) == ((), found)
+
+
+@pytest.mark.parametrize("spans", [((3, 4), (2, 3), (3, 6)), ((2, 6), (3, 4), (0, -1))])
+@pytest.mark.parametrize("partners", [(1, 2), (1, 1), (0, 2), (3, 1)])
+def test_a_move_turns_up_to_three_gaps_of_different_values(monkeypatch, spans, partners):
+    """The fourth column is of no use at that call; the third one may have no gap there."""
+    scripted(monkeypatch)
+    monkeypatch.setattr(kept_moves, "first_gap", lambda rest, *_: (rest, 0, 3))
+    monkeypatch.setattr(kept_moves, "partner", lambda rest, *_: (rest[1:], rest[0]))
+    monkeypatch.setattr(kept_moves, "turn_gap", lambda tables, keeping, own, at: spans[own])
+    tables = SimpleNamespace(first=np.array([2, 2, 3, 4]), end=np.array([5, 3, 5, 5]))
+    wanted = np.arange(36, dtype=np.int8).reshape(9, 4)
+    keeping = SimpleNamespace(wanted=wanted, touched=np.zeros((8, 4)))
+    turned = kept_moves.nothing_turned(keeping)
+    for kind, most in enumerate((1, 1, 1, 2, 2, 2, 3, 3)):
+        _, count = kept_moves.turn_gaps((kind, *partners), tables, keeping, turned)
+        drawn = dict.fromkeys((0, *partners)[:most])
+        columns = [own for own in drawn if own < 3 and spans[own] != (0, -1)]
+        assert turned.columns[:count].tolist() == columns
+        assert np.array_equal(turned.before[:count], wanted[:, columns].T)
+        first, last = zip(*(spans[own] for own in columns), strict=True)
+        assert turned.span.tolist() == [min(first), max(last)]
 
 
 def share_of_the_fastest(seeds):

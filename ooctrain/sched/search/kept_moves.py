@@ -115,7 +115,7 @@ def turn_gaps(state, tables, keeping, turned):
     """Turns up to three gaps at one call; returns the state and how many columns have changed."""
     state, own, at = first_gap(state, tables, keeping)
     state, kind = draw(state, 8)
-    turned.span[0], turned.span[1] = keeping.touched.shape[0] + 1, -1
+    turned.span[0], turned.span[1] = keeping.wanted.shape[0], -1
     count, other = 0, own
     for number in range(1 if kind < ONE else 2 if kind < TWO else MOST):
         if number:
