@@ -149,22 +149,23 @@ def _needed(trace: Trace) -> set[int]:
 def _apart(trace: Trace, call: Call, samples: set[int]) -> bool:
     op, variables = call.op, trace.variables
     read = [position for position, v in enumerate(call.ins) if v in samples]
-    shapes, out = [variables[v].shape for v in call.ins], variables[call.outs[0]].shape
+    shapes = [variables[v].shape for v in call.ins]
     if isinstance(op, EACH_ELEMENT):
+        rank = max(map(len, shapes))  # the output's: others are repeated along its first axes
         return isinstance(op, InstanceNormApply) or all(
-            len(shape) == len(out) if position in read else len(shape) < len(out) or shape[0] == 1
+            len(shape) == rank if position in read else len(shape) < rank or shape[0] == 1
             for position, shape in enumerate(shapes)
         )
     if isinstance(op, EACH_IMAGE) or (isinstance(op, Op) and op.window() is not None):
         return read == [0]
-    return _axis_is_kept(op, [*shapes, out])
+    return _axis_is_kept(op, [*shapes, *(variables[v].shape for v in call.outs)])
 
 
 def _axis_is_kept(op: Any, shapes: list[tuple[int, ...]]) -> bool:
     """Whether an operation that works along axes leaves that of the samples alone.
 
     Args:
-        shapes: of its inputs, and of its output.
+        shapes: of its inputs and outputs.
     """
     match op:
         case Sum(axes=axes):

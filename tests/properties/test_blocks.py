@@ -13,6 +13,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import combinations, product
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,7 @@ from ooctrain.execution.prepare import prepare
 from ooctrain.execution.settings import Settings
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.rewrite.share_storage import share_storage
+from ooctrain.rewrite.tile.blocks import RowBlock, Whole, _pieces
 from ooctrain.sched.schedule import Free
 from ooctrain.step.blocks import tensor_of
 from ooctrain.step.trace import Trace
@@ -140,6 +142,25 @@ def law_of_a_skip() -> None:
     banded = Cut((5, 12), False).of(first, start.name, end.name)
     check_bits(trace, banded, random_values(trace, 1, integers=1))
     assert not any("insert" in call.name for call in banded.calls if call.phase == "forward")
+
+
+def test_a_view_is_read_from_the_blocks_that_hold_its_rows_and_from_no_other() -> None:
+    """Of two images in blocks of one, three and two rows."""
+    cuts = [(image, lo, hi) for image in range(2) for lo, hi in ((0, 1), (1, 4), (4, 6))]
+    whole = Whole(6, [RowBlock(variable, *cut) for variable, cut in enumerate(cuts)])
+    for image, (lo, hi) in product(range(2), combinations(range(7), 2)):
+        found = [
+            (v, rows or (0, 0, cuts[v][2] - cuts[v][1]))  # None: all of them
+            for v, rows in _pieces(whole, (image, lo, hi))
+        ]
+        wanted = [
+            (b.variable, row - b.lo)
+            for b in whole.blocks
+            for row in range(b.lo, b.hi)
+            if b.image == image and lo <= row < hi
+        ]
+        assert [(v, row) for v, (_, *rows) in found for row in range(*rows)] == wanted
+        assert len(found) == len({v for v, _ in wanted})
 
 
 def test_who_has_no_rule_gets_a_whole() -> None:

@@ -197,6 +197,13 @@ def test_a_loader_counts_what_was_handed_out_and_not_what_was_read():
     check_a_loader_counts_what_was_handed_out()
 
 
+def test_an_evaluation_counts_what_it_was_handed_out():
+    images, labels = (np.concatenate(parts) for parts in zip(*batches(3), strict=True))
+    plain, loader = (DataLoader(TensorDataset(images, labels), 4) for _ in range(2))
+    wanted = [plain.state_dict() for _ in plain]
+    assert [loader.state_dict() for _ in ahead.handed_out(loader)] == wanted
+
+
 def check_what_the_user_changes():
     """Arrays are read-only; another array, or another order, is what is trained on."""
     given = batches(4)

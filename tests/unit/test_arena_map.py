@@ -112,6 +112,8 @@ def test_out_of_memory_draws_the_arena_and_says_what_would_fit():
     assert "20.0 KiB would fit now" in text
     assert error.fragmented
     assert (error.free_bytes, error.largest_bytes) == (43 * SECTOR, 40 * SECTOR)
+    assert error.enough_bytes == (24 + 41) * SECTOR
+    assert f"this fits a --budget of {error.enough_bytes} B" in error.fix
     assert str(pickle.loads(pickle.dumps(error))) == text
     with pytest.raises(OutOfDeviceMemory, match="the arena is full") as caught:
         allocator.allocate(44 * SECTOR)

@@ -9,6 +9,7 @@ import pytest
 from support.quick import quick
 
 import ooctrain as oc
+from ooctrain.devices.cpu.host_vm import PAGE_BYTES
 from ooctrain.devices.spill import FileCalls, Spill
 from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.execution import division, least
@@ -152,6 +153,20 @@ def test_where_no_planner_names_a_least_it_is_looked_for():
     least = refused.value.minimum_bytes - fixed - OWN_STEP_BYTES
     assert least < 0.8 * in_core
     assert divided(trace, least, how).promise is not None
+
+
+def test_what_persists_and_a_copy_of_its_largest_may_be_all_that_a_step_takes():
+    """Each parameter comes home beside a copy, which is larger than all other values of this step.
+    The input and the bias take a page each.
+    """
+    floats = PAGE_BYTES // 4
+    model = oc.nn.Sequential(oc.nn.Flatten(), oc.nn.Linear(floats, floats))
+    trace = oc.trace(model, (1, 1, floats, 1), None, training=False, threads=1)
+    divisions = division._Division(trace, HOW, parts_of(trace, 0, NOTHING, 1))
+    weight_bytes = floats * PAGE_BYTES
+    enough = PAGE_BYTES + (weight_bytes + PAGE_BYTES) + weight_bytes
+    assert divisions._within(enough, 0.0)
+    assert not divisions._within(enough - 1, 0.0)
 
 
 def test_the_least_that_is_named_does_not_depend_on_what_was_asked():

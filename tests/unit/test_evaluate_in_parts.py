@@ -154,6 +154,23 @@ def test_who_mixes_samples_is_seen(how):
     assert not samples_apart(trace)
 
 
+class Repeats(nn.Module):
+    """Each sample's answer depends on it, and on a value that is repeated for all samples."""
+
+    def __init__(self, *shape):
+        super().__init__()
+        self.repeated = nn.Parameter(np.ones(shape, np.float32))
+
+    def forward(self, x):
+        return self.repeated * x.flatten(1)
+
+
+@pytest.mark.parametrize("shape", [(12,), (1, 12)])
+def test_a_value_that_is_repeated_mixes_no_samples(shape):
+    trace = oc.trace(Repeats(*shape), (4, 3, 2, 2), None, training=False, threads=1)
+    assert samples_apart(trace)
+
+
 @pytest.mark.parametrize("name", sorted(oc.models.MODELS))
 def test_every_network_here_keeps_its_samples_apart(name):
     channels, side = oc.models.MODELS[name].channels, min(oc.models.MODELS[name].height, 128)

@@ -43,6 +43,7 @@ from ooctrain.errors import (
     ShapeError,
     TransferError,
 )
+from ooctrain.execution import between_steps
 from ooctrain.execution.executor import Session
 from ooctrain.execution.placement import reserved_peak
 from ooctrain.execution.prepare import prepare
@@ -166,7 +167,12 @@ def test_wanted_values_are_taken_before_they_are_overwritten_and_after_they_are_
     ],
     ids=["device", "host", "half and half", "both"],
 )
-def test_between_steps_values_are_read_and_written_wherever_they_are(bench, start):
+@pytest.mark.parametrize("piece_bytes", [CHUNK - 4, S])
+def test_between_steps_values_are_read_and_written_wherever_they_are(
+    bench, monkeypatch, start, piece_bytes
+):
+    """As a whole, or in pieces, of which the last one is shorter."""
+    monkeypatch.setattr(between_steps, "PIECE_BYTES", piece_bytes)
     on_device = sum(hi - lo for v, lo, hi in start[0])
     on_host = sum(hi - lo for v, lo, hi in start[1] if v == W)
     instructions = list(IN_CORE)

@@ -6,10 +6,13 @@ Read next: `ooctrain/sched/search/keep_or_recompute.py`, `test_recompute_bound.p
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from support.quick import quick
 from unit.test_recompute_bound import QUICK, least_us, varied
+from unit.test_search import interpreted
 
 import ooctrain as oc
 from ooctrain.errors import Infeasible
@@ -29,9 +32,15 @@ from ooctrain.sched.planning.rematerialise import droppable_uses, rematerialise_
 from ooctrain.sched.planning.residency import Liveness
 from ooctrain.sched.planning.swap import movable_gaps
 from ooctrain.sched.schedule import BYTES, Granule, Run
-from ooctrain.sched.search import choice, keep_or_recompute
+from ooctrain.sched.search import choice, keep_or_recompute, kept_moves
+from ooctrain.sched.search.anneal import Cooling
 from ooctrain.sched.search.choice import Search
-from ooctrain.sched.search.keep_or_recompute import KeepOrRecomputeSearch
+from ooctrain.sched.search.keep_or_recompute import (
+    GapAnnealing,
+    KeepOrRecomputeSearch,
+    anneal_gaps,
+)
+from ooctrain.sched.search.kept_walk import Keeping, beginning
 from ooctrain.sched.verify import verify
 from ooctrain.step.machine import call_durations_ns
 from ooctrain.testing.random_traces import random_machine, random_trace
@@ -112,6 +121,133 @@ def test_what_is_found_is_a_plan(first):
     # In the last two what is small has lost its storage to another when it is read again.
     seeds = range(first, first + 100) if first else (*range(40), 75, 369)
     assert sum(map(what_is_found_is_a_plan, seeds)) > len(seeds) // 10
+
+
+def annealed(moves_before, moves, total):
+    """Where a search within all memory stands after some of its moves, which began with runs that
+    compute values again.
+    """
+    _, trace, runs = drawn(7)
+    search = KeepOrRecomputeSearch(asked(trace, 1 << 40), small=-1)
+    begun = search.keeping(runs)
+    start = GapAnnealing(begun, begun.wanted.copy(), int(begun.time_ns.sum()), 3)
+    cooling = Cooling(moves_before, moves_before + moves, total, heat=1.0)
+    found = anneal_gaps(search.tables, start, cooling, beginning(search.tables))
+    return int(found.keeping.time_ns.sum()), int(found.best_ns)
+
+
+def test_a_search_takes_what_is_slower_at_its_beginning_and_not_at_its_end():
+    """It cools down to nothing."""
+    moves, total = 60, 10**9
+    time_ns, best_ns = annealed(0, moves, total)
+    assert time_ns > best_ns
+    time_ns, best_ns = annealed(total - moves, moves, total)
+    assert time_ns == best_ns
+
+
+#: A column of a step of eight calls: call 1 makes it, 4 and 6 read it, and it is of use as calls 2
+#: to 7 begin.
+TOUCHING, FIRST, END = (1, 4, 6), 2, 7
+
+
+@pytest.mark.parametrize(
+    ("there", "at", "turned"),
+    [
+        *((range(2, 8), at, (2, 4)) for at in (2, 3, 4)),
+        *((range(2, 8), at, (5, 6)) for at in (5, 6)),
+        (range(2, 8), 7, (7, 7)),
+        *(((), at, (2, 4)) for at in (2, 3, 4)),
+        ((2,), 4, (3, 4)),
+        ((), 7, (0, -1)),  # nobody reads it again
+    ],
+)
+def test_a_gap_is_turned_from_one_run_that_touches_a_value_to_the_next(there, at, turned):
+    rows = np.zeros((9, 1), np.int8)
+    rows[list(there)] = 1
+    touched = np.zeros((8, 1), np.int8)
+    touched[list(TOUCHING)] = 1
+    keeping = Keeping(rows.copy(), rows, np.zeros(9), touched, np.zeros(8))
+    tables = SimpleNamespace(first=np.array([FIRST]), end=np.array([END]))
+    turn_gap = getattr(kept_moves.turn_gap, "py_func", kept_moves.turn_gap)
+    assert turn_gap(tables, keeping, 0, at) == turned
+    changed = np.flatnonzero(keeping.wanted != rows).tolist()
+    assert changed == list(range(turned[0], turned[1] + 1))
+
+
+def scripted(monkeypatch):
+    """Has moves draw the numbers that a test gives, and run as Python."""
+    interpreted(monkeypatch, kept_moves)
+    monkeypatch.setattr(kept_moves, "draw", lambda rest, below: (rest[1:], rest[0] % below))
+
+
+def first_gap(monkeypatch, drawn, again=()):
+    """(column, call) of the gap that is drawn by these numbers: of three columns, which are of use
+    as calls 2 to 5 begin. Call 5 reads them all, and has some of them computed again.
+    """
+    scripted(monkeypatch)
+    size, durations = np.ones(3, np.int64), np.full(8, 10)
+    step = SimpleNamespace(duration_ns=durations)
+    tables = SimpleNamespace(step=step, size=size, first=2 * size, end=5 * size)
+    touched, there = np.zeros((8, 3), np.int8), np.zeros((9, 3), np.int8)
+    touched[5], there[5] = 1, [column not in again for column in range(3)]
+    time_ns = durations + 10 * (np.arange(8) == 5) * len(again)
+    keeping = Keeping(there.copy(), there, np.zeros(9), touched, time_ns)
+    return kept_moves.first_gap(drawn, tables, keeping)[1:]
+
+
+def test_any_gap_lies_where_its_value_is_of_use(monkeypatch):
+    for own in range(3):
+        drawn = [first_gap(monkeypatch, (own, 1, more)) for more in range(20)]
+        assert set(drawn) == {(own, at) for at in (2, 3, 4, 5)}
+
+
+@pytest.mark.parametrize(("own", "found"), [(0, 0), (1, 2), (2, 2)])
+def test_every_other_gap_is_of_a_value_that_is_computed_again(monkeypatch, own, found):
+    """For the first such call from the drawn one on; where nothing is, it is any gap."""
+    for call in range(8):
+        assert first_gap(monkeypatch, (own, 0, 0, call), again=(0, 2)) == (found, 5)
+        assert first_gap(monkeypatch, (own, 0, 1, call)) == (own, 3)
+
+
+@pytest.mark.parametrize(
+    ("own", "drawn", "found"),
+    [
+        (1, (1, 0, 1, 1), 2),  # of its neighbours 0 is there as it is, and 2 is not
+        (1, (0, 3, 0, 2), 2),
+        (1, (0, 3, 1, 0, 0, 3), 3),  # the last of as many as are drawn at most
+        (2, (1, 0), 1),
+        (3, (1, 2), 2),  # without neighbours any
+    ],
+)
+def test_a_partner_is_rather_one_of_which_the_opposite_is_true(monkeypatch, own, drawn, found):
+    """Of four columns; every other time (1) a neighbour is drawn."""
+    scripted(monkeypatch)
+    near, near_at = np.array([1, 0, 2, 1]), np.array([0, 1, 3, 4, 4])
+    tables = SimpleNamespace(near=near, near_at=near_at, size=np.ones(4))
+    keeping = SimpleNamespace(there=np.array([[1, 1, 0, 1]]))
+    assert kept_moves.partner(drawn, tables, keeping, own, 0) == ((), found)
+
+
+@pytest.mark.parametrize("spans", [((3, 4), (2, 3), (3, 6)), ((2, 6), (3, 4), (0, -1))])
+@pytest.mark.parametrize("partners", [(1, 2), (1, 1), (0, 2), (3, 1)])
+def test_a_move_turns_up_to_three_gaps_of_different_values(monkeypatch, spans, partners):
+    """The fourth column is of no use at that call; the third one may have no gap there."""
+    scripted(monkeypatch)
+    monkeypatch.setattr(kept_moves, "first_gap", lambda rest, *_: (rest, 0, 3))
+    monkeypatch.setattr(kept_moves, "partner", lambda rest, *_: (rest[1:], rest[0]))
+    monkeypatch.setattr(kept_moves, "turn_gap", lambda tables, keeping, own, at: spans[own])
+    tables = SimpleNamespace(first=np.array([2, 2, 3, 4]), end=np.array([5, 3, 5, 5]))
+    wanted = np.arange(36, dtype=np.int8).reshape(9, 4)
+    keeping = SimpleNamespace(wanted=wanted, touched=np.zeros((8, 4)))
+    turned = kept_moves.nothing_turned(keeping)
+    for kind, most in enumerate((1, 1, 1, 2, 2, 2, 3, 3)):
+        _, count = kept_moves.turn_gaps((kind, *partners), tables, keeping, turned)
+        drawn = dict.fromkeys((0, *partners)[:most])
+        columns = [own for own in drawn if own < 3 and spans[own] != (0, -1)]
+        assert turned.columns[:count].tolist() == columns
+        assert np.array_equal(turned.before[:count], wanted[:, columns].T)
+        first, last = zip(*(spans[own] for own in columns), strict=True)
+        assert turned.span.tolist() == [min(first), max(last)]
 
 
 def share_of_the_fastest(seeds):

@@ -7,9 +7,11 @@ from dataclasses import replace
 import pytest
 
 import ooctrain as oc
+from ooctrain.devices.cpu.host_vm import PAGE_BYTES
 from ooctrain.errors import Infeasible
 from ooctrain.execution import division, least
 from ooctrain.execution.division import prepare_within
+from ooctrain.execution.prepare import prepare
 from ooctrain.execution.promise import OWN_STEP_BYTES, OwnShare, parts_of
 from ooctrain.execution.settings import Settings
 from ooctrain.rewrite import keeps_bits
@@ -99,6 +101,19 @@ def test_bands_are_tried_where_no_list_of_the_step_as_it_is_does(monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(least, "MOST_BANDED_CALLS", 1)
     assert with_bands < named(trace), "a long step is not written in bands"
+
+
+@pytest.mark.parametrize(("between", "tries"), [(PAGE_BYTES, 0), (PAGE_BYTES + 1, 1)])
+def test_a_page_between_too_little_and_enough_is_not_halved(between, tries):
+    how = replace(HOW, planner="naive")
+    in_core, enough, asked = prepare(step(1, 3, 8, 8, layers=0), how), MIB, []
+
+    def refused(settings, left):
+        asked.append(left)
+
+    found = least.least_found(how, in_core, enough - between, refused, lambda prepared: enough)
+    assert found is in_core
+    assert len(asked) == tries
 
 
 def test_the_first_who_has_a_plan_gives_it():

@@ -16,18 +16,19 @@ from ooctrain.testing.random_traces import random_machine, random_trace
 
 
 @pytest.mark.parametrize("fills", [False, True])
-@pytest.mark.parametrize("streams", [2, 3])
-def test_a_step_waits_for_the_latest_piece_of_each_stream(streams, fills):
-    """Poison is a piece of the compute stream, and what claims memory waits for the last of it."""
+@pytest.mark.parametrize("asked", [{"streams": 2}, {"streams": 3}, {}])
+def test_a_step_waits_for_the_latest_piece_of_each_stream(asked, fills):
+    """Poison is a piece of the compute stream, and what claims memory waits for the last of it.
+    Unless told otherwise, each copy direction has a stream of its own.
+    """
+    streams = asked.get("streams", 3)
     lanes = {"C": 0, "D": 1, "H": streams - 1}
     for seed in range(8):
         rng = random.Random(seed)
         trace, machine = random_trace(rng), random_machine(rng)
         planner = Naive() if seed % 2 else SlidingWindow()
         plan = planner.plan(trace, trace_minimum_bytes(trace) + 8 * seed, machine)
-        program = make_program(
-            trace, plan.schedule, DryAllocator(BYTES), streams=streams, fills=fills
-        )
+        program = make_program(trace, plan.schedule, DryAllocator(BYTES), fills=fills, **asked)
         waits = dict(zip(program.rows, (step.waits for step in program.steps), strict=True))
         assert any(map(any, waits.values()))
         count, number, last_fill = [0] * streams, {}, 0

@@ -19,6 +19,7 @@ import ooctrain as oc
 from ooctrain.api import step_trace
 from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.experiments.compare import CompareCase, row_of
+from ooctrain.sched.bounds import stages
 from ooctrain.sched.bounds.closed import compute_us
 from ooctrain.sched.bounds.linear import LinearProgram
 from ooctrain.sched.bounds.lp import fluid_bound
@@ -209,6 +210,25 @@ def test_lists_that_run_only_the_forward_pass_again_have_the_higher_bound():
     assert "of the forward pass" in found[False].covers
     assert "of the forward pass" not in found[True].covers
     assert found[False].lower_bound().kind != found[True].lower_bound().kind
+
+
+def test_values_of_just_the_share_that_is_small_are_left_out():
+    """Without a variable that never leaves, the room is the budget."""
+    trace = graph_of_eight(0)
+    computed = [v for v in trace.variables if v.id not in trace.initial]
+    for small_bytes in range(10):
+        step = StepValues(trace, 20, True, small=small_bytes / 20)
+        assert step.values == [v.id for v in computed if v.nbytes > small_bytes]
+
+
+@pytest.mark.parametrize(("gain", "rounds"), [(0.0, 1), (1.0, stages.ROUNDS)])
+def test_each_round_tries_each_call_once_and_the_last_is_one_that_proves_no_more(
+    monkeypatch, gain, rounds
+):
+    step, solved = StepValues(graph_of_eight(0), 20, True), itertools.count()
+    monkeypatch.setattr(stages, "_relaxed", lambda *_: gain * next(solved))
+    dearest_ends(step, PLAIN, {3: 1.0})
+    assert next(solved) == 1 + rounds * (len(step.trace.calls) - 1)
 
 
 def test_of_a_long_step_stages_end_around_the_widest_calls_that_read_again():

@@ -24,12 +24,13 @@ from ooctrain.sched.planning.rematerialise import droppable_uses, rematerialise_
 from ooctrain.sched.schedule import BYTES, Granule, Run, SwapOut
 from ooctrain.sched.search import anneal
 from ooctrain.sched.search import choice as choices
+from ooctrain.sched.search import play as engine
 from ooctrain.sched.search.anneal import FATE, move
 from ooctrain.sched.search.choice import Choice, Search
 from ooctrain.sched.search.evict import evict
-from ooctrain.sched.search.expand import expand
-from ooctrain.sched.search.expand_parts import DROP, DROP_UNREAD, HELD, KEEP
-from ooctrain.sched.search.pieces import cut
+from ooctrain.sched.search.expand import expand, expand_wishes
+from ooctrain.sched.search.expand_parts import DROP, DROP_UNREAD, HELD, KEEP, Wishes
+from ooctrain.sched.search.pieces import Pieces, cut
 from ooctrain.sched.search.play import Link, SearchLimits, host_room, link_of, play
 from ooctrain.sched.search.tables import tables_of
 from ooctrain.sched.simulate import simulate
@@ -99,9 +100,44 @@ def test_the_storage_of_the_first_variable_may_be_taken_over():
     check_expanded(builder.build(), oc.machine("v100-pcie"), 0, BYTES)
 
 
+def test_gaps_are_in_order_whatever_the_order_of_inputs():
+    """By their ends, then their beginnings; the call before has closed a gap that began earlier."""
+    builder = TraceBuilder()
+    a, b, c, d, e = (builder.variable(name, (4,), "uint8") for name in "abcde")
+    for out in (a, b, c):
+        builder.call(f"make {out}", None, (), (out,), duration_ns=1000)
+    builder.call("read a", None, (a,), (d,), duration_ns=1000)
+    builder.call("read the others", None, (c, b), (e,), duration_ns=1000)
+    trace, machine = builder.build(), oc.machine("v100-pcie")
+    step = expand(tables_of(trace, machine, BYTES), by_slot(trace, {}))
+    found = zip(step.gap_before, step.gap_after, step.gap_var, strict=True)
+    assert [tuple(map(int, gap)) for gap in found] == [(3, 0, a), (4, 1, b), (4, 2, c)]
+
+
+@settings(max_examples=30)
+@given(traces())
+def test_what_is_wanted_is_there_until_another_takes_its_storage(trace):
+    """From the call on that makes it; nothing runs again."""
+    values = [v for v, made in enumerate(trace.producer) if made is not None]
+    calls, columns = len(trace.calls), len(values)
+    wishes = Wishes(
+        np.array(values, np.int64), np.ones((calls + 1, columns), np.int8),
+        np.zeros((calls + 1, columns), np.int8), np.zeros((calls, columns), np.int8),
+        np.zeros(calls, np.int64),
+    )  # fmt: skip
+    step = expand_wishes(tables_of(trace, oc.machine("v100-pcie"), BYTES), wishes)
+    assert step.runs.tolist() == list(range(calls))
+    for column, value in enumerate(values):
+        first, last = trace.producer[value] + 1, trace.taker.get(value, calls)
+        there = [first <= call <= last for call in range(calls + 1)]
+        assert wishes.there[:, column].tolist() == there
+
+
 def check_expanded(trace, machine, seed, granule):
     choice = random_choice(trace, seed)
     step = expand(tables_of(trace, machine, granule), by_slot(trace, choice))
+    order = list(zip(step.gap_before, step.gap_after, step.gap_var, strict=True))
+    assert order == sorted(order)
     runs = readable_runs(trace, choice)
     if not step.ok:
         # Some value had to be kept that the choice drops, or the step got too long.
@@ -275,6 +311,26 @@ def test_the_host_has_room_for_all_copies_or_there_is_none_to_tell_of(trace, mac
         assert room.tolist() == ((host_bytes - used).tolist() if fits else [])
 
 
+def interpreted(monkeypatch, module):
+    """Has a module's functions run as Python, so that a test can call those that are inner."""
+    for name, function in list(vars(module).items()):
+        monkeypatch.setattr(module, name, getattr(function, "py_func", function))
+
+
+@pytest.mark.parametrize(("second", "leaves"), [("may leave", 1), ("stays", 2), ("is copied", 2)])
+def test_where_the_host_is_short_the_first_that_fits_and_may_leave_does(
+    monkeypatch, second, leaves
+):
+    """Of three pieces, of which the first is larger than the host's room; two fit."""
+    interpreted(monkeypatch, engine)
+    written, after, before = (np.full(3, run) for run in (0, 1, 3))
+    pieces = Pieces(np.array([9, 4, 4]), written, after, before, np.arange(3))
+    stays, copied = (np.array([False, second == why, False]) for why in ("stays", "is copied"))
+    room = np.full(4, 8)
+    assert engine.next_to_leave(pieces, np.arange(3), 0, 1, copied, stays, room) == leaves
+    assert room.tolist() == [8, 4, 8, 8]
+
+
 @given(traces(), SEEDS)
 @settings(max_examples=20)
 def test_a_choice_is_the_same_when_it_comes_back_from_the_search(trace, seed):
@@ -294,8 +350,7 @@ def test_a_choice_is_the_same_when_it_comes_back_from_the_search(trace, seed):
 
 def test_a_move_concerns_one_value_its_neighbours_or_one_that_stays(monkeypatch):
     """Of what stays, slots of one value alone; and fates there are."""
-    for name, function in list(vars(anneal).items()):
-        monkeypatch.setattr(anneal, name, getattr(function, "py_func", function))
+    interpreted(monkeypatch, anneal)
     first, end = np.array([0, 4, 9]), np.array([4, 9, 12])
     may_drop = np.array([True] * 3 + [False] + [True] * 8)
     seen = Counter()

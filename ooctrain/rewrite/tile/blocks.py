@@ -187,15 +187,14 @@ def _pieces(whole: Whole, view: View) -> list[tuple[int, View | None]]:
     """Blocks in which the rows of a view lie, and which rows of each; None: all."""
     image, lo, hi = view
     found: list[tuple[int, View | None]] = []
-    first = bisect_right(whole.blocks, (image, lo), key=lambda block: (block.image, block.lo))
-    for place in range(max(first - 1, 0), len(whole.blocks)):
+    first = bisect_right(whole.blocks, (image, lo), key=lambda block: (block.image, block.hi))
+    for place in range(first, len(whole.blocks)):
         block = whole.blocks[place]
-        a, b = max(lo, block.lo), min(hi, block.hi)
         if (block.image, block.lo) >= (image, hi):
             break
-        if block.image == image and a < b:
-            every = (a, b) == (block.lo, block.hi)
-            found.append((block.variable, None if every else (0, a - block.lo, b - block.lo)))
+        a, b = max(lo, block.lo), min(hi, block.hi)
+        every = (a, b) == (block.lo, block.hi)
+        found.append((block.variable, None if every else (0, a - block.lo, b - block.lo)))
     return found
 
 

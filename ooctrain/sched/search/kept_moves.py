@@ -58,7 +58,7 @@ def turn_gap(tables, keeping, own, at):
         and there[first - 1, own] == kept
     ):  # fmt: skip
         first -= 1
-    while last < min(tables.end[own], calls) and not (last < calls and touched[last, own]):
+    while last < min(tables.end[own], calls) and not touched[last, own]:
         last += 1
     if not kept and (last == calls or not touched[last, own]):
         return 0, -1
@@ -115,7 +115,7 @@ def turn_gaps(state, tables, keeping, turned):
     """Turns up to three gaps at one call; returns the state and how many columns have changed."""
     state, own, at = first_gap(state, tables, keeping)
     state, kind = draw(state, 8)
-    turned.span[0], turned.span[1] = keeping.touched.shape[0] + 1, -1
+    turned.span[0], turned.span[1] = keeping.wanted.shape[0], -1
     count, other = 0, own
     for number in range(1 if kind < ONE else 2 if kind < TWO else MOST):
         if number:

@@ -102,8 +102,7 @@ def _others(
     trace: Trace, t: Tables, column: np.ndarray, until: Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray]:
     """What each call claims, and what is there as it begins, of variables without a column."""
-    calls = len(trace.calls)
-    claim, base = t.workspace.copy(), np.zeros(calls + 1, np.int64)
+    claim, base = t.workspace.copy(), np.zeros_like(t.workspace)
     for var in np.flatnonzero(column < 0).tolist():
         size_bytes, made = t.granted[var], trace.producer[var]
         if t.origin[var] == INPUT:
