@@ -12,7 +12,7 @@ asked. Read next: `promise.py` for the other parts; `prepare.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -21,6 +21,7 @@ from ooctrain.devices.host_file import IN_FLIGHT, PIECE_BYTES
 from ooctrain.errors import ConfigError, DoesNotFit, Infeasible
 from ooctrain.execution.executor import host_extent_bytes
 from ooctrain.execution.least import at_once, least_found
+from ooctrain.execution.planners import as_planner
 from ooctrain.execution.prepare import INEXACT_US, PreparedStep, prepare
 from ooctrain.execution.promise import (
     OWN_STEP_BYTES,
@@ -33,6 +34,7 @@ from ooctrain.execution.promise import (
 from ooctrain.execution.settings import Settings
 from ooctrain.rewrite import keeps_bits
 from ooctrain.sched.budget import input_bytes
+from ooctrain.sched.planners.auto import Auto
 from ooctrain.step.presets import PRESETS
 from ooctrain.step.trace import Trace
 from ooctrain.units import MIB, format_bytes, parse_bytes
@@ -129,9 +131,20 @@ class _Division:
         return max(1, MOST_CALLS // max(1, len(self.trace.calls)))
 
     def _beside_or_none(self, host_bytes: int, left: int) -> PreparedStep | None:
-        with suppress(Infeasible, DoesNotFit):
-            return self._beside(host_bytes, left)
+        for settings in self._exact_first():
+            with suppress(Infeasible, DoesNotFit):
+                found = replace(self, settings=settings)._beside(host_bytes, left)
+                if found is not None:
+                    return found
         return None
+
+    def _exact_first(self) -> Iterator[Settings]:
+        """Who is asked in turn: `auto` would take the quicker of a list with the bits of in-core
+        and one in bands."""
+        planner = as_planner(self.settings.planner)
+        if isinstance(planner, Auto):
+            yield replace(self.settings, planner=planner.asking_nobody_besides())
+        yield self.settings
 
     def _beside(self, host_bytes: int, left: int) -> PreparedStep | None:
         """A plan whose arena has what such a slab leaves. Slots of the slab may leave gaps, and a

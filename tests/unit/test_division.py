@@ -18,10 +18,13 @@ from ooctrain.execution.executor import host_extent_bytes
 from ooctrain.execution.prepare import PreparedStep, prepare
 from ooctrain.execution.promise import OWN_STEP_BYTES, OwnShare, Promise, parts_of
 from ooctrain.execution.settings import Settings
+from ooctrain.rewrite import keeps_bits
 from ooctrain.sched.budget import input_bytes, trace_peak_bytes
+from ooctrain.sched.planners.auto import Auto
 from ooctrain.sched.planners.chen import ChenSqrt
 from ooctrain.sched.planning.planner import host_lacks
 from ooctrain.sched.schedule import Run
+from ooctrain.step.presets import TYPICAL_DISK, machine
 from ooctrain.step.trace import Trace
 from ooctrain.units import MIB
 
@@ -110,6 +113,25 @@ def test_a_list_that_is_longer_in_a_smaller_arena_gets_another_plan(monkeypatch)
     assert promise.promised_bytes <= promise.memory_bytes
     over = (arena - (left - slab)) // 8
     assert promise.arena_bytes > left - slab - 3 * over
+
+
+def test_a_list_with_the_bits_of_in_core_is_searched_though_one_in_bands_is_quicker(
+    tmp_path, monkeypatch
+):
+    """`auto` took bands, and what was left was the first list that was found without a search."""
+    monkeypatch.setattr(FileCalls, "file_system", lambda self, folder: EXT4)
+    oc.manual_seed(0)
+    model = oc.models.build("vgg11", 10, "cifar", 3)
+    trace = oc.trace(model, (8, 3, 128, 128), threads=1)
+    base = machine(None, "cpu")
+    quick = replace(base, flops_per_us=1.2e6, memory_bytes_per_us=35e3, disk=TYPICAL_DISK)
+    how = replace(HOW, planner="auto", machine=quick, spill=Spill(str(tmp_path)), evaluations=2000)
+    in_core = prepare(trace, how)
+    left = int(0.55 * in_core.budget_bytes) + division.BUFFERS_BYTES
+    found = divided(trace, left, how)
+    exact = prepare(trace, replace(how, planner=Auto(), budget=found.budget_bytes))
+    assert keeps_bits(found.plan.rewrites)
+    assert found.predict().makespan_us <= 1.01 * exact.predict().makespan_us
 
 
 def test_parameters_beyond_the_arena_are_set_aside_for_the_way_home(tmp_path, monkeypatch):

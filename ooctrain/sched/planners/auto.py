@@ -147,6 +147,12 @@ class Auto:
         auto._evaluations = evaluations if self._evaluations is None else self._evaluations
         return auto
 
+    def asking_nobody_besides(self) -> Auto:
+        """The same, of the planners that are known here alone: none of them rewrites the step."""
+        auto = copy.copy(self)
+        auto._others = nobody_else
+        return auto
+
     def offered(self, steps: Mapping[str, Trace]) -> Auto:
         """See `OfferedPlanner`."""
         auto = copy.copy(self)
