@@ -16,9 +16,12 @@ from pathlib import Path
 import pytest
 from mutants import report
 from mutants.court import KILLED, Court, Terms, Verdict
+from mutants.forks import in_fork
 from mutants.nearby import collected
 from mutants.operators import ROOT, Mutant, files, mutants_of, sample
 from mutants.reach import Tests
+
+from ooctrain.sched.search.ready import compile_search
 
 RESULT = "## The result\n"
 
@@ -75,6 +78,7 @@ def try_all(drawn: list[Mutant], given: argparse.Namespace) -> list[Verdict]:
     given.kept.mkdir(parents=True, exist_ok=True)
     court = Court(drawn, Tests(given.kept), terms, tell)
     os.environ["CI"] = "1"  # the same examples in each run
+    in_fork(searches_are_compiled)  # a test that is ended while Numba compiles may leave half of it
     tests = list(collected(drawn, given.nearest))
     with tempfile.TemporaryDirectory() as folder:
         ended = pytest.main(
@@ -84,6 +88,12 @@ def try_all(drawn: list[Mutant], given: argparse.Namespace) -> list[Verdict]:
         )  # fmt: skip
     assert ended in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED), ended
     return list(court.verdicts.values())
+
+
+def searches_are_compiled() -> bool:
+    """Once they are, they lie on the disk."""
+    compile_search()
+    return True
 
 
 def tell(verdict: Verdict) -> None:
