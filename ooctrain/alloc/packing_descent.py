@@ -43,7 +43,7 @@ class Descent:
 
     Args:
         sections: the blocks over time, at least one.
-        low: no packing takes less.
+        low: no packing takes less; nor less than the largest block.
         high: a packing of so much is known.
 
     Attributes:
@@ -52,7 +52,7 @@ class Descent:
     """
 
     def __init__(self, sections: Sections, low: int, high: int):
-        self.low, self.high = low, high
+        self.low, self.high = max(low, int(sections.size.max())), high
         self.offsets: tuple[int, ...] | None = None
         self.tried = 0
         self._sections, self._orders = sections, Orders(sections)

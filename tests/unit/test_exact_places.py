@@ -85,6 +85,14 @@ def test_it_is_the_optimum_of_all_orders(blocks):
     assert max(o + s for o, s in zip(found.offsets, sizes, strict=True)) == found.extent_bytes
 
 
+def test_no_packing_is_smaller_than_its_largest_block():
+    """Asked for less, the search put the block alone in its section beyond the capacity, and asked
+    again for ever: a law of the slow tests never ended."""
+    sizes, spans = [2, 9, 4, 1], [((1, 2),), ((0, 1),), ((1, 2),), ((1, 2),)]
+    found = exact_places(sizes, spans, 0, sum(sizes) + 1, 200)
+    assert (found.extent_bytes, found.proved) == (9, True)
+
+
 @settings(max_examples=15)
 @given(few)
 def test_below_the_optimum_it_proves_that_there_is_none(blocks):
