@@ -6,6 +6,7 @@ import os
 import pickle
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import warnings
@@ -13,10 +14,12 @@ from pathlib import Path
 
 import numba
 import pytest
+from numba.core import event
 from support.quick import all_but
 
 from ooctrain.layers.kernels.cpu.runtime import jit, kept_code
 from ooctrain.layers.kernels.cpu.runtime.kept_code import KeptCode
+from ooctrain.sched.search import jit as search_jit
 
 ROOM = Path(jit.__file__).parents[1]
 
@@ -267,3 +270,60 @@ def test_other_instruction_sets_agree(isa, cases):
     if isa == "avx2" and done.returncode < 0:
         pytest.skip("this CPU has no AVX2")
     assert done.stdout.strip() == "equal", done.stderr
+
+
+class Interrupting(event.Listener):
+    """This process gets signals as soon as Numba compiles something."""
+
+    def __init__(self, *numbers: int):
+        self.numbers = numbers
+
+    def on_start(self, event):
+        """Sends them."""
+        for number in self.numbers:
+            signal.raise_signal(number)
+
+    def on_end(self, event):
+        """Nothing more."""
+
+    def __enter__(self):
+        event.register("numba:compile", self)
+
+    def __exit__(self, *raised):
+        event.unregister("numba:compile", self)
+
+
+@jit.uninterrupted
+@numba.njit
+def doubled(x):
+    return 2 * x
+
+
+def test_an_interrupt_waits_until_numba_is_done():
+    """A callback of LLVM swallowed it, and who had pressed Ctrl-C was told that a library had "no
+    compiled object yet"; or half of a function was left, in which the next call crashed."""
+    with Interrupting(signal.SIGINT), pytest.raises(KeyboardInterrupt):
+        doubled(3)
+    assert len(doubled.signatures) == 1
+    assert doubled(3) == 6
+
+
+def test_a_second_interrupt_does_not_wait():
+    with Interrupting(signal.SIGINT, signal.SIGINT), pytest.raises(KeyboardInterrupt):
+        doubled(3.0)
+    assert (numba.float64,) not in doubled.signatures
+    assert doubled(3.0) == 6.0
+
+
+@pytest.mark.parametrize("name", ["kernel", "search"])
+def test_kernels_and_searches_are_compiled_so(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(jit, "cache_folder", lambda: tmp_path / "kernels")
+    monkeypatch.setattr(search_jit, "folder_of", lambda sources: tmp_path / "search")
+    decorator = jit.kernel("i8(i8)") if name == "kernel" else search_jit.compiled
+    with Interrupting(signal.SIGINT), pytest.raises(KeyboardInterrupt):
+        decorator(plus_one)(1)
+    assert list(tmp_path.rglob("*.nbc"))  # it was kept, so it was done
+
+
+def plus_one(x):
+    return x + 1

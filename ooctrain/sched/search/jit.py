@@ -13,7 +13,12 @@ from typing import Any
 
 import numba
 
-from ooctrain.layers.kernels.cpu.runtime.jit import cache_folder, kept_in, source_hash
+from ooctrain.layers.kernels.cpu.runtime.jit import (
+    cache_folder,
+    kept_in,
+    source_hash,
+    uninterrupted,
+)
 
 
 @lru_cache(maxsize=2)
@@ -41,4 +46,4 @@ def inner(function: Callable) -> Callable:
 
 def _kept(function: Callable, **options: Any) -> Callable:
     with kept_in(folder_of(Path(function.__code__.co_filename).parent)):
-        return numba.njit(nogil=True, cache=True, **options)(function)
+        return uninterrupted(numba.njit(nogil=True, cache=True, **options)(function))

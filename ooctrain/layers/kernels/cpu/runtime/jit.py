@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import llvmlite.binding
@@ -70,7 +73,7 @@ def kernel(signature: object) -> Callable[[Callable], Callable]:
     """
 
     def compile_kernel(function: Callable) -> Callable:
-        with kept_in(cache_folder()):
+        with interrupts_held(), kept_in(cache_folder()):
             return numba.njit(signature, **_OUTER)(function)  # type: ignore[call-overload]
 
     return compile_kernel
@@ -83,10 +86,51 @@ def callback(signature: str) -> Callable[[Callable], Any]:
     """
 
     def compile_callback(function: Callable) -> Any:
-        with kept_in(cache_folder()):
+        with interrupts_held(), kept_in(cache_folder()):
             return numba.cfunc(signature, **_CALLBACK)(function)  # type: ignore[arg-type]
 
     return compile_callback
+
+
+def uninterrupted(dispatcher: Any) -> Any:
+    """What Numba's `njit` gives for a function that is compiled by its first call, so that it is
+    compiled under `interrupts_held`."""
+    compile_for = dispatcher.compile
+
+    def compile_whole(signature: object) -> Any:
+        with interrupts_held():
+            return compile_for(signature)
+
+    dispatcher.compile = compile_whole
+    return dispatcher
+
+
+@contextmanager
+def interrupts_held() -> Iterator[None]:
+    """A first Ctrl-C waits until Numba has compiled; a second one does not.
+
+    LLVM calls back into Python, where a KeyboardInterrupt is lost and takes with it what it
+    interrupts: the machine code of a function that is there all the same.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield  # no handler runs in another thread, and who has none is not to have one
+        return
+    held = False
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        nonlocal held
+        if held:
+            before(number, frame)
+        held = True
+
+    signal.signal(signal.SIGINT, hold)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if held:
+        signal.raise_signal(signal.SIGINT)
 
 
 @contextmanager
