@@ -22,7 +22,8 @@ from ooctrain.engine.autograd import no_grad
 from ooctrain.engine.backward import record_backward
 from ooctrain.engine.clip import Clip, ClipNorm, as_clip, gradient_of
 from ooctrain.engine.incore import named_tensors
-from ooctrain.engine.module import Module, Parameter
+from ooctrain.engine.module import Module
+from ooctrain.engine.parameter import Parameter
 from ooctrain.engine.parts import Parts
 from ooctrain.engine.tensor import Tape, Tensor, use_tape
 from ooctrain.engine.trace_runner import TraceRunner
