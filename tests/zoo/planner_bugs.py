@@ -26,7 +26,7 @@ from ooctrain.sched.planning import chain_view
 from ooctrain.sched.planning import planner as base
 from ooctrain.sched.planning import storages as sequence
 from ooctrain.sched.planning.asap_engine import NEVER, AsapEngine
-from ooctrain.sched.planning.planner import ListWriter
+from ooctrain.sched.planning.list_writer import ListWriter
 from ooctrain.sched.schedule import End, Free, Run
 from ooctrain.step.machine import call_durations_ns
 from ooctrain.step.trace import Trace
