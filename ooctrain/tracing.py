@@ -3,8 +3,8 @@
 From a model, shapes, a loss and an optimizer comes a `trace.Trace`. The model is called as usual,
 but on a tape whose runner records shapes and sizes instead of computing. A 20480 x 20480 VGG-16 is
 therefore traced in a fraction of a second and needs no memory. Each parameter's update is recorded
-as soon as its gradient is complete. Read next: `step/trace.py`, `nn/named_losses.py`,
-`engine/incore.py`, `rewrite/`, `sched/schedule.py`.
+as soon as its gradient is complete. Read next: `engine/trace_runner.py`, that runner;
+`step/trace.py`, `nn/named_losses.py`, `engine/incore.py`, `rewrite/`, `sched/schedule.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
@@ -22,101 +22,22 @@ from ooctrain.engine.autograd import no_grad
 from ooctrain.engine.backward import record_backward
 from ooctrain.engine.clip import Clip, ClipNorm, as_clip, gradient_of
 from ooctrain.engine.incore import named_tensors
-from ooctrain.engine.module import Module, Parameter
+from ooctrain.engine.module import Module
+from ooctrain.engine.parameter import Parameter
 from ooctrain.engine.parts import Parts
-from ooctrain.engine.site import Site
 from ooctrain.engine.tensor import Tape, Tensor, use_tape
+from ooctrain.engine.trace_runner import TraceRunner
 from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.layers.conv_algorithms import algorithm_for
-from ooctrain.layers.kernels.tables import TABLES
 from ooctrain.nn.containers import tilings_wanted
 from ooctrain.nn.named_losses import Loss, named_loss, target_of
 from ooctrain.nn.plain import FromBytes
 from ooctrain.optim import Optimizer
 from ooctrain.optim.named import get_optimizer
 from ooctrain.rewrite.tile import remark_by_name, tile_by_name
-from ooctrain.step.builder import TraceBuilder
-from ooctrain.step.op import Op, Scalars, Spec
+from ooctrain.step.op import Spec
 from ooctrain.step.presets import usable_cores
 from ooctrain.step.trace import Trace
-
-
-@dataclass
-class TraceRunner:
-    """Writes each call into a `TraceBuilder`; computes nothing.
-
-    Args:
-        threads: of the device, which some workspaces depend on.
-        names: of parameters, buffers and optimizer slots.
-        device: "cpu" or "cuda".
-        parts: of a batch that goes through in several.
-    """
-
-    threads: int
-    names: Mapping[Tensor, str]
-    device: str = "cpu"
-    parts: Parts | None = None
-    builder: TraceBuilder = field(default_factory=TraceBuilder)
-    #: the variable that a parameter or state stands for at this point of the step
-    bound: dict[Tensor, int] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.builder.threads, self.builder.device = self.threads, self.device
-
-    def variable(self, tensor: Tensor) -> int:
-        """The variable that a tensor is now; parameters and states become one when first read."""
-        if tensor.variable is not None:
-            return tensor.variable
-        if tensor not in self.bound:
-            if tensor not in self.names:
-                raise ConfigError(
-                    f"a tensor of shape {tensor.shape} made outside the model is used inside it",
-                    fix="register it with register_buffer, or compute it from the input",
-                )
-            name, kind = self.names[tensor], tensor.kind
-            self.bound[tensor] = self.builder.variable(name, tensor.shape, tensor.dtype, kind)
-        return self.bound[tensor]
-
-    def input(self, name: str, spec: Spec) -> Tensor:
-        """A value that comes from the host in each step."""
-        tensor = Tensor(spec, name=name, kind="input")
-        tensor.variable = self.builder.variable(name, spec.shape, spec.dtype, "input")
-        return tensor
-
-    def run(
-        self, op: Op, ins: Sequence[Tensor], outs: Sequence[Tensor], site: Site, scalars: Scalars
-    ) -> int:
-        """Notes a call and its outputs; returns its id."""
-        in_ids = tuple(self.variable(tensor) for tensor in ins)
-        for tensor in outs:
-            tensor.variable = self.builder.variable(
-                tensor.name, tensor.shape, tensor.dtype, tensor.kind
-            )
-            tensor.name = self.builder.variables[tensor.variable].name
-        out_ids = tuple(tensor.variable for tensor in outs)
-        workspace = TABLES[self.device].workspace_bytes(
-            op, [t.spec for t in ins], [t.spec for t in outs], self.threads
-        )
-        if self.parts is not None and ins:
-            self.parts.follow(op, ins, outs)
-        # What changes state does so in place: the new value takes the old one's storage.
-        reuse = None if op.pure else {out_ids[o]: in_ids[i] for o, i in op.reusable().items()}
-        name = site.path if site.phase == "update" and not op.pure else site.call_name(op)
-        return self.builder.call(
-            name, op, in_ids, out_ids, workspace_bytes=workspace, reuse=reuse, pure=op.pure,
-            phase=site.phase, forward_of=site.forward_of,
-        )  # fmt: skip
-
-    def assign(self, target: Tensor, new: Tensor) -> None:
-        """From now on `target` is `new`, and in the next step `new` is the old one."""
-        before, self.bound[target] = self.bound[target], new.variable
-        self.builder.carries[new.variable] = self.builder.carries.pop(before, before)
-
-    def constant(self, tensor: Tensor) -> Tensor:
-        """The variable that a parameter is at this point of the step."""
-        twin = tensor.detach()
-        twin.variable = self.variable(tensor)
-        return twin
 
 
 def trace(

@@ -14,7 +14,7 @@ from numbers import Real
 
 import numpy as np
 
-from ooctrain.engine.module import Parameter
+from ooctrain.engine.parameter import Parameter
 from ooctrain.engine.tensor import Tensor, current_tape
 from ooctrain.errors import AutogradError, ConfigError
 from ooctrain.layers.update import ClipFactor, ClipValue, ScaleBy, SumOfSquares

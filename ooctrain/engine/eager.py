@@ -1,7 +1,7 @@
 """Eager mode: each call is computed at once, on the cores of this machine.
 
 Eager and traced training use the same operations and the same tape; only this runner, which
-computes arrays from the tape's calls, differs from `tracing.TraceRunner`. Arrays are kept in
+computes arrays from the tape's calls, differs from `trace_runner.TraceRunner`. Arrays are kept in
 physical layout (`step/op.py`), which stays hidden: `Storage.read()` is a logical (N, C, H, W) view.
 Read next: `tensor.py`, then `tracing.py`.
 """

@@ -22,7 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from ooctrain.engine.module import Module, Parameter
+from ooctrain.engine.module import Module
+from ooctrain.engine.parameter import Parameter
 from ooctrain.engine.tensor import Tensor
 
 _VALUES = (type(None), bool, int, float, complex, str, bytes, np.generic)

@@ -1,8 +1,9 @@
-"""Modules and parameters, as in PyTorch: a tree of layers with named parameters and buffers.
+"""Modules, as in PyTorch: a tree of layers with named parameters and buffers.
 
 Assigning a `Parameter` or a `Module` to an attribute, usually in `__init__`, registers it under
 that name. The names of all calls and variables of a trace come from this tree, and its `state_dict`
-has PyTorch's keys and layouts. Read next: `nn/`, then `functional/`.
+has PyTorch's keys and layouts. Read next: `parameter.py`, what is registered; `nn/`, then
+`functional/`.
 """
 
 from __future__ import annotations
@@ -14,45 +15,13 @@ from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
-from ooctrain.engine.autograd import wrap
-from ooctrain.engine.eager import Storage
+from ooctrain.engine.parameter import Parameter, as_buffer, clear_grad
 from ooctrain.engine.tensor import Tensor, current_tape
 from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.step.foreign import as_numbers
-from ooctrain.step.op import Spec, to_physical
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
-
-
-class Parameter(Tensor):
-    """A tensor that training changes. Its value lies behind `storage`, on the host or on a device.
-
-    Args:
-        data: logical array, cast to float32; or the shape, with `initial`.
-        requires_grad: whether it is trained.
-        initial: makes the first value when it is first read.
-
-    Raises:
-        ShapeError: no array of real numbers.
-    """
-
-    __slots__ = ()
-
-    def __init__(
-        self,
-        data: Any,
-        requires_grad: bool = True,
-        *,
-        initial: Callable[[], np.ndarray] | None = None,
-    ):
-        if initial is None:
-            value = data.numpy() if isinstance(data, Tensor) else as_numbers(data, "a parameter")
-            storage = Storage(to_physical(np.array(value, np.float32)))
-        else:
-            storage = Storage(shape=tuple(data), initial=initial)
-        super().__init__(Spec(storage.shape), kind="param", requires_grad=requires_grad)
-        self.storage: Storage = storage
 
 
 class LoadResult(NamedTuple):
@@ -123,7 +92,7 @@ class Module:
                     registry[name] = None
                     return
         elif name in self._buffers and isinstance(value, Tensor):
-            self._buffers[name] = value if value.kind == "state" else _buffer(value)
+            self._buffers[name] = value if value.kind == "state" else as_buffer(value)
             return
         elif any(name in registry for registry in registries):
             allowed = "a tensor" if name in self._buffers else "a parameter, a module"
@@ -162,7 +131,7 @@ class Module:
         self._changed()
         others = self._not_saved - {name}
         object.__setattr__(self, "_not_saved", others if persistent else others | {name})
-        self._buffers[name] = None if tensor is None else _buffer(tensor)
+        self._buffers[name] = None if tensor is None else as_buffer(tensor)
 
     def add_module(self, name: str, module: Module) -> None:
         """Registers a part under a name."""
@@ -377,23 +346,6 @@ def frozen(module: Module) -> Iterator[None]:
     tape = current_tape()
     with tape.reading({p: tape.runner.constant(p) for p in module.parameters()}):
         yield
-
-
-def clear_grad(parameter: Tensor, set_to_none: bool = True) -> None:
-    """Forgets one gradient, or sets it to zero."""
-    if set_to_none or parameter.grad is None:
-        parameter.grad = None
-    else:
-        zeros = wrap(np.zeros(parameter.shape, np.float32), name=parameter.grad.name, kind="wgrad")
-        parameter.grad = zeros
-
-
-def _buffer(value: Any) -> Tensor:
-    array = np.array(value.numpy() if isinstance(value, Tensor) else as_numbers(value, "a buffer"))
-    wanted = "int64" if array.dtype.kind in "iu" else "float32"
-    buffer = Tensor(Spec(array.shape, wanted), kind="state")
-    buffer.storage = wrap(array.astype(wanted)).storage
-    return buffer
 
 
 def _first(keys: list[str], most: int = 4) -> str:

@@ -3,9 +3,9 @@
 Tensors are made from arrays or shapes, and have PyTorch's names for their methods. A tensor does
 not compute: it hands an operation to the tape in force, and the tape's *runner* decides what
 recording a call does: compute it at once (`eager.EagerRunner`) or note its shapes
-(`tracing.TraceRunner`). There is no list of calls here. A tensor holds the entry that made it, and
-an entry its inputs, so a result without references is freed, as in PyTorch. Read next:
-`autograd.py`, `module.py`, then `tracing.py`.
+(`trace_runner.TraceRunner`). There is no list of calls here. A tensor holds the entry that made it,
+and an entry its inputs, so a result without references is freed, as in PyTorch. Read next:
+`autograd.py`, `module.py`, then `trace_runner.py`, `tracing.py`.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def call(op: Op, *ins: Tensor) -> Tensor:
 
 
 class Runner(Protocol):
-    """What recording a call does: `eager.EagerRunner` computes, `tracing.TraceRunner` notes."""
+    """What recording a call does: `EagerRunner` computes, `TraceRunner` notes."""
 
     def run(
         self, op: Op, ins: Sequence[Tensor], outs: Sequence[Tensor], site: Site, scalars: Scalars

@@ -8,7 +8,8 @@ seeds. Read next: `weights.py`, `../functional/`, `../models/resnet.py`.
 
 from typing import NoReturn
 
-from ooctrain.engine.module import Module, Parameter
+from ooctrain.engine.module import Module
+from ooctrain.engine.parameter import Parameter
 from ooctrain.functional.refused import MODULES, refusal
 from ooctrain.nn.activations import (
     GELU,

@@ -10,7 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from ooctrain import functional as F
-from ooctrain.engine.module import Module, Parameter
+from ooctrain.engine.module import Module
+from ooctrain.engine.parameter import Parameter
 from ooctrain.engine.tensor import Tensor
 
 

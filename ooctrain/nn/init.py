@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from ooctrain.engine.eager import Storage
-from ooctrain.engine.module import Parameter
+from ooctrain.engine.parameter import Parameter
 from ooctrain.engine.tensor import current_tape
 
 

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from ooctrain import functional as F
-from ooctrain.engine.module import Module, Parameter
+from ooctrain.engine.module import Module
+from ooctrain.engine.parameter import Parameter
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ShapeError
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from ooctrain.engine.eager import Storage
 from ooctrain.engine.fingerprint import described
-from ooctrain.engine.module import Parameter, clear_grad
+from ooctrain.engine.parameter import Parameter, clear_grad
 from ooctrain.engine.tensor import Tensor, current_tape
 from ooctrain.errors import ConfigError
 from ooctrain.step.foreign import as_numbers

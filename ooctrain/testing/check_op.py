@@ -22,10 +22,10 @@ import numpy as np
 from ooctrain.engine.backward import record_backward
 from ooctrain.engine.incore import run_reference, run_trace
 from ooctrain.engine.tensor import Tape, Tensor, current_tape, use_tape
+from ooctrain.engine.trace_runner import TraceRunner
 from ooctrain.layers.kernels.cpu.table import CPU
 from ooctrain.step.op import LINE_BYTES, Op, Scalars, Spec, physical_shape, to_physical
 from ooctrain.step.trace import Trace
-from ooctrain.tracing import TraceRunner
 
 if TYPE_CHECKING:
     from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool

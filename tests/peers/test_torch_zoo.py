@@ -14,7 +14,8 @@ import pytest
 from ooctrain import models
 from ooctrain.engine.autograd import manual_seed
 from ooctrain.engine.incore import initial_values, run_trace
-from ooctrain.engine.module import Module, Parameter
+from ooctrain.engine.module import Module
+from ooctrain.engine.parameter import Parameter
 from ooctrain.models.deeplab import DeepLabV3Plus
 from ooctrain.models.densenet import DenseNet
 from ooctrain.models.pix2pixhd import Pix2PixHD

@@ -21,7 +21,8 @@ import ooctrain as oc
 from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.budget import input_bytes, resolve_budget, trace_minimum_bytes, trace_peak_bytes
-from ooctrain.sched.planners.auto import Auto, _Poll
+from ooctrain.sched.planners.auto import Auto
+from ooctrain.sched.planners.poll import Poll
 from ooctrain.sched.planners.registry import PLANNERS, get_planner
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule
@@ -97,7 +98,7 @@ def test_nobody_is_faster_where_all_fits(seed):
     [
         (Auto, "_ask_the_rest", "if wasted(poll.question):", "if False:"),
         (Auto, "_ask_the_rest", "if calls <= SHORT_STEP:", "if False:"),
-        (_Poll, "ask_also", "if NEAR * step_us < self.best_us:", "if self.best is None:"),
+        (Poll, "ask_also", "if NEAR * step_us < self.best_us:", "if self.best is None:"),
     ],
 )
 def test_a_planted_bug_is_found(monkeypatch, owner, name, piece, wrong):

@@ -16,8 +16,8 @@ from ooctrain import nn
 from ooctrain.engine.autograd import manual_seed, no_grad, tensor
 from ooctrain.engine.eager import EagerRunner
 from ooctrain.engine.tensor import Tape, current_tape, use_tape
+from ooctrain.engine.trace_runner import TraceRunner
 from ooctrain.errors import AutogradError, ConfigError, ShapeError
-from ooctrain.tracing import TraceRunner
 
 
 def values(*shape, seed=0):

@@ -22,7 +22,8 @@ from ooctrain.sched.budget import (
     trace_minimum_bytes,
     trace_peak_bytes,
 )
-from ooctrain.sched.planners.checkmate.checkmate import Checkmate, CheckmateLp, limited
+from ooctrain.sched.planners.checkmate.by_stages import limited
+from ooctrain.sched.planners.checkmate.checkmate import Checkmate, CheckmateLp
 from ooctrain.sched.planners.checkmate.checkmate_graph import RunGraph, single_calls
 from ooctrain.sched.planners.checkmate.checkmate_program import Freedom, StageProgram
 from ooctrain.sched.planners.checkmate.with_companions import checkmate

@@ -18,6 +18,7 @@ from ooctrain.rewrite import REWRITES
 from ooctrain.rewrite.narrow import narrower
 from ooctrain.sched.budget import input_bytes, trace_peak_bytes
 from ooctrain.sched.planners import auto as auto_module
+from ooctrain.sched.planners import poll
 from ooctrain.sched.planners.auto import Auto
 from ooctrain.sched.planners.belady import Belady
 from ooctrain.sched.planners.checkmate.with_companions import checkmate
@@ -171,7 +172,8 @@ def test_with_a_number_of_evaluations_the_form_that_promises_most_is_searched(
             asked.append(trace)
             return super().plan(trace, *args, **options)
 
-    monkeypatch.setattr(auto_module, "Combined", Noted)
+    for module in (auto_module, poll):
+        monkeypatch.setattr(module, "Combined", Noted)
     budget = tight * 5 // 4
     fused, offered = forms(residual[1], budget)
     promises = {

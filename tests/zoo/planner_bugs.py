@@ -22,11 +22,10 @@ from ooctrain.sched.planners.lru import _Cache
 from ooctrain.sched.planners.naive import Naive
 from ooctrain.sched.planners.window.window import SlidingWindow
 from ooctrain.sched.planners.window.window_walk import Walk
-from ooctrain.sched.planning import chain_view
-from ooctrain.sched.planning import planner as base
+from ooctrain.sched.planning import chain_view, list_writer
 from ooctrain.sched.planning import storages as sequence
 from ooctrain.sched.planning.asap_engine import NEVER, AsapEngine
-from ooctrain.sched.planning.planner import ListWriter
+from ooctrain.sched.planning.list_writer import ListWriter
 from ooctrain.sched.schedule import End, Free, Run
 from ooctrain.step.machine import call_durations_ns
 from ooctrain.step.trace import Trace
@@ -61,7 +60,7 @@ def _updates_die_like_all_others(trace: Trace) -> list[int]:
 
 def _plant_last_uses(function: Callable[[Trace], list[int]]) -> Plant:
     def plant(patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(base, "last_uses", function)
+        patch.setattr(list_writer, "last_uses", function)
         patch.setattr(sequence, "last_uses", function)
 
     return plant

@@ -9,17 +9,15 @@ ResNet-18, ResNet-50 and VGG-11, two links and five budgets, the default loses u
 the best of twelve windows (six sizes, two places for parameters), a window of size 1 up to 15 %;
 those asked here lose nothing. Where the best is still far from the bound, the other planners are
 asked too, so that none of them is faster by more than 3 %. Where it is near, those that answer
-within a second are asked all the same. Read next: `registry.py`.
+within a second are asked all the same. Read next: `poll.py`, which asks them; `registry.py`.
 """
 
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from ooctrain.errors import Infeasible, Withheld
 from ooctrain.sched.bounds.closed import lower_bound
 from ooctrain.sched.budget import trace_peak_bytes
 from ooctrain.sched.planners.belady import Belady
@@ -36,6 +34,7 @@ from ooctrain.sched.planners.lms.lms_grid import LmsGrid
 from ooctrain.sched.planners.lru import Lru
 from ooctrain.sched.planners.naive import Naive
 from ooctrain.sched.planners.pofo.pofo import Pofo
+from ooctrain.sched.planners.poll import NEAR, Poll, in_chunks
 from ooctrain.sched.planners.prefix import Prefix
 from ooctrain.sched.planners.revolve import Revolve
 from ooctrain.sched.planners.rotor import Rotor
@@ -44,10 +43,10 @@ from ooctrain.sched.planners.tflms_hybrid import TflmsHybrid
 from ooctrain.sched.planners.vdnn.vdnn import Vdnn
 from ooctrain.sched.planners.window.window import SlidingWindow
 from ooctrain.sched.planners.window.window_cyclic import WindowCyclic
-from ooctrain.sched.planning.effort import Deadline, check_evaluations
+from ooctrain.sched.planning.effort import check_evaluations
 from ooctrain.sched.planning.forms import StepForm, by_promise, forms_of
 from ooctrain.sched.planning.host_room import without_host
-from ooctrain.sched.planning.planner import Planner, least_refusal, make_plan
+from ooctrain.sched.planning.planner import Planner
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine
@@ -56,13 +55,8 @@ from ooctrain.step.trace import Trace
 #: Which planners to ask besides, given the best plan so far (None: no planner has one, or none that
 #: is good): those that rewrite the step first, which this floor does not know.
 Others = Callable[[Question, Plan | None], Sequence[Planner]]
-#: A plan within this factor of what no list beats is not worth seconds of search, and a plan within
-#: it of another one is as good.
-NEAR = 1.03
-#: Planners that move parts of variables are asked for multiples of this, the chunk of
-#: `alloc/virtual.py`, so that a plan made to the byte can be executed too.
-CHUNK_BYTES = 64 << 10
-#: Where chunks waste more than this share of the budget, these planners are asked to the byte too.
+#: Where chunks waste more than this share of the budget, planners that move parts of variables are
+#: asked to the byte too.
 WASTE = 0.01
 #: A list that is further than this from what no list beats is compared with those of a rewritten
 #: step, also where a list of the step as it is might be as good.
@@ -73,8 +67,6 @@ SHORT_STEP, LONG_STEP = 30, 3000
 MOST_CALLS_QUICK = 1000
 #: Steps of more calls are searched once more as if the host had no room.
 TWICE_SEARCHED = 100
-#: Share of a time limit that is kept for the search; planners asked before it leave that time.
-SEARCH_SHARE = 0.25
 
 
 def other_windows() -> tuple[Planner, ...]:
@@ -168,7 +160,7 @@ class Auto:
             trace, budget_bytes, machine, granule, host_budget_bytes, seed, time_limit_s,
             self._evaluations,
         )  # fmt: skip
-        poll = _Poll(question, self._step_us)
+        poll = Poll(question, self._step_us)
         poll.ask(KeepAll())
         near_us = NEAR * lower_bound(trace, budget_bytes, machine).makespan_us
         if poll.best is not None and poll.best_us > near_us:
@@ -196,7 +188,7 @@ class Auto:
                     poll.ask_also(planner)
         return poll.outcome()
 
-    def _searched(self, poll: _Poll, forms: Sequence[StepForm], near_us: float) -> StepForm:
+    def _searched(self, poll: Poll, forms: Sequence[StepForm], near_us: float) -> StepForm:
         """Asks `combined` for the step and its other forms. The one that is the best."""
         granule, asked = poll.question.granule, forms
         if self._evaluations is not None and len(forms) > 1:
@@ -211,7 +203,7 @@ class Auto:
         best = () if poll.best is None else poll.best.rewrites
         return next((form for form in asked if best == (form.rewrite,)), asked[0])
 
-    def _ask_the_rest(self, poll: _Poll, form: StepForm, near_us: float) -> None:
+    def _ask_the_rest(self, poll: Poll, form: StepForm, near_us: float) -> None:
         """Asks the others in turn, until a plan is near the bound. What is no more than `NEAR`
         behind stays: a plan in chunks can be executed anywhere.
 
@@ -242,151 +234,3 @@ def wasted(question: Question) -> bool:
         return False
     whole = trace_peak_bytes(trace, in_chunks(granule)) - trace_peak_bytes(trace, granule)
     return whole > WASTE * question.budget_bytes
-
-
-@dataclass
-class _Poll:
-    """One question, put to one planner after another.
-
-    Attributes:
-        best: the plan with the shortest step so far.
-        best_us: its step; infinite before there is one.
-        refusals: of those that have none.
-        cut_short: whether somebody was not asked any more.
-        deadline: of all together.
-        kept_s: seconds before it that those who are asked now leave to others.
-    """
-
-    question: Question
-    step_us: Callable[[Plan], float]
-    best: Plan | None = None
-    best_us: float = math.inf
-    refusals: list[Infeasible] = field(default_factory=list)
-    cut_short: bool = False
-    deadline: Deadline = field(init=False)
-    kept_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.deadline = Deadline.after(self.question.time_limit_s)
-        self.kept_s = SEARCH_SHARE * (self.question.time_limit_s or 0.0)
-
-    def is_over(self) -> bool:
-        """Whether there is a plan, and the time limit has kept somebody from being asked."""
-        return self.cut_short and self.best is not None
-
-    def ask(self, *planners: Planner, form: StepForm | None = None) -> None:
-        """Asks them in turn; as soon as there is a plan, only while there is time."""
-        for planner in planners:
-            left_s = self.deadline.earlier(self.kept_s).left_s()
-            if self.best is not None and left_s == 0:
-                self.cut_short = True
-                return
-            self._put(planner, replace(self.question, time_limit_s=left_s), form)
-
-    def ask_also(
-        self, planner: Planner, narrower: Question | None = None, form: StepForm | None = None
-    ) -> None:
-        """Asks for a plan in the question's own granule, and takes it if it is faster by more than
-        `NEAR`.
-
-        Args:
-            narrower: asked in place of the question; what is a plan of it is one of both.
-            form: of the step; None: as it is.
-        """
-        left_s = self.deadline.left_s()
-        if self.best is not None and left_s == 0:
-            self.cut_short = True
-            return
-        of_step = form or StepForm("", self.question.trace)
-        asked = replace(narrower or self.question, trace=of_step.trace, time_limit_s=left_s)
-        try:
-            plan = of_step.named(asked.put_to(planner))
-        except Withheld:
-            return
-        except Infeasible as refusal:
-            if narrower is None:
-                self.refusals.append(refusal)
-            return
-        step_us = self.step_us(plan)
-        if NEAR * step_us < self.best_us:
-            self._take(plan, step_us, planner.name)
-
-    def search(self, form: StepForm, granule: Granule, share: float = 1.0) -> None:
-        """Asks `combined`.
-
-        Args:
-            form: of the step.
-            granule: in place of the question's.
-            share: of the evaluations, and of the time that is left, that it may take.
-        """
-        left_s, number = self.deadline.left_s(), self.question.evaluations
-        if self.best is not None and left_s == 0:
-            self.cut_short = True
-            return
-        asked = replace(
-            self.question, granule=granule, time_limit_s=left_s and share * left_s,
-            evaluations=None if number is None else int(share * number),
-        )  # fmt: skip
-        self._put(Combined(), asked, form)
-
-    def promise(self, trace: Trace) -> float:
-        """What `combined` promises for a form of the step."""
-        asked = replace(self.question, trace=trace, time_limit_s=self.deadline.left_s())
-        return Combined().promise(asked)
-
-    def _put(self, planner: Planner, asked: Question, form: StepForm | None) -> None:
-        """Puts a question to a planner, and notes what came of it."""
-        of_step = form or StepForm("", asked.trace)
-        asked = replace(asked, trace=of_step.trace)
-        try:
-            plan = self._answer(planner, asked)
-        except Withheld:  # a course wheel has not got this one: the others are asked
-            return
-        except Infeasible as refusal:
-            # The least budget in chunks says nothing about the least budget in bytes.
-            if not _in_chunks(planner, asked.granule):
-                self.refusals.append(refusal)
-            return
-        step_us = self.step_us(plan)
-        if step_us < self.best_us:
-            self._take(of_step.named(plan), step_us, planner.name)
-
-    def _take(self, plan: Plan, step_us: float, chosen: str) -> None:
-        """A plan is the best so far."""
-        self.best = replace(plan, notes={**plan.notes, "chosen": chosen})
-        self.best_us = step_us
-
-    def outcome(self) -> Plan:
-        """The best plan.
-
-        Raises:
-            Infeasible: no planner had one.
-        """
-        if self.best is None:
-            raise least_refusal("auto", self.refusals, self.question.budget_bytes)
-        notes = {**self.best.notes, **({"cut_short": True} if self.cut_short else {})}
-        return replace(self.best, notes=notes)
-
-    def _answer(self, planner: Planner, asked: Question) -> Plan:
-        """Its plan. One that moves parts moves whole chunks, and its ledger is counted in the
-        granule of the question.
-        """
-        granule = asked.granule
-        if _in_chunks(planner, granule):
-            granule = in_chunks(granule)
-        plan = replace(asked, granule=granule).put_to(planner)
-        if plan.schedule.granule == self.question.granule:
-            return plan
-        schedule = replace(plan.schedule, granule=self.question.granule)
-        made = make_plan(schedule, plan.trace, asked.machine, plan.notes)
-        return replace(made, rewrites=plan.rewrites)
-
-
-def in_chunks(granule: Granule) -> Granule:
-    """A granule of whole chunks."""
-    return replace(granule, size_bytes=granule.granted(CHUNK_BYTES))
-
-
-def _in_chunks(planner: Planner, granule: Granule) -> bool:
-    """Whether a planner moves parts of variables, and so is asked for multiples of a chunk."""
-    return granule.ranges and isinstance(planner, Belady | Combined)

@@ -21,12 +21,8 @@ from dataclasses import dataclass
 
 from ooctrain.errors import ConfigError
 from ooctrain.sched.planning.fastest import Candidate, fastest_list
-from ooctrain.sched.planning.planner import (
-    ListWriter,
-    infeasible,
-    turning_point,
-    writer_with_resident_parameters,
-)
+from ooctrain.sched.planning.list_writer import ListWriter, writer_with_resident_parameters
+from ooctrain.sched.planning.planner import infeasible, turning_point
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine, call_durations_ns

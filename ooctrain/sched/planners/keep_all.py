@@ -8,7 +8,8 @@ allows, the inputs come first, so that no later call waits for one. Source: the 
 
 from __future__ import annotations
 
-from ooctrain.sched.planning.planner import ListWriter, check_host, infeasible, make_plan
+from ooctrain.sched.planning.list_writer import ListWriter
+from ooctrain.sched.planning.planner import check_host, infeasible, make_plan
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace

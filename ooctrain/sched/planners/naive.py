@@ -11,13 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from ooctrain.sched.planning.planner import (
-    ListWriter,
-    bound_to_device,
-    check_host,
-    infeasible,
-    make_plan,
-)
+from ooctrain.sched.planning.list_writer import ListWriter, bound_to_device
+from ooctrain.sched.planning.planner import check_host, infeasible, make_plan
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Call, Trace

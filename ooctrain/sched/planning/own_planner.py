@@ -7,13 +7,9 @@ decides which gaps a value spends on the host (`swap_gaps`, `swap_plan`), or whi
 """
 
 from ooctrain.sched.planning.decisions import runs_once
+from ooctrain.sched.planning.list_writer import writer_with_resident_parameters
 from ooctrain.sched.planning.lower import plan_of
-from ooctrain.sched.planning.planner import (
-    check_host,
-    infeasible,
-    make_plan,
-    writer_with_resident_parameters,
-)
+from ooctrain.sched.planning.planner import check_host, infeasible, make_plan
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import rematerialise
 from ooctrain.sched.planning.residency import Liveness

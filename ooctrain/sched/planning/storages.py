@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from ooctrain.sched.planning.planner import ListWriter, bound_to_device, last_uses
+from ooctrain.sched.planning.list_writer import ListWriter, bound_to_device, last_uses
 from ooctrain.sched.schedule import Granule
 from ooctrain.step.trace import Trace
 

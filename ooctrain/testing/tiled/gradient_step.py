@@ -14,8 +14,9 @@ import numpy as np
 from ooctrain.engine.backward import record_backward
 from ooctrain.engine.module import Module
 from ooctrain.engine.tensor import Tape, Tensor, use_tape
+from ooctrain.engine.trace_runner import TraceRunner
 from ooctrain.step.trace import Trace
-from ooctrain.tracing import TraceRunner, image_spec
+from ooctrain.tracing import image_spec
 
 
 def gradient_step(

@@ -14,7 +14,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from ooctrain.sched.planning.planner import last_uses
+from ooctrain.sched.planning.list_writer import last_uses
 from ooctrain.sched.schedule import Granule, Run
 from ooctrain.step.trace import Call, Trace
 

@@ -29,12 +29,9 @@ from ooctrain.errors import ConfigError
 from ooctrain.sched.planners.lms.lms_peak import HeldCurve
 from ooctrain.sched.planning.decisions import BEFORE_THE_STEP
 from ooctrain.sched.planning.fastest import Candidate, fastest_list
+from ooctrain.sched.planning.list_writer import ListWriter, writer_with_resident_parameters
 from ooctrain.sched.planning.parameters import check_whole_numbers
-from ooctrain.sched.planning.planner import (
-    ListWriter,
-    infeasible,
-    writer_with_resident_parameters,
-)
+from ooctrain.sched.planning.planner import infeasible
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ooctrain.sched.planning.planner import last_uses
+from ooctrain.sched.planning.list_writer import last_uses
 from ooctrain.sched.schedule import Granule
 from ooctrain.step.trace import Trace
 

@@ -20,14 +20,8 @@ from dataclasses import dataclass
 
 from ooctrain.layers.conv2d import Conv2d
 from ooctrain.sched.planners.hmms import Offloadable, check_ratio, offloadable_storages, take
-from ooctrain.sched.planning.planner import (
-    ListWriter,
-    check_host,
-    infeasible,
-    make_plan,
-    turning_point,
-    writer_with_resident_parameters,
-)
+from ooctrain.sched.planning.list_writer import ListWriter, writer_with_resident_parameters
+from ooctrain.sched.planning.planner import check_host, infeasible, make_plan, turning_point
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine

@@ -32,8 +32,9 @@ from ooctrain.sched.planners.window.window import DEFAULT_SIZE
 from ooctrain.sched.planners.window.window_walk import Walk, walk
 from ooctrain.sched.planning.effort import Deadline
 from ooctrain.sched.planning.fastest import fastest, least_us
+from ooctrain.sched.planning.list_writer import ListWriter
 from ooctrain.sched.planning.parameters import check_true_or_false
-from ooctrain.sched.planning.planner import ListWriter, infeasible, make_plan
+from ooctrain.sched.planning.planner import infeasible, make_plan
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.storages import VariableSequence
 from ooctrain.sched.schedule import BYTES, Granule, Plan, Schedule

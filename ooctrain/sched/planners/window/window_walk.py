@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Literal
 
 from ooctrain.sched.planners.window.window_heads import heads_of
-from ooctrain.sched.planning.planner import ListWriter
+from ooctrain.sched.planning.list_writer import ListWriter
 from ooctrain.sched.planning.storages import VariableSequence
 from ooctrain.step.trace import Call
 

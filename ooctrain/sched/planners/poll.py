@@ -1,0 +1,181 @@
+"""One question put to one planner after another; the plan with the shortest step stays.
+
+`auto` says who is asked, in what order; a `Poll` asks. It sees to the time limit, keeps the best
+plan so far, and remembers the refusals, from which the error comes if nobody has a plan. Planners
+that move parts of variables are asked for whole chunks, so that the plan can be executed with the
+default allocator, and their lists are counted again in the granule of the question. Source: ours
+(an algorithm portfolio). Read next: `auto.py`; `sched/planning/question.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from ooctrain.errors import Infeasible, Withheld
+from ooctrain.sched.planners.belady import Belady
+from ooctrain.sched.planners.combined import Combined
+from ooctrain.sched.planning.effort import Deadline
+from ooctrain.sched.planning.forms import StepForm
+from ooctrain.sched.planning.planner import Planner, least_refusal, make_plan
+from ooctrain.sched.planning.question import Question
+from ooctrain.sched.schedule import Granule, Plan
+from ooctrain.step.trace import Trace
+
+#: A plan within this factor of what no list beats is not worth seconds of search, and a plan within
+#: it of another one is as good.
+NEAR = 1.03
+#: Planners that move parts of variables are asked for multiples of this, the chunk of
+#: `alloc/virtual.py`, so that a plan made to the byte can be executed too.
+CHUNK_BYTES = 64 << 10
+#: Share of a time limit that is kept for the search; planners asked before it leave that time.
+SEARCH_SHARE = 0.25
+
+
+@dataclass
+class Poll:
+    """One question, put to one planner after another.
+
+    Attributes:
+        best: the plan with the shortest step so far.
+        best_us: its step; infinite before there is one.
+        refusals: of those that have none.
+        cut_short: whether somebody was not asked any more.
+        deadline: of all together.
+        kept_s: seconds before it that those who are asked now leave to others.
+    """
+
+    question: Question
+    step_us: Callable[[Plan], float]
+    best: Plan | None = None
+    best_us: float = math.inf
+    refusals: list[Infeasible] = field(default_factory=list)
+    cut_short: bool = False
+    deadline: Deadline = field(init=False)
+    kept_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.deadline = Deadline.after(self.question.time_limit_s)
+        self.kept_s = SEARCH_SHARE * (self.question.time_limit_s or 0.0)
+
+    def is_over(self) -> bool:
+        """Whether there is a plan, and the time limit has kept somebody from being asked."""
+        return self.cut_short and self.best is not None
+
+    def ask(self, *planners: Planner, form: StepForm | None = None) -> None:
+        """Asks them in turn; as soon as there is a plan, only while there is time."""
+        for planner in planners:
+            left_s = self.deadline.earlier(self.kept_s).left_s()
+            if self.best is not None and left_s == 0:
+                self.cut_short = True
+                return
+            self._put(planner, replace(self.question, time_limit_s=left_s), form)
+
+    def ask_also(
+        self, planner: Planner, narrower: Question | None = None, form: StepForm | None = None
+    ) -> None:
+        """Asks for a plan in the question's own granule, and takes it if it is faster by more than
+        `NEAR`.
+
+        Args:
+            narrower: asked in place of the question; what is a plan of it is one of both.
+            form: of the step; None: as it is.
+        """
+        left_s = self.deadline.left_s()
+        if self.best is not None and left_s == 0:
+            self.cut_short = True
+            return
+        of_step = form or StepForm("", self.question.trace)
+        asked = replace(narrower or self.question, trace=of_step.trace, time_limit_s=left_s)
+        try:
+            plan = of_step.named(asked.put_to(planner))
+        except Withheld:
+            return
+        except Infeasible as refusal:
+            if narrower is None:
+                self.refusals.append(refusal)
+            return
+        step_us = self.step_us(plan)
+        if NEAR * step_us < self.best_us:
+            self._take(plan, step_us, planner.name)
+
+    def search(self, form: StepForm, granule: Granule, share: float = 1.0) -> None:
+        """Asks `combined`.
+
+        Args:
+            form: of the step.
+            granule: in place of the question's.
+            share: of the evaluations, and of the time that is left, that it may take.
+        """
+        left_s, number = self.deadline.left_s(), self.question.evaluations
+        if self.best is not None and left_s == 0:
+            self.cut_short = True
+            return
+        asked = replace(
+            self.question, granule=granule, time_limit_s=left_s and share * left_s,
+            evaluations=None if number is None else int(share * number),
+        )  # fmt: skip
+        self._put(Combined(), asked, form)
+
+    def promise(self, trace: Trace) -> float:
+        """What `combined` promises for a form of the step."""
+        asked = replace(self.question, trace=trace, time_limit_s=self.deadline.left_s())
+        return Combined().promise(asked)
+
+    def _put(self, planner: Planner, asked: Question, form: StepForm | None) -> None:
+        """Puts a question to a planner, and notes what came of it."""
+        of_step = form or StepForm("", asked.trace)
+        asked = replace(asked, trace=of_step.trace)
+        try:
+            plan = self._answer(planner, asked)
+        except Withheld:  # a course wheel has not got this one: the others are asked
+            return
+        except Infeasible as refusal:
+            # The least budget in chunks says nothing about the least budget in bytes.
+            if not _in_chunks(planner, asked.granule):
+                self.refusals.append(refusal)
+            return
+        step_us = self.step_us(plan)
+        if step_us < self.best_us:
+            self._take(of_step.named(plan), step_us, planner.name)
+
+    def _take(self, plan: Plan, step_us: float, chosen: str) -> None:
+        """A plan is the best so far."""
+        self.best = replace(plan, notes={**plan.notes, "chosen": chosen})
+        self.best_us = step_us
+
+    def outcome(self) -> Plan:
+        """The best plan.
+
+        Raises:
+            Infeasible: no planner had one.
+        """
+        if self.best is None:
+            raise least_refusal("auto", self.refusals, self.question.budget_bytes)
+        notes = {**self.best.notes, **({"cut_short": True} if self.cut_short else {})}
+        return replace(self.best, notes=notes)
+
+    def _answer(self, planner: Planner, asked: Question) -> Plan:
+        """Its plan. One that moves parts moves whole chunks, and its ledger is counted in the
+        granule of the question.
+        """
+        granule = asked.granule
+        if _in_chunks(planner, granule):
+            granule = in_chunks(granule)
+        plan = replace(asked, granule=granule).put_to(planner)
+        if plan.schedule.granule == self.question.granule:
+            return plan
+        schedule = replace(plan.schedule, granule=self.question.granule)
+        made = make_plan(schedule, plan.trace, asked.machine, plan.notes)
+        return replace(made, rewrites=plan.rewrites)
+
+
+def in_chunks(granule: Granule) -> Granule:
+    """A granule of whole chunks."""
+    return replace(granule, size_bytes=granule.granted(CHUNK_BYTES))
+
+
+def _in_chunks(planner: Planner, granule: Granule) -> bool:
+    """Whether a planner moves parts of variables, and so is asked for multiples of a chunk."""
+    return granule.ranges and isinstance(planner, Belady | Combined)
