@@ -165,6 +165,7 @@ class Auto:
         near_us = NEAR * lower_bound(trace, budget_bytes, machine).makespan_us
         if poll.best is not None and poll.best_us > near_us:
             poll.ask_also(Belady())  # inputs may come in beside calls
+            self._make_room_for_inputs(poll, near_us)
         if poll.best is None:
             # The planners that gain most come first: there may be no time for the others.
             poll.ask(SlidingWindow())
@@ -187,6 +188,15 @@ class Auto:
                 for planner in self._others(question, None):
                     poll.ask_also(planner)
         return poll.outcome()
+
+    def _make_room_for_inputs(self, poll: Poll, near_us: float) -> None:
+        """Asks who computes again, though all fits: what is dropped leaves room for inputs that
+        come in earlier.
+        """
+        short = len(poll.question.trace.calls) <= SHORT_STEP
+        for planner in (Prefix(), *((Combined(),) if short else ())):
+            if poll.best_us > near_us:
+                poll.ask_also(planner)
 
     def _searched(self, poll: Poll, forms: Sequence[StepForm], near_us: float) -> StepForm:
         """Asks `combined` for the step and its other forms. The one that is the best."""
