@@ -32,7 +32,7 @@ from ooctrain.errors import (
     OutOfDeviceMemory,
     PlanMismatch,
 )
-from ooctrain.execution.placement import Placement, play_step, reserved_peak
+from ooctrain.execution.placement import Placement, forecast, play_step, reserved_peak
 from ooctrain.execution.prepare import prepare
 from ooctrain.execution.program import make_program
 from ooctrain.execution.settings import Settings
@@ -224,6 +224,18 @@ def test_s6_planned_steps_run_round_after_round_in_exactly_their_extent(
     assert stats.peak_reserved_bytes == reserved
     assert stats.peak_granted_bytes == plan.peak_bytes
     assert allocator.snapshot()["least"] >= plan.peak_bytes
+
+
+def test_a_step_that_updates_in_place_is_foreseen_once():
+    """Its parameters lie at its end where they lay at its beginning: no second step is another."""
+    model = oc.nn.Sequential(oc.nn.Flatten(), oc.nn.Linear(12, 2))
+    trace = oc.trace(model, (2, 3, 2, 2), threads=1)
+    plan = oc.plan(trace, "1GiB", "keep-all", "v100-pcie")
+    program = make_program(plan.trace, plan.schedule, choose_allocator("first-fit", 1 << 30))
+    foreseen = forecast(program, SECTOR)
+    tags = [life.tag for life in foreseen.lifetimes]
+    assert foreseen.carried
+    assert len(set(tags)) == len(tags)
 
 
 def least_plan(planner, trace, machine, granule):
