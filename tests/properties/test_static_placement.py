@@ -238,6 +238,18 @@ def test_a_step_that_updates_in_place_is_foreseen_once():
     assert len(set(tags)) == len(tags)
 
 
+@given(traces(max_bytes=3000), machines(), st.sampled_from(["keep-all", "naive", "window"]))
+def test_a_dry_run_counts_what_the_ledger_counts(trace, machine, planner):
+    choice = choose_allocator("first-fit", 1 << 30)
+    plan = least_plan(get_planner(planner), trace, machine, choice.granule)
+    counted = DryAllocator(choice.granule)
+    placement = Placement(make_program(plan.trace, plan.schedule, choice), counted)
+    placement.claim_start()
+    play_step(placement)
+    counted.check()
+    assert counted.stats().peak_granted_bytes == plan.peak_bytes
+
+
 def least_plan(planner, trace, machine, granule):
     """The planner's plan at its own minimum, where everything that can move moves."""
     try:
@@ -250,6 +262,14 @@ def test_plannable_looks_through_wrappers():
     inner = FirstFit(DryMemory(4096))
     assert plannable(Recorder(Recorder(inner))) is inner
     assert plannable(Recorder(DryAllocator(SECTOR))) is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_a_plan_there_are_no_pools_and_no_least(kind):
+    allocator = kind(DryMemory(4096))
+    allocator.allocate(1000)
+    seen = allocator.snapshot()
+    assert (seen["top"], seen["pools"], seen["least"]) == (1024, [], 0)
 
 
 @pytest.mark.slow
