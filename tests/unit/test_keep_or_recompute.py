@@ -22,6 +22,7 @@ from ooctrain.sched.budget import (
     trace_minimum_bytes,
     trace_peak_bytes,
 )
+from ooctrain.sched.planners import combined
 from ooctrain.sched.planners.belady import offload
 from ooctrain.sched.planners.combined import Combined
 from ooctrain.sched.planners.registry import get_planner
@@ -348,6 +349,22 @@ def has_room_for_what_is_small(seed):
 def test_what_is_small_stays_only_where_there_is_room_for_it():
     question, runs = has_room_for_what_is_small(1)
     assert KeepOrRecomputeSearch(question, small=-1).keeping(runs) is not None
+
+
+@pytest.mark.parametrize(("fits", "moves"), [(True, [50] * 20), (False, [50] * 20 + [1000])])
+def test_where_no_short_search_has_found_what_fits_the_best_of_them_goes_on(fits, moves):
+    """Choices are numbers here, and each search lowers one by the moves that it makes."""
+    asked = []
+
+    def improve(number, evaluations, **_):
+        asked.append(evaluations)
+        return number - evaluations
+
+    search = SimpleNamespace(improve=improve, cost=lambda number: number, fits=lambda _: fits)
+    found = combined._several(search, [5, 7], 1000, 0, NO_END)
+    assert asked == moves
+    assert found == sorted(found)
+    assert found[0] == 5 - 100 - (0 if fits else 1000)
 
 
 @pytest.mark.slow

@@ -413,6 +413,18 @@ def shifts(seed, moves=600):
     return found
 
 
+def test_what_stays_stays_after_each_of_its_uses():
+    chain = oc.chain([8] * 4, [8] * 4, [3] * 3, [3] * 3, [0] * 3, [0] * 3)
+    search = Search(Question(chain, 1 << 40, oc.machine("v100-pcie")))
+    large = [v.id for v in chain.variables if chain.producer[v.id] is not None]
+    found = search._written(chain, large)
+    spans = zip(found.large_first, found.large_end, strict=True)
+    uses = [(var, use) for var, uses in enumerate(chain.uses) for use in uses]
+    assert [uses[first:end] for first, end in spans] == [
+        [(var, use) for use in chain.uses[var]] for var in large
+    ]
+
+
 def test_what_is_kept_of_a_chain_moves_along_it_where_the_host_is_short():
     assert shifts(1) > 30
 
