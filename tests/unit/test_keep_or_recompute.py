@@ -43,6 +43,7 @@ from ooctrain.sched.search.keep_or_recompute import (
 )
 from ooctrain.sched.search.kept_walk import Keeping, beginning
 from ooctrain.sched.verify import verify
+from ooctrain.step.builder import TraceBuilder
 from ooctrain.step.machine import call_durations_ns
 from ooctrain.testing.random_traces import random_machine, random_trace
 
@@ -88,6 +89,24 @@ def keeps_what_the_runs_keep(seed):
     assert least < 1 or KeepOrRecomputeSearch(short, small=-1).keeping(runs) is None
     fits = KeepOrRecomputeSearch(asked(trace, least, granule=granule), small=-1).keeping(runs)
     return fits is not None
+
+
+def test_what_is_computed_again_in_place_leaves_nothing_of_what_it_is_computed_from():
+    """b takes the place of a, so that d, which comes back after it, needs another a."""
+    builder = TraceBuilder()
+    a, b, c, d, e = (builder.variable(name, (4,), "uint8") for name in "abcde")
+    builder.call("f", None, (), (a,), duration_ns=1000)
+    builder.call("g", None, (a,), (d,), duration_ns=1000)
+    builder.call("h", None, (a,), (b,), reuse={b: a}, duration_ns=1000)
+    builder.call("i", None, (b, d), (c,), duration_ns=1000)
+    builder.call("j", None, (d, b, c), (e,), duration_ns=1000)
+    trace = builder.build()
+    runs = rematerialise_after(trace, [(b, 3), (d, 3)])
+    assert [run.call for run in runs] == [0, 1, 2, 3, 0, 2, 0, 1, 4]
+    search = KeepOrRecomputeSearch(asked(trace, 1 << 40), small=-1)
+    keeping = search.keeping(runs)
+    assert keeping is not None
+    assert [run.call for run in search.runs(keeping.wanted)] == [0, 1, 2, 3, 0, 2, 0, 1, 4]
 
 
 @pytest.mark.parametrize("first", quick([0, 200, 400], 0))

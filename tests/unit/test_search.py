@@ -114,6 +114,18 @@ def test_gaps_are_in_order_whatever_the_order_of_inputs():
     assert [tuple(map(int, gap)) for gap in found] == [(3, 0, a), (4, 1, b), (4, 2, c)]
 
 
+def test_an_input_that_two_calls_in_a_row_read_waits_before_the_first_alone():
+    builder = TraceBuilder()
+    x = builder.variable("x", (4,), "uint8", "input")
+    a, b = (builder.variable(name, (4,), "uint8") for name in "ab")
+    builder.call("f", None, (x,), (a,), duration_ns=1000)
+    builder.call("g", None, (x, a), (b,), duration_ns=1000)
+    trace = builder.build()
+    step = expand(tables_of(trace, oc.machine("v100-pcie"), BYTES), by_slot(trace, {}))
+    found = zip(step.gap_before, step.gap_after, step.gap_var, strict=True)
+    assert [tuple(map(int, gap)) for gap in found] == [(0, -1, x)]
+
+
 @settings(max_examples=30)
 @given(traces())
 def test_what_is_wanted_is_there_until_another_takes_its_storage(trace):
