@@ -403,6 +403,50 @@ def test_a_search_that_goes_further_begins_cooler_unless_the_host_is_short(monke
     assert first == short == as_hot > cooler > 0
 
 
+def moved(monkeypatch, drawn, fates=(KEEP, KEEP), move=anneal.move):
+    """(limits, choice) of a move of two values of one slot, linked, where these numbers are drawn
+    first, and 0 from then on."""
+    interpreted(monkeypatch, anneal)
+    limits, drawn = [], list(drawn)
+
+    def draw(state, limit):
+        limits.append(limit)
+        return state, drawn.pop(0) if drawn else 0
+
+    monkeypatch.setattr(anneal, "draw", draw)
+    first, end = np.array([0, 1]), np.array([1, 2])
+    field = anneal.Field(
+        first, end, np.arange(2), np.ones(2, bool), first, end, np.array([[0, 1]])
+    )  # fmt: skip
+    choice = np.array([fates, (0, 0)], np.int8)
+    getattr(move, "py_func", move)(np.uint64(1), choice, field)
+    return limits, choice
+
+
+@pytest.mark.parametrize("kind", range(12))
+def test_every_third_move_is_of_what_stays(monkeypatch, kind):
+    limits, choice = moved(monkeypatch, [kind])
+    assert limits[0] == 12
+    assert choice[anneal.STAYS].any() == (kind < 4)
+
+
+@pytest.mark.parametrize(
+    ("fates", "drawn", "after"),
+    [((KEEP, DROP), 0, (DROP, KEEP)), ((KEEP, DROP), 3, (DROP_UNREAD, KEEP)),
+     ((DROP, KEEP), 1, (KEEP, DROP)), ((DROP, KEEP), 2, (KEEP, DROP_UNREAD)),
+     ((KEEP, KEEP), 0, (KEEP, DROP)), ((KEEP, KEEP), 1, (DROP, KEEP)),
+     ((KEEP, KEEP), 2, (KEEP, DROP_UNREAD)), ((KEEP, KEEP), 3, (DROP_UNREAD, KEEP)),
+     ((DROP, DROP), 0, (DROP, KEEP)), ((DROP, DROP), 1, (KEEP, DROP))],
+)  # fmt: skip
+def test_of_two_linked_values_the_kept_one_is_dropped_and_the_other_is_kept(
+    monkeypatch, fates, drawn, after
+):
+    """Of two that are alike one changes: the second where an even number is drawn."""
+    limits, choice = moved(monkeypatch, [0, drawn], fates, anneal._shift)
+    assert limits == [1, 4]
+    assert tuple(choice[FATE]) == after
+
+
 def shifts(seed, moves=600):
     """Of some moves from a choice that keeps one value of a chain, how many keep one that it is
     computed from, or that is computed from it, in its place.
