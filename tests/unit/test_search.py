@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from ooctrain.sched.planning.rematerialise import droppable_uses, rematerialise_
 from ooctrain.sched.schedule import BYTES, Granule, Run, SwapOut
 from ooctrain.sched.search import anneal
 from ooctrain.sched.search import choice as choices
+from ooctrain.sched.search import evict as evict_module
 from ooctrain.sched.search import play as engine
 from ooctrain.sched.search.anneal import FATE, move
 from ooctrain.sched.search.choice import Choice, Search
@@ -327,6 +329,20 @@ def interpreted(monkeypatch, module):
     """Has a module's functions run as Python, so that a test can call those that are inner."""
     for name, function in list(vars(module).items()):
         monkeypatch.setattr(module, name, getattr(function, "py_func", function))
+
+
+def test_what_the_host_takes_of_a_gap_adds_up_and_stays_until_its_end(monkeypatch):
+    """Four bytes are on the host until slot 2; three of the gap from 4 to 6 have gone, five want
+    to, of which one is among the four."""
+    interpreted(monkeypatch, evict_module)
+    step = SimpleNamespace(gap_var=[0], gap_after=[3], gap_before=[6])
+    limits = SimpleNamespace(room=np.full(8, 9), free=[False], grain_bytes=1, chunk_bytes=0)
+    hosting = SimpleNamespace(
+        evicted=[3], bytes_before=[4], until_before=[2], bytes=np.array([4]), until=np.array([2])
+    )
+    assert evict_module._hosted(step, 0, 5, limits, hosting) == 5
+    assert limits.room.tolist() == [9, 9, 9, 8, 4, 4, 4, 9]
+    assert (hosting.bytes[0], hosting.until[0]) == (8, 6)
 
 
 @pytest.mark.parametrize(("second", "leaves"), [("may leave", 1), ("stays", 2), ("is copied", 2)])
