@@ -15,7 +15,7 @@ from ooctrain.experiments.paper_003.sft import convolutional_step
 from ooctrain.report.text import tiling_rows
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.rewrite.mixed_bands import mixed_tilings, sparing
-from ooctrain.rewrite.tile import banded, segment_costs
+from ooctrain.rewrite.tile import banded, choose, segment_costs
 from ooctrain.rewrite.tile.banded import FINE, Banded, _fineness, can_be_banded, offers_for
 from ooctrain.rewrite.tile.offers import MOVES, Offer, OperatorTimes, tiled_as_offered
 from ooctrain.rewrite.tile.operators import operators_of
@@ -386,6 +386,19 @@ def test_no_way_in_bands_has_more_calls_than_a_trace_may_have(monkeypatch, most:
         bands for bands in BANDS
         if bands * images > 1 and bands <= rows and 3 * bands * images <= most
     ]  # fmt: skip
+
+
+def test_limits_go_down_from_what_an_evaluation_needs_as_it_is(monkeypatch) -> None:
+    """That is what its largest operator needs beside the parameters; here the last one."""
+    limits: list[int] = []
+    monkeypatch.setattr(choose, "_limits", lambda most: limits.append(most) or [])
+    net = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 32, 3, padding=1))
+    trace = oc.trace(net, (1, 3, 16, 16), None, training=False, threads=1)
+    operators, machine = operators_of(trace), v100_pcie()
+    choose.tilings_of(operators, OperatorTimes.of(operators, machine), machine)
+    needs = [segment_costs.room_bytes(operators, place) for place in (0, 1)]
+    assert needs[0] < needs[1]
+    assert limits == [lasting_bytes(trace) + needs[1]]
 
 
 @pytest.mark.parametrize(("rows", "grids"), [(6, [2, 4]), (8, [2, 4, 8])])
