@@ -32,7 +32,7 @@ from ooctrain.errors import (
     OutOfDeviceMemory,
     PlanMismatch,
 )
-from ooctrain.execution.placement import Placement, play_step, reserved_peak
+from ooctrain.execution.placement import Placement, forecast, play_step, reserved_peak
 from ooctrain.execution.prepare import prepare
 from ooctrain.execution.program import make_program
 from ooctrain.execution.settings import Settings
@@ -226,6 +226,30 @@ def test_s6_planned_steps_run_round_after_round_in_exactly_their_extent(
     assert allocator.snapshot()["least"] >= plan.peak_bytes
 
 
+def test_a_step_that_updates_in_place_is_foreseen_once():
+    """Its parameters lie at its end where they lay at its beginning: no second step is another."""
+    model = oc.nn.Sequential(oc.nn.Flatten(), oc.nn.Linear(12, 2))
+    trace = oc.trace(model, (2, 3, 2, 2), threads=1)
+    plan = oc.plan(trace, "1GiB", "keep-all", "v100-pcie")
+    program = make_program(plan.trace, plan.schedule, choose_allocator("first-fit", 1 << 30))
+    foreseen = forecast(program, SECTOR)
+    tags = [life.tag for life in foreseen.lifetimes]
+    assert foreseen.carried
+    assert len(set(tags)) == len(tags)
+
+
+@given(traces(max_bytes=3000), machines(), st.sampled_from(["keep-all", "naive", "window"]))
+def test_a_dry_run_counts_what_the_ledger_counts(trace, machine, planner):
+    choice = choose_allocator("first-fit", 1 << 30)
+    plan = least_plan(get_planner(planner), trace, machine, choice.granule)
+    counted = DryAllocator(choice.granule)
+    placement = Placement(make_program(plan.trace, plan.schedule, choice), counted)
+    placement.claim_start()
+    play_step(placement)
+    counted.check()
+    assert counted.stats().peak_granted_bytes == plan.peak_bytes
+
+
 def least_plan(planner, trace, machine, granule):
     """The planner's plan at its own minimum, where everything that can move moves."""
     try:
@@ -238,6 +262,14 @@ def test_plannable_looks_through_wrappers():
     inner = FirstFit(DryMemory(4096))
     assert plannable(Recorder(Recorder(inner))) is inner
     assert plannable(Recorder(DryAllocator(SECTOR))) is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_a_plan_there_are_no_pools_and_no_least(kind):
+    allocator = kind(DryMemory(4096))
+    allocator.allocate(1000)
+    seen = allocator.snapshot()
+    assert (seen["top"], seen["pools"], seen["least"]) == (1024, [], 0)
 
 
 @pytest.mark.slow

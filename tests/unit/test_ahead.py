@@ -18,7 +18,7 @@ import ooctrain as oc
 from ooctrain import nn
 from ooctrain.data import DataLoader, TensorDataset
 from ooctrain.devices.cpu.process_memory import held
-from ooctrain.errors import OoctrainError, ShapeError
+from ooctrain.errors import DriverError, OoctrainError, ShapeError
 from ooctrain.execution import ahead, promise
 from ooctrain.execution.executor import Session
 
@@ -337,6 +337,25 @@ def check_that_nobody_reads_what_no_budget_knows_of(patch):
 @pytest.mark.skipif(held() is None, reason="no smaps_rollup here")
 def test_under_a_memory_budget_nobody_reads_what_it_does_not_know_of(monkeypatch):
     check_that_nobody_reads_what_no_budget_knows_of(monkeypatch)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_where_there_is_no_pinned_memory_batches_are_read_in_their_turn(lost, monkeypatch):
+    """A device that is lost is another matter: no step of it goes on."""
+    refusal = DriverError("no memory", call="cuMemHostAlloc")
+    refusal.lost = lost
+
+    def none(*_):
+        raise refusal
+
+    given = batches(2)
+    wanted = after("cpu", lambda trainer: one_by_one(trainer, given))
+    monkeypatch.setattr(ahead, "lay_out", none)
+    if lost:
+        with pytest.raises(DriverError):
+            after("cpu", lambda trainer: trainer.fit(given))
+    else:
+        assert after("cpu", lambda trainer: trainer.fit(given)) == wanted
 
 
 def test_a_batch_in_a_room_is_not_copied_by_the_host(fakes, monkeypatch):

@@ -17,12 +17,14 @@ import ooctrain as oc
 from ooctrain import nn
 from ooctrain.engine.incore import run_trace
 from ooctrain.errors import ConfigError
+from ooctrain.layers.combine import Concat
 from ooctrain.layers.regions import Slice
 from ooctrain.layers.upsample import Upsample, UpsampleGrad
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.rewrite.tile import tile, tile_by_name
 from ooctrain.rewrite.tile.frontier import computable, even_cuts, rounded
 from ooctrain.rewrite.tile.halo import Read, Span
+from ooctrain.rewrite.tile.on_rows import OnRows
 from ooctrain.rewrite.tile.row_rules import RowPlace, RowsRead
 from ooctrain.rewrite.tile.rules import row_rule_of
 from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
@@ -188,6 +190,22 @@ def test_evaluation_runs_forward_in_bands() -> None:
     values = random_values(plain)
     found, expected = (run_trace(t, values, {}, threads=2) for t in (banded, plain))
     assert np.array_equal(found["output"], expected["output"])
+
+
+@pytest.mark.parametrize(("width", "copies"), [(4, False), (5, True)])
+def test_a_gpu_reads_rows_in_place_where_they_begin_with_a_whole_group(width, copies) -> None:
+    """A group is four elements: rows of 5 x 3 that begin elsewhere are copied before."""
+    model = nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), nn.ReLU(), nn.Conv2d(3, 3, 3, padding=1))
+    trace = oc.trace(model, (2, 3, 12, width), "mse", device="cuda", threads=1)
+    tiled = apply_rewrites(trace, ("bands:4:0.fwd:2.fwd",))
+    views = [
+        (*view, tiled.variables[v].shape) for call in tiled.calls if isinstance(call.op, OnRows)
+        for v, view in zip(call.ins, call.op.views, strict=False) if view is not None
+    ]  # fmt: skip
+    assert views
+    for image, row, _, (_, channels, height, columns) in views:
+        assert (image * height + row) * channels * columns % 4 == 0
+    assert any(isinstance(call.op, Concat) for call in tiled.calls) == copies
 
 
 def test_two_segments() -> None:

@@ -15,11 +15,13 @@ from ooctrain.experiments.paper_003.sft import convolutional_step
 from ooctrain.report.text import tiling_rows
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.rewrite.mixed_bands import mixed_tilings, sparing
-from ooctrain.rewrite.tile import banded
+from ooctrain.rewrite.tile import banded, choose, segment_costs
 from ooctrain.rewrite.tile.banded import FINE, Banded, _fineness, can_be_banded, offers_for
 from ooctrain.rewrite.tile.offers import MOVES, Offer, OperatorTimes, tiled_as_offered
 from ooctrain.rewrite.tile.operators import operators_of
 from ooctrain.rewrite.tile.segment_costs import (
+    BANDS,
+    MOST_CALLS,
     Costs,
     _as_they_are,
     _bands,
@@ -373,12 +375,37 @@ def test_estimates_of_one_convolution_in_bands_by_hand() -> None:
     assert _as_they_are(operators, (0, 1)).extra_ns == 0
 
 
-def test_no_grid_has_more_tiles_than_rows() -> None:
-    trace = oc.trace(model(), (1, 3, 6, 64), threads=2, conv_algorithm="direct")
+@pytest.mark.parametrize("most", [23, 24, MOST_CALLS])
+def test_no_way_in_bands_has_more_calls_than_a_trace_may_have(monkeypatch, most: int) -> None:
+    """Each band of each image is three calls: forward twice, and backward."""
+    monkeypatch.setattr(segment_costs, "MOST_CALLS", most)
+    operators, machine = operators_of(step()[0]), v100_pcie()
+    images, _, rows, _ = operators.trace.variables[operators.calls[0].ins[0]].shape
+    found = _bands(operators, OperatorTimes.of(operators, machine), (0, 0), Costs.of(machine))
+    assert [int(choice.name.split(":")[1]) for choice in found] == [
+        bands for bands in BANDS
+        if bands * images > 1 and bands <= rows and 3 * bands * images <= most
+    ]  # fmt: skip
+
+
+def test_limits_go_down_from_what_an_evaluation_needs_as_it_is(monkeypatch) -> None:
+    """That is what its largest operator needs beside the parameters; here the last one."""
+    limits: list[int] = []
+    monkeypatch.setattr(choose, "_limits", lambda most: limits.append(most) or [])
+    net = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 32, 3, padding=1))
+    trace = oc.trace(net, (1, 3, 16, 16), None, training=False, threads=1)
+    operators, machine = operators_of(trace), v100_pcie()
+    choose.tilings_of(operators, OperatorTimes.of(operators, machine), machine)
+    needs = [segment_costs.room_bytes(operators, place) for place in (0, 1)]
+    assert needs[0] < needs[1]
+    assert limits == [lasting_bytes(trace) + needs[1]]
+
+
+@pytest.mark.parametrize(("rows", "grids"), [(6, [2, 4]), (8, [2, 4, 8])])
+def test_a_grid_has_as_many_tiles_as_rows_at_most(rows: int, grids: list[int]) -> None:
+    trace = oc.trace(model(), (1, 3, rows, 64), threads=2, conv_algorithm="direct")
     operators, machine = operators_of(trace), v100_pcie()
     found = _tiles(
         operators, OperatorTimes.of(operators, machine), FtSegment(0, 3, ()), Costs.of(machine)
     )
-    grids = [int(choice.name.split(":")[1].split("x")[0]) for choice in found]
-    assert grids
-    assert max(grids) <= 6
+    assert [int(choice.name.split(":")[1].split("x")[0]) for choice in found] == grids

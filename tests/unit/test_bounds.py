@@ -70,6 +70,13 @@ def test_directions_have_their_own_rates():
     assert proposition_3_us(trace, 15, machine) == pytest.approx(10 / 2 + 10 / 5)
 
 
+@pytest.mark.parametrize(("out", "back"), [(0.2, 0.5), (0.5, 0.2)])
+def test_what_was_there_before_the_step_goes_out_or_is_not_brought_in_yet(out, back):
+    """Of x0, which nobody computes, 10 bytes are away at the peak: by whichever way is faster."""
+    machine = Machine("uneven", 1, 1, 1, link_out_bytes_per_us=out, link_in_bytes_per_us=back)
+    assert proposition_3_us(PLAIN, 30, machine) == 10 / max(out, back) + 10 / back
+
+
 def test_latency_is_counted_once_a_side():
     machine = Machine("late", 1, 1, link_bytes_per_us=1, latency_us=3)
     assert proposition_3_us(PLAIN, 30, machine) == 2 * (10 + 3)

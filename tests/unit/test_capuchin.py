@@ -14,7 +14,7 @@ import ooctrain as oc
 from ooctrain.errors import Infeasible
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.budget import resolve_budget, trace_peak_bytes
-from ooctrain.sched.planners.capuchin import Capuchin, Lane, LetGo, Policy
+from ooctrain.sched.planners.capuchin import Capuchin, Lane, LetGo, Policy, _Choosing
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, SwapIn, SwapOut
 from ooctrain.sched.simulate import simulate
@@ -98,6 +98,16 @@ def test_values_with_the_most_free_time_are_swapped_first(chain):
     assert names(chain, policy.choose(most - 8).swapped) == {"x1"}
     assert names(chain, policy.choose(most - 16).swapped) == {"x1", "x2"}
     assert policy.choose(most) == LetGo(frozenset(), frozenset())
+
+
+def test_a_value_helps_where_too_much_is_there_between_its_accesses_and_only_there(chain):
+    policy = policy_of(chain)
+    for var, gap in policy.intervals.items():
+        for call in range(len(chain.calls)):
+            choosing = _Choosing(policy, target_bytes=5)
+            choosing.held[:] = 5
+            choosing.held[call] = 6
+            assert choosing._helps(var) == (gap.after < call < gap.before)
 
 
 def test_free_time_is_the_interval_without_both_copies(chain):

@@ -146,8 +146,9 @@ def test_the_previous_file_stands_in_for_a_broken_one_and_both_are_named(tmp_pat
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.warns(
         UserWarning, match=r"run\.safetensors cannot be used.*run\.safetensors\.1, step 1"
-    ):
+    ) as warned:
         checkpoint = load(path)
+    assert warned[0].filename == __file__  # at the line that loads it
     assert_same(checkpoint.arrays, arrays())
     assert checkpoint.run.step == 1
 

@@ -7,7 +7,7 @@ import pytest
 
 import ooctrain as oc
 from ooctrain.errors import Infeasible
-from ooctrain.execution.in_parts import samples_apart
+from ooctrain.execution.in_parts import InParts, samples_apart
 from ooctrain.execution.promise import parts_of
 
 nn = oc.nn
@@ -80,6 +80,20 @@ def test_outputs_are_those_of_the_whole_batch():
     x = batch(33, 1)[0]
     with tight() as small, roomy() as whole:
         assert np.array_equal(small.predict(x), whole.predict(x))
+
+
+@pytest.mark.parametrize("most", range(1, 7))
+def test_an_output_is_whole_in_any_number_of_parts(most):
+    """Of six samples at most so many fit."""
+    x = batch(6)[0]
+    trace = oc.trace(network(), x.shape, training=False, threads=1)
+
+    def forward(part, target, whole):
+        if len(part) > most:
+            raise Infeasible("too large", minimum_bytes=0)
+        return trace, {"doubled": 2 * part}
+
+    assert np.array_equal(InParts(forward, lambda *_: trace).output(x, "doubled"), 2 * x)
 
 
 def test_training_goes_on_with_the_same_bits():

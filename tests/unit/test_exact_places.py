@@ -142,6 +142,15 @@ def test_blocks_that_stay_lie_at_the_bottom_and_small_ones_fill_gaps(blocks, ste
         assert found.extent_bytes == alone.extent_bytes + sum(size for size, _ in always)
 
 
+def test_blocks_that_stay_lie_one_on_the_other_below_all_others():
+    rows = [(2, (0, 9)), *HARD, (3, (0, 9))]
+    sizes, spans = [size for size, _ in rows], [(own,) for _, own in rows]
+    found = exact_places(sizes, spans, 15, sum(sizes) + 1, 20_000)
+    assert found.offsets is not None
+    assert (found.offsets[0], found.offsets[-1], found.extent_bytes) == (0, 2, 15)
+    assert min(found.offsets[1:-1]) == 5
+
+
 def test_a_search_that_is_cut_short_says_nothing():
     sizes, spans = [size for size, _ in HARD], [(own,) for _, own in HARD]
     for capacity in (9, 10):  # there is none, and there is one
@@ -176,6 +185,19 @@ def test_descents_that_end_far_above_the_bound_are_followed_by_an_aim(monkeypatc
     assert found.offsets is not None
     assert apart(sizes, spans, found.offsets)
     assert found.extent_bytes <= least * 1.01
+
+
+def test_what_is_above_one_percent_is_followed_by_an_aim_at_nine_thousandths(monkeypatch):
+    """Above the bound of the whole; a block that stays lies below what is searched."""
+    aims = []
+    monkeypatch.setattr(Descent, "run", lambda self, nodes: None)
+    monkeypatch.setattr(Descent, "aim", lambda self, capacity, nodes: aims.append(capacity))
+    sizes, spans, least = with_small_blocks(4096)
+    stays, bound = 8192, least + 8192
+    for above in (0, 1):
+        most = bound * 1010 // 1000 + above
+        exact_places([*sizes, stays], [*spans, ((0, 9),)], bound, most, 1000)
+    assert aims == [bound * 1009 // 1000 - stays]
 
 
 def test_nothing_is_aimed_at_where_a_descent_has_come_near(monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -13,8 +14,10 @@ from support.strategies import SEEDS, machines, traces
 import ooctrain as oc
 from ooctrain.errors import Infeasible
 from ooctrain.sched.bounds.closed import compute_us
+from ooctrain.sched.bounds.fluid_items import Covered, FluidItems
 from ooctrain.sched.bounds.lp import fluid_bound
 from ooctrain.sched.budget import input_bytes, trace_minimum_bytes, trace_peak_bytes
+from ooctrain.sched.planners.belady import Belady
 from ooctrain.sched.planners.dtr.dtr import Dtr
 from ooctrain.sched.planners.prefix import Prefix
 from ooctrain.sched.planners.window.window import SlidingWindow
@@ -28,6 +31,32 @@ SLOW = oc.Machine("slow", flops_per_us=1, memory_bytes_per_us=1, link_bytes_per_
 @pytest.fixture(scope="module")
 def chain():
     return oc.chain([4] * 6, [4] * 6, [2] * 5, [3] * 5, [0] * 5, [0] * 5)
+
+
+@given(traces(), st.booleans(), st.booleans())
+def test_an_item_is_a_gap_between_two_uses_of_its_life(trace, recompute, resident):
+    items = FluidItems(trace, 100, [0.0] * len(trace.calls))
+    for item in items.of(Covered(recompute, resident)):
+        life, variable = items.lives[item.life], trace.variables[item.var]
+        assert life.var == item.var
+        assert (item.opens - 1, item.needed) in pairwise(life.uses)
+        assert item.size == variable.nbytes / 100
+
+
+def test_what_comes_back_waits_until_its_own_gap_has_begun():
+    """While h runs a must be away, and may not come back in place of b, which h reads."""
+    builder = TraceBuilder()
+    a, b, c, d, e = (builder.variable(v, (10,), "uint8", "activation") for v in "abcde")
+    builder.call("f", None, (), (a,), duration_ns=1_000)
+    builder.call("g", None, (), (b,), duration_ns=20_000)
+    builder.call("h", None, (b,), (c,), workspace_bytes=10, duration_ns=40_000)
+    builder.call("i", None, (a, c), (d,), duration_ns=1_000)
+    builder.call("j", None, (b, d), (e,), duration_ns=1_000)
+    trace = builder.build()
+    bound = fluid_bound(trace, 30, SLOW, recompute=False)
+    assert bound is not None
+    assert bound.makespan_us == pytest.approx(83, rel=1e-4)  # a in after h, and b in after i
+    assert Belady().plan(trace, 30, SLOW).makespan_us == 83
 
 
 def test_at_the_in_core_peak_the_bound_is_the_compute_time(chain):

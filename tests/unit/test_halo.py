@@ -18,6 +18,7 @@ from ooctrain.rewrite.tile.halo import (
     tile_spans,
     whole_reads,
 )
+from ooctrain.rewrite.tile.row_rules import RowsRead
 from ooctrain.step.op import Window
 
 SAME_3 = Window(kernel=3, pad_lo=1, pad_hi=1)
@@ -54,6 +55,15 @@ windows = st.builds(
     pad_lo=st.integers(0, 4),
     pad_hi=st.integers(0, 4),
 )
+
+
+@given(windows, st.integers(1, 40), st.integers(0, 9), st.booleans())
+def test_rows_stop_where_the_last_of_those_before_stops_to_read(
+    window: Window, extent: int, row: int, gathers: bool
+) -> None:
+    reads = RowsRead(window, gathers)
+    before = [reads.read(Span(one, one + 1), extent).inside.hi for one in range(row)]
+    assert reads.stop(row, extent) == (before[-1] if before else 0)
 
 
 @given(windows, st.integers(1, 40), st.data())

@@ -22,6 +22,7 @@ from ooctrain.sched.budget import (
     trace_minimum_bytes,
     trace_peak_bytes,
 )
+from ooctrain.sched.planners import combined
 from ooctrain.sched.planners.belady import offload
 from ooctrain.sched.planners.combined import Combined
 from ooctrain.sched.planners.registry import get_planner
@@ -42,6 +43,7 @@ from ooctrain.sched.search.keep_or_recompute import (
 )
 from ooctrain.sched.search.kept_walk import Keeping, beginning
 from ooctrain.sched.verify import verify
+from ooctrain.step.builder import TraceBuilder
 from ooctrain.step.machine import call_durations_ns
 from ooctrain.testing.random_traces import random_machine, random_trace
 
@@ -87,6 +89,24 @@ def keeps_what_the_runs_keep(seed):
     assert least < 1 or KeepOrRecomputeSearch(short, small=-1).keeping(runs) is None
     fits = KeepOrRecomputeSearch(asked(trace, least, granule=granule), small=-1).keeping(runs)
     return fits is not None
+
+
+def test_what_is_computed_again_in_place_leaves_nothing_of_what_it_is_computed_from():
+    """b takes the place of a, so that d, which comes back after it, needs another a."""
+    builder = TraceBuilder()
+    a, b, c, d, e = (builder.variable(name, (4,), "uint8") for name in "abcde")
+    builder.call("f", None, (), (a,), duration_ns=1000)
+    builder.call("g", None, (a,), (d,), duration_ns=1000)
+    builder.call("h", None, (a,), (b,), reuse={b: a}, duration_ns=1000)
+    builder.call("i", None, (b, d), (c,), duration_ns=1000)
+    builder.call("j", None, (d, b, c), (e,), duration_ns=1000)
+    trace = builder.build()
+    runs = rematerialise_after(trace, [(b, 3), (d, 3)])
+    assert [run.call for run in runs] == [0, 1, 2, 3, 0, 2, 0, 1, 4]
+    search = KeepOrRecomputeSearch(asked(trace, 1 << 40), small=-1)
+    keeping = search.keeping(runs)
+    assert keeping is not None
+    assert [run.call for run in search.runs(keeping.wanted)] == [0, 1, 2, 3, 0, 2, 0, 1, 4]
 
 
 @pytest.mark.parametrize("first", quick([0, 200, 400], 0))
@@ -348,6 +368,22 @@ def has_room_for_what_is_small(seed):
 def test_what_is_small_stays_only_where_there_is_room_for_it():
     question, runs = has_room_for_what_is_small(1)
     assert KeepOrRecomputeSearch(question, small=-1).keeping(runs) is not None
+
+
+@pytest.mark.parametrize(("fits", "moves"), [(True, [50] * 20), (False, [50] * 20 + [1000])])
+def test_where_no_short_search_has_found_what_fits_the_best_of_them_goes_on(fits, moves):
+    """Choices are numbers here, and each search lowers one by the moves that it makes."""
+    asked = []
+
+    def improve(number, evaluations, **_):
+        asked.append(evaluations)
+        return number - evaluations
+
+    search = SimpleNamespace(improve=improve, cost=lambda number: number, fits=lambda _: fits)
+    found = combined._several(search, [5, 7], 1000, 0, NO_END)
+    assert asked == moves
+    assert found == sorted(found)
+    assert found[0] == 5 - 100 - (0 if fits else 1000)
 
 
 @pytest.mark.slow

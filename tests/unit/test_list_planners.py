@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from support.strategies import traces
 from support.work import lines_run
 
 import ooctrain as oc
@@ -13,7 +16,8 @@ from ooctrain.sched.planners.naive import Naive
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.planners.window.window import SlidingWindow
 from ooctrain.sched.planning.planner import HOST_LACKS
-from ooctrain.sched.schedule import Fence, Free, Granule, Run, SwapIn, SwapOut
+from ooctrain.sched.planning.storages import VariableSequence
+from ooctrain.sched.schedule import BYTES, Fence, Free, Granule, Run, SwapIn, SwapOut
 from ooctrain.sched.verify import verify
 from ooctrain.step.builder import TraceBuilder
 from ooctrain.step.machine import Machine
@@ -95,6 +99,31 @@ def test_the_minimum_is_the_largest_need_of_one_call_in_granules(planner):
             "g" if least != 192 else "f",
         )
         verify(planner.plan(trace, least, MACHINE, granule=granule), trace, least, MACHINE)
+
+
+def updated_early() -> Trace:
+    """The parameter's new value, in a place of its own, is there while the largest call runs."""
+    builder = TraceBuilder()
+    old, new = (builder.variable(name, (10,), "uint8", "param") for name in ("w", "w.new"))
+    large = builder.variable("large", (30,), "uint8", "activation")
+    builder.call("update", FakeOp("update"), (old,), (new,))
+    builder.call("large", FakeOp("large"), (), (large,))
+    builder.carries[new] = old
+    return builder.build()
+
+
+@given(traces(), st.booleans())
+@example(updated_early(), True)
+def test_a_call_needs_what_it_touches_and_what_is_pinned_at_that_time(trace, pin_persistent):
+    sequence = VariableSequence(trace, BYTES, pin_persistent)
+    there = sequence.pinned.intersection(trace.initial)
+    needs = [sum(sequence.size_bytes[v] for v in there)]
+    for call in trace.calls:
+        there |= sequence.pinned.intersection(call.outs)
+        held = there.union(sequence.touched[call.id])
+        needs.append(sum(sequence.size_bytes[v] for v in held) + call.workspace_bytes)
+        there = {v for v in there if sequence.last_use[v] > call.id}
+    assert sequence.largest_need()[0] == max(needs)
 
 
 def test_window_moves_nothing_where_all_is_in_the_window():

@@ -86,3 +86,14 @@ def test_the_one_that_nobody_has_used_for_longest_goes_first():
     fifth = cache.make(1, [(9, 1)])
     assert four[0] not in list(cache)
     assert list(cache) == [four[1], four[2], four[3], fifth]
+
+
+def test_one_that_no_block_has_used_goes_before_those_that_were_used():
+    cache, _ = cache_of(most=3)
+    used = cache.make(1, [(0, 1)])
+    used.live = True
+    cache.leave(used)
+    unused = cache.make(1, [(1, 1)])
+    third = cache.make(1, [(2, 1)])
+    assert unused not in list(cache)
+    assert list(cache) == [used, third]

@@ -146,3 +146,13 @@ def test_parts_of_a_sum_over_pieces_are_read_added_and_written():
     (weight,) = pieces.outs
     assert len(pieces.runs()) == 3
     assert pieces.extra_bytes() == 3 * 2 * weight.nbytes
+
+
+@pytest.mark.parametrize(("height", "runs"), [(1, 1), (2, 1), (3, 3), (8, 3)])
+def test_pieces_that_are_copied_as_a_whole_anyway_are_computed_at_once(height, runs):
+    """A window of three over two pieces: four rows are copied around their border. With as many
+    copies fewer calls are better."""
+    op = MaxPool2d(PoolGeometry((3, 3), (1, 1), (1, 1, 1, 1)))
+    pieces = InPieces(op, (Spec((1, 1, 2 * height, 8)),), ((height, height),))
+    assert len(pieces.runs()) == runs
+    assert pieces.extra_bytes() == 2 * 4 * 8 * min(4, 2 * height)

@@ -72,6 +72,18 @@ def test_a_planner_finds_a_plan_at_the_least_budget_that_its_refusal_names(alloc
         assert prepare(step(), replace(settings, budget=least)).plan.peak_bytes <= least
 
 
+@pytest.mark.parametrize("piece", [4096, 8192])
+def test_a_least_budget_is_rounded_up_to_what_the_allocator_maps_and_no_further(piece):
+    name = f"best-fit-caching:chunk={piece}"  # maps pieces, and rounds by 512 bytes
+    with pytest.raises(Infeasible) as of_planner:
+        oc.plan(step(), piece, "naive", granule=choose_allocator(name, 1 << 20).granule)
+    with pytest.raises(Infeasible) as named:
+        prepare(step(), Settings(piece, "naive", name, threads=1))
+    least = of_planner.value.minimum_bytes
+    assert least % piece
+    assert named.value.minimum_bytes == -(-least // piece) * piece
+
+
 def test_one_thread_is_always_served():
     assert threads_served(step(), 1) == 1
     assert threads_served(step(), 9) >= 1

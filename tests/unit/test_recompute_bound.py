@@ -212,6 +212,18 @@ def test_lists_that_run_only_the_forward_pass_again_have_the_higher_bound():
     assert found[False].lower_bound().kind != found[True].lower_bound().kind
 
 
+def test_a_call_runs_again_in_stages_after_its_own_while_its_outputs_are_of_use():
+    step = StepValues(graph_of_eight(0), 20, True)
+    ends = range(len(step.trace.calls))
+    program = RecomputeProgram(step, PLAIN, ends)  # a stage for each call
+    assert set(program.run) == {
+        (call, stage)
+        for call, until in step.again.items()
+        for stage in ends
+        if call < stage <= until
+    }
+
+
 def test_values_of_just_the_share_that_is_small_are_left_out():
     """Without a variable that never leaves, the room is the budget."""
     trace = graph_of_eight(0)

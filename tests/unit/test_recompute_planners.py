@@ -10,9 +10,12 @@ from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planners.belady import Belady
 from ooctrain.sched.planners.combined import Combined
-from ooctrain.sched.planners.prefix import Prefix, by_recompute_time
+from ooctrain.sched.planners.dtr.dtr import Dtr
+from ooctrain.sched.planners.prefix import Dropped, Prefix, _Attempts, by_recompute_time
 from ooctrain.sched.planners.window.window import SlidingWindow
 from ooctrain.sched.planners.window.window_cyclic import WindowCyclic
+from ooctrain.sched.planning.effort import Deadline
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import droppable
 from ooctrain.sched.schedule import BYTES, Run
 from ooctrain.sched.verify import verify
@@ -50,6 +53,23 @@ def test_prefix_sorts_what_can_be_dropped_by_the_time_to_get_it_back(resnet):
     places = {op: [p for p, other in enumerate(ops) if other == op] for op in set(ops)}
     middle = {op: sum(found) / len(found) for op, found in places.items()}
     assert middle["BatchNormApply"] < middle["Conv2d"]
+
+
+def test_every_fourth_prefix_is_tried_first_from_the_empty_one_on(monkeypatch):
+    tried = []
+    monkeypatch.setattr(_Attempts, "make", lambda attempts, places: tried.append(list(places)))
+    trace = oc.chain([8] * 7, [8] * 7, [2] * 6, [3] * 6, [0] * 6, [0] * 6)
+    question = Question(trace, 1, oc.machine("v100-pcie"))
+    _Attempts(question, [Dropped(())] * 10, Deadline.after(None)).make_best()
+    assert tried == [[0, 4, 8], list(range(10))]  # then all, as none has become a list
+
+
+@pytest.mark.parametrize("planner", [Prefix(steps=4), Dtr()])
+def test_notes_count_the_calls_that_run_again(planner):
+    trace = oc.chain([8] * 7, [8] * 7, [2] * 6, [3] * 6, [0] * 6, [0] * 6)
+    plan = planner.plan(trace, budget(trace, 0.3), oc.Machine("m", 1, 1, link_bytes_per_us=0.5))
+    runs = sum(isinstance(instruction, Run) for instruction in plan.schedule.instructions)
+    assert plan.notes["runs_again"] == runs - len(trace.calls) > 0
 
 
 @pytest.mark.slow

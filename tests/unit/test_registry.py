@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from importlib.metadata import EntryPoint
 
 import pytest
@@ -12,6 +13,7 @@ from ooctrain.errors import ConfigError
 from ooctrain.execution.planners import get_planner, planners
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planners.window.window import SlidingWindow
+from ooctrain.sched.planning.planner import Planner
 
 
 def test_names_are_listed():
@@ -22,6 +24,18 @@ def test_names_are_listed():
 @pytest.mark.parametrize("name", planners())
 def test_every_listed_planner_can_be_made(name):
     assert get_planner(name).name == name
+
+
+@pytest.mark.parametrize("name", planners())
+def test_what_is_not_said_means_the_same_to_every_planner(name):
+    """The seed, the granule and the limits that are left out are those of the protocol."""
+    asked, promised = (
+        inspect.signature(kind.plan).parameters.values()
+        for kind in (type(get_planner(name)), Planner)
+    )
+    assert [(p.name, p.kind, p.default) for p in asked] == [
+        (p.name, p.kind, p.default) for p in promised
+    ]
 
 
 def test_parameters_reach_the_planner():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from ooctrain.sched.planning.rematerialise import droppable_uses, rematerialise_
 from ooctrain.sched.schedule import BYTES, Granule, Run, SwapOut
 from ooctrain.sched.search import anneal
 from ooctrain.sched.search import choice as choices
+from ooctrain.sched.search import evict as evict_module
 from ooctrain.sched.search import play as engine
 from ooctrain.sched.search.anneal import FATE, move
 from ooctrain.sched.search.choice import Choice, Search
@@ -112,6 +114,18 @@ def test_gaps_are_in_order_whatever_the_order_of_inputs():
     step = expand(tables_of(trace, machine, BYTES), by_slot(trace, {}))
     found = zip(step.gap_before, step.gap_after, step.gap_var, strict=True)
     assert [tuple(map(int, gap)) for gap in found] == [(3, 0, a), (4, 1, b), (4, 2, c)]
+
+
+def test_an_input_that_two_calls_in_a_row_read_waits_before_the_first_alone():
+    builder = TraceBuilder()
+    x = builder.variable("x", (4,), "uint8", "input")
+    a, b = (builder.variable(name, (4,), "uint8") for name in "ab")
+    builder.call("f", None, (x,), (a,), duration_ns=1000)
+    builder.call("g", None, (x, a), (b,), duration_ns=1000)
+    trace = builder.build()
+    step = expand(tables_of(trace, oc.machine("v100-pcie"), BYTES), by_slot(trace, {}))
+    found = zip(step.gap_before, step.gap_after, step.gap_var, strict=True)
+    assert [tuple(map(int, gap)) for gap in found] == [(0, -1, x)]
 
 
 @settings(max_examples=30)
@@ -317,6 +331,20 @@ def interpreted(monkeypatch, module):
         monkeypatch.setattr(module, name, getattr(function, "py_func", function))
 
 
+def test_what_the_host_takes_of_a_gap_adds_up_and_stays_until_its_end(monkeypatch):
+    """Four bytes are on the host until slot 2; three of the gap from 4 to 6 have gone, five want
+    to, of which one is among the four."""
+    interpreted(monkeypatch, evict_module)
+    step = SimpleNamespace(gap_var=[0], gap_after=[3], gap_before=[6])
+    limits = SimpleNamespace(room=np.full(8, 9), free=[False], grain_bytes=1, chunk_bytes=0)
+    hosting = SimpleNamespace(
+        evicted=[3], bytes_before=[4], until_before=[2], bytes=np.array([4]), until=np.array([2])
+    )
+    assert evict_module._hosted(step, 0, 5, limits, hosting) == 5
+    assert limits.room.tolist() == [9, 9, 9, 8, 4, 4, 4, 9]
+    assert (hosting.bytes[0], hosting.until[0]) == (8, 6)
+
+
 @pytest.mark.parametrize(("second", "leaves"), [("may leave", 1), ("stays", 2), ("is copied", 2)])
 def test_where_the_host_is_short_the_first_that_fits_and_may_leave_does(
     monkeypatch, second, leaves
@@ -391,6 +419,50 @@ def test_a_search_that_goes_further_begins_cooler_unless_the_host_is_short(monke
     assert first == short == as_hot > cooler > 0
 
 
+def moved(monkeypatch, drawn, fates=(KEEP, KEEP), move=anneal.move):
+    """(limits, choice) of a move of two values of one slot, linked, where these numbers are drawn
+    first, and 0 from then on."""
+    interpreted(monkeypatch, anneal)
+    limits, drawn = [], list(drawn)
+
+    def draw(state, limit):
+        limits.append(limit)
+        return state, drawn.pop(0) if drawn else 0
+
+    monkeypatch.setattr(anneal, "draw", draw)
+    first, end = np.array([0, 1]), np.array([1, 2])
+    field = anneal.Field(
+        first, end, np.arange(2), np.ones(2, bool), first, end, np.array([[0, 1]])
+    )  # fmt: skip
+    choice = np.array([fates, (0, 0)], np.int8)
+    getattr(move, "py_func", move)(np.uint64(1), choice, field)
+    return limits, choice
+
+
+@pytest.mark.parametrize("kind", range(12))
+def test_every_third_move_is_of_what_stays(monkeypatch, kind):
+    limits, choice = moved(monkeypatch, [kind])
+    assert limits[0] == 12
+    assert choice[anneal.STAYS].any() == (kind < 4)
+
+
+@pytest.mark.parametrize(
+    ("fates", "drawn", "after"),
+    [((KEEP, DROP), 0, (DROP, KEEP)), ((KEEP, DROP), 3, (DROP_UNREAD, KEEP)),
+     ((DROP, KEEP), 1, (KEEP, DROP)), ((DROP, KEEP), 2, (KEEP, DROP_UNREAD)),
+     ((KEEP, KEEP), 0, (KEEP, DROP)), ((KEEP, KEEP), 1, (DROP, KEEP)),
+     ((KEEP, KEEP), 2, (KEEP, DROP_UNREAD)), ((KEEP, KEEP), 3, (DROP_UNREAD, KEEP)),
+     ((DROP, DROP), 0, (DROP, KEEP)), ((DROP, DROP), 1, (KEEP, DROP))],
+)  # fmt: skip
+def test_of_two_linked_values_the_kept_one_is_dropped_and_the_other_is_kept(
+    monkeypatch, fates, drawn, after
+):
+    """Of two that are alike one changes: the second where an even number is drawn."""
+    limits, choice = moved(monkeypatch, [0, drawn], fates, anneal._shift)
+    assert limits == [1, 4]
+    assert tuple(choice[FATE]) == after
+
+
 def shifts(seed, moves=600):
     """Of some moves from a choice that keeps one value of a chain, how many keep one that it is
     computed from, or that is computed from it, in its place.
@@ -411,6 +483,18 @@ def shifts(seed, moves=600):
         left, came = np.setdiff1d(before, after), np.setdiff1d(after, before)
         found += left.size == came.size == 1 and abs(int(left[0]) - int(came[0])) <= 2
     return found
+
+
+def test_what_stays_stays_after_each_of_its_uses():
+    chain = oc.chain([8] * 4, [8] * 4, [3] * 3, [3] * 3, [0] * 3, [0] * 3)
+    search = Search(Question(chain, 1 << 40, oc.machine("v100-pcie")))
+    large = [v.id for v in chain.variables if chain.producer[v.id] is not None]
+    found = search._written(chain, large)
+    spans = zip(found.large_first, found.large_end, strict=True)
+    uses = [(var, use) for var, uses in enumerate(chain.uses) for use in uses]
+    assert [uses[first:end] for first, end in spans] == [
+        [(var, use) for use in chain.uses[var]] for var in large
+    ]
 
 
 def test_what_is_kept_of_a_chain_moves_along_it_where_the_host_is_short():

@@ -29,6 +29,7 @@ from ooctrain.rewrite.tile.halo import Span
 from ooctrain.rewrite.tile.offers import Offer
 from ooctrain.rewrite.tile.operators import dominators, operators_of, post_dominators
 from ooctrain.rewrite.tile.sft import (
+    FtSegment,
     find_segments,
     ft_dimensions,
     gathered_spans,
@@ -36,7 +37,7 @@ from ooctrain.rewrite.tile.sft import (
     need_bytes,
     tile_spans_of,
 )
-from ooctrain.rewrite.tile.sft_planner import Sft, at_least_bytes
+from ooctrain.rewrite.tile.sft_planner import Sft, at_least_bytes, tile_bytes
 from ooctrain.sched.budget import trace_peak_bytes
 from ooctrain.sched.schedule import BYTES
 from ooctrain.step.builder import TraceBuilder
@@ -230,6 +231,16 @@ def test_readers_of_one_tensor_ask_for_the_union() -> None:
     needed = tile_spans_of(graph, segment, Span(2, 4), 2)
     fork = graph.calls[0].outs[0]
     assert needed[fork] == Span(3, 9)  # the sum reads 4:8, the convolution one row more each way
+
+
+def test_a_tile_of_an_image_on_its_side_takes_as_much_memory() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.MaxPool2d(2), nn.Conv2d(4, 4, 3))
+    upright, lying = (operators(model, (2, 3, *sides)) for sides in ((40, 24), (24, 40)))
+    segment = FtSegment(0, 2, ())
+    for rows, columns in ((1, 2), (4, 2), (3, 5)):
+        assert tile_bytes(upright, segment, (rows, columns)) == tile_bytes(
+            lying, segment, (columns, rows)
+        )
 
 
 # The planner

@@ -139,6 +139,16 @@ def test_what_is_foreseen_lies_as_planned_whatever_else_comes():
     assert a_round(planned) == wanted
 
 
+def test_parameters_have_no_pool_of_their_own():
+    """What does not live at the same time has the same place, of whatever kind it is."""
+    planned = Stalloc(DryMemory(1 << 16))
+    planned.load_plan(Forecast((Lifetime(1000, "w", 0, 1, True), Lifetime(1000, "x", 1, 2))))
+    assert planned.snapshot()["pools"] == [1024]
+    parameter = planned.allocate(1000, "w")
+    planned.free(parameter)
+    assert planned.allocate(1000, "x").address == parameter.address
+
+
 def test_a_foreseen_block_whose_place_is_taken_lies_behind_the_plan():
     planned = Stalloc(DryMemory(1 << 16))
     planned.load_plan(Forecast((Lifetime(1000, "a", 0, 1),)))

@@ -32,6 +32,7 @@ from ooctrain.sched.planners.dynprog.dynprog_search import (
 )
 from ooctrain.sched.planners.greedy import shortest_prefix
 from ooctrain.sched.planners.hmms import Offloadable, ends_of_offload, starts_of_prefetch, take
+from ooctrain.sched.planners.lms import lms_grid
 from ooctrain.sched.planners.lms.lms import LevelGraph, Lms, Trip, peak
 from ooctrain.sched.planners.lms.lms_auto import search
 from ooctrain.sched.planners.registry import get_planner
@@ -39,6 +40,8 @@ from ooctrain.sched.planners.vdnn.vdnn import candidates
 from ooctrain.sched.planners.window import window_cyclic
 from ooctrain.sched.planning.chain_view import chain_view
 from ooctrain.sched.planning.planner import make_plan
+from ooctrain.sched.planning.question import Question
+from ooctrain.sched.planning.swap import check_budget, swap_gaps
 from ooctrain.sched.schedule import Fence, Free, Granule, Run, SwapIn, SwapOut
 from ooctrain.sched.verify import verify
 from ooctrain.step.builder import TraceBuilder
@@ -387,6 +390,13 @@ def test_greedy_takes_the_shortest_prefix():
     assert lengths == [0, 1, 1, 2, 2, 3]
 
 
+def test_a_chain_in_slots_has_the_times_of_the_chain_in_microseconds():
+    view = chain_view(chain(**EXAMPLE), SHARED)
+    slots = in_slots(view, 16, SHARED, 1)
+    assert [1000 * us for us in slots.forward_us] == list(view.forward_ns)
+    assert [1000 * us for us in slots.backward_us] == list(view.backward_ns)
+
+
 def test_greedy_offloads_too_much_where_dynprog_finds_the_right_sum():
     """2-partition as in the proof of theorem 3: {1, 2, 3}, V = 3; greedy's prefix is 1 + 2 here."""
     for values, optimum in (((1, 2, 3), 2.0), ((3, 1, 2), 2.0), ((2, 2, 2), 8 / 3)):
@@ -538,7 +548,27 @@ def test_the_ratio_limits_the_bytes_taken():
     assert list(take(storages, 0.0)) == []
 
 
+# ---------------------------------------------------------------- lms-grid
+
+
+def test_the_grid_has_each_share_of_each_parameter_with_every_other():
+    found = list(lms_grid._grid(10, 40))
+    thresholds, ahead, groups = (10, 6, 3), (0, 2), (0, 4, 40)
+    assert found == [Lms(*point) for point in itertools.product(thresholds, ahead, groups)]
+    assert {lms.swapout_threshold for lms in lms_grid._grid(1, 40)} == {1}
+
+
 # ---------------------------------------------------------------- lru
+
+
+def test_gaps_make_room_for_exactly_the_least_budget_that_a_refusal_names():
+    trace = step("f1: x -> a", "f2: a -> b", "b1: a b -> c")
+    question = Question(trace, 29, MACHINE)
+    gaps = list(swap_gaps(trace))
+    with pytest.raises(Infeasible) as refused:
+        check_budget("mine", question, gaps)
+    assert refused.value.minimum_bytes == 30
+    check_budget("mine", replace(question, budget_bytes=30), gaps)
 
 
 def test_lru_stops_for_each_fault_and_evicts_what_was_touched_first():
@@ -566,6 +596,14 @@ def test_lru_keeps_cached_parameters_across_steps():
     assert listed(plan, SwapIn) == ["in x"]
 
 
+def test_lru_lets_nothing_go_where_the_room_is_just_enough():
+    """Variables that move as a whole, in a budget that f3 fills to the byte beside a."""
+    trace = step("f1: x -> a", "f2: a -> b", "f3: b -> c", "b1: a c -> d")
+    plan = get_planner("lru").plan(trace, 30, MACHINE, granule=Granule(1, ranges=False))
+    assert listed(plan, SwapOut) == []
+    assert listed(plan, SwapIn) == ["in x"]
+
+
 # ---------------------------------------------------------------- window-cyclic
 
 
@@ -581,6 +619,7 @@ def test_each_gain_of_window_cyclic_stands_alone_and_none_is_the_authors_window(
         for gain in ("resident", "across", "tuned", "ordered")
     }
     assert max(alone.values()) <= plain
+    assert alone["resident"] == min(plain, makespan("window:persistent=device"))
     assert makespan("window-cyclic") <= min(alone["resident"], alone["across"])
 
 

@@ -44,10 +44,10 @@ def trained(**options):
 WRONG = [
     ("accumulate", 2.0), ("accumulate", "2"), ("optimizer", 3), ("optimizer", optim.SGD),
     ("seed", "x"), ("seed", 1.5), ("time_limit_s", NAN), ("time_limit_s", -1.0),
-    ("time_limit_s", "x"), ("clip", NAN), ("clip", -1.0), ("clip", "1"), ("budget", True),
-    ("seed", 1 << 63), ("evaluations", "5"), ("evaluations", -1), ("rewrites", None),
-    ("rewrites", "fuse"), ("rewrites", 3), ("machine", 3), ("link_bandwidth", "1GB"),
-    ("debug", True), ("debug", 3),
+    ("time_limit_s", 0), ("time_limit_s", "x"), ("clip", NAN), ("clip", -1.0), ("clip", "1"),
+    ("budget", True), ("seed", 1 << 63), ("evaluations", "5"), ("evaluations", -1),
+    ("rewrites", None), ("rewrites", "fuse"), ("rewrites", 3), ("machine", 3),
+    ("link_bandwidth", "1GB"), ("debug", True), ("debug", 3),
 ]  # fmt: skip
 
 

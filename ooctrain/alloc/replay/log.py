@@ -23,7 +23,7 @@ from ooctrain.alloc.wrapper import Wrapper
 from ooctrain.errors import ConfigError, OutOfDeviceMemory, reason
 from ooctrain.step.foreign import parse_json
 from ooctrain.step.schema import Misfit, fitted
-from ooctrain.units import MAX_BYTES, Granule
+from ooctrain.units import Granule
 
 FORMAT, VERSION = "ooctrain-allocation-log", 1
 Line = TypeVar("Line")
@@ -209,25 +209,23 @@ def foresee(requests: Iterable[Request], parameters: Container[str] = ()) -> For
     Raises:
         ConfigError: a request for a part of a block.
     """
+    requests = list(requests)
     live: dict[int, int] = {}
     found: list[Lifetime] = []
-    time = 0
-    for time, request in enumerate(requests, 1):
+    for time, request in enumerate(requests):
         if request.op == "allocate":
             live[request.key] = len(found)
             pool = request.tag in parameters
-            found.append(Lifetime(request.nbytes, request.tag, time - 1, MAX_BYTES, pool))
+            found.append(Lifetime(request.nbytes, request.tag, time, len(requests), pool))
         elif request.op == "free":
             place = live.pop(request.key)
-            found[place] = replace(found[place], end=time - 1)
+            found[place] = replace(found[place], end=time)
         elif request.op in ("reserve", "map", "unmap"):
             raise ConfigError(
                 "a static plan places whole blocks only",
                 code="OOC-108",
                 fix="--allocator va for a log with parts of blocks",
             )
-    for place in live.values():
-        found[place] = replace(found[place], end=time)
     return Forecast(tuple(found))
 
 

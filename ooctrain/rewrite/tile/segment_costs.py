@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 from ooctrain.rewrite.tile.dimensions import DIMENSIONS
 from ooctrain.rewrite.tile.offers import OperatorTimes
@@ -123,8 +124,8 @@ def choices_of(operators: Operators, times: OperatorTimes, machine: Machine) -> 
     costs, cuts = Costs.of(machine), cuts_of(operators)
     table = {
         (i, j): _choices(operators, times, (cuts[i], cuts[j] - 1), costs)
-        for i in range(len(cuts)) for j in range(i + 1, len(cuts))
-    }  # fmt: skip
+        for i, j in combinations(range(len(cuts)), 2)
+    }
     for i in range(len(cuts) - 1):
         table[i, i + 1].append(_as_they_are(operators, (cuts[i], cuts[i + 1] - 1)))
     return table

@@ -169,9 +169,9 @@ def _held_across(trace: Trace, counts: Callable[[int], bool], *, from_start: boo
         from_start: a use after it is enough.
     """
     counted = [
-        (uses, variable.nbytes)
-        for variable, uses in zip(trace.variables, trace.uses, strict=True)
-        if uses and counts(variable.id)
+        (trace.uses[variable.id], variable.nbytes)
+        for variable in trace.variables
+        if trace.uses[variable.id] and counts(variable.id)
     ]
     calls = len(trace.calls)
     alive = held_during(

@@ -118,8 +118,8 @@ class _Walk:
 
     Attributes:
         alive: values that a call can read now.
-        revived: those of them that were computed again.
-        watched: those of them that may die after a call that does not touch them: they have just
+        revived: those that were computed again, also if they have been dropped since then.
+        watched: those of these that may die after a call that does not touch them: they have just
             come back, or die once they are unread.
         runs: what has been decided so far.
     """
@@ -188,7 +188,6 @@ class _Walk:
             self.touched[value] = call_id
             if self._dies(value, call_id):
                 self.alive.discard(value)
-                self.revived.discard(value)
         candidates = self.revived.intersection(self.watched.union(touched))
         spent = {value for value in candidates if self._is_spent(value, call_id)}
         self.revived -= spent

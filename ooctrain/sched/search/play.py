@@ -211,7 +211,6 @@ def play(t, step, evicted, limits):
                         )
                     if place < next_out or pieces.written[outgoing[place]] > ended:
                         continue
-                    next_out += place == next_out
                     going = outgoing[place]
                     copied[pieces.copy[going]] = True
                     out_ends = now + way_ns(link, pieces.size[going], link.out_rate)

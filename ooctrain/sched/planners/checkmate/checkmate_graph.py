@@ -84,8 +84,7 @@ class RunGraph:
             else:
                 self.made[v] = made = BEFORE if producer is None else node_of[producer]
                 self.users[v] = tuple(node for node in readers if node != made)
-        taken = self.trace.taker.items()
-        self.taker = {v: node_of[call] for v, call in taken if v in self.made}
+        self.taker = {v: node_of[call] for v, call in self.trace.taker.items()}
         self.nodes = [self._node(place, row) for place, row in enumerate(rows)]
         last = len(rows)
         self.until = [

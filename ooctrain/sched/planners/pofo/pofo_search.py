@@ -27,6 +27,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from operator import add
 from typing import NamedTuple
 
 import numpy as np
@@ -113,7 +114,7 @@ class BlockSearch:
         self.chain, self.output, self.table = chain, output, table
         self.most_states, self.most_amounts = most_states, most_amounts
         self.stages = len(chain.forward_us)
-        own = [f + b for f, b in zip(chain.forward_us, chain.backward_us, strict=True)]
+        own = list(map(add, chain.forward_us, chain.backward_us))
         self.at_least_us = [math.fsum(own[i:]) for i in range(self.stages)]
         self.moves: list[StageBlock] = []
         self.reached: list[list[_States]] = [[] for _ in range(self.stages + 1)]
