@@ -287,10 +287,13 @@ class Interrupting(event.Listener):
         """Nothing more."""
 
     def __enter__(self):
+        # A shell starts what runs in the background so that it ignores Ctrl-C.
+        self.before = signal.signal(signal.SIGINT, signal.default_int_handler)
         event.register("numba:compile", self)
 
     def __exit__(self, *raised):
         event.unregister("numba:compile", self)
+        signal.signal(signal.SIGINT, self.before)
 
 
 @jit.uninterrupted
