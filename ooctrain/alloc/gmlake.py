@@ -81,7 +81,7 @@ class Gmlake:
         """
         arena, before = self._arena, self._made
         count = arena.chunks_for(nbytes, tag, self.snapshot)
-        mapping = arena.mappings.find(count, self._free, whole=True)
+        mapping = arena.mappings.find(count, self._free)
         if mapping is None:
             mapping = self._stitched(count)
         else:

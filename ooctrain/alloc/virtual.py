@@ -42,10 +42,11 @@ class _Whole:
 
 @dataclass(frozen=True, slots=True)
 class _Parted:
-    """A block of `reserve`: its mapping, and which of its slots it holds."""
+    """A block of `reserve`: its mapping, which of its slots it holds, and which it ever held."""
 
     mapping: ChunkMapping
     held: np.ndarray
+    had: np.ndarray
 
     @property
     def runs(self) -> list[Run]:
@@ -149,16 +150,20 @@ class VirtualAddressing:
         """
         size = self._books.checked_size(nbytes)
         slots = self._slots(size)
-        mapping = self._cache.find(slots, self._free, whole=False) or self._cache.make(slots, ())
+        found = self._cache.find_begun(slots, tag, self._free)
+        mapping = found or self._cache.make(slots, (), tag)
         mapping.live = True
         block = self._books.open(mapping.address, size, 0, tag)
-        self._holdings[block.id] = _Parted(mapping, np.zeros(slots, bool))
+        self._holdings[block.id] = _Parted(mapping, *np.zeros((2, slots), bool))
         return block
 
     def map_range(self, block: Block, lo: int, hi: int) -> None:
-        """Claims bytes [lo, hi): the chunks mapped there where they are free, others for the rest.
+        """Claims bytes [lo, hi): the chunks that the block had there where they are free, others
+        for the rest.
 
-        To map others over those waits for the last use of these slots.
+        Which others follows from what is free, not from what is mapped, so that a step that is
+        repeated finds them mapped (`MappingCache.find_begun`). To map others over those there waits
+        for the last use of these slots.
 
         Raises:
             OutOfDeviceMemory: fewer free chunks than it needs; the state is as before.
@@ -174,14 +179,11 @@ class VirtualAddressing:
             )
         self._expect_room(slots.size, hi - lo, block.tag)
         there = holding.mapping.table[slots]
-        usable = (there >= 0) & ~self._free.held[there]
-        kept = runs_of(there[usable])
+        own = holding.had[slots] & (there >= 0) & ~self._free.held[there]
+        kept = runs_of(there[own])
         self._free.take(kept)
-        if usable.all():
-            self._books.counts["reuses"] += 1
-        else:
-            self._put_others(holding.mapping, slots[~usable], kept)
-        holding.held[slots] = True
+        self._put_others(holding, slots[~own], kept)
+        holding.held[slots] = holding.had[slots] = True
         self._move(block, min(hi, block.requested_bytes) - lo, slots.size)
 
     def unmap_range(self, block: Block, lo: int, hi: int, after: Sequence[Reached] = ()) -> None:
@@ -260,7 +262,7 @@ class VirtualAddressing:
         if first is not None and self._identity is not None:
             self._books.counts["reuses"] += 1
             return self._identity.address + first * self._chunk, _Whole(((first, slots),), None)
-        mapping = self._cache.find(slots, self._free, whole=True)
+        mapping = self._cache.find(slots, self._free)
         if mapping is None:
             mapping = self._cache.make(slots, self._free.holes(slots))
         else:
@@ -268,15 +270,24 @@ class VirtualAddressing:
         mapping.live = True
         return mapping.address, _Whole(tuple(mapping.runs), mapping)
 
-    def _put_others(self, mapping: ChunkMapping, slots: np.ndarray, kept: Sequence[Run]) -> None:
-        """Maps free chunks at slots and takes them; if refused, gives back what was kept."""
-        chosen = self._free.holes(slots.size)
-        try:
-            self._cache.put(mapping, slots, chunks_of(chosen))
-        except BaseException:
-            self._free.give(kept)
-            raise
+    def _put_others(self, holding: _Parted, slots: np.ndarray, kept: Sequence[Run]) -> None:
+        """Takes free chunks for slots, and maps them where others, or none, are mapped; if refused,
+        gives back what was kept.
+        """
+        mapping, chosen = holding.mapping, self._free.holes(slots.size)
+        chunks = chunks_of(chosen)
+        other = mapping.table[slots] != chunks
+        if other.any():
+            try:
+                self._cache.put(mapping, slots[other], chunks[other])
+            except BaseException:
+                self._free.give(kept)
+                raise
+        else:
+            self._books.counts["reuses"] += 1
         self._free.take(chosen)
+        if not holding.had.any():
+            mapping.first = chosen
 
     def _part(self, block: Block, lo: int, hi: int) -> tuple[_Parted, np.ndarray]:
         """What a block holds, and the slots of a byte range, checked."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from ooctrain.errors import Infeasible
 from ooctrain.rewrite import REWRITES, apply_rewrites, rewritten_with_remarks
 from ooctrain.rewrite.narrow import narrower
-from ooctrain.rewrite.pin_small import pinning_for
+from ooctrain.rewrite.pin_small import pinning_for, pinning_lasting
 from ooctrain.sched.bounds.closed import lower_bound
 from ooctrain.sched.budget import resolve_budget, trace_minimum_bytes, with_region
 from ooctrain.sched.planning.effort import collecting_rarely
@@ -53,7 +53,13 @@ class RewrittenStep:
 
     def pinned_for(self, granule: Granule) -> RewrittenStep:
         """The step with what is small for such an allocator in a region."""
-        names = pinning_for(self.trace, granule)
+        return self._pinned(pinning_for(self.trace, granule), granule)
+
+    def with_lasting_pinned(self, room_bytes: int, granule: Granule) -> RewrittenStep:
+        """The step with as many lasting variables in the region as so many bytes hold."""
+        return self._pinned(pinning_lasting(self.trace, room_bytes), granule)
+
+    def _pinned(self, names: Sequence[str], granule: Granule) -> RewrittenStep:
         trace = apply_rewrites(self.trace, names)
         return replace(self, trace=trace, rewrites=(*self.rewrites, *names)).rounded_by(granule)
 

@@ -28,6 +28,11 @@ SETTLING_STEPS = 2
 COUNTED_STEPS = 3
 
 
+def maps_dearly(machine: Machine, choice: AllocatorChoice) -> bool:
+    """Whether it takes longer to map a byte than to copy it to the host, and parts are mapped."""
+    return choice.granule.ranges and machine.map_us_per_byte * machine.link_bytes_per_us > 1
+
+
 class CountingMemory(DryMemory):
     """Memory without bytes that counts how many of them an allocator maps.
 

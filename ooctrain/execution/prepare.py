@@ -10,6 +10,7 @@ runs it; `train.py`.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -19,7 +20,7 @@ from ooctrain.devices.cuda import open as cuda_open
 from ooctrain.devices.spill import BLOCK_BYTES, Spill, look_at
 from ooctrain.errors import DoesNotFit, Infeasible, OutOfDeviceMemory, PlanMismatch
 from ooctrain.execution.compose import RewrittenStep, plan_step, rewritten
-from ooctrain.execution.mapping import with_mapping
+from ooctrain.execution.mapping import maps_dearly, with_mapping
 from ooctrain.execution.placement import reserved_peak
 from ooctrain.execution.planners import as_planner
 from ooctrain.execution.promise import Promise
@@ -40,6 +41,8 @@ from ooctrain.units import MAX_BYTES, format_bytes
 
 _LEAST_ARENA_BYTES = 1 << 20
 BISECTION_STEPS = 6
+#: Of the budget, for lasting variables that stay where mapping is dear.
+LASTING_SHARE = 16
 #: Of the time that is left, for one plan where more may have to be made.
 FIRST_SHARE = 0.5
 #: Longer than any step; and what counts for that where a plan is not exact.
@@ -129,6 +132,12 @@ def prepare(trace: Trace, settings: Settings) -> PreparedStep:
 
     def planned(host_bytes: int | None) -> tuple[Plan, int]:
         asked = replace(question, host_budget_bytes=host_bytes)
+        if maps_dearly(machine, allocator):
+            room_bytes = budget_bytes // LASTING_SHARE
+            pinned = step.with_lasting_pinned(room_bytes, allocator.granule)
+            there = replace(asked, trace=pinned.trace, granule=pinned.granule)
+            with suppress(Infeasible, DoesNotFit):
+                return _Search(pinned, chosen, allocator, there, deadline).plan_that_fits()
         return _Search(step, chosen, allocator, asked, deadline).plan_that_fits()
 
     align_bytes = SLOT_ALIGN_BYTES if settings.spill is None else BLOCK_BYTES

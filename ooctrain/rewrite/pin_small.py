@@ -84,6 +84,18 @@ def pinning_for(trace: Trace, granule: Granule) -> tuple[str, ...]:
     return (f"{NAME}:{most}",) if 0 < size <= lasting * granule.size_bytes else ()
 
 
+def pinning_lasting(trace: Trace, room_bytes: int) -> tuple[str, ...]:
+    """Names of rewrites (one or none) that pin as many lasting variables, the smallest first, as a
+    region of `room_bytes` holds.
+
+    For devices on which mapping costs more than copying: a weight that comes back to another place
+    than it left moves all that comes after it, and each step then maps what it holds anew.
+    """
+    sizes = sorted({v.nbytes for v in trace.variables if v.kind in KINDS and v.nbytes})
+    fitting = [most for most in sizes if region(pin_small(trace, most)).size_bytes <= room_bytes]
+    return (f"{NAME}:{fitting[-1]}",) if fitting else ()
+
+
 def _pin(trace: Trace, wanted: Collection[int]) -> Trace:
     """Pins the variables whose storage has only wanted ones."""
     heads = _heads(trace)

@@ -114,6 +114,7 @@ class DriverGround:
             self.memory = DriverMemory(faulty, size_bytes, page_bytes, _FEW_MAPPINGS)
         self._queues = [driver.create_stream() for _ in range(STREAMS)]
         self._slab, self._used = driver.host_alloc(_SLAB_BYTES), 0
+        self._events: list[int] = []
         self._checks: list[_Check] = []
         self._problem = ""
 
@@ -140,6 +141,7 @@ class DriverGround:
 
     def event(self, stream: int) -> _Event:
         event = _Event(self._driver, self._driver.create_event())
+        self._events.append(event.number)
         self._driver.record_event(event.number, self._queues[stream])
         return event
 
@@ -188,7 +190,12 @@ class DriverGround:
     def close(self) -> dict[str, int]:
         self.memory.close()
         self._driver.host_free(self._slab)
-        left = self.held()
+        # A GPU's context outlives this driver object, and keeps what nobody destroys.
+        for event in self._events:
+            self._driver.destroy_event(event)
+        for queue in self._queues:
+            self._driver.destroy_stream(queue)
+        left = self._driver.held() if isinstance(self._driver, FakeDriver | HostDriver) else {}
         self._driver.close()
         return left
 

@@ -27,7 +27,7 @@ class StrictMemory:
         self._memory = DriverMemory(self.driver, size_bytes)
         self.size_bytes, self.granularity_bytes = size_bytes, page_bytes
         self.max_mappings = self._memory.max_mappings
-        self.map_calls = self.unmap_calls = 0
+        self.map_calls = self.unmap_calls = self.mapped_bytes = 0
         self._marks: dict[int, object] = {}  # {handle: what was written last}
 
     @property
@@ -52,6 +52,7 @@ class StrictMemory:
     def map(self, address: int, offset: int, size_bytes: int) -> None:
         """Raises DriverError: outside of a reservation or of the arena."""
         self.map_calls += 1
+        self.mapped_bytes += size_bytes
         self._memory.map(address, offset, size_bytes)
 
     def unmap(self, address: int, size_bytes: int) -> None:

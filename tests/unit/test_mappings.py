@@ -10,10 +10,11 @@ from __future__ import annotations
 import random
 from collections import Counter
 
+import numpy as np
 import pytest
 
 from ooctrain.alloc.dry_run import DryMemory
-from ooctrain.alloc.virtual_pages.chunks import FreeRuns, chunks_of, runs_of
+from ooctrain.alloc.virtual_pages.chunks import FreeRuns, Run, chunks_of, runs_of
 from ooctrain.alloc.virtual_pages.mappings import ChunkMapping, MappingCache
 
 CHUNK, CHUNKS = 4096, 24
@@ -24,37 +25,54 @@ def cache_of(chunks=CHUNKS, most=1 << 30):
     return MappingCache(memory, CHUNK, Counter()), FreeRuns(chunks)
 
 
-def first_that_serves(cache, slots, free, whole):
+def first_that_serves(cache, slots, free):
     """What `find` promises, word for word."""
     for mapping in cache:
-        fits = mapping.slots == slots and (not whole or mapping.mapped() == slots)
+        fits = mapping.slots == mapping.mapped() == slots and not mapping.tag
         if fits and not mapping.live and all(map(free.is_free, mapping.runs)):
             return mapping
     return None
+
+
+def begun_or_empty(cache, slots, tag, free):
+    """What `find_begun` promises, word for word."""
+    idle = [m for m in cache if (m.slots, m.tag, m.live) == (slots, tag, False)]
+    for mapping in idle:
+        first = mapping.first and chunks_of(mapping.first).tolist()
+        if first and len(first) <= free.count and chunks_of(free.holes(len(first))).tolist() == first:
+            return mapping
+    return next((mapping for mapping in idle if mapping.first is None), None)
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_the_first_that_serves_is_found_whatever_came_and_went(seed):
     rng, (cache, free) = random.Random(seed), cache_of()
     held: list[ChunkMapping] = []
+    taken: dict[ChunkMapping, list[Run]] = {}
     for _ in range(150):
-        slots, whole = rng.randint(1, 5), rng.random() < 0.7
-        found = cache.find(slots, free, whole=whole)
-        assert found is first_that_serves(cache, slots, free, whole)
+        slots, tag = rng.randint(1, 5), rng.choice(["", "", "parts", "others"])
+        if tag:
+            found = cache.find_begun(slots, tag, free)
+            assert found is begun_or_empty(cache, slots, tag, free)
+        else:
+            found = cache.find(slots, free)
+            assert found is first_that_serves(cache, slots, free)
         if found is None and free.count >= slots:
-            found = cache.make(slots, free.holes(slots) if whole else ())
+            found = cache.make(slots, () if tag else free.holes(slots), tag)
         if found is not None and rng.random() < 0.8:
+            if found.tag and free.count:  # a first range of one slot or more, where it likes
+                count = rng.randint(1, min(slots, free.count))
+                at, found.first = rng.randint(0, slots - count), free.holes(count)
+                cache.put(found, np.arange(at, at + count), chunks_of(found.first))
+            if found.tag and not free.count:
+                continue
             found.live = True
-            if not found.runs:
-                at = rng.randrange(slots)
-                if free.count:
-                    chunk = chunks_of(free.holes(1))
-                    cache.put(found, chunk * 0 + at, chunk)
-            free.take(found.runs)
+            taken[found] = found.first if found.tag else found.runs
+            free.take(taken[found])
             held.append(found)
         while held and (rng.random() < 0.5 or free.count < 5):
             left = held.pop(rng.randrange(len(held)))
-            free.give(left.runs)
+            free.give(taken.pop(left))
             cache.leave(left)
         cache.check()
 
@@ -69,10 +87,10 @@ def test_who_lacks_the_same_chunk_as_before_is_not_looked_at_again(monkeypatch):
     monkeypatch.setattr(
         FreeRuns, "is_free", lambda self, run: looks.append(run) or is_free(self, run)
     )
-    assert [cache.find(2, free, whole=True) for _ in range(50)] == [None] * 50
+    assert [cache.find(2, free) for _ in range(50)] == [None] * 50
     assert len(looks) <= 40, "each mapping's runs once"
     free.give([(23, 1)])
-    assert cache.find(2, free, whole=True) is next(iter(cache))
+    assert cache.find(2, free) is next(iter(cache))
 
 
 def test_the_one_that_nobody_has_used_for_longest_goes_first():

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from support.strict_memory import StrictMemory
 
 import ooctrain as oc
+from ooctrain.alloc.base import Block
 from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.virtual import VirtualAddressing
 from ooctrain.alloc.virtual_pages.chunks import FreeRuns, chunks_of, runs_of, stretches
@@ -158,6 +159,52 @@ def test_a_step_that_is_repeated_maps_nothing_from_the_second_time_on(step):
         allocator.check()
         calls.append((memory.map_calls, allocator.stats().maps, allocator.stats().reservations))
     assert calls[0] == calls[1] == calls[2] == calls[3]
+
+
+#: Numbers that say which block of some is claimed or released, and which slots of it.
+PARTS = st.lists(
+    st.tuples(st.integers(0, 3), st.integers(0, 5), st.integers(1, 6)), min_size=1, max_size=40
+)
+
+
+@given(PARTS)
+def test_a_step_in_parts_that_is_repeated_maps_only_what_comes_to_a_block_that_has_begun(step):
+    """A block in parts begins where it began in the step before. What it claims later gets what is
+    free then, and the block cannot move: that may be mapped anew, and what was there once more."""
+    allocator, memory = va(16)
+    totals = [memory.mapped_bytes]
+    for _ in range(5):
+        live: dict[int, Block] = {}
+        held: dict[int, set[int]] = {}
+        had: dict[int, set[int]] = {}
+        later = 0
+        for which, first, count in step:
+            slots = set(range(first, min(6, first + count)))
+            lo, hi = first * PAGE, (first + len(slots)) * PAGE
+            mine = held.get(which, set())
+            if slots <= mine:
+                mine -= slots
+                if mine:
+                    allocator.unmap_range(live[which], lo, hi)
+                else:
+                    allocator.free(live.pop(which))
+                    del held[which], had[which]
+            elif not slots & mine and sum(map(len, held.values())) + len(slots) <= 16:
+                if which not in live:
+                    live[which] = allocator.reserve(6 * PAGE, f"block {which}")
+                    held[which], had[which] = set(), set()
+                else:
+                    later += len(slots) + len(slots & had[which])
+                allocator.map_range(live[which], lo, hi)
+                held[which] |= slots
+                had[which] |= slots
+        for block in live.values():
+            allocator.free(block)
+        allocator.check()
+        totals.append(memory.mapped_bytes)
+    mapped = [after - before for before, after in itertools.pairwise(totals)]
+    assert max(mapped[1:]) <= later * PAGE, (mapped, later)
+    assert len(set(mapped[2:])) == 1, "a later step maps other bytes than the one before"
 
 
 @pytest.mark.slow

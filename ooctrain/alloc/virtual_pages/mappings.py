@@ -37,7 +37,9 @@ class ChunkMapping:
     Attributes:
         address: where it begins.
         table: for each slot the chunk that is mapped there, or -1.
+        tag: of the blocks in parts that it is for; "" for whole blocks.
         runs: the chunks of `table` in runs as they were mapped, in the order of the slots.
+        first: the chunks that the first range of its last block got; None: it had none yet.
         live: whether a block uses it.
         uses: {(first slot, behind the last): events after which these slots were not used any
             more}.
@@ -45,7 +47,9 @@ class ChunkMapping:
 
     address: int
     table: np.ndarray
+    tag: str = ""
     runs: list[Run] = field(default_factory=list)
+    first: list[Run] | None = None
     live: bool = False
     uses: dict[tuple[int, int], tuple[Reached, ...]] = field(default_factory=dict)
 
@@ -69,7 +73,7 @@ class ChunkMapping:
 
 @dataclass(slots=True)
 class _Equals:
-    """Mappings with the same number of slots.
+    """Mappings with the same number of slots, of whole blocks or of one block in parts.
 
     Args:
         made: in the order of their making.
@@ -114,7 +118,8 @@ class MappingCache:
 
     def __init__(self, memory: VirtualMemory, chunk_bytes: int, counts: Counter[str]):
         self._memory, self._chunk, self._counts = memory, chunk_bytes, counts
-        self._by_slots: dict[int, _Equals] = {}
+        #: by (number of slots, tag of the block that comes in parts, or "")
+        self._equals: dict[tuple[int, str], _Equals] = {}
         #: all that no block uses, and perhaps some that one does; that used longest ago first
         self._idle: OrderedDict[ChunkMapping, None] = OrderedDict()
         self._most_mappings = memory.max_mappings
@@ -122,40 +127,62 @@ class MappingCache:
         self.mappings = self.mapped_chunks = 0
 
     def __iter__(self) -> Iterator[ChunkMapping]:
-        return (mapping for equals in self._by_slots.values() for mapping in equals.made)
+        return (mapping for equals in self._equals.values() for mapping in equals.made)
 
-    def find(self, slots: int, free: FreeRuns, *, whole: bool) -> ChunkMapping | None:
-        """The oldest unused mapping of `slots` slots whose chunks are all free.
+    def find(self, slots: int, free: FreeRuns) -> ChunkMapping | None:
+        """The oldest unused mapping of `slots` slots, all mapped, whose chunks are all free.
 
         The first made one, since then a step that begins as the last one finds what that one made.
 
         Args:
             slots: its exact number.
             free: which chunks are free.
-            whole: only mappings with a chunk at every slot.
 
         Cost: O(mappings of this size), in one operation on an array; those that lack another chunk
         than when somebody last looked are looked at one by one.
         """
-        equals = self._by_slots.get(slots)
+        equals = self._equals.get((slots, ""))
         if equals is None:
             return None
         for place in equals.hopeful(free):
             mapping = equals.made[place]
             unused = not mapping.live and all(map(free.is_free, mapping.runs))
-            if unused and (not whole or mapping.mapped() == slots):
+            if unused and mapping.mapped() == slots:
                 return mapping
             equals.lacked[place] = _held_chunk(mapping, free)
         return None
 
-    def make(self, slots: int, runs: Sequence[Run]) -> ChunkMapping:
+    def find_begun(self, slots: int, tag: str, free: FreeRuns) -> ChunkMapping | None:
+        """The unused mapping whose block of this tag began with the chunks that a range of as many
+        slots would get now; else one in which nothing has begun.
+
+        A mapping in parts is not left as it was found, since a range that comes back gets other
+        chunks. But which chunks the first range gets follows from what is free alone (`holes`), so
+        in a step that begins as the last one each block finds the mapping that it had there.
+        """
+        equals, begun = self._equals.get((slots, tag)), None
+        for mapping in equals.made if equals else ():
+            if mapping.live:
+                continue
+            if mapping.first is None:
+                begun = begun or mapping
+                continue
+            count = sum(size for _, size in mapping.first)
+            if count <= free.count and free.holes(count) == mapping.first:
+                return mapping
+        return begun
+
+    def make(self, slots: int, runs: Sequence[Run], tag: str = "") -> ChunkMapping:
         """A new mapping with these chunks mapped, for which no stream has to wait.
+
+        Args:
+            tag: of the block that it is for, if that comes in parts.
 
         Raises:
             DriverError: refused; everything is as before.
         """
         address = self._memory.reserve(slots * self._chunk)
-        mapping = ChunkMapping(address, np.full(slots, _NOTHING, np.int64))
+        mapping = ChunkMapping(address, np.full(slots, _NOTHING, np.int64), tag=tag)
         slot = 0
         try:
             for first, count in runs:
@@ -167,7 +194,7 @@ class MappingCache:
         mapping.runs = list(runs)
         self._counts["reservations"] += 1
         self._counts["maps"] += len(runs)
-        self._by_slots.setdefault(slots, _Equals()).add(mapping)
+        self._equals.setdefault((slots, tag), _Equals()).add(mapping)
         self._idle[mapping] = None
         self._idle.move_to_end(mapping, last=False)  # it has not been used at all
         self._count(mapping, +1)
@@ -199,7 +226,7 @@ class MappingCache:
             raise
         finally:
             mapping.runs = runs_of(mapping.table[mapping.table != _NOTHING])
-            self._by_slots[mapping.slots].forget(mapping)
+            self._equals[mapping.slots, mapping.tag].forget(mapping)
             self._count(mapping, +1)
         self._bound(mapping)
 
@@ -279,7 +306,7 @@ class MappingCache:
 
     def _release(self, mapping: ChunkMapping) -> None:
         self._memory.release(mapping.address)
-        self._by_slots[mapping.slots].remove(mapping)
+        self._equals[mapping.slots, mapping.tag].remove(mapping)
         self._idle.pop(mapping, None)
         self._count(mapping, -1)
 

@@ -12,14 +12,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import cache
 from typing import NamedTuple
 
 from ooctrain.layers.conv_shape import ConvShape
 from ooctrain.layers.kernels.cuda.chunks import FLOAT_BYTES
 
-#: Blocks that fill a large GPU twice; the gradient of a weight is split until it has as many.
-ENOUGH_BLOCKS = 264
-MOST_SPLITS = 32
+#: Blocks of the gradient of a weight that a large GPU works on at a time, two a processor; the rest
+#: of the blocks wait for these to end.
+WAVE_BLOCKS = 264
+MOST_SPLITS = 264
+#: A tile's partial result is written and read again, which takes as long as so many pixels of it,
+#: and scratch besides.
+PARTIAL_PIXELS = 2
 #: Fewest pixels of one split: shorter ones cost more in partial results than they save.
 SPLIT_PIXELS = 512
 #: One tile of the gradient of a weight: filters x taps and channels.
@@ -213,10 +218,20 @@ def grad_weight(shape: ConvShape) -> tuple[Source, Taps, Pixels]:
     return source, taps, Pixels(target.pixels, shape.oh, shape.ow, shape.k, per_split)
 
 
+@cache
 def splits(shape: ConvShape) -> int:
-    """Parts into which the pixels are cut: enough blocks, not too short, none of them empty."""
+    """Parts into which the pixels are cut, not too short, and none of them empty.
+
+    Blocks run in waves, and the last wave takes as long as a full one: 288 blocks take as long as
+    528. So the number is the one whose waves take least time, partial results included.
+    """
     pixels = shape.n * shape.oh * shape.ow
     tiles = -(-shape.kg // TILE_ROWS) * -(-(shape.cg * shape.r * shape.s) // TILE_COLUMNS)
-    wanted = -(-ENOUGH_BLOCKS // (tiles * shape.groups))
-    parts = max(1, min(wanted, MOST_SPLITS, pixels // SPLIT_PIXELS))
+    blocks = tiles * shape.groups
+
+    def cost(parts: int) -> float:
+        waves = -(-blocks * parts // WAVE_BLOCKS)
+        return waves * pixels / parts + PARTIAL_PIXELS * blocks * parts
+
+    parts = min(range(1, max(1, min(MOST_SPLITS, pixels // SPLIT_PIXELS)) + 1), key=cost)
     return -(-pixels // -(-pixels // parts))
