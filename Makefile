@@ -51,7 +51,7 @@ mutants: .venv/$(STAMP).stamp
 bench: .venv-peers/$(STAMP).stamp
 	$(PEERS_BIN)/python -m benchmarks
 
-# The machine's own Python as it is: numpy, numba, llvmlite and numba-cuda are all that it needs.
+# The machine's own Python as it is: numba-cuda and what ooctrain needs are all that it needs.
 # RUN=1, 2 or 3 is one of three runs of at most ten minutes; REHEARSE=values or time needs no GPU.
 GPU_OPTIONS = $(if $(RUN),--run $(RUN)) $(if $(PARTS),--parts "$(PARTS)") \
   $(if $(MINUTES),--minutes $(MINUTES)) $(if $(PLANS),--plans "$(PLANS)") \

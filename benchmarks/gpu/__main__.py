@@ -5,9 +5,9 @@ not reached, and the project's targets as met, missed or not run; status 1 means
 failed. GPU time is dear, so one command does much: each part has a process and a time of its own,
 and a failure in one does not keep the next from running, unless a driver or compiler does not work;
 then the run ends with the reason. A run that is killed keeps what was done, and the next one on the
-same GPU goes on in the same files. Needs Python with numpy, numba, llvmlite and numba-cuda, nothing
-else: what wants torch, hypothesis, ncu or compute-sanitizer is "not run" without them. Read next:
-`parts.py`, `bench.py`, `records.py`.
+same GPU goes on in the same files. Needs Python with numba-cuda and what ooctrain depends on,
+nothing else: what wants torch, hypothesis, ncu or compute-sanitizer is "not run" without them. Read
+next: `parts.py`, `bench.py`, `records.py`.
 
     python -m benchmarks.gpu FOLDER [--run 1] [--parts environment,kernels] [--minutes 8]
         [--plans FOLDER] [--host-memory 64GiB] [--commit COMMIT] [--rehearse [values|time]]

@@ -3,19 +3,17 @@
 Fragmentation is free memory that cannot be used, so its price is images in the batch. Measured are
 microseconds for each piece mapped and unmapped, the largest batch of ResNet-50 that each allocator
 can be planned for, and the step at the larger one. Source: paper 000, sections 3.3 and 5.
-Read next: `steps.py`, `ooctrain/devices/cuda/driver_memory.py`.
+Read next: `steps.py`, `ooctrain/devices/cuda/mapping_speed.py`.
 """
 
 from __future__ import annotations
-
-import time
 
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.plans import Planned
 from benchmarks.gpu.steps import STEP_LIMIT_S, Case, find_planned, measure
 from benchmarks.gpu.workload import ALLOCATORS, Sizes, Workload, largest_batch, settings
 from ooctrain.devices.cuda import open as cuda_open
-from ooctrain.devices.cuda.driver_memory import DriverMemory
+from ooctrain.devices.cuda.mapping_speed import measure_mapping
 from ooctrain.execution.settings import Settings
 
 PIECES, REHEARSED_PIECES = 512, 8
@@ -41,21 +39,14 @@ def _map(pieces: int) -> dict[str, float]:
     """Microseconds for each piece of the driver's granularity, all of them in one call of ours."""
     driver = cuda_open.open_cuda_driver()
     try:
-        piece = driver.granularity()
-        memory = DriverMemory(driver, pieces * piece)
-        address = memory.reserve(pieces * piece)
-        numbers: dict[str, float] = {"piece_bytes": piece}
-        for kind in ("first", "again"):
-            began = time.perf_counter()
-            memory.map(address, 0, pieces * piece)
-            mapped = time.perf_counter()
-            memory.unmap(address, pieces * piece)
-            numbers[f"map_us_{kind}"] = (mapped - began) * 1e6 / pieces
-            numbers[f"unmap_us_{kind}"] = (time.perf_counter() - mapped) * 1e6 / pieces
-        memory.close()
-        return numbers
+        found = measure_mapping(driver, pieces)
     finally:
         driver.close()
+    return {
+        "piece_bytes": found.piece_bytes,
+        "map_us_first": found.map_us[0], "unmap_us_first": found.unmap_us[0],
+        "map_us_again": found.map_us[-1], "unmap_us_again": found.unmap_us[-1],
+    }  # fmt: skip
 
 
 def _largest(planned: Planned, allocator: str, found: dict[str, int]) -> dict[str, float]:

@@ -180,6 +180,7 @@ class VirtualAddressing:
         self._expect_room(slots.size, hi - lo, block.tag)
         there = holding.mapping.table[slots]
         own = holding.had[slots] & (there >= 0) & ~self._free.held[there]
+        own &= _first_seen(there)  # a chunk that has moved within the block is at its old slot, too
         kept = runs_of(there[own])
         self._free.take(kept)
         self._put_others(holding, slots[~own], kept)
@@ -339,6 +340,13 @@ class VirtualAddressing:
             [int(slots[lo]), int(slots[lo]) + hi - lo, int(chunks[lo])]
             for lo, hi in stretches(slots, chunks)
         ]
+
+
+def _first_seen(numbers: np.ndarray) -> np.ndarray:
+    """For each number whether it stands there for the first time."""
+    first = np.zeros(numbers.size, bool)
+    first[np.unique(numbers, return_index=True)[1]] = True
+    return first
 
 
 def default_chunk_bytes(budget_bytes: int, max_mappings: int | None = None) -> int:

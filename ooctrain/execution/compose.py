@@ -56,7 +56,7 @@ class RewrittenStep:
         return self._pinned(pinning_for(self.trace, granule), granule)
 
     def with_lasting_pinned(self, room_bytes: int, granule: Granule) -> RewrittenStep:
-        """The step with as many lasting variables in the region as so many bytes hold."""
+        """The step with as many lasting variables in the region as `room_bytes` hold."""
         return self._pinned(pinning_lasting(self.trace, room_bytes), granule)
 
     def _pinned(self, names: Sequence[str], granule: Granule) -> RewrittenStep:

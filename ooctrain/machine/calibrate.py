@@ -24,6 +24,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from ooctrain.devices.cuda import open as cuda_open
 from ooctrain.errors import DoesNotFit, Infeasible
 from ooctrain.machine.measured import (
     Copies,
@@ -36,7 +37,7 @@ from ooctrain.machine.measured import (
     rates_of,
     with_disturbance,
 )
-from ooctrain.machine.memory_speed import map_us_per_byte
+from ooctrain.machine.memory_speed import gpu_map_us_per_byte, map_us_per_byte
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.timeline import Timeline
 from ooctrain.step.machine import Machine
@@ -60,7 +61,7 @@ def calibrate(
     """Measures with the steps of an in-core trainer and of four others with its model.
 
     Args:
-        trainer: without a budget, on the cpu device; it can be used again afterwards.
+        trainer: without a budget; it can be used again afterwards.
         images, labels: a batch.
         name: of the machine that comes out.
         steps: measured at least; medians count.
@@ -81,11 +82,11 @@ def calibrate(
         swapped = MeasuredRun(_plan_of(other), beside)
     # How much the calls slowed down is judged by the in-core steps that took turns with these.
     disturbed = with_disturbance(_with_calls(_copying(name, copies), second, in_core), swapped)
-    found = replace(
-        _with_calls(disturbed, [*first, *second], in_core), map_us_per_byte=map_us_per_byte()
-    )
+    found = _with_calls(disturbed, [*first, *second], in_core)
     if trainer.settings.device != "cpu":  # a GPU's link is as it is
-        return found
+        total_bytes = cuda_open.look_at_gpu().total_bytes
+        return replace(found, map_us_per_byte=gpu_map_us_per_byte(), device_bytes=total_bytes)
+    found = replace(found, map_us_per_byte=map_us_per_byte())
     slower, balance = found.link_bytes_per_us * SLOWER, balance_bytes_per_us(beside, second)
     with (
         _swapping(trainer, "naive", images.shape, slower) as alone,

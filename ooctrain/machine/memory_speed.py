@@ -16,6 +16,8 @@ from statistics import median
 import numpy as np
 
 from ooctrain.devices.cpu.host_vm import VirtualArena, why_no_virtual_memory
+from ooctrain.devices.cuda import open as cuda_open
+from ooctrain.devices.cuda.mapping_speed import measure_mapping
 
 COPY_BYTES = 64 << 20
 COPIES = 8
@@ -33,6 +35,15 @@ def copy_bytes_per_us() -> float:
         copy()
         times.append((time.perf_counter() - started) * 1e6)
     return COPY_BYTES / median(times)
+
+
+def gpu_map_us_per_byte() -> float:
+    """How long a GPU's driver takes to map a byte instead of another; 0 where it maps none."""
+    driver = cuda_open.open_cuda_driver()
+    try:
+        return measure_mapping(driver).us_per_byte if driver.maps else 0.0
+    finally:
+        driver.close()
 
 
 def map_us_per_byte() -> float:

@@ -127,7 +127,7 @@ def h200_pcie() -> Machine:
     2 MiB; the arithmetic is what steps of ResNet-50 reach of 67 TFLOP/s in float32.
     """
     return _gpu(
-        "h200-pcie", 26e6, 4100e3, link_bytes_per_us=50e3, link="duplex", device_bytes=141 * GB,
+        "h200-pcie", 30e6, 4100e3, link_bytes_per_us=50e3, link="duplex", device_bytes=141 * GB,
         map_us_per_byte=71 / (2 << 20),
     )  # fmt: skip
 

@@ -169,8 +169,9 @@ PARTS = st.lists(
 
 @given(PARTS)
 def test_a_step_in_parts_that_is_repeated_maps_only_what_comes_to_a_block_that_has_begun(step):
-    """A block in parts begins where it began in the step before. What it claims later gets what is
-    free then, and the block cannot move: that may be mapped anew, and what was there once more."""
+    """A block in parts begins where it began in the step before, if others of its name begin with
+    the same range. What it claims later gets what is free then, and the block cannot move: that may
+    be mapped anew, and what was there once more."""
     allocator, memory = va(16)
     totals = [memory.mapped_bytes]
     for _ in range(5):
@@ -191,7 +192,7 @@ def test_a_step_in_parts_that_is_repeated_maps_only_what_comes_to_a_block_that_h
                     del held[which], had[which]
             elif not slots & mine and sum(map(len, held.values())) + len(slots) <= 16:
                 if which not in live:
-                    live[which] = allocator.reserve(6 * PAGE, f"block {which}")
+                    live[which] = allocator.reserve(6 * PAGE, f"block {which} from {lo} to {hi}")
                     held[which], had[which] = set(), set()
                 else:
                     later += len(slots) + len(slots & had[which])
