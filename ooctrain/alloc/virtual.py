@@ -6,7 +6,8 @@ identity mapping, where chunk n is always seen at slot n, if enough neighbours a
 mapping that an earlier block left, if the chunks seen there are all free; (3) a new mapping of free
 chunks, made at that moment. Only (3) calls the system. The result of a request depends on the
 chunks held and on the mappings made before, so a training step, which repeats the requests of the
-last one, soon maps nothing any more. Sources: paper 000, section 4 (virtual addressing, chunks);
+last one, soon maps nothing any more, but for ranges that come back to a block of which a part has
+stayed. Sources: paper 000, section 4 (virtual addressing, chunks);
 GMLake's stitching; the identity mapping is ours. Read next: `virtual_pages/chunks.py` (free
 chunks), `virtual_pages/mappings.py` (page tables and aliases).
 """

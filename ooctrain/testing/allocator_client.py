@@ -113,7 +113,8 @@ class Client:
     def _reserve(self, request: Ask) -> None:
         ranged: Any = self.allocator
         nbytes = request.value
-        block = self._obtain(0, lambda: ranged.reserve(nbytes, f"r{self._made}"))
+        # As the blocks of one variable, some have the same name.
+        block = self._obtain(0, lambda: ranged.reserve(nbytes, f"{nbytes} bytes"))
         if block is not None:
             hold("P2", block.granted_bytes == 0, "a reserved block holds something")
             self._welcome(Held(block, self._unit, {}))

@@ -107,8 +107,8 @@ def histories(granule: Granule, unit: int) -> tuple[DrawnProgram, ...]:
     """Short programs in which allocators have gone wrong, so that no search need come upon them.
 
     Blocks come, are read, go, and come again when something else has taken some of their memory;
-    parts of a block lose theirs to another block; blocks are a little smaller than a hole; one
-    arrangement is asked for twice.
+    parts of a block lose theirs to another block, or to another part; blocks are a little smaller
+    than a hole; one arrangement is asked for twice.
 
     Args:
         unit: bytes of a piece, whole granules.
@@ -132,6 +132,7 @@ def histories(granule: Granule, unit: int) -> tuple[DrawnProgram, ...]:
         rows += [(Ask("reserve", unit), Ask("reserve", unit))]
         rows += [(first, *_part_lost(unit, stream)) for stream in (0, 1)
                  for first in (Ask("allocate", unit), punched)]  # fmt: skip
+        rows += [_part_moved(2 * granule.size_bytes)]
     return tuple(map(DrawnProgram, rows))
 
 
@@ -148,4 +149,12 @@ def _part_lost(nbytes: int, stream: int) -> tuple[Ask, ...]:
     return (
         Ask("reserve", nbytes), Ask("claim", -1), Ask("use", -1), Ask("use", -1, stream),
         Ask("release", -1), Ask("largest"), Ask("free", 0), Ask("claim", -1),
+    )  # fmt: skip
+
+
+def _part_moved(nbytes: int) -> tuple[Ask, ...]:
+    """The memory of a block's second granule serves its first one; then both are wanted."""
+    return (
+        Ask("reserve", nbytes), Ask("claim", -1, 0, 1), Ask("release", -1, 0, 1),
+        Ask("claim", -1, 0, 0), Ask("release", -1, 0, 0), Ask("claim", -1, 0, 0, 2), Ask("use", -1),
     )  # fmt: skip

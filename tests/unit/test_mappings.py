@@ -28,7 +28,7 @@ def cache_of(chunks=CHUNKS, most=1 << 30):
 def first_that_serves(cache, slots, free):
     """What `find` promises, word for word."""
     for mapping in cache:
-        fits = mapping.slots == mapping.mapped() == slots and not mapping.tag
+        fits = mapping.slots == mapping.mapped() == slots and mapping.tag is None
         if fits and not mapping.live and all(map(free.is_free, mapping.runs)):
             return mapping
     return None
@@ -39,7 +39,11 @@ def begun_or_empty(cache, slots, tag, free):
     idle = [m for m in cache if (m.slots, m.tag, m.live) == (slots, tag, False)]
     for mapping in idle:
         first = mapping.first and chunks_of(mapping.first).tolist()
-        if first and len(first) <= free.count and chunks_of(free.holes(len(first))).tolist() == first:
+        if (
+            first
+            and len(first) <= free.count
+            and chunks_of(free.holes(len(first))).tolist() == first
+        ):
             return mapping
     return next((mapping for mapping in idle if mapping.first is None), None)
 
@@ -50,24 +54,26 @@ def test_the_first_that_serves_is_found_whatever_came_and_went(seed):
     held: list[ChunkMapping] = []
     taken: dict[ChunkMapping, list[Run]] = {}
     for _ in range(150):
-        slots, tag = rng.randint(1, 5), rng.choice(["", "", "parts", "others"])
-        if tag:
+        slots, tag = rng.randint(1, 5), rng.choice([None, None, "", "parts"])
+        if tag is not None:
             found = cache.find_begun(slots, tag, free)
             assert found is begun_or_empty(cache, slots, tag, free)
         else:
             found = cache.find(slots, free)
             assert found is first_that_serves(cache, slots, free)
         if found is None and free.count >= slots:
-            found = cache.make(slots, () if tag else free.holes(slots), tag)
+            found = cache.make(slots, free.holes(slots) if tag is None else (), tag)
         if found is not None and rng.random() < 0.8:
-            if found.tag and free.count:  # a first range of one slot or more, where it likes
+            if (
+                found.tag is not None and free.count
+            ):  # a first range of one slot or more, where it likes
                 count = rng.randint(1, min(slots, free.count))
                 at, found.first = rng.randint(0, slots - count), free.holes(count)
                 cache.put(found, np.arange(at, at + count), chunks_of(found.first))
-            if found.tag and not free.count:
+            if found.tag is not None and not free.count:
                 continue
             found.live = True
-            taken[found] = found.first if found.tag else found.runs
+            taken[found] = found.runs if found.tag is None else found.first
             free.take(taken[found])
             held.append(found)
         while held and (rng.random() < 0.5 or free.count < 5):

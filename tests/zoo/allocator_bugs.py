@@ -138,6 +138,13 @@ BUGS: dict[str, Bug] = {
     "va-paper waits for one reader": Bug(
         va_paper, PaperVirtualAddressing, "free", "(block, after)", "(block, after[:1])", "P5",
     ),
+    # Parts.
+    "a chunk that has moved within its block is taken for both slots (ours)": Bug(
+        va, VirtualAddressing, "map_range", "own &= _first_seen(there)", "pass", "P16 P1",
+    ),
+    "a block in parts gets a mapping that another one uses": Bug(
+        va, MappingCache, "find_begun", "if mapping.live:", "if False:", "P16 P1 P4 P10 V3",
+    ),
     # Aliases.
     "nnabla (a): a range is used again while some of its chunks are in use elsewhere": Bug(
         va, MappingCache, "find", "all(map(free.is_free, mapping.runs))",
@@ -145,9 +152,6 @@ BUGS: dict[str, Bug] = {
     ),
     "a part takes the chunk that is mapped there, whoever holds it now": Bug(
         va, VirtualAddressing, "map_range", "& ~self._free.held[there]", "", "V3 P16 P4 P9 P10",
-    ),
-    "a range is found while a block lives in it": Bug(
-        va, MappingCache, "find", "not mapping.live and all(", "all(", "P1 V3 P16 P10",
     ),
     # Mapping.
     "NO_SET_ACCESS: a mapping is used without access": Bug(

@@ -37,7 +37,7 @@ class ChunkMapping:
     Attributes:
         address: where it begins.
         table: for each slot the chunk that is mapped there, or -1.
-        tag: of the blocks in parts that it is for; "" for whole blocks.
+        tag: of the blocks in parts that it is for; None: it is for whole blocks.
         runs: the chunks of `table` in runs as they were mapped, in the order of the slots.
         first: the chunks that the first range of its last block got; None: it had none yet.
         live: whether a block uses it.
@@ -47,7 +47,7 @@ class ChunkMapping:
 
     address: int
     table: np.ndarray
-    tag: str = ""
+    tag: str | None = None
     runs: list[Run] = field(default_factory=list)
     first: list[Run] | None = None
     live: bool = False
@@ -118,8 +118,8 @@ class MappingCache:
 
     def __init__(self, memory: VirtualMemory, chunk_bytes: int, counts: Counter[str]):
         self._memory, self._chunk, self._counts = memory, chunk_bytes, counts
-        #: by (number of slots, tag of the block that comes in parts, or "")
-        self._equals: dict[tuple[int, str], _Equals] = {}
+        #: by (number of slots, tag of the block that comes in parts; None: blocks are whole)
+        self._equals: dict[tuple[int, str | None], _Equals] = {}
         #: all that no block uses, and perhaps some that one does; that used longest ago first
         self._idle: OrderedDict[ChunkMapping, None] = OrderedDict()
         self._most_mappings = memory.max_mappings
@@ -141,12 +141,12 @@ class MappingCache:
         Cost: O(mappings of this size), in one operation on an array; those that lack another chunk
         than when somebody last looked are looked at one by one.
         """
-        equals = self._equals.get((slots, ""))
+        equals = self._equals.get((slots, None))
         if equals is None:
             return None
         for place in equals.hopeful(free):
             mapping = equals.made[place]
-            unused = not mapping.live and all(map(free.is_free, mapping.runs))
+            unused = all(map(free.is_free, mapping.runs))  # a block holds all that it sees
             if unused and mapping.mapped() == slots:
                 return mapping
             equals.lacked[place] = _held_chunk(mapping, free)
@@ -172,11 +172,11 @@ class MappingCache:
                 return mapping
         return begun
 
-    def make(self, slots: int, runs: Sequence[Run], tag: str = "") -> ChunkMapping:
+    def make(self, slots: int, runs: Sequence[Run], tag: str | None = None) -> ChunkMapping:
         """A new mapping with these chunks mapped, for which no stream has to wait.
 
         Args:
-            tag: of the block that it is for, if that comes in parts.
+            tag: of the block that it is for, if that comes in parts; None: it is whole.
 
         Raises:
             DriverError: refused; everything is as before.
