@@ -15,7 +15,6 @@ chunks), `virtual_pages/mappings.py` (page tables and aliases).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,36 +22,15 @@ import numpy as np
 from ooctrain.alloc.arena_map import ArenaSnapshot
 from ooctrain.alloc.base import Block, Books, Reached, Stats
 from ooctrain.alloc.virtual_pages.chunk_size import checked_chunk_bytes, mappable_chunk_bytes
-from ooctrain.alloc.virtual_pages.chunks import FreeRuns, Run, chunks_of, runs_of, stretches
-from ooctrain.alloc.virtual_pages.mappings import ChunkMapping, MappingCache
+from ooctrain.alloc.virtual_pages.chunks import FreeRuns, Run, chunks_of, runs_of
+from ooctrain.alloc.virtual_pages.holdings import Parted, Whole
+from ooctrain.alloc.virtual_pages.mappings import MappingCache
 from ooctrain.devices.base import VirtualMemory
 from ooctrain.devices.cpu.host_vm import max_mapped_chunks
 from ooctrain.errors import ConfigError
 from ooctrain.units import Granule, format_bytes
 
 DEFAULT_CHUNK_BYTES = 64 << 10
-
-
-@dataclass(frozen=True, slots=True)
-class _Whole:
-    """A block of `allocate`: what it holds, and its mapping (None: the identity)."""
-
-    runs: tuple[Run, ...]
-    mapping: ChunkMapping | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Parted:
-    """A block of `reserve`: its mapping, which of its slots it holds, and which it ever held."""
-
-    mapping: ChunkMapping
-    held: np.ndarray
-    had: np.ndarray
-
-    @property
-    def runs(self) -> list[Run]:
-        """The chunks it holds."""
-        return runs_of(self.mapping.table[self.held])
 
 
 class VirtualAddressing:
@@ -104,7 +82,7 @@ class VirtualAddressing:
         self.budget_bytes = self._chunks * size
         self._books = Books(self.name, self.budget_bytes)
         self._free = FreeRuns(self._chunks)
-        self._holdings: dict[int, _Whole | _Parted] = {}  # by block id
+        self._holdings: dict[int, Whole | Parted] = {}  # by block id
         self._cache = MappingCache(memory, size, self._books.counts)
         self._identity = self._cache.make(self._chunks, self._free.runs()) if self._chunks else None
         if self._identity is not None:
@@ -133,7 +111,7 @@ class VirtualAddressing:
         holding = self._holdings.pop(block.id)
         runs = holding.runs
         self._free.give(runs)
-        if isinstance(holding, _Parted):
+        if isinstance(holding, Parted):
             requested = self._requested(block, holding.held)
         else:
             requested = block.requested_bytes
@@ -155,7 +133,7 @@ class VirtualAddressing:
         mapping = found or self._cache.make(slots, (), tag)
         mapping.live = True
         block = self._books.open(mapping.address, size, 0, tag)
-        self._holdings[block.id] = _Parted(mapping, *np.zeros((2, slots), bool))
+        self._holdings[block.id] = Parted(mapping, *np.zeros((2, slots), bool))
         return block
 
     def map_range(self, block: Block, lo: int, hi: int) -> None:
@@ -179,10 +157,8 @@ class VirtualAddressing:
                 fix="map each range once",
             )
         self._expect_room(slots.size, hi - lo, block.tag)
-        there = holding.mapping.table[slots]
-        own = holding.had[slots] & (there >= 0) & ~self._free.held[there]
-        own &= _first_seen(there)  # a chunk that has moved within the block is at its old slot, too
-        kept = runs_of(there[own])
+        own = holding.keeps(slots, self._free)
+        kept = runs_of(holding.mapping.table[slots[own]])
         self._free.take(kept)
         self._put_others(holding, slots[~own], kept)
         holding.held[slots] = holding.had[slots] = True
@@ -228,7 +204,7 @@ class VirtualAddressing:
         for mapping in mappings:
             assert mapping.live, "a block uses a mapping that is thought idle"
         for holding in self._holdings.values():
-            if isinstance(holding, _Whole) and holding.mapping is not None:
+            if isinstance(holding, Whole) and holding.mapping is not None:
                 same = list(holding.runs) == holding.mapping.runs
                 assert same, "a block sees other chunks than it holds"
 
@@ -237,9 +213,7 @@ class VirtualAddressing:
         return ArenaSnapshot(
             {
                 **self._books.layout(chunk=self._chunk),
-                "chunks": {
-                    key: self._chunks_of(self._holdings[key]) for key in sorted(self._holdings)
-                },
+                "chunks": {key: self._holdings[key].places() for key in sorted(self._holdings)},
                 "free": self._free.count,
                 "own_ranges": sum(
                     holding.mapping is not None for holding in self._holdings.values()
@@ -258,21 +232,21 @@ class VirtualAddressing:
     def _slots(self, nbytes: int) -> int:
         return -(-nbytes // self._chunk)
 
-    def _find_place(self, slots: int) -> tuple[int, _Whole]:
+    def _find_place(self, slots: int) -> tuple[int, Whole]:
         """Where a whole block lies, and what it holds; enough chunks are free."""
         first = self._free.find(slots)
         if first is not None and self._identity is not None:
             self._books.counts["reuses"] += 1
-            return self._identity.address + first * self._chunk, _Whole(((first, slots),), None)
+            return self._identity.address + first * self._chunk, Whole(((first, slots),), None)
         mapping = self._cache.find(slots, self._free)
         if mapping is None:
             mapping = self._cache.make(slots, self._free.holes(slots))
         else:
             self._books.counts["reuses"] += 1
         mapping.live = True
-        return mapping.address, _Whole(tuple(mapping.runs), mapping)
+        return mapping.address, Whole(tuple(mapping.runs), mapping)
 
-    def _put_others(self, holding: _Parted, slots: np.ndarray, kept: Sequence[Run]) -> None:
+    def _put_others(self, holding: Parted, slots: np.ndarray, kept: Sequence[Run]) -> None:
         """Takes free chunks for slots, and maps them where others, or none, are mapped; if refused,
         gives back what was kept.
         """
@@ -291,11 +265,11 @@ class VirtualAddressing:
         if not holding.had.any():
             mapping.first = chosen
 
-    def _part(self, block: Block, lo: int, hi: int) -> tuple[_Parted, np.ndarray]:
+    def _part(self, block: Block, lo: int, hi: int) -> tuple[Parted, np.ndarray]:
         """What a block holds, and the slots of a byte range, checked."""
         self._books.expect_live(block)
         holding = self._holdings[block.id]
-        if not isinstance(holding, _Parted):
+        if not isinstance(holding, Parted):
             raise ConfigError(
                 f"{block.tag!r} is whole until freed: parts are for `reserve`",
                 fix="reserve() and map_range() for a block that comes in parts",
@@ -328,26 +302,6 @@ class VirtualAddressing:
         granted = chunks * self._chunk
         block.granted_bytes += granted
         self._books.move(requested, granted, granted)
-
-    def _chunks_of(self, holding: _Whole | _Parted) -> list[list[int]]:
-        """[slot within the block, slot behind, chunk] of what a block holds."""
-        if isinstance(holding, _Parted):
-            slots = np.flatnonzero(holding.held)
-            chunks = holding.mapping.table[slots]
-        else:
-            chunks = chunks_of(holding.runs)
-            slots = np.arange(chunks.size)
-        return [
-            [int(slots[lo]), int(slots[lo]) + hi - lo, int(chunks[lo])]
-            for lo, hi in stretches(slots, chunks)
-        ]
-
-
-def _first_seen(numbers: np.ndarray) -> np.ndarray:
-    """For each number whether it stands there for the first time."""
-    first = np.zeros(numbers.size, bool)
-    first[np.unique(numbers, return_index=True)[1]] = True
-    return first
 
 
 def default_chunk_bytes(budget_bytes: int, max_mappings: int | None = None) -> int:

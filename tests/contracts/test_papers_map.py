@@ -9,6 +9,7 @@ printed.
 from __future__ import annotations
 
 import ast
+import json
 import re
 import shlex
 from collections import Counter
@@ -16,11 +17,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ooctrain.alloc.registry import choose_allocator
 from ooctrain.cli import COMMANDS
 from ooctrain.cli.reproduce import EXPERIMENTS
+from ooctrain.execution.planners import as_planner
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAPERS, ERRATA = ROOT / "docs/papers.md", ROOT / "docs/errata.md"
@@ -98,6 +102,30 @@ def test_the_page_counts_its_evidence() -> None:
     gpu = f"GPU: {found['executed on GPU']} of {rows}."
     text = PAPERS.read_text(encoding="utf-8")
     assert f"\nEvidence of {rows} rows: {counts}. {gpu}\n" in text
+
+
+def module_of(check: str) -> str:
+    """Where the strategy of a check of `benchmarks/gpu/networks.py` is: "planner belady"."""
+    kind, name = check.split()
+    if kind == "planner":
+        return type(as_planner(name)).__module__
+    make: Any = choose_allocator(name, 1 << 24, binding=False).make
+    return str(getattr(make, "func", make).__module__)
+
+
+def test_what_ran_on_a_gpu_is_in_a_report_of_one() -> None:
+    ran = {
+        module_of(check["name"])
+        for report in sorted((ROOT / "benchmarks" / "results").glob("gpu-*.json"))
+        for check in json.loads(report.read_text(encoding="utf-8"))["checks"]
+        if check["part"] == "networks" and check["status"] == "ok"
+        and check["name"].startswith(("planner ", "allocator "))
+    }  # fmt: skip
+    said = [row for row in PAPER_ROWS if row.cells[6] == "executed on GPU"]
+    assert said
+    for row in said:
+        (name, *_) = quoted(row.cells[2])
+        assert any(name.startswith(f"{module}.") for module in ran), row
 
 
 @column("name", sorted({n for row in PAPER_ROWS for n in quoted(row.cells[2])}))

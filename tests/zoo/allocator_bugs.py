@@ -43,6 +43,7 @@ from ooctrain.alloc.stalloc import Stalloc
 from ooctrain.alloc.va_nnabla import NnablaVirtualAddressing
 from ooctrain.alloc.va_paper import PaperVirtualAddressing
 from ooctrain.alloc.virtual import VirtualAddressing
+from ooctrain.alloc.virtual_pages.holdings import Parted
 from ooctrain.alloc.virtual_pages.mappings import MappingCache
 from ooctrain.alloc.wrapped.wrappers import Limited, ThreadSafe
 from ooctrain.devices.cuda.driver_memory import DriverMemory
@@ -140,7 +141,7 @@ BUGS: dict[str, Bug] = {
     ),
     # Parts.
     "a chunk that has moved within its block is taken for both slots (ours)": Bug(
-        va, VirtualAddressing, "map_range", "own &= _first_seen(there)", "pass", "P16 P1",
+        va, Parted, "keeps", "return own & once", "return own", "P16 P1",
     ),
     "a block in parts gets a mapping that another one uses": Bug(
         va, MappingCache, "find_begun", "if mapping.live:", "if False:", "P16 P1 P4 P10 V3",
