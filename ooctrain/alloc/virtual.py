@@ -23,7 +23,7 @@ from ooctrain.alloc.arena_map import ArenaSnapshot
 from ooctrain.alloc.base import Block, Books, Reached, Stats
 from ooctrain.alloc.virtual_pages.chunk_size import checked_chunk_bytes, mappable_chunk_bytes
 from ooctrain.alloc.virtual_pages.chunks import FreeRuns, Run, chunks_of, runs_of
-from ooctrain.alloc.virtual_pages.holdings import Parted, Whole
+from ooctrain.alloc.virtual_pages.holdings import PartedBlock, WholeBlock
 from ooctrain.alloc.virtual_pages.mappings import MappingCache
 from ooctrain.devices.base import VirtualMemory
 from ooctrain.devices.cpu.host_vm import max_mapped_chunks
@@ -82,7 +82,7 @@ class VirtualAddressing:
         self.budget_bytes = self._chunks * size
         self._books = Books(self.name, self.budget_bytes)
         self._free = FreeRuns(self._chunks)
-        self._holdings: dict[int, Whole | Parted] = {}  # by block id
+        self._holdings: dict[int, WholeBlock | PartedBlock] = {}  # by block id
         self._cache = MappingCache(memory, size, self._books.counts)
         self._identity = self._cache.make(self._chunks, self._free.runs()) if self._chunks else None
         if self._identity is not None:
@@ -111,7 +111,7 @@ class VirtualAddressing:
         holding = self._holdings.pop(block.id)
         runs = holding.runs
         self._free.give(runs)
-        if isinstance(holding, Parted):
+        if isinstance(holding, PartedBlock):
             requested = self._requested(block, holding.held)
         else:
             requested = block.requested_bytes
@@ -133,7 +133,7 @@ class VirtualAddressing:
         mapping = found or self._cache.make(slots, (), tag)
         mapping.live = True
         block = self._books.open(mapping.address, size, 0, tag)
-        self._holdings[block.id] = Parted(mapping, *np.zeros((2, slots), bool))
+        self._holdings[block.id] = PartedBlock(mapping, *np.zeros((2, slots), bool))
         return block
 
     def map_range(self, block: Block, lo: int, hi: int) -> None:
@@ -204,7 +204,7 @@ class VirtualAddressing:
         for mapping in mappings:
             assert mapping.live, "a block uses a mapping that is thought idle"
         for holding in self._holdings.values():
-            if isinstance(holding, Whole) and holding.mapping is not None:
+            if isinstance(holding, WholeBlock) and holding.mapping is not None:
                 same = list(holding.runs) == holding.mapping.runs
                 assert same, "a block sees other chunks than it holds"
 
@@ -232,21 +232,21 @@ class VirtualAddressing:
     def _slots(self, nbytes: int) -> int:
         return -(-nbytes // self._chunk)
 
-    def _find_place(self, slots: int) -> tuple[int, Whole]:
+    def _find_place(self, slots: int) -> tuple[int, WholeBlock]:
         """Where a whole block lies, and what it holds; enough chunks are free."""
         first = self._free.find(slots)
         if first is not None and self._identity is not None:
             self._books.counts["reuses"] += 1
-            return self._identity.address + first * self._chunk, Whole(((first, slots),), None)
+            return self._identity.address + first * self._chunk, WholeBlock(((first, slots),), None)
         mapping = self._cache.find(slots, self._free)
         if mapping is None:
             mapping = self._cache.make(slots, self._free.holes(slots))
         else:
             self._books.counts["reuses"] += 1
         mapping.live = True
-        return mapping.address, Whole(tuple(mapping.runs), mapping)
+        return mapping.address, WholeBlock(tuple(mapping.runs), mapping)
 
-    def _put_others(self, holding: Parted, slots: np.ndarray, kept: Sequence[Run]) -> None:
+    def _put_others(self, holding: PartedBlock, slots: np.ndarray, kept: Sequence[Run]) -> None:
         """Takes free chunks for slots, and maps them where others, or none, are mapped; if refused,
         gives back what was kept.
         """
@@ -265,11 +265,11 @@ class VirtualAddressing:
         if not holding.had.any():
             mapping.first = chosen
 
-    def _part(self, block: Block, lo: int, hi: int) -> tuple[Parted, np.ndarray]:
+    def _part(self, block: Block, lo: int, hi: int) -> tuple[PartedBlock, np.ndarray]:
         """What a block holds, and the slots of a byte range, checked."""
         self._books.expect_live(block)
         holding = self._holdings[block.id]
-        if not isinstance(holding, Parted):
+        if not isinstance(holding, PartedBlock):
             raise ConfigError(
                 f"{block.tag!r} is whole until freed: parts are for `reserve`",
                 fix="reserve() and map_range() for a block that comes in parts",

@@ -54,7 +54,7 @@ MOST_FILES, MOST_PLANNERS, MOST_LINES = 32, 45, 405
 MOST_IMPORTS_IN_FUNCTIONS = 36
 MOST_OF_EIGHT_PARAMETERS, MOST_OF_SIX_PARAMETERS = 15, 94
 MOST_LOADED_BY_THE_VERIFIER, MOST_LOADED_AT_ONCE = 24, 7
-MOST_LOADED_BY_PLAN = 395
+MOST_LOADED_BY_PLAN = 396
 #: What a command that only plans must not wait for.
 SLOW_TO_LOAD = {"numba", "llvmlite", "highspy", "pytest", "hypothesis", "PIL", "multiprocessing"}
 #: Numba compiles here; everybody else asks these rooms. The plug-in serves Numba's own arrays, the

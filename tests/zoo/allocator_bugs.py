@@ -43,7 +43,7 @@ from ooctrain.alloc.stalloc import Stalloc
 from ooctrain.alloc.va_nnabla import NnablaVirtualAddressing
 from ooctrain.alloc.va_paper import PaperVirtualAddressing
 from ooctrain.alloc.virtual import VirtualAddressing
-from ooctrain.alloc.virtual_pages.holdings import Parted
+from ooctrain.alloc.virtual_pages.holdings import PartedBlock
 from ooctrain.alloc.virtual_pages.mappings import MappingCache
 from ooctrain.alloc.wrapped.wrappers import Limited, ThreadSafe
 from ooctrain.devices.cuda.driver_memory import DriverMemory
@@ -141,7 +141,7 @@ BUGS: dict[str, Bug] = {
     ),
     # Parts.
     "a chunk that has moved within its block is taken for both slots (ours)": Bug(
-        va, Parted, "keeps", "return own & once", "return own", "P16 P1",
+        va, PartedBlock, "keeps", "return own & once", "return own", "P16 P1",
     ),
     "a block in parts gets a mapping that another one uses": Bug(
         va, MappingCache, "find_begun", "if mapping.live:", "if False:", "P16 P1 P4 P10 V3",
@@ -152,7 +152,7 @@ BUGS: dict[str, Bug] = {
         "mapping.mapped() <= free.count", "V3 P16 P4 P9 P10 P1",
     ),
     "a part takes the chunk that is mapped there, whoever holds it now": Bug(
-        va, VirtualAddressing, "map_range", "& ~self._free.held[there]", "", "V3 P16 P4 P9 P10",
+        va, PartedBlock, "keeps", " & ~free.held[there]", "", "V3 P16 P4 P9 P10",
     ),
     # Mapping.
     "NO_SET_ACCESS: a mapping is used without access": Bug(

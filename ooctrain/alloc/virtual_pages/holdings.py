@@ -16,7 +16,7 @@ from ooctrain.alloc.virtual_pages.mappings import ChunkMapping
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class WholeBlock:
     """A block of `allocate`: what it holds, and its mapping (None: the identity)."""
 
     runs: tuple[Run, ...]
@@ -29,7 +29,7 @@ class Whole:
 
 
 @dataclass(frozen=True, slots=True)
-class Parted:
+class PartedBlock:
     """A block of `reserve`: its mapping, which of its slots it holds, and which it ever held."""
 
     mapping: ChunkMapping
