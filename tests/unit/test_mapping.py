@@ -13,8 +13,9 @@ from support.quick import quick
 import ooctrain as oc
 from ooctrain.devices.cpu.host_vm import VirtualArena, why_no_virtual_memory
 from ooctrain.engine.incore import initial_values
-from ooctrain.execution.mapping import mapped_by_step, mapped_bytes, with_mapping
-from ooctrain.execution.prepare import INEXACT_US, prepare
+from ooctrain.errors import Infeasible
+from ooctrain.execution.mapping import mapped_by_step, mapped_bytes, maps_dearly, with_mapping
+from ooctrain.execution.prepare import INEXACT_US, LASTING_SHARE, prepare
 from ooctrain.execution.sessions import input_values, open_session
 from ooctrain.execution.settings import Settings
 from ooctrain.machine import memory_speed
@@ -113,6 +114,31 @@ def test_mapping_is_time_of_the_thread_that_issues(prepared):
     assert after - before == pytest.approx(rate * bytes_mapped, rel=0.05)
     assert found.predict(there).makespan_us == after
     assert found.predict().makespan_us == before == plan.makespan_us
+
+
+def test_where_mapping_is_dearer_than_copying_what_lasts_stays(unet):
+    """An H200 copies a MiB in 20 us and maps it in 35."""
+    asked, pinned_bytes = settings("belady", "va:chunk=64KiB"), []
+    for map_us_per_byte in (5e-5, 2e-4):
+        there = replace(MACHINE, link_bytes_per_us=1e4, map_us_per_byte=map_us_per_byte)
+        found = prepare(unet[1], replace(asked, machine=there))
+        assert maps_dearly(there, found.allocator) == (map_us_per_byte > 1e-4)
+        lasting = [v for v in found.plan.trace.variables if v.persistent and v.pinned]
+        pinned_bytes.append(sum(v.value_bytes for v in lasting))
+    assert pinned_bytes[0] < pinned_bytes[1] <= found.budget_bytes // LASTING_SHARE
+
+
+def test_what_lasts_may_leave_where_the_budget_has_no_room_for_it(unet):
+    """The least budget of a step is the same, be mapping dear or not."""
+    dear = replace(MACHINE, link_bytes_per_us=1e4, map_us_per_byte=2e-4)
+    asked = replace(settings("belady", "va:chunk=64KiB"), budget=1)
+    with pytest.raises(Infeasible) as refused:
+        prepare(unet[1], asked)
+    least = replace(asked, budget=refused.value.minimum_bytes)
+    with pytest.raises(Infeasible) as also:
+        prepare(unet[1], replace(asked, machine=dear))
+    assert also.value.minimum_bytes == refused.value.minimum_bytes
+    assert prepare(unet[1], replace(least, machine=dear)).plan.peak_bytes <= least.budget
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from ooctrain.errors import ConfigError, Infeasible, ScheduleError
 from ooctrain.execution.prepare import prepare
 from ooctrain.execution.settings import DEFAULT_REWRITES, Settings
 from ooctrain.rewrite import REWRITES, apply_rewrites
-from ooctrain.rewrite.pin_small import pin_small, pinning_for
+from ooctrain.rewrite.pin_small import KINDS, pin_small, pinning_for, pinning_lasting
 from ooctrain.sched.budget import (
     ALIGN_BYTES,
     region,
@@ -86,6 +86,21 @@ def test_no_step_needs_more_for_it(chunk):
     assert beside.fixed_bytes % chunk == 0
     assert trace_minimum_bytes(pinned, beside) < trace_minimum_bytes(trace, granule)
     assert trace_peak_bytes(pinned, beside) < trace_peak_bytes(trace, granule)
+
+
+def test_as_many_lasting_variables_are_pinned_as_the_room_holds():
+    _, trace = rewritten()
+    lasting = sorted({v.nbytes for v in trace.variables if v.kind in KINDS and v.nbytes})
+    for room_bytes in (0, 4 * KIB, 64 * KIB, MIB, 1 << 40):
+        names = pinning_lasting(trace, room_bytes)
+        held = region(apply_rewrites(trace, names)).size_bytes
+        assert held <= room_bytes
+        pinned = int(names[0].partition(":")[2]) if names else 0
+        larger = [size for size in lasting if size > pinned]
+        if larger:
+            assert region(pin_small(trace, larger[0])).size_bytes > room_bytes
+    everything = apply_rewrites(trace, pinning_lasting(trace, 1 << 40))
+    assert all(v.pinned for v in everything.variables if v.persistent and v.value_bytes)
 
 
 def test_tiling_leaves_pinned_what_it_does_not_touch():

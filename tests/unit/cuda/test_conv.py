@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.conv_shapes import SHAPES, draw, parts
 from support.quick import quick
 
@@ -148,3 +151,29 @@ def test_no_split_is_empty_and_together_they_cover_the_pixels():
         pixels = conv_plan.grad_weight(shape)[2]
         splits = conv_plan.splits(shape)
         assert (splits - 1) * pixels.per_split < pixels.total <= splits * pixels.per_split
+
+
+#: (images, channels, side, filters, kernel)
+RESNET_CONVS = (
+    (64, 128, 56, 128, 3), (64, 256, 28, 256, 3), (64, 512, 14, 512, 3), (64, 256, 56, 128, 1),
+    (64, 64, 112, 64, 3), (67, 512, 7, 512, 3), (67, 2048, 7, 512, 1), (571, 256, 56, 64, 1),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("conv", RESNET_CONVS, ids=str)
+def test_splits_leave_no_wave_of_blocks_half_empty(conv):
+    """288 blocks on a GPU that holds 264 take as long as 528: an H200 reached half its speed."""
+    n, channels, side, filters, kernel = conv
+    shape = ConvShape(n, channels, side, side, filters, kernel, kernel, padding=(kernel // 2,) * 4)
+    tiles = -(-filters // conv_plan.TILE_ROWS) * -(-channels * kernel**2 // conv_plan.TILE_COLUMNS)
+    waves = conv_plan.splits(shape) * tiles / conv_plan.WAVE_BLOCKS
+    assert waves / math.ceil(waves) > 0.8
+
+
+@given(st.integers(1, 1 << 15), st.integers(1, 1 << 13), st.integers(1, 1 << 13))
+def test_splits_keep_their_scratch_small(images, channels, filters):
+    shape = ConvShape(images, channels, 14, 14, filters, 3, 3, padding=(1, 1, 1, 1))
+    weights_bytes = filters * channels * 9 * 4
+    tile_bytes = 4 * conv_plan.TILE_ROWS * conv_plan.TILE_COLUMNS
+    least = conv_plan.MOST_TILES * tile_bytes
+    assert conv_plan.splits(shape) * weights_bytes <= max(weights_bytes, least)

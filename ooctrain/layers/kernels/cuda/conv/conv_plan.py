@@ -21,7 +21,8 @@ from ooctrain.layers.kernels.cuda.chunks import FLOAT_BYTES
 #: Blocks of the gradient of a weight that a large GPU works on at a time, two a processor; the rest
 #: of the blocks wait for these to end.
 WAVE_BLOCKS = 264
-MOST_SPLITS = 264
+#: Most tiles of all splits together, unless one split has more: a tile is 64 KiB of scratch.
+MOST_TILES = 4 * WAVE_BLOCKS
 #: A tile's partial result is written and read again, which takes as long as so many pixels of it,
 #: and scratch besides.
 PARTIAL_PIXELS = 2
@@ -233,5 +234,6 @@ def splits(shape: ConvShape) -> int:
         waves = -(-blocks * parts // WAVE_BLOCKS)
         return waves * pixels / parts + PARTIAL_PIXELS * blocks * parts
 
-    parts = min(range(1, max(1, min(MOST_SPLITS, pixels // SPLIT_PIXELS)) + 1), key=cost)
+    most = max(1, min(WAVE_BLOCKS, pixels // SPLIT_PIXELS, MOST_TILES // blocks))
+    parts = min(range(1, most + 1), key=cost)
     return -(-pixels // -(-pixels // parts))
