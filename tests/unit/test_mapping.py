@@ -21,6 +21,7 @@ from ooctrain.execution.settings import Settings
 from ooctrain.machine import memory_speed
 from ooctrain.machine.memory_speed import COPIES, COPY_BYTES, MAP_PIECE_BYTES, map_us_per_byte
 from ooctrain.models.unet import UNet
+from ooctrain.sched.budget import region
 from ooctrain.sched.planners.belady import Belady
 
 SHAPE = (8, 3, 32, 32)
@@ -118,14 +119,13 @@ def test_mapping_is_time_of_the_thread_that_issues(prepared):
 
 def test_where_mapping_is_dearer_than_copying_what_lasts_stays(unet):
     """An H200 copies a MiB in 20 us and maps it in 35."""
-    asked, pinned_bytes = settings("belady", "va:chunk=64KiB"), []
-    for map_us_per_byte in (5e-5, 2e-4):
-        there = replace(MACHINE, link_bytes_per_us=1e4, map_us_per_byte=map_us_per_byte)
+    asked, regions = settings("belady", "va:chunk=64KiB"), []
+    for us in (5e-5, 2e-4):
+        there = replace(MACHINE, link_bytes_per_us=1e4, map_us_per_byte=us)
         found = prepare(unet[1], replace(asked, machine=there))
-        assert maps_dearly(there, found.allocator) == (map_us_per_byte > 1e-4)
-        lasting = [v for v in found.plan.trace.variables if v.persistent and v.pinned]
-        pinned_bytes.append(sum(v.value_bytes for v in lasting))
-    assert pinned_bytes[0] < pinned_bytes[1] <= found.budget_bytes // LASTING_SHARE
+        assert maps_dearly(there, found.allocator) == (us > 1e-4)
+        regions.append(region(found.plan.trace).size_bytes)
+    assert regions[0] < regions[1] <= found.budget_bytes // LASTING_SHARE
 
 
 def test_what_lasts_may_leave_where_the_budget_has_no_room_for_it(unet):
