@@ -17,6 +17,7 @@ from ooctrain.layers.conv2d import Conv2d, Geometry
 from ooctrain.layers.conv_algorithms import CUDA_ALGORITHMS, choose_algorithm
 from ooctrain.layers.conv_shape import ConvShape
 from ooctrain.layers.conv_transpose import ConvTranspose2d
+from ooctrain.layers.kernels.cuda.chunks import MOST_BLOCKS, WAVE_BLOCKS
 from ooctrain.layers.kernels.cuda.conv import conv_plan
 from ooctrain.layers.kernels.cuda.conv.tensor_tile import AMPERE
 from ooctrain.layers.kernels.cuda.table import CUDA
@@ -166,7 +167,7 @@ def test_splits_leave_no_wave_of_blocks_half_empty(conv):
     n, channels, side, filters, kernel = conv
     shape = ConvShape(n, channels, side, side, filters, kernel, kernel, padding=(kernel // 2,) * 4)
     tiles = -(-filters // conv_plan.TILE_ROWS) * -(-channels * kernel**2 // conv_plan.TILE_COLUMNS)
-    waves = conv_plan.splits(shape) * tiles / conv_plan.WAVE_BLOCKS
+    waves = conv_plan.splits(shape) * tiles / WAVE_BLOCKS
     assert waves / math.ceil(waves) > 0.8
 
 
@@ -175,5 +176,5 @@ def test_splits_keep_their_scratch_small(images, channels, filters):
     shape = ConvShape(images, channels, 14, 14, filters, 3, 3, padding=(1, 1, 1, 1))
     weights_bytes = filters * channels * 9 * 4
     tile_bytes = 4 * conv_plan.TILE_ROWS * conv_plan.TILE_COLUMNS
-    least = conv_plan.MOST_TILES * tile_bytes
+    least = MOST_BLOCKS * tile_bytes
     assert conv_plan.splits(shape) * weights_bytes <= max(weights_bytes, least)

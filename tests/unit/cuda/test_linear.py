@@ -8,6 +8,7 @@ from support.quick import quick
 
 from ooctrain.errors import ShapeError
 from ooctrain.layers.kernels.cuda import matmul_plan
+from ooctrain.layers.kernels.cuda.chunks import WAVE_BLOCKS
 from ooctrain.layers.kernels.cuda.table import CUDA
 from ooctrain.layers.linear import Linear, LinearGradInput, LinearGradWeight
 from ooctrain.step.op import Spec
@@ -62,7 +63,7 @@ def test_integers_are_exact_in_any_split():
 def test_extents_that_32_bits_cannot_count_are_refused():
     """Rows, columns and terms are counted in 32 bits, some with a sign, up to a tile further."""
     most = matmul_plan.MOST_EXTENT
-    assert most + matmul_plan.MOST_SPLITS * matmul_plan.STEP + matmul_plan.COLUMNS < 2**31
+    assert most + WAVE_BLOCKS * matmul_plan.STEP + matmul_plan.COLUMNS < 2**31
     x, w, y = (Spec(shape, "float32") for shape in ((2, most), (10, most), (2, 10)))
     assert CUDA.workspace_bytes(Linear(), (x, w), (y,), 1) > 0
     x, w = (Spec((rows, most + 1), "float32") for rows in (2, 10))
@@ -77,7 +78,7 @@ def test_splits_cover_the_sum_and_none_is_empty():
             parts = matmul_plan.splits(rows, columns, depth)
             assert terms % matmul_plan.STEP == 0
             assert (parts - 1) * terms < depth <= parts * terms
-            assert parts <= matmul_plan.MOST_SPLITS
+            assert parts <= WAVE_BLOCKS
     # The first linear layer of VGG-16 on a batch of 32: 32 tiles alone would not fill a GPU.
-    assert matmul_plan.splits(32, 4096, 25088) == 9
+    assert matmul_plan.splits(32, 4096, 25088) == 8
     assert matmul_plan.workspace_bytes(4096, 25088, 32) == 0

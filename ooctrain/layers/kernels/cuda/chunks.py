@@ -32,6 +32,13 @@ MOST_BATCHES = 64
 #: A reduction makes about this many blocks where there is work for them: several to each of the
 #: multiprocessors of the largest GPUs.
 ENOUGH_BLOCKS = 1024
+#: Blocks of a product that a large GPU works on at a time, two a multiprocessor: a *wave*.
+WAVE_BLOCKS = 264
+#: Most blocks of all parts of a sum together, unless one part has more: each has a partial result.
+MOST_BLOCKS = 4 * WAVE_BLOCKS
+#: A block's partial result is written and read again, which takes as long as this many terms of it,
+#: and scratch besides.
+PARTIAL_TERMS = 2
 #: Most channels side by side in a block: a warp reads 128 contiguous bytes.
 MOST_LANES = 32
 #: Channels side by side in a block that combines partial results.
@@ -51,6 +58,26 @@ def divisor(extent: int) -> tuple[int, int, int]:
     """
     shift = 31 + (extent - 1).bit_length()
     return extent, -(-(1 << shift) // extent), shift
+
+
+def parts_of_sum(blocks: int, terms: int, least_terms: int) -> int:
+    """Parts into which the sum of a product is cut, each with as many blocks.
+
+    Blocks run in waves, and the last wave takes as long as a full one: 288 blocks take as long as
+    528. So the number is the one whose waves take least time, partial results included.
+
+    Args:
+        blocks: of one part: tiles of the result.
+        terms: of the sum.
+        least_terms: of a part.
+    """
+
+    def cost(parts: int) -> float:
+        waves = -(-blocks * parts // WAVE_BLOCKS)
+        return waves * terms / parts + PARTIAL_TERMS * blocks * parts
+
+    most = min(WAVE_BLOCKS, terms // least_terms, MOST_BLOCKS // blocks)
+    return min(range(1, max(1, most) + 1), key=cost)
 
 
 def tiles(elements: int) -> int:

@@ -9,14 +9,11 @@ in that order. All numbers depend on shapes alone. No Numba here. Read next: `ma
 from __future__ import annotations
 
 from ooctrain.errors import ShapeError
-from ooctrain.layers.kernels.cuda.chunks import FLOAT_BYTES
+from ooctrain.layers.kernels.cuda.chunks import FLOAT_BYTES, parts_of_sum
 
 #: Rows and columns of the tile of a block, and how much of the sum it takes at once. Columns lie
 #: side by side in memory.
 ROWS, COLUMNS, STEP = 64, 128, 16
-#: Blocks that fill a large GPU twice; a sum is split until there are as many.
-ENOUGH_BLOCKS = 264
-MOST_SPLITS = 32
 #: Fewest terms of a split: shorter ones cost more in partial results than they save.
 SPLIT_TERMS = 512
 #: Largest extent of a matrix: rows, columns and terms are counted in 32 bits, some with a sign.
@@ -31,8 +28,7 @@ def tiles(rows: int, columns: int) -> tuple[int, int]:
 def terms_of_split(rows: int, columns: int, depth: int) -> int:
     """Terms of the sum that one split takes, a multiple of STEP."""
     across, down = tiles(rows, columns)
-    wanted = -(-ENOUGH_BLOCKS // (across * down))
-    parts = max(1, min(wanted, MOST_SPLITS, depth // SPLIT_TERMS))
+    parts = parts_of_sum(across * down, depth, SPLIT_TERMS)
     return -(-depth // (parts * STEP)) * STEP
 
 

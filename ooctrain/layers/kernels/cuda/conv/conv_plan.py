@@ -16,16 +16,8 @@ from functools import cache
 from typing import NamedTuple
 
 from ooctrain.layers.conv_shape import ConvShape
-from ooctrain.layers.kernels.cuda.chunks import FLOAT_BYTES
+from ooctrain.layers.kernels.cuda.chunks import FLOAT_BYTES, parts_of_sum
 
-#: Blocks of the gradient of a weight that a large GPU works on at a time, two a processor; the rest
-#: of the blocks wait for these to end.
-WAVE_BLOCKS = 264
-#: Most tiles of all splits together, unless one split has more: a tile is 64 KiB of scratch.
-MOST_TILES = 4 * WAVE_BLOCKS
-#: A tile's partial result is written and read again, which takes as long as so many pixels of it,
-#: and scratch besides.
-PARTIAL_PIXELS = 2
 #: Fewest pixels of one split: shorter ones cost more in partial results than they save.
 SPLIT_PIXELS = 512
 #: One tile of the gradient of a weight: filters x taps and channels.
@@ -221,19 +213,8 @@ def grad_weight(shape: ConvShape) -> tuple[Source, Taps, Pixels]:
 
 @cache
 def splits(shape: ConvShape) -> int:
-    """Parts into which the pixels are cut, not too short, and none of them empty.
-
-    Blocks run in waves, and the last wave takes as long as a full one: 288 blocks take as long as
-    528. So the number is the one whose waves take least time, partial results included.
-    """
+    """Parts into which the pixels are cut, not too short, and none of them empty."""
     pixels = shape.n * shape.oh * shape.ow
     tiles = -(-shape.kg // TILE_ROWS) * -(-(shape.cg * shape.r * shape.s) // TILE_COLUMNS)
-    blocks = tiles * shape.groups
-
-    def cost(parts: int) -> float:
-        waves = -(-blocks * parts // WAVE_BLOCKS)
-        return waves * pixels / parts + PARTIAL_PIXELS * blocks * parts
-
-    most = max(1, min(WAVE_BLOCKS, pixels // SPLIT_PIXELS, MOST_TILES // blocks))
-    parts = min(range(1, most + 1), key=cost)
+    parts = parts_of_sum(tiles * shape.groups, pixels, SPLIT_PIXELS)
     return -(-pixels // -(-pixels // parts))
