@@ -41,7 +41,7 @@ from ooctrain.sched.search.keep_or_recompute import (
     KeepOrRecomputeSearch,
     anneal_gaps,
 )
-from ooctrain.sched.search.kept_walk import Keeping, beginning
+from ooctrain.sched.search.kept_walk import Keeping, beginning, walk_call
 from ooctrain.sched.verify import verify
 from ooctrain.step.builder import TraceBuilder
 from ooctrain.step.machine import call_durations_ns
@@ -163,6 +163,25 @@ def test_a_search_takes_what_is_slower_at_its_beginning_and_not_at_its_end():
     assert time_ns > best_ns
     time_ns, best_ns = annealed(total - moves, moves, total)
     assert time_ns == best_ns
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_search_knows_of_each_call_what_a_walk_from_the_beginning_finds(seed):
+    """Moves walk only some of the calls; what they leave is as if all had been walked."""
+    _, trace, runs = drawn(seed)
+    search = KeepOrRecomputeSearch(asked(trace, 1 << 40), small=-1)
+    begun = search.keeping(runs)
+    start = GapAnnealing(begun, begun.wanted.copy(), int(begun.time_ns.sum()), seed)
+    cooling = Cooling(0, 60, 10**9, heat=1.0)
+    kept = anneal_gaps(search.tables, start, cooling, beginning(search.tables)).keeping
+    place = beginning(search.tables)
+    for call in range(kept.time_ns.size):
+        touched = np.zeros_like(kept.touched[call])
+        time_ns, *_ = walk_call(search.tables, call, kept.wanted[call + 1], touched, place)
+        assert kept.time_ns[call] == time_ns
+        assert kept.held[call + 1] == place.held[0]
+        np.testing.assert_array_equal(kept.touched[call], touched)
+        np.testing.assert_array_equal(kept.there[call + 1], place.room)
 
 
 #: A column of a step of eight calls: call 1 makes it, 4 and 6 read it, and it is of use as calls 2
