@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 
 import numpy as np
@@ -25,8 +26,9 @@ from benchmarks.gpu.float64 import hash_of, read_answers
 from benchmarks.gpu.plan_file import by_file
 from ooctrain import nn
 from ooctrain.alloc.registry import allocators
+from ooctrain.devices.spill import Spill
 from ooctrain.engine.incore import Mode, initial_values, run_trace
-from ooctrain.errors import DoesNotFit, Infeasible, ShapeError
+from ooctrain.errors import ConfigError, DoesNotFit, Infeasible, ShapeError
 from ooctrain.execution.prepare import PreparedStep, prepare
 from ooctrain.execution.settings import Settings
 from ooctrain.sched.planners.registry import planners
@@ -78,7 +80,7 @@ SWAPPED = Network("resnet18", (64, 3, 32, 32))
 
 
 def run(bench: Bench) -> None:
-    """Accuracy first; then every planner, every allocator."""
+    """Accuracy first; then every planner, every allocator, a disk."""
     small = bench.small
     for network in TRUE_TO_FLOAT64[:1] if small else TRUE_TO_FLOAT64:
         bench.check(f"{network.name}: error against float64", _accuracy, network)
@@ -90,10 +92,15 @@ def run(bench: Bench) -> None:
         bench.check(f"planner {planner}", same_bits, swapped, planner, "va", found, plans)
     for allocator in allocators():
         bench.check(f"allocator {allocator}", same_bits, swapped, "window", allocator, found, plans)
+    bench.check("swapped to a disk", spilled, swapped, found)
 
 
-def _settings(budget: str | None, planner: str, allocator: str) -> Settings:
-    return Settings(budget, planner, allocator, "cuda", time_limit_s=1.0, machine="h200-pcie")
+def _settings(
+    budget: str | None, planner: str, allocator: str, spill: Spill | None = None
+) -> Settings:
+    return Settings(
+        budget, planner, allocator, "cuda", time_limit_s=1.0, machine="h200-pcie", spill=spill
+    )
 
 
 def _accuracy(network: Network) -> dict[str, float]:
@@ -168,17 +175,33 @@ def same_bits(
     return {"share_of_in_core_peak": prepared.plan.peak_bytes / prepared.in_core_peak_bytes}
 
 
+def spilled(network: Network, found: dict[str, Any]) -> dict[str, Any]:
+    """The same two steps with the folder for temporary files in place of host memory."""
+    if "steps" not in found:
+        in_core(network, found)
+    spill = Spill(gettempdir())
+    try:
+        prepared = first_that_fits(found["trace"], "window", "va", spill)
+    except ConfigError as refusal:  # memory, or a file system that takes no such files
+        raise NotRunError(refusal.what) from None
+    how = _settings(None, "window", "va", spill)
+    check_same_bits(_train(prepared, how, found), found["steps"])
+    return {"written_mb": prepared.host_written_bytes / 1e6}
+
+
 def plan_name(network: Network, planner: str, allocator: str) -> str:
     """Of the file with a plan."""
     return f"{network.name}-{planner}-{allocator}.json"
 
 
-def first_that_fits(trace: Trace, planner: str, allocator: str) -> PreparedStep:
+def first_that_fits(
+    trace: Trace, planner: str, allocator: str, spill: Spill | None = None
+) -> PreparedStep:
     """Planned within the first budget that will do. Raises NotRunError: none will."""
     reasons = []
     for budget in BUDGETS:
         try:
-            return prepare(trace, _settings(budget, planner, allocator))
+            return prepare(trace, _settings(budget, planner, allocator, spill))
         except (Infeasible, DoesNotFit, ShapeError) as error:
             reasons.append(f"{budget}: {error.what}")
     raise NotRunError("; ".join(reasons))
