@@ -203,9 +203,22 @@ def test_a_step_in_parts_that_is_repeated_maps_only_what_comes_to_a_block_that_h
             allocator.free(block)
         allocator.check()
         totals.append(memory.mapped_bytes)
+        assert allocator.stats().mapped_bytes == len(memory.page_at) * PAGE
     mapped = [after - before for before, after in itertools.pairwise(totals)]
     assert max(mapped[1:]) <= later * PAGE, (mapped, later)
     assert len(set(mapped[2:])) == 1, "a later step maps other bytes than the one before"
+
+
+def test_a_part_that_finds_its_chunks_mapped_is_a_reuse_and_no_system_call():
+    allocator, memory = va(8)
+    counts = []
+    for _ in range(3):
+        block = allocator.reserve(4 * PAGE, "parts")
+        allocator.map_range(block, 0, 3 * PAGE)
+        allocator.free(block)
+        counts.append((memory.map_calls, allocator.stats().reuses))
+    calls = counts[0][0]
+    assert counts == [(calls, 0), (calls, 1), (calls, 2)]
 
 
 @pytest.mark.slow
