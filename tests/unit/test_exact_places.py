@@ -151,6 +151,17 @@ def test_blocks_that_stay_lie_one_on_the_other_below_all_others():
     assert min(found.offsets[1:-1]) == 5
 
 
+def test_one_block_is_one_try():
+    found = places_within([5], [((0, 1),)], 5, 1)
+    assert (found.offsets, found.nodes) == ((0,), 1)
+
+
+def test_each_block_has_a_size_and_a_life():
+    for sizes, spans in (([1, 2], [((0, 1),)]), ([1], [((0, 1),), ((0, 1),)])):
+        with pytest.raises(ValueError, match="zip"):
+            sections_of(sizes, spans)
+
+
 def test_a_search_that_is_cut_short_says_nothing():
     sizes, spans = [size for size, _ in HARD], [(own,) for _, own in HARD]
     for capacity in (9, 10):  # there is none, and there is one
