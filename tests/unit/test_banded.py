@@ -10,7 +10,7 @@ import ooctrain as oc
 from benchmarks.tiling_bounds import any_tiling_us
 from ooctrain import functional as F
 from ooctrain import nn
-from ooctrain.execution.planners import get_planner, planners
+from ooctrain.execution.planners import get_planner, planners, tilings
 from ooctrain.experiments.paper_003.sft import convolutional_step
 from ooctrain.report.text import tiling_rows
 from ooctrain.rewrite import apply_rewrites
@@ -32,6 +32,7 @@ from ooctrain.rewrite.tile.sft import FtSegment
 from ooctrain.sched.budget import lasting_bytes, trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planners import registry
 from ooctrain.sched.planners.auto import Auto
+from ooctrain.sched.planners.naive import Naive
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES
 from ooctrain.step.machine import call_durations_ns
@@ -214,8 +215,8 @@ def test_it_plans_below_the_least_budget_of_the_untiled_step() -> None:
     budget = trace_minimum_bytes(trace) * 2 // 3
     plan = oc.plan(original, budget, planner="banded", machine="v100-pcie")
     assert plan.peak_bytes <= budget
-    tilings = [name for name in plan.rewrites if name.startswith(("bands", "tile"))]
-    assert ", ".join(tilings) == plan.notes["tiling"]
+    tiled = [name for name in plan.rewrites if name.startswith(("bands", "tile"))]
+    assert ", ".join(tiled) == plan.notes["tiling"]
     assert plan.notes["why"]
     assert plan.notes["work_over_untiled"] >= 1
     kept = [v.nbytes for v in plan.trace.variables if ".kept[" in v.name]
@@ -312,6 +313,15 @@ def test_auto_asks_for_tilings_only_where_no_list_of_the_untiled_step_is_as_good
     assert tiled.notes["planner"] == "auto"
     assert tiled.notes["chosen"] == "banded"
     assert any(name.startswith(("bands", "tile")) for name in tiled.rewrites)
+
+
+def test_nobody_is_asked_for_tilings_beside_a_list_that_may_be_as_good() -> None:
+    """Where the bound is as short as the calls; unless there is no list to be as good as."""
+    trace = step()[1]
+    question = Question(trace, trace_peak_bytes(trace), v100_pcie())
+    roomy = question.put_to(Naive())
+    assert [planner.name for planner in tilings(question, None)] == ["banded"]
+    assert tilings(question, roomy) == ()
 
 
 def test_names_of_the_composition() -> None:

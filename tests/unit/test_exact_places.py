@@ -293,6 +293,19 @@ def test_the_pieces_of_a_rectangle_are_packed_into_it_again():
     assert tried < pieces
 
 
+def test_blocks_that_were_passed_over_are_known_to_lie_higher():
+    """Ten blocks without a gap where most of them live, in fewer tries than there are blocks. Where
+    only their lows are known it takes a hundred."""
+    rows = [(6, (1, 5)), (7, (5, 6)), (5, (1, 2)), (7, (2, 5)), (3, (2, 4)),
+            (3, (4, 6)), (2, (1, 4)), (9, (4, 6)), (9, (0, 1)), (4, (2, 4))]  # fmt: skip
+    sizes, spans = [size for size, _ in rows], [(own,) for _, own in rows]
+    least = most_alive(sizes, [own for _, own in rows])
+    found = places_within(sizes, spans, least, 100)
+    assert found.offsets is not None
+    assert apart(sizes, spans, found.offsets)
+    assert found.nodes < len(rows)
+
+
 #: What each instance costs: blocks tried. Another order of the attempts may need others.
 TRIES = 3_000_000
 
