@@ -293,9 +293,9 @@ def test_the_pieces_of_a_rectangle_are_packed_into_it_again():
     assert tried < pieces
 
 
-def test_blocks_that_were_passed_over_are_known_to_lie_higher():
-    """Ten blocks without a gap where most of them live, in fewer tries than there are blocks. Where
-    only their lows are known it takes a hundred."""
+def test_ten_blocks_without_a_gap_are_packed_in_fewer_tries_than_there_are_blocks():
+    """When dues of some blocks were written beside them, over what is left of sections, a hundred
+    tries did not do."""
     rows = [(6, (1, 5)), (7, (5, 6)), (5, (1, 2)), (7, (2, 5)), (3, (2, 4)),
             (3, (4, 6)), (2, (1, 4)), (9, (4, 6)), (9, (0, 1)), (4, (2, 4))]  # fmt: skip
     sizes, spans = [size for size, _ in rows], [(own,) for _, own in rows]
