@@ -27,6 +27,7 @@ from ooctrain.rewrite.tile.halo import Read, Span
 from ooctrain.rewrite.tile.on_rows import OnRows
 from ooctrain.rewrite.tile.row_rules import RowPlace, RowsRead
 from ooctrain.rewrite.tile.rules import row_rule_of
+from ooctrain.rewrite.tile.scaled_rows import ScaledRows
 from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.step.blocks import tensor_of
 from ooctrain.step.op import Spec, Window
@@ -81,6 +82,14 @@ def test_a_band_of_a_resized_image_is_made_of_the_rows_that_it_reads(how, size):
                 assert found == pytest.approx(expected, rel=1e-12, abs=1e-12), (op, lo, hi)
             else:
                 assert not expected.any(), (op, lo, hi)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
+@pytest.mark.parametrize("gathers", [False, True])
+def test_before_the_first_row_of_a_resized_image_nothing_is_read(mode, gathers) -> None:
+    read = ScaledRows(mode, False, (0, 4, 0, 8), gathers)
+    extent = 8 if gathers else 4
+    assert read.stop(0, extent) == 0 < read.stop(1, extent)
 
 
 def test_rows_that_a_window_reads_by_hand() -> None:
