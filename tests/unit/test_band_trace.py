@@ -447,3 +447,32 @@ def test_rows_that_are_there_as_a_value_are_not_copied(again):
     copies = [call.op for call in banded.calls if isinstance(call.op, Slice)]
     assert copies
     assert not [op for op in copies if op.shape == op.full]
+
+
+@pytest.mark.parametrize("bands", [5, 16])
+def test_bands_that_run_again_join_no_rows_however_thin_they_are(bands):
+    """They write their rows beside those that were kept, and what the next one needs is cut out of
+    that one value."""
+    banded = tile(chain_trace(vgg_like(), (1, 3, 16, 8)), (bands, 1), halo="keep", again=True)
+    assert any(".slice" in call.name for call in banded.calls)
+    assert not [call.name for call in banded.calls if ".join" in call.name]
+
+
+def test_who_reads_values_as_they_are_is_the_untiled_operation() -> None:
+    """Rows are named where some of a value are read, and pieces where there are several."""
+    banded = tile(step(), (3, 1), halo="keep")
+    on_rows = [call.op for call in banded.calls if isinstance(call.op, OnRows)]
+    assert on_rows
+    for op in on_rows:
+        assert any(op.views) or op.pieces or op.above or op.below
+        assert not op.pieces or max(op.pieces) > 1
+
+
+def test_a_whole_is_named_after_the_rows_that_have_come_into_it_last() -> None:
+    banded = tile(step(), (3, 1), halo="keep")
+    inserts = [call for call in banded.calls if ".insert[" in call.name]
+    assert len(inserts) == 2 * 3
+    for call in inserts:
+        tensor, _, rows = call.name.partition(".insert[")
+        (out,) = (banded.variables[v].name for v in call.outs)
+        assert out in (f"{tensor}[with {rows}", tensor)
