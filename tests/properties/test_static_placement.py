@@ -135,6 +135,11 @@ def two_rounds() -> Forecast:
     )
 
 
+def test_in_list_order_what_is_carried_over_comes_when_it_is_first_asked_for():
+    """Not when a later round asks for what stands in its place."""
+    assert pack(two_rounds(), SECTOR, "list", 1).offsets == (0, 1024, 1536, 1024, 0)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_s6_what_is_carried_over_alternates_and_fits_for_ever(kind):
     allocator = kind(DryMemory(1 << 16))

@@ -251,6 +251,14 @@ def test_wrong_frees_are_refused_and_change_nothing(allocator):
             act()
 
 
+def test_what_is_left_at_the_end_is_told_once(allocator):
+    """After that nothing lives in it any more."""
+    left = [allocator.allocate(PAGE, tag) for tag in ("one", "two")]
+    assert allocator.close() == left
+    assert allocator.snapshot()["blocks"] == []
+    assert allocator.close() == []
+
+
 def test_out_of_memory_says_what_was_asked_what_is_free_and_who_holds_it(allocator):
     for number in range(8):
         allocator.allocate(4 * PAGE, f"layer{number}.out")

@@ -27,6 +27,7 @@ from ooctrain.rewrite.tile.halo import Read, Span
 from ooctrain.rewrite.tile.on_rows import OnRows
 from ooctrain.rewrite.tile.row_rules import RowPlace, RowsRead
 from ooctrain.rewrite.tile.rules import row_rule_of
+from ooctrain.rewrite.tile.scaled_rows import ScaledRows
 from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.step.blocks import tensor_of
 from ooctrain.step.op import Spec, Window
@@ -81,6 +82,14 @@ def test_a_band_of_a_resized_image_is_made_of_the_rows_that_it_reads(how, size):
                 assert found == pytest.approx(expected, rel=1e-12, abs=1e-12), (op, lo, hi)
             else:
                 assert not expected.any(), (op, lo, hi)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
+@pytest.mark.parametrize("gathers", [False, True])
+def test_before_the_first_row_of_a_resized_image_nothing_is_read(mode, gathers) -> None:
+    read = ScaledRows(mode, False, (0, 4, 0, 8), gathers)
+    extent = 8 if gathers else 4
+    assert read.stop(0, extent) == 0 < read.stop(1, extent)
 
 
 def test_rows_that_a_window_reads_by_hand() -> None:
@@ -438,3 +447,32 @@ def test_rows_that_are_there_as_a_value_are_not_copied(again):
     copies = [call.op for call in banded.calls if isinstance(call.op, Slice)]
     assert copies
     assert not [op for op in copies if op.shape == op.full]
+
+
+@pytest.mark.parametrize("bands", [5, 16])
+def test_bands_that_run_again_join_no_rows_however_thin_they_are(bands):
+    """They write their rows beside those that were kept, and what the next one needs is cut out of
+    that one value."""
+    banded = tile(chain_trace(vgg_like(), (1, 3, 16, 8)), (bands, 1), halo="keep", again=True)
+    assert any(".slice" in call.name for call in banded.calls)
+    assert not [call.name for call in banded.calls if ".join" in call.name]
+
+
+def test_who_reads_values_as_they_are_is_the_untiled_operation() -> None:
+    """Rows are named where some of a value are read, and pieces where there are several."""
+    banded = tile(step(), (3, 1), halo="keep")
+    on_rows = [call.op for call in banded.calls if isinstance(call.op, OnRows)]
+    assert on_rows
+    for op in on_rows:
+        assert any(op.views) or op.pieces or op.above or op.below
+        assert not op.pieces or max(op.pieces) > 1
+
+
+def test_a_whole_is_named_after_the_rows_that_have_come_into_it_last() -> None:
+    banded = tile(step(), (3, 1), halo="keep")
+    inserts = [call for call in banded.calls if ".insert[" in call.name]
+    assert len(inserts) == 2 * 3
+    for call in inserts:
+        tensor, _, rows = call.name.partition(".insert[")
+        (out,) = (banded.variables[v].name for v in call.outs)
+        assert out in (f"{tensor}[with {rows}", tensor)

@@ -10,7 +10,7 @@ import ooctrain as oc
 from benchmarks.tiling_bounds import any_tiling_us
 from ooctrain import functional as F
 from ooctrain import nn
-from ooctrain.execution.planners import get_planner, planners
+from ooctrain.execution.planners import get_planner, planners, tilings
 from ooctrain.experiments.paper_003.sft import convolutional_step
 from ooctrain.report.text import tiling_rows
 from ooctrain.rewrite import apply_rewrites
@@ -21,21 +21,25 @@ from ooctrain.rewrite.tile.offers import MOVES, Offer, OperatorTimes, tiled_as_o
 from ooctrain.rewrite.tile.operators import operators_of
 from ooctrain.rewrite.tile.segment_costs import (
     BANDS,
+    GRIDS,
     MOST_CALLS,
     Costs,
+    SegmentChoice,
     _as_they_are,
     _bands,
     _tiles,
     cuts_of,
 )
 from ooctrain.rewrite.tile.sft import FtSegment
+from ooctrain.rewrite.tile.sft_planner import tile_bytes
 from ooctrain.sched.budget import lasting_bytes, trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planners import registry
 from ooctrain.sched.planners.auto import Auto
+from ooctrain.sched.planners.naive import Naive
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES
 from ooctrain.step.machine import call_durations_ns
-from ooctrain.step.presets import rtx2080ti, v100_pcie
+from ooctrain.step.presets import cpu_generic, rtx2080ti, v100_pcie
 from ooctrain.step.trace import Trace
 
 
@@ -214,8 +218,8 @@ def test_it_plans_below_the_least_budget_of_the_untiled_step() -> None:
     budget = trace_minimum_bytes(trace) * 2 // 3
     plan = oc.plan(original, budget, planner="banded", machine="v100-pcie")
     assert plan.peak_bytes <= budget
-    tilings = [name for name in plan.rewrites if name.startswith(("bands", "tile"))]
-    assert ", ".join(tilings) == plan.notes["tiling"]
+    tiled = [name for name in plan.rewrites if name.startswith(("bands", "tile"))]
+    assert ", ".join(tiled) == plan.notes["tiling"]
     assert plan.notes["why"]
     assert plan.notes["work_over_untiled"] >= 1
     kept = [v.nbytes for v in plan.trace.variables if ".kept[" in v.name]
@@ -301,6 +305,30 @@ def test_lists_by_another_planner() -> None:
         get_planner("banded:planner=naiv")
 
 
+def test_where_moving_takes_longer_than_running_again_prefix_has_the_fastest_list() -> None:
+    _, trace = step(64)
+    budget, where = trace_minimum_bytes(trace) * 6 // 5, cpu_generic()
+    both = Banded(untiled=False).plan(trace, budget, where)
+    assert both.notes["lists_by"] == "prefix"
+    alone = Banded("belady", untiled=False).plan(trace, budget, where)
+    assert both.makespan_us < alone.makespan_us
+
+
+def test_of_lists_that_are_as_fast_the_first_one_stays() -> None:
+    """Where nothing has to be moved or run again, that of `belady`."""
+    _, trace = step()
+    plan = Banded(untiled=False).plan(trace, 2 * trace_minimum_bytes(trace), v100_pcie())
+    assert plan.notes["lists_by"] == "belady"
+
+
+def test_a_limit_is_what_a_way_may_need() -> None:
+    """The room without what lies in blocks on the device; all of it and what is stored in both."""
+    segment = SegmentChoice("tile:2x2:a:b", 5.0, stored_bytes=10, room_bytes=20, blocks_bytes=4)
+    assert choose.best_way({(0, 1): [segment]}, 16, 30).choices == (segment,)
+    assert choose.best_way({(0, 1): [segment]}, 15, 30) is None
+    assert choose.best_way({(0, 1): [segment]}, 16, 29) is None
+
+
 def test_auto_asks_for_tilings_only_where_no_list_of_the_untiled_step_is_as_good() -> None:
     original, trace = step()
     roomy = oc.plan(original, trace_peak_bytes(trace), machine="v100-pcie")
@@ -312,6 +340,15 @@ def test_auto_asks_for_tilings_only_where_no_list_of_the_untiled_step_is_as_good
     assert tiled.notes["planner"] == "auto"
     assert tiled.notes["chosen"] == "banded"
     assert any(name.startswith(("bands", "tile")) for name in tiled.rewrites)
+
+
+def test_nobody_is_asked_for_tilings_beside_a_list_that_may_be_as_good() -> None:
+    """Where the bound is as short as the calls; unless there is no list to be as good as."""
+    trace = step()[1]
+    question = Question(trace, trace_peak_bytes(trace), v100_pcie())
+    roomy = question.put_to(Naive())
+    assert [planner.name for planner in tilings(question, None)] == ["banded"]
+    assert tilings(question, roomy) == ()
 
 
 def test_names_of_the_composition() -> None:
@@ -409,3 +446,16 @@ def test_a_grid_has_as_many_tiles_as_rows_at_most(rows: int, grids: list[int]) -
         operators, OperatorTimes.of(operators, machine), FtSegment(0, 3, ()), Costs.of(machine)
     )
     assert [int(choice.name.split(":")[1].split("x")[0]) for choice in found] == grids
+
+
+def test_tiles_need_room_for_the_gradients_at_their_borders_and_one_of_them() -> None:
+    """Of this segment's output alone, as it begins with the image."""
+    operators, machine, segment = operators_of(step()[0]), v100_pcie(), FtSegment(0, 3, ())
+    found = list(
+        _tiles(operators, OperatorTimes.of(operators, machine), segment, Costs.of(machine))
+    )
+    border = 8 * 32 * 32 * 4
+    assert [choice.room_bytes for choice in found] == [
+        border + tile_bytes(operators, segment, (tiles, tiles)) for tiles in GRIDS
+    ]
+    assert {choice.stored_bytes for choice in found} == {border}

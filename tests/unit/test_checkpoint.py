@@ -393,6 +393,13 @@ def test_a_second_process_cannot_write_the_same_checkpoint(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.skipif(os.name != "posix", reason="nobody locks here")
+def test_folders_of_a_checkpoint_that_are_not_there_are_made(tmp_path):
+    folder = tmp_path / "runs" / "today"
+    with only_writer(folder / "run.safetensors"):
+        assert folder.is_dir()
+
+
 def test_a_lock_that_its_holder_has_just_removed_holds_nobody_up(tmp_path, monkeypatch):
     path, removed = tmp_path / "run.safetensors", []
     flock = fcntl.flock

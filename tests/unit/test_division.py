@@ -134,6 +134,15 @@ def test_a_list_with_the_bits_of_in_core_is_searched_though_one_in_bands_is_quic
     assert found.predict().makespan_us <= 1.01 * exact.predict().makespan_us
 
 
+def test_of_two_that_are_as_quick_the_one_with_the_bits_of_in_core_is_taken(monkeypatch):
+    exact = prepare(small_trace(), HOW)
+    in_bands = replace(exact, plan=replace(exact.plan, rewrites=("bands:2:0.fwd:3.fwd",)))
+    assert not keeps_bits(in_bands.plan.rewrites)
+    for plans in ([in_bands, exact], [exact, in_bands]):
+        monkeypatch.setattr(division._Division, "_within", lambda *_, plans=plans: plans)
+        assert keeps_bits(divided(small_trace(), in_core_bytes()[0]).plan.rewrites)
+
+
 def test_parameters_beyond_the_arena_are_set_aside_for_the_way_home(tmp_path, monkeypatch):
     """They wait on the disk between steps, and come home when the trainer ends or begins a test."""
     monkeypatch.setattr(FileCalls, "file_system", lambda self, folder: EXT4)

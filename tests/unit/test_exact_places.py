@@ -151,6 +151,17 @@ def test_blocks_that_stay_lie_one_on_the_other_below_all_others():
     assert min(found.offsets[1:-1]) == 5
 
 
+def test_one_block_is_one_try():
+    found = places_within([5], [((0, 1),)], 5, 1)
+    assert (found.offsets, found.nodes) == ((0,), 1)
+
+
+def test_each_block_has_a_size_and_a_life():
+    for sizes, spans in (([1, 2], [((0, 1),)]), ([1], [((0, 1),), ((0, 1),)])):
+        with pytest.raises(ValueError, match="zip"):
+            sections_of(sizes, spans)
+
+
 def test_a_search_that_is_cut_short_says_nothing():
     sizes, spans = [size for size, _ in HARD], [(own,) for _, own in HARD]
     for capacity in (9, 10):  # there is none, and there is one
@@ -280,6 +291,19 @@ def test_the_pieces_of_a_rectangle_are_packed_into_it_again():
         assert apart(sizes, spans, found.offsets)
         pieces, tried = pieces + count, tried + found.nodes
     assert tried < pieces
+
+
+def test_ten_blocks_without_a_gap_are_packed_in_fewer_tries_than_there_are_blocks():
+    """When dues of some blocks were written beside them, over what is left of sections, a hundred
+    tries did not do."""
+    rows = [(6, (1, 5)), (7, (5, 6)), (5, (1, 2)), (7, (2, 5)), (3, (2, 4)),
+            (3, (4, 6)), (2, (1, 4)), (9, (4, 6)), (9, (0, 1)), (4, (2, 4))]  # fmt: skip
+    sizes, spans = [size for size, _ in rows], [(own,) for _, own in rows]
+    least = most_alive(sizes, [own for _, own in rows])
+    found = places_within(sizes, spans, least, 100)
+    assert found.offsets is not None
+    assert apart(sizes, spans, found.offsets)
+    assert found.nodes < len(rows)
 
 
 #: What each instance costs: blocks tried. Another order of the attempts may need others.

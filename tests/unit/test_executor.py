@@ -31,6 +31,7 @@ from support.session_bench import Bench
 from support.work import lines_run
 
 import ooctrain as oc
+from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.devices.base import Debug
 from ooctrain.devices.cpu.copy_engine import CopyLink
@@ -38,6 +39,7 @@ from ooctrain.devices.cpu.device import CpuDevice
 from ooctrain.errors import (
     ConfigError,
     OoctrainError,
+    OutOfDeviceMemory,
     PlanMismatch,
     ScheduleError,
     ShapeError,
@@ -45,8 +47,9 @@ from ooctrain.errors import (
 )
 from ooctrain.execution import between_steps
 from ooctrain.execution.executor import Session
-from ooctrain.execution.placement import reserved_peak
+from ooctrain.execution.placement import Placement, reserved_peak
 from ooctrain.execution.prepare import prepare
+from ooctrain.execution.program import make_program
 from ooctrain.execution.settings import Settings
 from ooctrain.rewrite import keeps_bits
 from ooctrain.sched.schedule import (
@@ -228,6 +231,26 @@ class WithoutCopiesIn(CpuDevice):
 def test_the_data_really_moves_without_the_copy_in_the_gradient_is_poison(bench, allocator):
     run = bench(SWAPPED, allocator, device=WithoutCopiesIn, debug=Debug(poison=0xFF))
     assert np.isnan(run.step(0.5).outputs[G]).all()
+
+
+@pytest.mark.parametrize("allocator", ALLOCATORS)
+def test_where_nothing_has_been_before_it_is_poison_too(bench, allocator):
+    """The memory of a new device is zeros, which would pass for a value."""
+    start = ((), ((X, 0, S), (W, 0, S)))
+    fails = {"device": WithoutCopiesIn, "debug": Debug(poison=0xFF)}
+    run = bench(AWAY, allocator, start=start, **fails)
+    assert np.isnan(run.step(0.5).outputs[G]).all()
+
+
+def test_a_claim_that_is_refused_leaves_nothing_behind():
+    trace = small_step()
+    choice = choose_allocator("va:chunk=4KiB", 2 * CHUNK)
+    allocator = choice.make(DryMemory(2 * CHUNK))
+    placement = Placement(make_program(trace, make_list(trace, HALVES), choice), allocator)
+    with pytest.raises(OutOfDeviceMemory):
+        placement.claim(A, 0, S)
+    assert placement.blocks == {}
+    assert allocator.close() == []
 
 
 def test_a_removed_swap_in_is_named_before_anything_wrong_is_computed(bench):

@@ -165,6 +165,33 @@ def test_the_estimate_of_its_work_is_what_the_tiled_step_computes(model) -> None
     )
 
 
+class PaddedPoints(nn.Module):
+    """Layers that read one row, so the first and the last tiles are padding and nothing else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.pad, self.last = nn.Conv2d(3, 4, 1), nn.ZeroPad2d(2), nn.Conv2d(4, 4, 1)
+        self.relu, self.leaky = nn.ReLU(), nn.LeakyReLU(0.5)
+
+    def forward(self, x):
+        x = self.pad(self.first(x))
+        return self.last(self.relu(x) + self.leaky(x))
+
+
+def test_a_tile_of_padding_alone_runs_over_one_row_more_and_has_the_untiled_bits() -> None:
+    """No kernel runs on zero rows."""
+    trace = gradient_step(PaddedPoints(), (1, 3, 16, 8), conv_algorithm="direct")
+    after = tiled(trace, 10)
+    padded = [c.name for c in after.calls if c.name.startswith("pad.fwd[")]
+    assert (padded[0], padded[1], padded[-1]) == (
+        "pad.fwd[h 0:3]", "pad.fwd[h 2:4]", "pad.fwd[h 17:20]",
+    )  # fmt: skip
+    values = random_values(trace, np.random.default_rng(0))
+    expected, found = results(trace, values), results(after, values)
+    for name, value in expected.items():
+        assert np.array_equal(value, found[name]), name
+
+
 def test_a_norm_of_the_batch_is_no_part_of_a_tile() -> None:
     trace = oc.trace(UNet(2, 3, 4, 2), (1, 3, 16, 16), "mse", threads=1)
     with pytest.raises(ConfigError, match="needs all rows of an image at once") as refused:

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import ooctrain as oc
+from ooctrain.devices.cpu.process_memory import ProcessMemory
+from ooctrain.execution import promise
 from ooctrain.execution.promise import LIST_BYTES_AN_INSTRUCTION as EACH
-from ooctrain.execution.promise import THREAD_BYTES, longer_list_bytes, parts_of
+from ooctrain.execution.promise import (
+    OWN_STEP_BYTES,
+    THREAD_BYTES,
+    OwnShare,
+    longer_list_bytes,
+    parts_of,
+)
 
 
 def test_each_thread_costs_as_much_as_a_thread():
@@ -12,6 +20,17 @@ def test_each_thread_costs_as_much_as_a_thread():
     parts = [parts_of(step, 1 << 40, None, threads) for threads in (1, 2, 7)]
     assert parts[0].working_bytes - parts[1].working_bytes == -THREAD_BYTES
     assert parts[0].left_bytes - parts[2].left_bytes == 6 * THREAD_BYTES
+
+
+def test_what_a_process_holds_by_itself_is_rounded_up_and_its_values_do_not_count(monkeypatch):
+    step = oc.chain([8] * 3, [8] * 3, [1] * 2, [1] * 2, [0] * 2, [0] * 2)
+    values = list(oc.nn.Linear(1024, 1024).parameters())
+    sizes = [value.numpy().nbytes for value in values]
+    large = max(sizes)
+    holds = ProcessMemory(large + 3 * OWN_STEP_BYTES - 1, 0, 0, 0, 0)
+    monkeypatch.setattr(promise, "held", lambda: holds)
+    own = promise.own_share(step, (), values, searches=False)
+    assert own == OwnShare(3 * OWN_STEP_BYTES, sum(sizes))
 
 
 def test_a_list_is_counted_by_its_length_where_that_is_more_than_usual():

@@ -14,6 +14,7 @@ import sys
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,7 @@ from ooctrain.devices.cpu.host_vm import PAGE_BYTES, why_no_virtual_memory
 from ooctrain.engine.eager import Storage
 from ooctrain.errors import AutogradError, InUse, OoctrainError
 from ooctrain.execution.executor import Session
-from ooctrain.execution.residence import Stay
+from ooctrain.execution.residence import Stay, one_at_a_time
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="no /proc here")
 X = np.random.default_rng(0).standard_normal((2, 1, 4, 4), np.float32)
@@ -279,6 +280,31 @@ def test_threads_that_get_in_each_others_way_lose_no_step(several):
     for trainer in trainers:
         trainer.close()
     assert same(trainers[0].state_arrays(), after(sum(done)))
+
+
+def test_a_method_that_one_thread_at_a_time_may_be_in_is_what_it_was_and_waits_its_turn():
+    seen = []
+
+    class Owner:
+        @contextmanager
+        def work(self):
+            seen.append("in")
+            yield
+            seen.append("out")
+
+        @property
+        def _residence(self):
+            return self
+
+        @one_at_a_time
+        def twice(self, number, *, plus=0):
+            """Doubles."""
+            seen.append(number)
+            return 2 * number + plus
+
+    assert Owner().twice(3, plus=1) == 7
+    assert seen == ["in", 3, "out"]
+    assert (Owner.twice.__name__, Owner.twice.__doc__) == ("twice", "Doubles.")
 
 
 def test_an_operation_that_looks_at_a_value_in_a_step_is_refused(monkeypatch):

@@ -16,6 +16,7 @@ from support.check_tile import chain_trace
 import ooctrain as oc
 from ooctrain import nn
 from ooctrain.layers.average_pooling import AdaptiveAvgPool2d, AvgPool2d
+from ooctrain.layers.batch_norm import BatchNormApply
 from ooctrain.layers.combine import Concat
 from ooctrain.layers.conv2d import Conv2d, Geometry
 from ooctrain.layers.layout import Reshape
@@ -28,6 +29,7 @@ from ooctrain.rewrite.tile.dimensions import WHOLE, loop_nest
 from ooctrain.rewrite.tile.halo import Span
 from ooctrain.rewrite.tile.offers import Offer
 from ooctrain.rewrite.tile.operators import dominators, operators_of, post_dominators
+from ooctrain.rewrite.tile.rules import rule_of
 from ooctrain.rewrite.tile.sft import (
     FtSegment,
     find_segments,
@@ -323,3 +325,22 @@ def test_what_no_list_goes_below_counts_what_lies_between_segments_and_all_that_
     builder.call("g", None, (made, weight), (ended,), duration_ns=1)
     small = replace(operators, trace=builder.build(), calls=())
     assert at_least_bytes(small, Offer((), 1.0), BYTES) == 1000 + 10 + 1
+
+
+def test_what_no_list_goes_below_counts_nothing_that_is_made_and_read_in_a_segment() -> None:
+    builder = TraceBuilder()
+    made = [builder.variable("0", (1000,), "uint8", "input")]
+    for name, size in (("f", 500), ("g", 300), ("h", 1)):
+        made.append(builder.variable(f"{name}.out", (size,), "uint8"))
+        builder.call(name, None, made[-2:-1], made[-1:], duration_ns=1)
+    small = replace(operators_of(step()[1]), trace=builder.build())
+    small = replace(small, calls=small.trace.calls)
+    assert at_least_bytes(small, Offer((), 1.0), BYTES) == 1000 + 500
+    assert at_least_bytes(small, Offer(("tile:2x2:f:h",), 1.0), BYTES) == 1000
+
+
+def test_a_norm_has_a_tile_rule_where_nothing_but_its_statistics_goes_in() -> None:
+    """And these stand still. With those of the batch, a residual or a ReLU there is none."""
+    assert rule_of(BatchNormApply(batch_stats=False)) is not None
+    for more in ({"batch_stats": True}, {"relu": True}, {"residual": True}):
+        assert rule_of(BatchNormApply(**{"batch_stats": False, **more})) is None

@@ -48,7 +48,7 @@ def computable(rows: int, read: AnyRead, extent: int, outputs: int) -> int:
     begun = (rows + window.pad_lo) // window.stride
     found = min(ended, begun, outputs)
     reaches_image = (found - 1) * window.stride - window.pad_lo + reach(window) > 0
-    return found if rows > 0 and found > 0 and reaches_image else 0
+    return found if found > 0 and reaches_image else 0
 
 
 def frontier_after(before: Sequence[tuple[AnyRead, Frontier]], outputs: int) -> Frontier:

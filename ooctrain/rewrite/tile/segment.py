@@ -289,6 +289,4 @@ def _dropped(stages: Sequence[TiledLayer]) -> Iterator[int]:
         kept = {
             v for image, v in stage.gradients.items() if i == 0 or image != stage.forward.ins[0]
         }
-        if ends and stage.seed is not None:
-            kept.add(stage.seed)
         yield from (v for call in stage.backward for v in call.outs if v not in kept)
