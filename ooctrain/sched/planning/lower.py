@@ -132,8 +132,9 @@ def _host_room(table: Table, question: Question) -> HostRoom | None:
     copies: dict[Range, tuple[int, int]] = {}
     for piece in table.pieces:
         if piece.slot not in there:
-            first, last = copies.get(piece.copy, (piece.after + 1, 0))
-            copies[piece.copy] = min(first, piece.after + 1), max(last, piece.before)
+            # Pieces come in the order of `after`.
+            first, _ = copies.get(piece.copy, (piece.after + 1, 0))
+            copies[piece.copy] = first, piece.before
     if sum(hi - lo for _, lo, hi in copies) <= left_bytes:
         return None
     room = HostRoom(left_bytes, len(table.runs))
