@@ -636,6 +636,20 @@ def test_each_gain_of_window_cyclic_stands_alone_and_none_is_the_authors_window(
     assert makespan("window-cyclic") <= min(alone["resident"], alone["across"])
 
 
+def test_ordered_swap_outs_keep_what_is_needed_first_on_the_device():
+    """Both a and b are leaving when c takes room; a began to, and is needed, before b."""
+    trace = step("f1: x -> a", "f2: a -> b", "f3: x -> c", "f4: a -> d", "f5: b -> e",
+                 sizes={"a": 20, "b": 20, "e": 20})  # fmt: skip
+    off = "window-cyclic:resident=false,across=false,tuned=false,ordered="
+    in_turn, ordered = (
+        get_planner(off + word).plan(trace, 40, MACHINE) for word in ("false", "true")
+    )
+    assert [listed(plan, SwapOut) for plan in (in_turn, ordered)] == [
+        ["out a", "out b"], ["out b"]
+    ]  # fmt: skip
+    assert ordered.makespan_us < in_turn.makespan_us
+
+
 def test_what_window_cyclic_does_not_simulate_is_not_the_fastest(monkeypatch):
     """With a host budget it simulates every list."""
     simulated = []
