@@ -164,6 +164,15 @@ def test_the_program_promises_what_the_runs_need():
     the_program_promises_what_the_runs_need(chain(4))
 
 
+def test_even_the_relaxation_has_room_for_what_one_call_takes():
+    """Parts of runs would need less than any list does."""
+    for trace in (chain(4), graph_of_eight(2)):
+        program = program_of(trace, None, whole=False)
+        least = program.program.search(1).objective * program.unit_bytes
+        needed = trace_minimum_bytes(trace, BYTES) - program.graph.resident_bytes
+        assert least >= needed * (1 - 1e-9)
+
+
 def what_goes_makes_room():
     """Of values made again in one stage, each goes as soon as the next is made; without the rows of
     FREE the program's least memory is 32 bytes.
