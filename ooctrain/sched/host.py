@@ -171,7 +171,7 @@ def _touching(ranges: list[tuple[int, int, int]]) -> Iterator[list[tuple[int, in
         if group and copy[0] >= end and copy[0] < copy[1]:
             yield group
             group = []
-        end = max(end, copy[1]) if group else copy[1]
+        end = max(end, copy[1])
         group.append(copy)
     if group:
         yield group

@@ -31,7 +31,10 @@ _COMPUTED = {
 }  # fmt: skip
 _ENDS = {"min": "max", "max": "min", "any": "all", "all": "any"}
 #: Whose arguments may change places, or must not.
-_SYMMETRIC = {"min", "max", "gcd", "isinstance", "issubclass", "hasattr", "getattr", "cast"}
+_SYMMETRIC = {
+    "min", "max", "minimum", "maximum", "gcd", "suppress",
+    "isinstance", "issubclass", "hasattr", "getattr", "cast",
+}  # fmt: skip
 #: What decorates a function that Numba compiles.
 COMPILED = {"compiled", "inlined", "inner"}
 BLOCKS = ("body", "orelse", "finalbody")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -12,7 +11,6 @@ import ooctrain as oc
 from ooctrain.errors import ConfigError, Infeasible, PlanMismatch, ShapeError
 from ooctrain.execution.prepare import prepare
 from ooctrain.execution.settings import Settings
-from ooctrain.sched.planners.registry import get_planner
 from ooctrain.testing import check_allocator, check_planner
 
 CLASSES, BATCH = 4, 8
@@ -183,62 +181,6 @@ def test_planners_as_class_object_and_what_is_none():
         oc.plan(trace, "50%", planner=object())
     with pytest.raises(ConfigError, match="not a Plan"):
         oc.Trainer(small_model(), planner=Nothing(), budget="50%").step(*batch())
-
-
-class OfThreeArguments:
-    """Is not asked for granules."""
-
-    name = "three"
-
-    def plan(self, trace, budget_bytes, machine):
-        return None
-
-
-class Changed:
-    """`naive`, and its plan with other fields."""
-
-    name = "changed"
-
-    def __init__(self, **fields):
-        self.fields = fields
-
-    def plan(self, trace, budget_bytes, machine, **options):
-        plan = get_planner("naive").plan(trace, budget_bytes, machine, **options)
-        if "instructions" in self.fields:
-            return replace(plan, schedule=replace(plan.schedule, **self.fields))
-        return replace(plan, **self.fields)
-
-
-class RefusesWith:
-    """Refuses, and names its least budget wrongly."""
-
-    name = "refuses"
-
-    def __init__(self, least):
-        self.least = least
-
-    def plan(self, trace, budget_bytes, machine, **options):
-        raise Infeasible("no", minimum_bytes=self.least)
-
-
-@pytest.mark.parametrize(
-    ("planner", "says"),
-    [
-        (OfThreeArguments, "OfThreeArguments.plan cannot be asked for a plan: .*'granule'"),
-        (Changed(notes=None), "plan of planner 'changed' has NoneType as its notes"),
-        (Changed(trace=None), "has NoneType as its trace"),
-        (Changed(schedule=[1]), "has list as its schedule"),
-        (Changed(instructions=("run",)), "has 'run' as instruction 0, not an Instruction"),
-        (RefusesWith(None), "planner 'refuses' refuses with minimum_bytes=None"),
-        (RefusesWith(1.5), "minimum_bytes=1.5"),
-        (RefusesWith(-1), "minimum_bytes=-1"),
-    ],
-)
-def test_what_a_planner_does_wrong_is_said_in_one_line(planner, says):
-    """Each was a traceback through the library: TypeError, KeyError, AttributeError."""
-    with pytest.raises(ConfigError, match=says) as caught:
-        oc.plan(small_trace(), "50%", planner=planner)
-    assert caught.value.code == "OOC-108"
 
 
 def test_an_unknown_planner_is_refused_without_a_budget_too():

@@ -14,7 +14,7 @@ from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planners.chen import ChenSqrt, segmented
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.planners.revolve import Revolve, Splits
-from ooctrain.sched.planners.rotor import Rotor
+from ooctrain.sched.planners.rotor import CostTable, Rotor
 from ooctrain.sched.planning.chain_runs import ChainStep, Kind, Lift
 from ooctrain.sched.planning.chain_view import chain_view
 from ooctrain.sched.planning.decisions import lives
@@ -101,6 +101,21 @@ def test_rotor_is_the_fastest_of_them(resnet, share):
             assert plan.makespan_us <= other.plan(resnet, budget, MACHINE).makespan_us * 1.001
         except Infeasible:
             continue
+
+
+def test_the_steps_of_rotor_take_what_its_table_says():
+    stages = 6
+    trace = oc.chain([4, 6, 4, 6, 2, 5, 3], [3] * 7, [3, 1, 1, 4, 1, 5], [5, 6, 7, 2, 3, 4],
+                     [1, 1, 2, 0, 3, 1], [1, 0, 0, 2, 1, 0])  # fmt: skip
+    view = chain_view(trace, MACHINE)
+    table, last = CostTable(view, 40), stages - 1
+    amounts, costs_ns = table.amounts(0, last, table.slots)
+    assert len(amounts) > 4
+    for slots, cost_ns in zip(amounts, costs_ns, strict=True):
+        steps = table.steps(0, last, int(slots))
+        times = ((view.backward_ns if step.kind is Kind.BACKWARD else view.forward_ns)[step.stage]
+                 for step in steps)  # fmt: skip
+        assert sum(times) == cost_ns
 
 
 def test_with_all_memory_nothing_runs_again(resnet):

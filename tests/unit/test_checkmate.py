@@ -22,12 +22,14 @@ from ooctrain.sched.budget import (
     trace_minimum_bytes,
     trace_peak_bytes,
 )
+from ooctrain.sched.planners.checkmate.beside import Companions
 from ooctrain.sched.planners.checkmate.by_stages import limited
 from ooctrain.sched.planners.checkmate.checkmate import Checkmate, CheckmateLp
 from ooctrain.sched.planners.checkmate.checkmate_graph import RunGraph, single_calls
 from ooctrain.sched.planners.checkmate.checkmate_program import Freedom, StageProgram
 from ooctrain.sched.planners.checkmate.with_companions import checkmate
 from ooctrain.sched.planners.combined import Combined
+from ooctrain.sched.planners.naive import Naive
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.planning.effort import with_effort
 from ooctrain.sched.planning.residency import Liveness
@@ -162,6 +164,15 @@ def test_the_program_promises_what_the_runs_need():
     the_program_promises_what_the_runs_need(chain(4))
 
 
+def test_even_the_relaxation_has_room_for_what_one_call_takes():
+    """Parts of runs would need less than any list does."""
+    for trace in (chain(4), graph_of_eight(2)):
+        program = program_of(trace, None, whole=False)
+        least = program.program.search(1).objective * program.unit_bytes
+        needed = trace_minimum_bytes(trace, BYTES) - program.graph.resident_bytes
+        assert least >= needed * (1 - 1e-9)
+
+
 def what_goes_makes_room():
     """Of values made again in one stage, each goes as soon as the next is made; without the rows of
     FREE the program's least memory is 32 bytes.
@@ -257,6 +268,30 @@ def test_it_is_never_above_others_without_host_memory(seed, others):
             assert not any(isinstance(i, SwapOut) for i in ours.schedule.instructions)
             compared += 1
     assert compared >= 2
+
+
+class Asked(Naive):
+    """Has no plan, and counts how often it is asked for one."""
+
+    def __init__(self):
+        self.times = 0
+
+    def plan(self, *arguments, **options):
+        self.times += 1
+        raise Infeasible("nothing", minimum_bytes=0)
+
+
+def test_others_are_asked_for_less_memory_only_where_nothing_fits():
+    """Not at the least budget that the program needs, to the byte."""
+    asked, trace = Asked(), there_and_back()
+    planner = Checkmate(companions=Companions(for_least=(asked,)))
+    with pytest.raises(Infeasible) as refused:
+        planner.plan(trace, 0, PLAIN)
+    assert asked.times
+    asked.times, least = 0, refused.value.minimum_bytes
+    for budget in (least, trace_peak_bytes(trace, BYTES)):
+        assert planner.plan(trace, budget, PLAIN).peak_bytes <= budget
+    assert not asked.times
 
 
 def step_and_budget(seed):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -24,7 +25,7 @@ from ooctrain.sched.planners.combined import Combined
 from ooctrain.sched.planners.naive import Naive
 from ooctrain.sched.planners.prefix import Prefix
 from ooctrain.sched.planning.decisions import Decisions, Gap
-from ooctrain.sched.planning.host_room import RoomForGaps
+from ooctrain.sched.planning.host_room import RoomForGaps, lacks_host_room
 from ooctrain.sched.planning.lower import lower_within
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import droppable, rematerialise
@@ -186,6 +187,18 @@ def test_no_host_memory_costs_time_and_the_bound_knows_it():
     plan = plan_within(Prefix(), chain, device, inputs)
     assert plan.makespan_us >= bounds[-1]
     assert plan.host_peak_bytes == inputs
+
+
+def test_the_host_lacks_room_if_it_holds_something_but_not_all_that_is_beyond_the_budget():
+    trace = oc.chain([8] * 7, [8] * 7, [9] * 6, [9] * 6, [0] * 6, [0] * 6)
+    beyond, inputs = 20, input_bytes(trace)
+    question = Question(trace, trace_peak_bytes(trace, BYTES) - beyond, MACHINE)
+    lacks = {
+        room: lacks_host_room(replace(question, host_budget_bytes=inputs + room))
+        for room in (0, 1, beyond - 1, beyond, 3 * beyond)
+    }
+    assert [room for room, short in lacks.items() if short] == [1, beyond - 1]
+    assert not lacks_host_room(question)
 
 
 def test_a_gap_has_no_room_where_its_older_copy_has_none_between():

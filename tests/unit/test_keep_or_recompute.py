@@ -340,6 +340,15 @@ def test_a_clock_that_has_run_out_leaves_the_runs_as_they_are():
     assert [run.call for run in found.runs] == [run.call for run in runs]
 
 
+@pytest.mark.parametrize("limit_s", [0, None])
+def test_who_asked_for_lists_call_by_call_hears_that_the_clock_has_run_out(limit_s):
+    _, trace, runs = drawn(7)
+    search = Search(asked(trace, inputs_away_bytes(trace, runs) + 4))
+    assert search.copies_nothing
+    search.call_by_call([(choice.Choice(()), runs)], 60, seed=3, deadline=Deadline.after(limit_s))
+    assert search.cut_short == (limit_s == 0)
+
+
 def test_what_does_not_fit_is_not_improved():
     _, trace, runs = drawn(7)
     search = KeepOrRecomputeSearch(asked(trace, 1), small=-1)

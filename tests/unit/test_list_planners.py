@@ -14,7 +14,9 @@ from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planners.naive import Naive
 from ooctrain.sched.planners.registry import get_planner
+from ooctrain.sched.planners.window import window_walk
 from ooctrain.sched.planners.window.window import SlidingWindow
+from ooctrain.sched.planners.window.window_heads import heads_of
 from ooctrain.sched.planning.planner import HOST_LACKS
 from ooctrain.sched.planning.storages import VariableSequence
 from ooctrain.sched.schedule import BYTES, Fence, Free, Granule, Run, SwapIn, SwapOut
@@ -148,6 +150,21 @@ def test_a_swap_out_is_cancelled_when_its_variable_comes_again():
     plan = SlidingWindow(size=0.8).plan(FORTH_AND_BACK, 40, MACHINE)
     verify(plan, FORTH_AND_BACK, 40, MACHINE)
     assert listed(plan, SwapOut) == []
+
+
+def test_where_each_occurrence_counts_the_window_is_halved_until_it_is_a_millionth(monkeypatch):
+    """Then there is none: a call finds what it needs, and nothing comes in for later ones."""
+    sizes = []
+
+    def none_fits(sequence, budget_bytes, size, **counts):
+        sizes.append(size)
+        return None if size else heads_of(sequence, budget_bytes, size, **counts)
+
+    monkeypatch.setattr(window_walk, "heads_of", none_fits)
+    planner = SlidingWindow(size=1, count="occurrence", persistent="host")
+    plan = planner.plan(FORTH_AND_BACK, 30, MACHINE)
+    verify(plan, FORTH_AND_BACK, 30, MACHINE)
+    assert sizes == [*(2.0**-halved for halved in range(21)), 0]
 
 
 def test_the_oldest_swap_out_is_waited_for_first():

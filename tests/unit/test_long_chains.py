@@ -23,6 +23,7 @@ from ooctrain.sched.planning.chain_view import chain_view
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES
 from ooctrain.sched.verify import verify
+from ooctrain.step.builder import TraceBuilder
 from ooctrain.step.machine import call_durations_ns
 
 MACHINE = oc.machine("v100-pcie")
@@ -111,6 +112,28 @@ def test_costs_are_never_less_than_what_is_known_of_them():
         costs = [cost_now(around, v) for v in values]
         at_least = around.least_ns(np.array(values))
         assert all(low <= cost for low, cost in zip(at_least, costs, strict=True))
+
+
+def test_dtr_computes_what_it_has_lost_twice_for_one_call_twice():
+    """w is computed from a, b, m, which are gone; m and a from d, and b leaves no room for d."""
+    sizes = {"x": 1, "c": 3, "d": 3, "a": 3, "m": 3, "b": 5, "w": 4, "z": 1, "y": 1}
+    builder, limit = TraceBuilder(), 16
+    ids = {
+        name: builder.variable(name, (size,), "uint8", "input" if name == "x" else "activation")
+        for name, size in sizes.items()
+    }
+    for ins, out, workspace in (
+        ("x", "c", 0), ("c", "d", 0), ("d", "a", 0), ("d", "m", 0), ("x", "b", 6),
+        ("abm", "w", 0), ("x", "z", limit - 2), ("w", "y", 0),
+    ):  # fmt: skip
+        builder.call(out, None, tuple(ids[name] for name in ins), (ids[out],),
+                     workspace_bytes=workspace, duration_ns=1000)  # fmt: skip
+    trace = builder.build()
+    runtime = Runtime(trace, limit, [1000] * len(trace.calls), BYTES, frozenset())
+    runtime.play()
+    made = "".join(trace.variables[trace.calls[run.call].outs[0]].name for run in runtime.runs)
+    assert made.partition("z")[2] == "cdm" + "b" + "cda" + "w" + "y"
+    assert not runtime.locks.any()
 
 
 @pytest.mark.slow

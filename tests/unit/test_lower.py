@@ -14,6 +14,7 @@ from ooctrain.sched.planning.decisions import (
     runs_once,
 )
 from ooctrain.sched.planning.lower import lower, lower_timed
+from ooctrain.sched.planning.pieces import tabulate
 from ooctrain.sched.schedule import BYTES, Granule, Run, SwapIn, SwapOut
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.verify import verify
@@ -201,6 +202,13 @@ def test_recomputation_is_a_second_run():
     assert copies(lowered.schedule, SwapOut) == []
     assert copies(lowered.schedule, SwapIn) == [(ids["x"], 0, 10)] * 2
     assert lowered.makespan_ns == 60_000
+
+
+def test_what_the_next_step_needs_is_freed_after_no_run():
+    trace, ids = update_step()
+    table = tabulate(Decisions(runs_once(trace)), trace, SHARED, BYTES)
+    freed = {variable for rows in table.dead.values() for variable, _, _ in rows}
+    assert freed == set(ids.values()) - {ids["w"], ids["w'"]}
 
 
 def test_outputs_that_are_not_kept_are_scratch():

@@ -271,6 +271,19 @@ def test_the_form_that_promises_clearly_more_is_searched(
     assert plan.rewrites == (() if names[plan.trace.fingerprint] == "as it is" else (*offered,))
 
 
+@pytest.mark.parametrize(("beyond", "searched"), [(0, 2), (1, 1)])
+def test_the_longest_step_that_is_planned_as_it_is_too_may_have_as_many_calls_as_told(
+    residual, tight, beyond, searched
+):
+    fused, offered = forms(residual[1], 5 * tight // 4)
+    planner = Promising(
+        {form.fingerprint: (97, 91) for form in offered.values()} | {fused.fingerprint: (100, 90)}
+    )
+    short = len(fused.calls) - beyond
+    ByPromise(planner, offered, short).plan(fused, 5 * tight // 4, MACHINE)
+    assert len(planner.planned) == searched
+
+
 def test_a_refusal_names_the_least_of_all_forms(residual, tight):
     fused, offered = forms(residual[1], tight)
     (narrow,) = offered.values()

@@ -363,6 +363,17 @@ def test_the_minimum_is_exact_and_below_what_either_half_needs(resnet):
     assert mine <= min(least(Rotor()), least(DynProg()))
 
 
+def test_the_minimum_is_that_of_dynprog_where_no_stage_fits_beside_its_gradient_again():
+    trace = oc.chain([4] * 4, [4] * 4, [2] * 3, [3] * 3, [20] * 3, [0] * 3)
+    least = {}
+    for planner in (Pofo(), DynProg(), Rotor()):
+        with pytest.raises(Infeasible) as refused:
+            planner.plan(trace, 0, PCIE)
+        least[planner.name] = refused.value.minimum_bytes
+    assert least["pofo"] == least["dynprog"] == 4 + 4 + 20 < least["rotor"]
+    verify(Pofo().plan(trace, least["pofo"], PCIE), trace, least["pofo"], PCIE)
+
+
 def test_what_stays_is_what_no_earlier_state_is_as_good_as():
     rng = np.random.default_rng(5)
     rows = rng.integers(0, 6, (300, 3)).astype(float)

@@ -233,6 +233,30 @@ def test_values_of_just_the_share_that_is_small_are_left_out():
         assert step.values == [v.id for v in computed if v.nbytes > small_bytes]
 
 
+def resting(extra_bytes):
+    """A step on two parameters that never leave, one of which it updates in its place."""
+    builder = TraceBuilder()
+    frozen, old, new = (builder.variable(n, (s,), "uint8", "param")
+                        for n, s in (("frozen", 3), ("w", 7), ("w'", 7)))  # fmt: skip
+    out = builder.variable("y", (extra_bytes,), "uint8", "activation")
+    builder.call("f", None, (frozen, old), (out,), duration_ns=2000)
+    builder.call("update", None, (old,), (new,), reuse={new: old}, pure=False, phase="update",
+                 duration_ns=1000)  # fmt: skip
+    builder.carries[new] = old
+    return builder.build()
+
+
+def test_the_room_is_the_budget_less_what_never_leaves_each_storage_once():
+    step = StepValues(resting(5), 20, True)
+    assert step.room_bytes == 20 - (3 + 7)
+    assert step.size == [0, 0, 0, 5 / 10]
+
+
+def test_where_what_never_leaves_fills_the_budget_the_bound_is_the_compute_time():
+    bound = recompute_bound(resting(0), 3 + 7, QUICK)
+    assert bound.makespan_us == pytest.approx(3)
+
+
 @pytest.mark.parametrize(("gain", "rounds"), [(0.0, 1), (1.0, stages.ROUNDS)])
 def test_each_round_tries_each_call_once_and_the_last_is_one_that_proves_no_more(
     monkeypatch, gain, rounds

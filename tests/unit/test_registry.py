@@ -1,15 +1,16 @@
-"""Planners by name: parameters, files, entry points, and what a wrong name says."""
+"""Planners by name: parameters, files, entry points, and what a wrong name or a wrong plan says."""
 
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from importlib.metadata import EntryPoint
 
 import pytest
 
 import ooctrain as oc
 from ooctrain import plugins as specs
-from ooctrain.errors import ConfigError
+from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.execution.planners import get_planner, planners
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planners.window.window import SlidingWindow
@@ -144,3 +145,60 @@ def test_values_are_read_by_their_looks(text, value):
     found = specs.parse_value(text)
     assert found == value
     assert type(found) is type(value)
+
+
+class OfThreeArguments:
+    """Is not asked for granules."""
+
+    name = "three"
+
+    def plan(self, trace, budget_bytes, machine):
+        return None
+
+
+class Changed:
+    """`naive`, and its plan with other fields."""
+
+    name = "changed"
+
+    def __init__(self, **fields):
+        self.fields = fields
+
+    def plan(self, trace, budget_bytes, machine, **options):
+        plan = get_planner("naive").plan(trace, budget_bytes, machine, **options)
+        if "instructions" in self.fields:
+            return replace(plan, schedule=replace(plan.schedule, **self.fields))
+        return replace(plan, **self.fields)
+
+
+class RefusesWith:
+    """Refuses, and names its least budget wrongly."""
+
+    name = "refuses"
+
+    def __init__(self, least):
+        self.least = least
+
+    def plan(self, trace, budget_bytes, machine, **options):
+        raise Infeasible("no", minimum_bytes=self.least)
+
+
+@pytest.mark.parametrize(
+    ("planner", "says"),
+    [
+        (OfThreeArguments, "OfThreeArguments.plan cannot be asked for a plan: .*'granule'"),
+        (Changed(notes=None), "plan of planner 'changed' has NoneType as its notes"),
+        (Changed(trace=None), "has NoneType as its trace"),
+        (Changed(schedule=[1]), "has list as its schedule"),
+        (Changed(instructions=("run",)), "has 'run' as instruction 0, not an Instruction"),
+        (RefusesWith(None), "planner 'refuses' refuses with minimum_bytes=None"),
+        (RefusesWith(1.5), "minimum_bytes=1.5"),
+        (RefusesWith(-1), "minimum_bytes=-1"),
+    ],
+)
+def test_what_a_planner_does_wrong_is_said_in_one_line(planner, says):
+    """Each was a traceback through the library: TypeError, KeyError, AttributeError."""
+    trace = oc.chain([8] * 3, [8] * 3, [1] * 2, [1] * 2, [0] * 2, [0] * 2)
+    with pytest.raises(ConfigError, match=says) as caught:
+        oc.plan(trace, "100%", planner=planner)
+    assert caught.value.code == "OOC-108"

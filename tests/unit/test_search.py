@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.strategies import SEEDS, machines, traces
 
@@ -128,8 +128,19 @@ def test_an_input_that_two_calls_in_a_row_read_waits_before_the_first_alone():
     assert [tuple(map(int, gap)) for gap in found] == [(0, -1, x)]
 
 
+def without_inputs():
+    """Nothing is there before the step."""
+    builder = TraceBuilder()
+    first, second, third = (builder.variable(name, (4,), "uint8") for name in "abc")
+    builder.call("f", None, (), (first,), duration_ns=1000)
+    builder.call("g", None, (first,), (second,), duration_ns=1000)
+    builder.call("h", None, (first, second), (third,), duration_ns=1000)
+    return builder.build()
+
+
 @settings(max_examples=30)
 @given(traces())
+@example(without_inputs())
 def test_what_is_wanted_is_there_until_another_takes_its_storage(trace):
     """From the call on that makes it; nothing runs again."""
     values = [v for v, made in enumerate(trace.producer) if made is not None]

@@ -362,6 +362,8 @@ def test_branches_and_what_backward_does_not_read_are_no_cuts():
     assert outputs == ["a", "b", "d", None]
     backward = [[trace.calls[k].name for k in stage.backward] for stage in view.stages]
     assert backward == [[], ["b1"], [], ["b6", "b5"]]
+    needs = zip(backward, view.backward_ns, view.extra_backward, strict=True)
+    assert all((time, extra) == (0, 0) for calls, time, extra in needs if not calls)
 
 
 def test_decisions_on_the_chain_are_lifted_to_gaps_of_its_variables():
@@ -420,6 +422,17 @@ def test_dynprog_with_one_state_follows_a_single_set_of_decisions():
     assert idle[0] == 0 < idle[1]
     with pytest.raises(ConfigError, match="most_states=0"):
         get_planner("dynprog:most_states=0")
+
+
+@pytest.mark.parametrize("most_states", [1, 4000])
+def test_what_dynprog_offloads_idles_as_long_as_it_says(most_states):
+    """Also where it follows so few states that a prefix is the best it knows."""
+    for values in ((2, 4, 3, 1), (1, 2, 3), (3, 1, 2), (5, 2, 2, 4, 1)):
+        machine = replace(SHARED, link_bytes_per_us=sum(values) // 2)
+        view = chain_view(FAMILIES.partition_chain(values), machine)
+        slots = in_slots(view, sum(values), machine, 1)
+        found = solve(slots, most_states)
+        assert idle_us(slots, found.offloaded) == found.idle_us
 
 
 def test_the_counter_example_to_lemma_3_is_27_in_order():
@@ -621,6 +634,20 @@ def test_each_gain_of_window_cyclic_stands_alone_and_none_is_the_authors_window(
     assert max(alone.values()) <= plain
     assert alone["resident"] == min(plain, makespan("window:persistent=device"))
     assert makespan("window-cyclic") <= min(alone["resident"], alone["across"])
+
+
+def test_ordered_swap_outs_keep_what_is_needed_first_on_the_device():
+    """Both a and b are leaving when c takes room; a began to, and is needed, before b."""
+    trace = step("f1: x -> a", "f2: a -> b", "f3: x -> c", "f4: a -> d", "f5: b -> e",
+                 sizes={"a": 20, "b": 20, "e": 20})  # fmt: skip
+    off = "window-cyclic:resident=false,across=false,tuned=false,ordered="
+    in_turn, ordered = (
+        get_planner(off + word).plan(trace, 40, MACHINE) for word in ("false", "true")
+    )
+    assert [listed(plan, SwapOut) for plan in (in_turn, ordered)] == [
+        ["out a", "out b"], ["out b"]
+    ]  # fmt: skip
+    assert ordered.makespan_us < in_turn.makespan_us
 
 
 def test_what_window_cyclic_does_not_simulate_is_not_the_fastest(monkeypatch):

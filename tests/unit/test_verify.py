@@ -202,6 +202,11 @@ def test_the_message_tells_why_something_is_absent():
     assert "reads 'a'" in broken(schedule(changed(4, Run(1)))).what
 
 
+def test_the_message_names_the_first_call_that_does_not_run_and_counts_them():
+    error = broken(schedule((*LEGAL[:4], move(Free, B))))
+    assert (error.what, error.numbers) == ("'update' never runs", "1 of 3 calls do not run")
+
+
 def test_zero_bytes_are_always_there():
     builder = TraceBuilder()
     for name in "xyz":

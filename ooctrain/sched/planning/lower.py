@@ -129,14 +129,15 @@ def _host_room(table: Table, question: Question) -> HostRoom | None:
         return None
     there = {(var, lo, hi) for var, lo, hi in table.start_host}
     left_bytes = question.host_budget_bytes - sum(hi - lo for _, lo, hi in there)
-    copies: dict[Range, tuple[int, int]] = {}
-    for piece in table.pieces:
+    first, last = dict[Range, int](), dict[Range, int]()
+    for piece in table.pieces:  # in the order of their gaps
         if piece.slot not in there:
-            first, last = copies.get(piece.copy, (piece.after + 1, 0))
-            copies[piece.copy] = min(first, piece.after + 1), max(last, piece.before)
-    if sum(hi - lo for _, lo, hi in copies) <= left_bytes:
+            first.setdefault(piece.copy, piece.after + 1)
+            last[piece.copy] = piece.before
+    if sum(hi - lo for _, lo, hi in first) <= left_bytes:
         return None
     room = HostRoom(left_bytes, len(table.runs))
-    for (_, lo, hi), (first, last) in copies.items():
-        room.take(first, min(last, len(table.runs)), hi - lo)
+    for copy, begin in first.items():
+        _, lo, hi = copy
+        room.take(begin, min(last[copy], len(table.runs)), hi - lo)
     return room if min(room.room_bytes) >= 0 else None

@@ -21,6 +21,7 @@ from ooctrain.step.trace import Call
 
 Count = Literal["unique", "occurrence"]
 Rank = Callable[["Walk", int], tuple[int, ...]]
+#: Below this share of the budget no window is tried: nothing comes in ahead.
 SMALLEST_SIZE = 2**-20
 
 
