@@ -4,8 +4,8 @@ A side is our trainer in-core, within a memory, or within a share of the device'
 host; or one of torch's ways (`memory_torch.py`). All start from the same weights and get the same
 batch. A side runs one tiny step first, which loads kernels and libraries; then it says "ready",
 waits for a line, and runs. One that compiles says "warm" after its first step and waits again. What
-it grows by is measured by the parent, from outside; only then does a side with a disk tell what no
-list of its calls would beat. Without steps it only plans. Read next: `memory_process.py`.
+it grows by is measured by the parent, from outside. Without steps it only plans. Read next:
+`memory_process.py`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ from ooctrain.devices.spill import Spill
 from ooctrain.errors import DoesNotFit, Infeasible
 from ooctrain.machine.calibrate import calibrate
 from ooctrain.machine.measured import profile_of_steps
-from ooctrain.sched.bounds.lp import fluid_bound
 from ooctrain.step.machine import Disk, Machine
 from ooctrain.step.presets import TYPICAL_DISK, on_disk, save_calibration
 from ooctrain.step.presets import machine as find_machine
@@ -47,8 +46,6 @@ ONE_GB_A_SECOND = 1e3
 #: Of a process beside what it held, its batch in another layout and its arena: objects of the list,
 #: threads, buffers of the disk.
 BESIDES_BYTES = 96 * MIB
-#: Of a step whose LP is solved.
-MOST_CALLS_BOUNDED = 3000
 #: Of a calibration: what its steps are planned for, how many, and their learning rate.
 CPU_PRESET, CALIBRATED_STEPS, STEADY_LR = "cpu-generic", 3, 1e-6
 
@@ -84,32 +81,14 @@ class OurStep:
         if self.trainer.settings.spill is not None:
             found["planned_written_mib"] = mib(prepared.host_written_bytes)
         if self.trainer.settings.spill is not None and timeline is not None:
-            disk = self.trainer.settings.machine.disk
-            for name, there in (("here", disk), ("1gbs", TYPICAL_DISK)):
-                predicted = prepared.predict(self.with_disk(there))
-                found[f"predicted_{name}_s"] = predicted.makespan_us / 1e6
+            profile = profile_of_steps([timeline], prepared.plan.trace)
+            for name, disk in (
+                ("here", self.trainer.settings.machine.disk),
+                ("1gbs", TYPICAL_DISK),
+            ):
+                there = on_disk(replace(self.machine, profile=profile, disk=disk))
+                found[f"predicted_{name}_s"] = prepared.predict(there).makespan_us / 1e6
         return found
-
-    def bound_1gbs_s(self) -> float | None:
-        """What no list of the plan's calls beats with a disk of 1 GB/s; None: nobody knows.
-
-        An LP of some 15 rows for each call, so it is solved when the process has been counted.
-        """
-        prepared = self.trainer.prepared
-        assert prepared is not None
-        trace = prepared.plan.trace
-        if len(trace.calls) > MOST_CALLS_BOUNDED:
-            return None
-        bound = fluid_bound(trace, prepared.budget_bytes, self.with_disk(TYPICAL_DISK))
-        return bound and bound.makespan_us / 1e6
-
-    def with_disk(self, disk: Disk | None) -> Machine:
-        """This machine with the times of the last step's calls, and a disk as the host."""
-        prepared, timeline = self.trainer.prepared, self.trainer.timeline
-        assert prepared is not None
-        assert timeline is not None
-        profile = profile_of_steps([timeline], prepared.plan.trace)
-        return on_disk(replace(self.machine, profile=profile, disk=disk))
 
 
 def our_step(case: Case, side: Side, threads: int) -> OurStep:
@@ -205,8 +184,6 @@ def main(words: str) -> None:
         told(json.dumps({"error": f"refused: {refusal}", "least_bytes": least}))
         os._exit(0)
     told(json.dumps({"losses": losses, "wall_s": wall, "cpu_s": cpu, **found}))
-    if side.folder and steps and isinstance(step, OurStep):
-        print(json.dumps({"bound_1gbs_s": step.bound_1gbs_s()}), flush=True)
     os._exit(0)  # nothing is to be freed in order
 
 
