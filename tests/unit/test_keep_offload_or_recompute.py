@@ -5,7 +5,12 @@ Read next: `ooctrain/sched/search/keep_offload_or_recompute.py`, `test_keep_or_r
 
 from __future__ import annotations
 
+import os
 import random
+import signal
+import subprocess
+import sys
+import threading
 
 import numpy as np
 import pytest
@@ -30,6 +35,7 @@ from ooctrain.sched.search import keep_offload_or_recompute
 from ooctrain.sched.search.anneal import Cooling
 from ooctrain.sched.search.choice import Search
 from ooctrain.sched.search.expand import expand_wishes
+from ooctrain.sched.search.jit import signals_held
 from ooctrain.sched.search.keep_offload_or_recompute import (
     KeepOffloadOrRecomputeSearch,
     Large,
@@ -187,3 +193,42 @@ def test_a_step_of_which_parts_wait_on_the_host_gains(monkeypatch):
     choices_alone = planner.plan(step, budget, machine)
     assert choices_alone.notes.get("evaluations", 0) < plan.notes["evaluations"]
     assert plan.makespan_us < choices_alone.makespan_us
+
+
+def search_until_interrupted():
+    """Searches for longer than anybody waits, and is asked to end meanwhile."""
+    _, search, start, runs = copying(3)
+    search.call_by_call([(start, runs)], 60, seed=1, deadline=NO_END)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+    try:
+        search.call_by_call([(start, runs)], 1 << 31, seed=1, deadline=NO_END)
+    except KeyboardInterrupt:
+        print("interrupted")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="nobody sends signals here")
+def test_who_interrupts_a_search_is_heard():
+    """It was a segmentation fault: Numba put named tuples together while Python raised."""
+    module = "unit.test_keep_offload_or_recompute"
+    program = f"import {module}\n{module}.search_until_interrupted()"
+    where = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=where, timeout=240
+    )
+    assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr
+
+
+def test_signals_that_come_in_a_search_are_handled_when_it_is_over():
+    came = []
+    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        with signals_held():
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+            assert came == []
+        assert came == [signal.SIGINT] * 2
+        signal.raise_signal(signal.SIGINT)
+        assert len(came) == 3
+    finally:
+        signal.signal(signal.SIGINT, before)

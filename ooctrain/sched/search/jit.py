@@ -1,17 +1,24 @@
 """How the search is compiled: on first use, cached on disk in a folder named by these sources.
 
 The cache works as in `layers/kernels/cpu/runtime/jit.py`, which says why Numba's own cache is not
-enough. Read next: `tables.py`.
+enough. What a search finds comes back to Python as named tuples. To put one together Numba calls
+Python, and does not look whether that raised: a KeyboardInterrupt that had waited for the search
+ended the process by a segmentation fault. So signals wait until all is put together. Read next:
+`tables.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numba
+from numba.core.registry import CPUDispatcher
 
 from ooctrain.layers.kernels.cpu.runtime.jit import (
     cache_folder,
@@ -19,6 +26,12 @@ from ooctrain.layers.kernels.cpu.runtime.jit import (
     source_hash,
     uninterrupted,
 )
+
+#: Signals whose handlers may raise: what ends a process or measures its time.
+MAY_RAISE = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM", "SIGPROF")
+    if hasattr(signal, name)
+)  # fmt: skip
 
 
 @lru_cache(maxsize=2)
@@ -46,4 +59,35 @@ def inner(function: Callable) -> Callable:
 
 def _kept(function: Callable, **options: Any) -> Callable:
     with kept_in(folder_of(Path(function.__code__.co_filename).parent)):
-        return uninterrupted(numba.njit(nogil=True, cache=True, **options)(function))
+        dispatcher = uninterrupted(numba.njit(nogil=True, cache=True, **options)(function))
+    dispatcher.__class__ = FromPython
+    return dispatcher
+
+
+class FromPython(CPUDispatcher):
+    """A compiled function, of which Python gets all or nothing."""
+
+    def __call__(self, *args: Any) -> Any:
+        """Calls it; signals are handled when its result is there."""
+        if not self.signatures:  # here a second Ctrl-C does not wait
+            self.compile(tuple(map(numba.typeof, args)))
+        with signals_held():
+            return super().__call__(*args)
+
+
+@contextmanager
+def signals_held() -> Iterator[None]:
+    """Signals that come within it are handled at its end."""
+    came: list[int] = []
+    try:
+        with ExitStack() as handlers:
+            if threading.current_thread() is threading.main_thread():  # others handle none
+                for number in MAY_RAISE:
+                    handler = signal.getsignal(number)
+                    if callable(handler):
+                        handlers.callback(signal.signal, number, handler)
+                        signal.signal(number, lambda number, _: came.append(number))
+            yield
+    finally:
+        for number in came:
+            signal.raise_signal(number)
