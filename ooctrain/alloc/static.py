@@ -200,20 +200,23 @@ def _place(
 def _exact(
     known: dict[int, int], sizes: Sequence[int], spans: Sequence[tuple[Span, ...]], work: int
 ) -> dict[int, int]:
-    """The best packing that the search finds, which is never above the known one."""
-    members = sorted(known)
+    """The best packing that the search finds, which is never above the known one.
+
+    What lives at no time is in nobody's way, and lies at the bottom.
+    """
+    members = sorted(i for i in known if any(begin < end for begin, end in spans[i]))
     mine = [sizes[i] for i in members]
     lives = [spans[i] for i in members]
     flat = [(size, span) for size, own in zip(mine, lives, strict=True) for span in own]
     least = most_alive([size for size, _ in flat], [span for _, span in flat])
     extent = _extent(known, sizes)
-    if least == extent:
+    if least == extent or not members:
         return known
     nodes = max(1, work // len(members))
     found = _searches()[1].exact_places(mine, lives, least, extent, nodes)
     if found.offsets is None:
         return known
-    return dict(zip(members, found.offsets, strict=True))
+    return dict.fromkeys(known, 0) | dict(zip(members, found.offsets, strict=True))
 
 
 def _searches() -> tuple[ModuleType, ModuleType]:
