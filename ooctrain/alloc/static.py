@@ -25,6 +25,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 
 from ooctrain.alloc.base import Allocator
+from ooctrain.errors import ConfigError
 from ooctrain.units import MAX_BYTES, Granule
 
 Order = Literal["list", "size", "exact"]
@@ -103,12 +104,20 @@ def pack(
             in one.
         work: that the exact search may do for each pool, in nodes times blocks.
 
+    Raises:
+        ConfigError: all blocks together take 2**62 bytes or more.
+
     Cost: in list order O(n k log k) for n blocks of which k live at the same time, by size
         O(n (n + k log k)), both in NumPy: 0.1 s for 2000. From `MANY` blocks on O(n k log k) for
         both, compiled.
     """
     lifetimes = forecast.lifetimes
     sizes = [granule.granted(life.nbytes) for life in lifetimes]
+    if sum(sizes) >= MAX_BYTES:
+        raise ConfigError(
+            "no plan is made of so many bytes", code="OOC-102", numbers=f"{sum(sizes)} bytes",
+            fix="blocks that take less than 2**62 bytes all together",
+        )  # fmt: skip
     spans: list[tuple[Span, ...]] = [((life.begin, life.end),) for life in lifetimes]
     leader = list(range(len(lifetimes)))
     for first, last in forecast.carried:

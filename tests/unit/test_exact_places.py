@@ -113,6 +113,14 @@ def test_what_lives_at_no_time_is_in_nobodys_way(pools):
     assert (packing.offsets, packing.pools) == places
 
 
+@pytest.mark.parametrize("order", ["list", "size", "exact"])
+def test_more_bytes_than_there_are_numbers_for_are_refused(order):
+    """Both blocks were put at 0."""
+    lives = (Lifetime(2**61, "x", 0, 2), Lifetime(2**61, "y", 1, 3))
+    with pytest.raises(ConfigError, match="so many bytes"):
+        pack(Forecast(lives), Granule(1), order, 1)
+
+
 @settings(max_examples=15)
 @given(few)
 def test_below_the_optimum_it_proves_that_there_is_none(blocks):
