@@ -23,7 +23,7 @@ from ooctrain.execution.division import prepare_within
 from ooctrain.execution.planners import as_planner
 from ooctrain.execution.prepare import placed
 from ooctrain.execution.sessions import Images, input_values, open_session, threads_served
-from ooctrain.execution.settings import DEFAULT_REWRITES, Settings
+from ooctrain.execution.settings import DEFAULT_REWRITES, Settings, as_rewrites
 from ooctrain.models import build, recipe_of, stem_for
 from ooctrain.optim.named import DEFAULT_LR
 from ooctrain.rewrite import REWRITES, apply_rewrites
@@ -138,17 +138,17 @@ def plan(
         )
     if memory is None:
         parse_budget(budget)  # type: ignore[arg-type]  # None means in-core elsewhere, not here
+    settings = Settings(
+        budget, planner, allocator or "va", trace.device, machine=machine,
+        host_budget=host_budget, seed=seed, time_limit_s=time_limit_s, evaluations=evaluations,
+        rewrites=as_rewrites(rewrites), memory=memory,
+    )  # fmt: skip
     if allocator is not None or memory is not None:
         if granule != BYTES:
             raise ConfigError(
                 f"allocator {allocator or 'va'!r} has a granule of its own", code="OOC-105",
                 fix="give granule or allocator",
             )  # fmt: skip
-        settings = Settings(
-            budget, planner, allocator or "va", trace.device, machine=machine,
-            host_budget=host_budget, seed=seed, time_limit_s=time_limit_s, evaluations=evaluations,
-            rewrites=tuple(rewrites), memory=memory,
-        )  # fmt: skip
         return prepare_within(trace, settings).plan
     where = find_machine(machine)
     step = rewritten(trace, rewrites).pinned_for(granule)

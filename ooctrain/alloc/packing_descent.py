@@ -63,9 +63,11 @@ class Descent:
         effort = _EFFORT * len(self._sections.size)
         while self.low < self.high and self.tried < nodes:
             for share in SHARES:
+                # Above one that holds none the next is a share further up: bytes are too many.
                 capacity = self.low + (self.high - self.low) * share // 100
                 left = min(effort, nodes - self.tried)
-                if left <= 0 or self._ask(capacity, left, self._attempts()):
+                over = left <= 0 or capacity >= self.high
+                if over or self._ask(capacity, left, self._attempts()):
                     break
             else:
                 effort *= 3
@@ -76,7 +78,7 @@ class Descent:
             self._ask(capacity, nodes, self._short_attempts())
 
     def _ask(self, capacity: int, nodes: int, attempts: Iterator[tuple[int, np.ndarray]]) -> bool:
-        """Asks for a packing; whether the best or the bound has moved."""
+        """Asks for a packing; whether one was found. That there is none moves the bound."""
         failed = np.full(min(nodes, MOST_KEYS), -1)
         for length, keys in attempts:
             board = new_board(self._sections)
@@ -89,7 +91,7 @@ class Descent:
                 return True
             if status == NONE:
                 self.low = capacity + 1
-                return True
+                return False
             if nodes <= 0:
                 return False
         raise AssertionError("attempts have no end")

@@ -25,6 +25,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 
 from ooctrain.alloc.base import Allocator
+from ooctrain.errors import ConfigError
 from ooctrain.units import MAX_BYTES, Granule
 
 Order = Literal["list", "size", "exact"]
@@ -103,12 +104,20 @@ def pack(
             in one.
         work: that the exact search may do for each pool, in nodes times blocks.
 
+    Raises:
+        ConfigError: all blocks together take 2**62 bytes or more.
+
     Cost: in list order O(n k log k) for n blocks of which k live at the same time, by size
         O(n (n + k log k)), both in NumPy: 0.1 s for 2000. From `MANY` blocks on O(n k log k) for
         both, compiled.
     """
     lifetimes = forecast.lifetimes
     sizes = [granule.granted(life.nbytes) for life in lifetimes]
+    if sum(sizes) >= MAX_BYTES:
+        raise ConfigError(
+            "no plan is made of so many bytes", code="OOC-102", numbers=f"{sum(sizes)} bytes",
+            fix="blocks that take less than 2**62 bytes all together",
+        )  # fmt: skip
     spans: list[tuple[Span, ...]] = [((life.begin, life.end),) for life in lifetimes]
     leader = list(range(len(lifetimes)))
     for first, last in forecast.carried:
@@ -200,20 +209,23 @@ def _place(
 def _exact(
     known: dict[int, int], sizes: Sequence[int], spans: Sequence[tuple[Span, ...]], work: int
 ) -> dict[int, int]:
-    """The best packing that the search finds, which is never above the known one."""
-    members = sorted(known)
+    """The best packing that the search finds, which is never above the known one.
+
+    What lives at no time is in nobody's way, and lies at the bottom.
+    """
+    members = sorted(i for i in known if any(begin < end for begin, end in spans[i]))
     mine = [sizes[i] for i in members]
     lives = [spans[i] for i in members]
     flat = [(size, span) for size, own in zip(mine, lives, strict=True) for span in own]
     least = most_alive([size for size, _ in flat], [span for _, span in flat])
     extent = _extent(known, sizes)
-    if least == extent:
+    if least == extent or not members:
         return known
     nodes = max(1, work // len(members))
     found = _searches()[1].exact_places(mine, lives, least, extent, nodes)
     if found.offsets is None:
         return known
-    return dict(zip(members, found.offsets, strict=True))
+    return dict.fromkeys(known, 0) | dict(zip(members, found.offsets, strict=True))
 
 
 def _searches() -> tuple[ModuleType, ModuleType]:

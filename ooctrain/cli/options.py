@@ -151,7 +151,9 @@ def list_option(*names: str, text: str, default: str = "") -> Callable[[Command]
         given = values or ((default,) if default else ())
         found = split_names(",".join(given))
         if given and not found:
-            raise ConfigError(f"{param.opts[0]} names nothing", fix=f"{param.opts[0]} {default}")
+            name = param.opts[0]
+            fix = f"{name} {default}" if default else f"leave {name} out"
+            raise ConfigError(f"{name} names nothing", fix=fix)
         return found
 
     text = f"{text}  [default: {default}]" if default else text

@@ -20,8 +20,8 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
+from ooctrain.execution.planners import PLANNERS, get_planner
 from ooctrain.plugins import parse_spec
-from ooctrain.sched.planners.registry import PLANNERS, get_planner
 
 PACKAGE = Path(__file__).parents[1]
 

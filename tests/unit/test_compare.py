@@ -149,6 +149,12 @@ def test_who_does_not_fit_has_a_row_that_says_what_he_needs():
     assert row.minimum_bytes > row.budget_bytes
 
 
+@pytest.mark.parametrize("planner", ["banded", "sft"])
+def test_who_tiles_the_step_has_a_row_too(planner):
+    """`compare --planner all` said that there is no planner `banded`."""
+    assert row_of(replace(CASE, planner=planner)).planner == planner
+
+
 def test_a_row_names_the_least_budget_of_its_planner_where_it_plans_too():
     for planner in ("belady", "vdnn", "keep-all"):
         row = row_of(replace(CASE, planner=planner, budget="100%"))

@@ -93,6 +93,34 @@ def test_no_packing_is_smaller_than_its_largest_block():
     assert (found.extent_bytes, found.proved) == (9, True)
 
 
+def test_the_unit_of_sizes_does_not_matter():
+    """A bound that was proved wrong went up by a byte, and 2**20 times as many proofs left no work
+    for a search."""
+    sizes = [5, 5, 6, 5, 9, 2, 3, 3, 9, 9, 2, 7, 7]
+    begins, lasts = (7, 4, 7, 6, 5, 0, 4, 5, 0, 3, 3, 2, 8), (2, 3, 4, 2, 4, 1, 3, 3, 4, 1, 4, 4, 2)
+    spans = [((begin, begin + last),) for begin, last in zip(begins, lasts, strict=True)]
+    for unit in (1, 2**20):
+        found = exact_places([size * unit for size in sizes], spans, 29 * unit, 33 * unit, 6000)
+        assert (found.extent_bytes, found.proved) == (30 * unit, True)
+
+
+@pytest.mark.parametrize("pools", [1, 2])
+def test_what_lives_at_no_time_is_in_nobodys_way(pools):
+    """It has no section, so looking for its first one was an IndexError."""
+    lives = [Lifetime(4, "x", 1, 1), Lifetime(3, "y", 0, 3), Lifetime(5, "z", 2, 2, True)]
+    packing = pack(Forecast(tuple(lives)), Granule(1), "exact", pools)
+    places = ((0, 0, 0), (5,)) if pools == 1 else ((5, 5, 0), (5, 4))
+    assert (packing.offsets, packing.pools) == places
+
+
+@pytest.mark.parametrize("order", ["list", "size", "exact"])
+def test_more_bytes_than_there_are_numbers_for_are_refused(order):
+    """Both blocks were put at 0."""
+    lives = (Lifetime(2**61, "x", 0, 2), Lifetime(2**61, "y", 1, 3))
+    with pytest.raises(ConfigError, match="so many bytes"):
+        pack(Forecast(lives), Granule(1), order, 1)
+
+
 @settings(max_examples=15)
 @given(few)
 def test_below_the_optimum_it_proves_that_there_is_none(blocks):

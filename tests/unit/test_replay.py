@@ -347,3 +347,9 @@ def test_no_allocator_at_all_is_told(tmp_path, capsys):
     as_log(TWO_HOLES).save(log)
     assert main(["replay", str(log), "--allocator", " ,"]) != DONE
     assert "--allocator names nothing" in capsys.readouterr().err
+
+
+def test_the_fix_of_an_option_without_default_is_to_leave_it_out(capsys):
+    """It was `--rewrite` and nothing behind."""
+    assert main(["plan", "lenet", "--rewrite", ","]) != DONE
+    assert "likely fix: leave --rewrite out" in capsys.readouterr().err

@@ -56,6 +56,16 @@ def test_a_trainer_refuses_what_makes_no_sense(name, value):
     refused(lambda: trained(**{name: value}))
 
 
+PLANNED = ("seed", "time_limit_s", "evaluations", "rewrites", "machine")
+
+
+@pytest.mark.parametrize(("name", "value"), [pair for pair in WRONG if pair[0] in PLANNED], ids=str)
+def test_a_plan_refuses_them_too(name, value):
+    """A time limit that is no number never ended, and one below 0 ended the search at once."""
+    trace = oc.trace(network(), (4, 5), threads=1)
+    refused(lambda: oc.plan(trace, "50%", **{name: value}))
+
+
 def test_no_bound_of_gradients_is_below_0_or_no_number():
     for bound in (NAN, -1.0, "1", None):
         refused(lambda bound=bound: ClipNorm(bound))

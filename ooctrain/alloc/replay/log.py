@@ -252,7 +252,7 @@ def check_requests(requests: Iterable[Request], where: str = "") -> None:
         if wrong:
             raise ConfigError(
                 f"request {place} of the log is impossible: {op} of block {key}", code="OOC-114",
-                where=where, fix="a block is made once, and freed once after that",
+                where=where, fix="a block has bytes, is made once, and freed once after that",
             )  # fmt: skip
 
 
