@@ -180,7 +180,7 @@ def load_from_file(path: str, name: str) -> Callable[..., Any]:
     return found
 
 
-def fault_of_own_code(error: Exception, given: Sequence[str]) -> OoctrainError | None:
+def fault_of_own_code(error: BaseException, given: Sequence[str]) -> OoctrainError | None:
     """The error as its author should read it; None if it did not pass through a file of his."""
     files = {Path(file).resolve() for file in own_files(given)}
     places = [p for p in _places(error) if Path(p[0]).resolve() in files]
@@ -208,16 +208,20 @@ def own_files(given: Sequence[str]) -> Iterator[str]:
 
 
 def _parse_options(text: str, whole: str) -> dict[str, Any]:
-    options = {}
+    options: dict[str, Any] = {}
     for item in filter(None, text.split(",")):
-        key, separator, value = item.partition("=")
-        if not separator or not key.strip().isidentifier() or not value.strip():
+        key, separator, value = (part.strip() for part in item.partition("="))
+        if not separator or not key.isidentifier() or not value:
             raise ConfigError(
                 f"{item!r} in {whole!r} is not key=value",
                 code="OOC-106",
                 fix='such as "window:size=2"',
             )
-        options[key.strip()] = parse_value(value.strip())
+        if key in options:
+            raise ConfigError(
+                f"{whole!r} gives {key!r} twice", code="OOC-106", fix=f"one value of {key!r}"
+            )
+        options[key] = parse_value(value)
     return options
 
 

@@ -152,7 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         status, message = exit_status(error), str(error) or type(error).__name__
         say(message)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         fault = fault_of_own_code(error, given)
         if fault is None or "--traceback" in given:
             raise

@@ -296,6 +296,9 @@ class WantsMore:
 def net():
     raise KeyError("weights")
 
+def leaves():
+    raise SystemExit(0)
+
 def wants(depth, width):
     return None
 
@@ -307,6 +310,7 @@ number = 3
     ("arguments", "status", "hint"),
     [
         (["plan", "{own}:net"], 1, "your own code raised KeyError: 'weights'"),
+        (["plan", "{own}:leaves"], 1, "your own code raised SystemExit: 0"),
         (["plan", "{own}:wants"], 2, "requires depth, width"),
         (["plan", *SMALL, "--planner", "{own}:Divides"], 1, "line 8, in plan"),
         (["plan", *SMALL, "--planner={own}:Divides"], 1, "division by zero"),
@@ -332,8 +336,8 @@ def test_an_error_in_one_s_own_file_names_its_line(run, tmp_path, arguments, sta
     assert len(err.splitlines()) <= 4
     assert json.loads(path.read_text())["error"]
     if status == 1:
-        kinds = (ZeroDivisionError, AttributeError, RuntimeError, KeyError, SyntaxError)
-        with pytest.raises(kinds):
+        kinds = ZeroDivisionError, AttributeError, RuntimeError, KeyError, SyntaxError
+        with pytest.raises((*kinds, SystemExit)):
             main(["--traceback", *words, "--budget", "1GiB"])
 
 

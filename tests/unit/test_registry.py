@@ -94,6 +94,7 @@ def test_an_entry_point_whose_package_is_broken(monkeypatch):
         ("windwo", "did you mean 'window'"),
         ("window:sise=2", "did you mean 'size'"),
         ("window:size", "is not key=value"),
+        ("window:size=2,size=3", "gives 'size' twice"),
         ("window:size=-1", "finite number above 0"),
         ("window:size=wide", "finite number above 0"),
         ("window:count=some", "occurrence"),
