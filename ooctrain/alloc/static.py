@@ -115,8 +115,8 @@ def pack(
     sizes = [granule.granted(life.nbytes) for life in lifetimes]
     if sum(sizes) >= MAX_BYTES:
         raise ConfigError(
-            "no plan is made of so many bytes", code="OOC-102", numbers=f"{sum(sizes)} bytes",
-            fix="blocks that take less than 2**62 bytes all together",
+            "the blocks take more bytes than can be counted", code="OOC-102",
+            numbers=f"{sum(sizes)} bytes", fix="blocks of less than 2**62 bytes all together",
         )  # fmt: skip
     spans: list[tuple[Span, ...]] = [((life.begin, life.end),) for life in lifetimes]
     leader = list(range(len(lifetimes)))

@@ -117,7 +117,7 @@ def test_what_lives_at_no_time_is_in_nobodys_way(pools):
 def test_more_bytes_than_there_are_numbers_for_are_refused(order):
     """Both blocks were put at 0."""
     lives = (Lifetime(2**61, "x", 0, 2), Lifetime(2**61, "y", 1, 3))
-    with pytest.raises(ConfigError, match="so many bytes"):
+    with pytest.raises(ConfigError, match="more bytes than can be counted"):
         pack(Forecast(lives), Granule(1), order, 1)
 
 
