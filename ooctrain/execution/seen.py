@@ -15,7 +15,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
-from ooctrain.devices.cpu.process_memory import give_back_unused
 from ooctrain.devices.spill import Spill, look_at
 from ooctrain.engine.clip import Clip
 from ooctrain.engine.fingerprint import Watch, described
@@ -24,6 +23,7 @@ from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ConfigError, DoesNotFit, Infeasible
 from ooctrain.execution.division import prepare_within
 from ooctrain.execution.planners import as_planner
+from ooctrain.execution.planning_tables import forget_planning
 from ooctrain.execution.prepare import PreparedStep
 from ooctrain.execution.promise import OwnShare, own_share
 from ooctrain.execution.settings import Settings
@@ -193,10 +193,13 @@ class StepCache:
             if settings.memory is not None:
                 self._make_room()
                 self._own = self._own or _own_share(trace, settings, values)
-            found = prepare_within(trace, self._fitted(key[0], settings), self._own, whole)
+            try:
+                found = prepare_within(trace, self._fitted(key[0], settings), self._own, whole)
+            finally:
+                if settings.memory is not None:
+                    forget_planning()
             if settings.memory is not None:
                 _compile_apart(found.plan.trace)
-                give_back_unused()  # of planning
         self._steps[key] = found
         if key[1].training:
             self._budgets.setdefault(key[0], found.budget_bytes)

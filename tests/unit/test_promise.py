@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+
+import numpy as np
+
 import ooctrain as oc
 from ooctrain.devices.cpu.process_memory import ProcessMemory
 from ooctrain.execution import promise
@@ -13,6 +17,7 @@ from ooctrain.execution.promise import (
     longer_list_bytes,
     parts_of,
 )
+from ooctrain.step.trace import Trace
 
 
 def test_each_thread_costs_as_much_as_a_thread():
@@ -65,3 +70,25 @@ def test_what_an_evaluation_hands_out_is_counted():
         for training in (True, False)
     )
     assert handing.batch_bytes - plain.batch_bytes >= 3 * 4 * 2 * 20 * 16 * 16
+
+
+def traces_alive():
+    gc.collect()
+    return [found for found in gc.get_objects() if type(found) is Trace]
+
+
+def test_a_promise_leaves_no_step_that_planning_has_tried():
+    """Steps in bands of 4244 to 10244 calls stayed with planners' tables: 40 MiB beside a
+    ResNet-18, of which no promise knew."""
+    before = traces_alive()
+    model = oc.nn.Sequential(oc.nn.Conv2d(1, 4, 3, padding=1), oc.nn.ReLU(), oc.nn.Flatten(),
+                             oc.nn.Linear(4 * 8 * 8, 10))  # fmt: skip
+    x, y = np.zeros((4, 1, 8, 8), np.float32), np.zeros(4, np.int64)
+    with oc.Trainer(model, memory="16GiB") as trainer:
+        trainer.step(x, y)
+        trainer.predict(np.concatenate([x, x]))
+        steps = trainer._cache._steps.values()
+        known = {id(found) for each in steps for found in (each.original, each.plan.trace)}
+        new = {id(found) for found in traces_alive()} - {id(found) for found in before}
+        assert new <= known
+        assert len(steps) == 2

@@ -92,6 +92,12 @@ def known_alive_bytes(trace: Trace, names: tuple[str, ...]) -> int:
     return max((least_alive_bytes(trace, parse_name(name)) for name in names), default=0)
 
 
+def forget_tilings() -> None:
+    """Gives back the steps that were written in bands, and those that they were made from."""
+    for kept in (tiled_by, alive_as_offered, known_alive_bytes):
+        kept.cache_clear()
+
+
 def tiled_as_offered(trace: Trace, offer: Offer) -> Trace | None:
     """The step as tiled by an offer; None where the rewrite refuses: an offer looks at forward
     calls, and somebody may have joined backward ones, or read what lies inside.
