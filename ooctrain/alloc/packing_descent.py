@@ -66,7 +66,7 @@ class Descent:
                 # Above one that holds none the next is a share further up: bytes are too many.
                 capacity = self.low + (self.high - self.low) * share // 100
                 left = min(effort, nodes - self.tried)
-                over = left <= 0 or capacity >= self.high
+                over = left <= 0 or self.low >= self.high
                 if over or self._ask(capacity, left, self._attempts()):
                     break
             else:
