@@ -253,7 +253,7 @@ def _check_options(factory: Callable[..., Any], spec: PluginSpec, what: str, giv
             )
 
 
-def _places(error: Exception) -> list[tuple[str, int, str]]:
+def _places(error: BaseException) -> list[tuple[str, int, str]]:
     """(file, line, function) from the outermost frame to the innermost, syntax errors included."""
     frames = traceback.extract_tb(error.__traceback__)
     places = [(frame.filename, frame.lineno or 0, frame.name) for frame in frames]
