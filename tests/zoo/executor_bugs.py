@@ -14,6 +14,7 @@ from zoo import planting
 
 from ooctrain.alloc.holes import Holes
 from ooctrain.alloc.virtual import VirtualAddressing
+from ooctrain.alloc.virtual_pages.holdings import PartedBlock
 from ooctrain.alloc.virtual_pages.mappings import MappingCache
 from ooctrain.execution import between_steps, placement, program
 from ooctrain.execution.executor import Session
@@ -94,7 +95,7 @@ BUGS: dict[str, tuple[Any, str, str, str, str]] = {
         "free.is_free(mapping.runs[0])", "stitched blocks",
     ),
     "a part takes the chunk that is mapped there, whoever holds it now": (
-        VirtualAddressing, "map_range", "& ~self._free.held[there]", "", "parts of blocks",
+        PartedBlock, "keeps", " & ~free.held[there]", "", "parts of blocks",
     ),
     "a mapping is broken before its last use is over": (
         MappingCache, "wait", "event.wait()", "pass", "waiting mappings",
