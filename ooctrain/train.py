@@ -367,18 +367,20 @@ class Trainer:
     def _in_parts(self) -> InParts:
         """What evaluates whole batches, or parts of them."""
         return InParts(
-            self._forward, lambda x, y: self._trace(StepShape.evaluating(x, y, self.loss), {})
-        )
+            self._forward, lambda x, y: self._trace(StepShape.evaluating(x, y, self.loss), {}),
+            bands_last=self.settings.memory is not None,
+        )  # fmt: skip
 
     def _forward(
-        self, x: Images, y: np.ndarray | None, whole: int
+        self, x: Images, y: np.ndarray | None, whole: int, bands: bool
     ) -> tuple[Trace, dict[str, np.ndarray]]:
         """A step of evaluation before it was rewritten, and what it gave; of a batch of `whole`."""
         if self.prepared is None and self.settings.budget is not None:
             # A percentage is that of the training step.
             self.prepare((whole, *x.shape[1:]), None if y is None else (whole, *y.shape[1:]))
         beside = None if self.settings.memory is None else whole
-        prepared = self._prepare_once(StepShape.evaluating(x, y, self.loss, beside))
+        shape = StepShape.evaluating(x, y, self.loss, beside, bands=bands)
+        prepared = self._prepare_once(shape)
         trace = prepared.plan.trace
         wanted = tuple(trace.outputs.values())
         result = self._run(prepared, input_values(trace, x, y), wanted)

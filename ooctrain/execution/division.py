@@ -21,14 +21,14 @@ from ooctrain.devices.host_file import IN_FLIGHT, PIECE_BYTES
 from ooctrain.errors import ConfigError, DoesNotFit, Infeasible
 from ooctrain.execution.executor import host_extent_bytes
 from ooctrain.execution.least import at_once, least_found
-from ooctrain.execution.planners import as_planner
+from ooctrain.execution.planners import as_planner, without_bands
 from ooctrain.execution.prepare import INEXACT_US, PreparedStep, prepare
 from ooctrain.execution.promise import (
     OWN_STEP_BYTES,
     THREAD_BYTES,
     OwnShare,
     Promise,
-    longer_list_bytes,
+    list_bytes,
     parts_of,
 )
 from ooctrain.execution.settings import Settings
@@ -142,8 +142,8 @@ class _Division:
         """Who is asked in turn: `auto` would take the quicker of a list with the bits of in-core
         and one in bands."""
         planner = as_planner(self.settings.planner)
-        if isinstance(planner, Auto):
-            yield replace(self.settings, planner=planner.asking_nobody_besides())
+        if isinstance(planner, Auto) and not planner.asks_nobody_besides:
+            yield replace(self.settings, planner=without_bands(planner))
         yield self.settings
 
     def _beside(self, host_bytes: int, left: int) -> PreparedStep | None:
@@ -166,7 +166,7 @@ class _Division:
         promise = replace(
             self.parts, arena_bytes=prepared.budget_bytes, slab_bytes=self._slab_bytes(prepared),
             values_bytes=self.parts.values_bytes + _home_bytes(prepared),
-            working_bytes=self.parts.working_bytes + self._longer_bytes(prepared),
+            list_bytes=self.parts.list_bytes + self._longer_bytes(prepared),
         )  # fmt: skip
         return replace(prepared, promise=promise)
 
@@ -205,7 +205,8 @@ class _Division:
         return arena_and_slab + _home_bytes(prepared) + self._longer_bytes(prepared)
 
     def _longer_bytes(self, prepared: PreparedStep) -> int:
-        return longer_list_bytes(self.trace, len(prepared.plan.schedule.instructions))
+        instructions = len(prepared.plan.schedule.instructions)
+        return max(0, list_bytes(instructions) - self.parts.list_bytes)
 
     def _slab_bytes(self, prepared: PreparedStep) -> int:
         """What the slab takes of memory; on a disk only its buffers do."""

@@ -3,8 +3,10 @@
 An evaluation in which each sample has its answer by itself has the same answers in any parts. So
 what is refused as a whole is tried in halves, halves of these, and so on down to one sample. Where
 samples are mixed (statistics of the batch, a sum over it), the parts would answer another question,
-and the refusal stands. Outputs of parts are those of the whole batch; how losses are averaged says
-`evaluation.py`. Read next: `../train.py`.
+and the refusal stands. Parts are planned in a moment, and bands of a layer have thousands of calls;
+so where Python's objects of a list count as memory, bands are the last that is tried. Outputs of
+parts are those of the whole batch; how losses are averaged says `evaluation.py`. Read next:
+`../train.py`.
 """
 
 from __future__ import annotations
@@ -39,8 +41,9 @@ from ooctrain.step.foreign import as_numbers
 from ooctrain.step.op import Op
 from ooctrain.step.trace import Call, Trace
 
-#: An evaluation step of (x, y, samples of the whole batch): its trace, and what it gave.
-Forward = Callable[[Images, np.ndarray | None, int], tuple[Trace, dict[str, np.ndarray]]]
+#: An evaluation step of (x, y, samples of the whole batch, whether bands may be tried): its trace,
+#: and what it gave.
+Forward = Callable[[Images, np.ndarray | None, int, bool], tuple[Trace, dict[str, np.ndarray]]]
 #: Its trace, what it gave, and its targets.
 Answer = tuple[Trace, dict[str, np.ndarray], Any]
 #: Each sample by itself, if all else that is read is no sample.
@@ -58,11 +61,16 @@ class InParts:
     Args:
         forward: evaluates one part; it raises `Infeasible` or `DoesNotFit` before it has begun.
         trace: of such a part, as a network makes it.
+        bands_last: whether bands are tried only where no parts fit without.
     """
 
-    def __init__(self, forward: Forward, trace: Callable[[Images, np.ndarray | None], Trace]):
-        self._forward, self._trace = forward, trace
-        self._most: dict[tuple[int, ...], int] = {}  # samples of a part, by the shape of one
+    def __init__(
+        self, forward: Forward, trace: Callable[[Images, np.ndarray | None], Trace], *,
+        bands_last: bool = False,
+    ):  # fmt: skip
+        self._forward, self._trace, self._bands_first = forward, trace, not bands_last
+        #: samples of a part, and whether in bands, by the shape of a sample
+        self._most: dict[tuple[int, ...], tuple[int, bool]] = {}
         #: the last refusal that was met by smaller parts
         self.refusal: Infeasible | DoesNotFit | None = None
 
@@ -74,14 +82,18 @@ class InParts:
         """
         whole, shape, at = x.shape[0], tuple(x.shape[1:]), 0
         while at < whole or whole == 0:
-            size = min(self._most.get(shape, whole), whole - at)
+            most, bands = self._most.get(shape, (whole, self._bands_first))
+            size = min(most, whole - at)
             part, target = _cut(x, at, size), None if y is None else y[at : at + size]
             try:
-                trace, found = self._forward(part, target, whole)
+                trace, found = self._forward(part, target, whole, bands)
             except (Infeasible, DoesNotFit) as refusal:
-                if size <= 1 or not isinstance(x, np.ndarray) or not self._apart(part, target):
+                if size > 1 and isinstance(x, np.ndarray) and self._apart(part, target):
+                    self.refusal, self._most[shape] = refusal, (-(-size // 2), bands)
+                elif not bands:
+                    self._most[shape] = size, True
+                else:
                     raise
-                self.refusal, self._most[shape] = refusal, -(-size // 2)
                 continue
             yield trace, found, target
             at += size

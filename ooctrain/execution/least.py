@@ -128,9 +128,10 @@ class LeanBands:
 
 
 def _in_bands(trace: Trace, settings: Settings) -> Iterator[Settings]:
-    """The settings with bands alone, if they may help."""
-    short = len(trace.calls) <= MOST_BANDED_CALLS
-    if short and isinstance(as_planner(settings.planner), Auto) and can_be_banded(trace):
+    """The settings with bands alone, if they may help and `auto` may ask for them."""
+    short, planner = len(trace.calls) <= MOST_BANDED_CALLS, as_planner(settings.planner)
+    asks = isinstance(planner, Auto) and not planner.asks_nobody_besides
+    if short and asks and can_be_banded(trace):
         yield replace(settings, planner=LeanBands(), time_limit_s=NO_TIME_S)
 
 

@@ -69,6 +69,12 @@ def as_planner(planner: str | Planner | type) -> Planner:
     return registry.as_planner(planner, PLANNERS)
 
 
+def without_bands(planner: str | Planner | type) -> Planner:
+    """`auto` asking nobody who rewrites the step; any other planner as it is."""
+    found = as_planner(planner)
+    return found.asking_nobody_besides() if isinstance(found, Auto) else found
+
+
 def planners() -> tuple[str, ...]:
     """Names of all planners, those of other packages included."""
     return registry.planners(PLANNERS)

@@ -6,8 +6,10 @@ loaded, the arena, the host slab, batches on their way, and the rest. What the p
 itself is measured once, when the first step is prepared and before an arena is opened, with the
 kernels loaded and unused memory given back; the model's values, which will move to the arena, do
 not count. They move one by one, and leave no copy behind (`residence.py`). Arena and slab are
-exact; the other parts are bounds that follow from the step. Kernels have no scratch outside the
-arena but their stacks. Read next: `division.py`, which divides what is left between arena and slab.
+exact; the other parts are bounds that follow from the step. What planning leaves behind is measured
+after each plan: a step whose promise has too little for it is planned again (`seen.py`). Kernels
+have no scratch outside the arena but their stacks. Read next: `division.py`, which divides what is
+left between arena and slab.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ OWN_STEP_BYTES = 4 * MIB
 USUAL_OWN_BYTES = 208 * MIB
 #: Python's objects of a list and of measured steps: at first, and for each instruction, of which
 #: there are four for each call unless calls are run again or in bands.
-WORKING_BYTES, LIST_BYTES_AN_INSTRUCTION, INSTRUCTIONS_A_CALL = 12 * MIB, 2 << 10, 4
+LISTS_BYTES, LIST_BYTES_AN_INSTRUCTION, INSTRUCTIONS_A_CALL = 12 * MIB, 2 << 10, 4
+#: The part of that which comes when the list runs, so is not there yet when it has been planned.
+RUNNING_BYTES_AN_INSTRUCTION = 1 << 8
 #: Touched by a thread that computes or copies: its stack, and its share of the C library's heap.
 THREAD_BYTES = MIB
 #: Three streams, the thread that reads ahead, the one that watches.
@@ -63,7 +67,8 @@ class Promise:
     Args:
         memory_bytes: the budget: what the process holds at most.
         own_bytes: what it holds by itself: interpreter, libraries, compiled kernels, data.
-        working_bytes: objects of the list and its measurements, stacks of threads.
+        list_bytes: Python's objects of lists and measurements, and memory that planning them left.
+        stacks_bytes: of threads.
         batch_bytes: batches outside the host slab, and what an evaluation hands out of one.
         values_bytes: persistent values on the host: those that the step does not use (a test
             leaves the optimizer's slots there), and copies of the one that moves while a session
@@ -74,7 +79,8 @@ class Promise:
 
     memory_bytes: int
     own_bytes: int
-    working_bytes: int
+    list_bytes: int
+    stacks_bytes: int
     batch_bytes: int
     values_bytes: int
     arena_bytes: int = 0
@@ -83,7 +89,8 @@ class Promise:
     @property
     def fixed_bytes(self) -> int:
         """All parts that are not to be divided."""
-        return self.own_bytes + self.working_bytes + self.batch_bytes + self.values_bytes
+        lists = self.list_bytes + self.stacks_bytes
+        return self.own_bytes + lists + self.batch_bytes + self.values_bytes
 
     @property
     def left_bytes(self) -> int:
@@ -103,7 +110,8 @@ class Promise:
         """The other parts in words."""
         named = {
             "the process itself": self.own_bytes, "batches": self.batch_bytes,
-            "values on the host": self.values_bytes, "list and threads": self.working_bytes,
+            "values on the host": self.values_bytes,
+            "list and threads": self.list_bytes + self.stacks_bytes,
         }  # fmt: skip
         return ", ".join(f"{name} {format_bytes(size)}" for name, size in named.items())
 
@@ -137,10 +145,12 @@ class OwnShare:
     Args:
         own_bytes: by itself, the model's values apart.
         values_bytes: all parameters, buffers and optimizer slots, wherever they are.
+        left_bytes: what planning has left behind, plans included, as far as it is known.
     """
 
     own_bytes: int
     values_bytes: int
+    left_bytes: int = 0
 
 
 def own_share(
@@ -163,6 +173,18 @@ def own_share(
 
         compile_search()
     give_back_at_once()
+    tensors = list(values)
+    alone = held_here() - sum(tensor.storage.leaving_bytes for tensor in tensors)
+    sizes = [math.prod(t.shape) * np.dtype(t.dtype).itemsize for t in tensors]
+    return OwnShare(in_steps(alone), sum(sizes))
+
+
+def held_here() -> int:
+    """What this process holds now in bytes, after unused memory has been given back.
+
+    Raises:
+        ConfigError: this system does not say.
+    """
     give_back_unused()
     found = held()
     if found is None:
@@ -170,10 +192,12 @@ def own_share(
             "this system does not say what a process holds (/proc/self/smaps_rollup)",
             code="OOC-123", fix="--budget and --host-budget, which are counted by the library",
         )  # fmt: skip
-    tensors = list(values)
-    alone = found.most_bytes - sum(tensor.storage.leaving_bytes for tensor in tensors)
-    sizes = [math.prod(t.shape) * np.dtype(t.dtype).itemsize for t in tensors]
-    return OwnShare(-(-alone // OWN_STEP_BYTES) * OWN_STEP_BYTES, sum(sizes))
+    return found.most_bytes
+
+
+def in_steps(size_bytes: int) -> int:
+    """Rounded up, so that a plan does not depend on a page."""
+    return -(-size_bytes // OWN_STEP_BYTES) * OWN_STEP_BYTES
 
 
 def parts_of(
@@ -196,7 +220,8 @@ def parts_of(
     return Promise(
         memory_bytes,
         USUAL_OWN_BYTES if own is None else own.own_bytes,
-        WORKING_BYTES + _usual_list_bytes(trace) + THREAD_BYTES * (threads + THREADS_BESIDES),
+        max(list_bytes(INSTRUCTIONS_A_CALL * len(trace.calls)), own.left_bytes if own else 0),
+        THREAD_BYTES * (threads + THREADS_BESIDES),
         (BATCHES_AHEAD if batch <= MOST_AHEAD_BYTES else BATCHES_IN_TURN) * batch
         + HANDED_OUT * answer + math.ceil(beside * (batch + answer)),
         resting + largest + 2 * min(largest, PIECE_BYTES) + PAGES_LEFT * PAGE_BYTES * len(moving),
@@ -211,10 +236,16 @@ def _times_beside(trace: Trace, whole: int) -> float:
     return HELD_WHOLE * max(0, whole - samples) / max(1, samples)
 
 
-def longer_list_bytes(trace: Trace, instructions: int) -> int:
-    """What Python's objects of a list of a step take beyond those of a usual one."""
-    return max(0, LIST_BYTES_AN_INSTRUCTION * instructions - _usual_list_bytes(trace))
+def list_bytes(instructions: int) -> int:
+    """What Python's objects take of a list of so many instructions, beside some short ones.
+
+    A bound by experience: planning thousands of calls leaves gaps between what stays, in which
+    nothing else fits, so a promise is compared with `running_bytes` afterwards.
+    """
+    return LISTS_BYTES + LIST_BYTES_AN_INSTRUCTION * instructions
 
 
-def _usual_list_bytes(trace: Trace) -> int:
-    return LIST_BYTES_AN_INSTRUCTION * INSTRUCTIONS_A_CALL * len(trace.calls)
+def running_bytes(left_bytes: int, instructions: int) -> int:
+    """What Python's objects take while a list of so many instructions runs, if planning has left
+    `left_bytes`, all lists included."""
+    return left_bytes + RUNNING_BYTES_AN_INSTRUCTION * instructions

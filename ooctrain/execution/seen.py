@@ -9,9 +9,11 @@ which asks.
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
@@ -22,10 +24,17 @@ from ooctrain.engine.module import Module
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ConfigError, DoesNotFit, Infeasible
 from ooctrain.execution.division import prepare_within
-from ooctrain.execution.planners import as_planner
+from ooctrain.execution.planners import as_planner, without_bands
 from ooctrain.execution.planning_tables import forget_planning
 from ooctrain.execution.prepare import PreparedStep
-from ooctrain.execution.promise import OwnShare, own_share
+from ooctrain.execution.promise import (
+    OWN_STEP_BYTES,
+    OwnShare,
+    held_here,
+    in_steps,
+    own_share,
+    running_bytes,
+)
 from ooctrain.execution.settings import Settings
 from ooctrain.optim import Optimizer
 from ooctrain.rewrite import apply_rewrites
@@ -55,21 +64,25 @@ class Training(NamedTuple):
 
 class StepShape(NamedTuple):
     """Which step of a training: shapes, and whether it trains or evaluates, with a loss or not; of
-    an evaluation also how many samples the batch has that the input is, or is a part of."""
+    an evaluation also how many samples the batch has that the input is, or is a part of, and
+    whether `auto` may run it in bands."""
 
     input: tuple[int, ...]
     target: tuple[int, ...] | None
     training: bool
     with_loss: bool
     whole: int | None = None
+    bands: bool = True
 
     @classmethod
-    def evaluating(cls, x: Any, y: Any, loss: Any, whole: int | None = None) -> StepShape:
+    def evaluating(
+        cls, x: Any, y: Any, loss: Any, whole: int | None = None, *, bands: bool = True
+    ) -> StepShape:  # fmt: skip
         """The evaluation of (x, y), which may be a part of a batch of `whole` samples; without a
         loss where y is None."""
         target = y.shape if y is not None and callable(loss) else None
         beside = None if whole == x.shape[0] else whole
-        return cls(tuple(x.shape), target, False, y is not None, beside)
+        return cls(tuple(x.shape), target, False, y is not None, beside, bands)
 
 
 class Seen:
@@ -150,11 +163,12 @@ class StepCache:
         self._budgets: dict[Hashable, int] = {}  # by settings, of the first training step
         self._disk: Spill | None = None  # as it was looked at
         self._own: OwnShare | None = None  # of the process, before the first arena was opened
+        self._left_bytes = 0  # what planning has left of memory since then
 
     def find(self, key: tuple[Hashable, ...]) -> PreparedStep | None:
         """The step of this key, if it is still there."""
         if (refusal := self._refused.get(key)) is not None:
-            raise refusal.with_traceback(None)
+            raise copy.copy(refusal)
         found = self._steps.pop(key, None)
         if found is not None:
             self._steps[key] = found
@@ -173,7 +187,8 @@ class StepCache:
             return self._add(key, trace, settings, values)
         except (Infeasible, DoesNotFit) as refusal:
             if settings.time_limit_s is None:  # with more time there may be a plan
-                self._refused[key] = refusal
+                # A copy knows nothing of the frames in which all that was tried still lies.
+                self._refused[key] = copy.copy(refusal)
                 if len(self._refused) > MOST_REMEMBERED:
                     del self._refused[next(iter(self._refused))]
             raise
@@ -189,23 +204,54 @@ class StepCache:
         )
         found = next(alike, None)
         if found is None:
-            settings = self._with_disk(settings)
-            if settings.memory is not None:
-                self._make_room()
-                self._own = self._own or _own_share(trace, settings, values)
-            try:
-                found = prepare_within(trace, self._fitted(key[0], settings), self._own, whole)
-            finally:
-                if settings.memory is not None:
-                    forget_planning()
-            if settings.memory is not None:
-                _compile_apart(found.plan.trace)
+            settings = self._with_disk(self._fitted(key[0], settings))
+            if not key[1].bands:
+                settings = replace(settings, planner=without_bands(settings.planner))
+            if settings.memory is None:
+                found = prepare_within(trace, settings)
+            else:
+                found = self._promised(trace, settings, values, whole)
         self._steps[key] = found
         if key[1].training:
             self._budgets.setdefault(key[0], found.budget_bytes)
         if len(self._steps) > MOST_REMEMBERED:
             del self._steps[next(iter(self._steps))]
         return found
+
+    def _promised(
+        self, trace: Trace, settings: Settings, values: Iterable[Tensor], whole: int | None
+    ) -> PreparedStep:  # fmt: skip
+        """A step whose promise has room for what planning has left, this time and before."""
+        self._make_room()
+        self._own = self._own or _own_share(trace, settings, values)
+        room_bytes = self._left_bytes
+        while True:
+            own = replace(self._own, left_bytes=in_steps(room_bytes))
+            found = self._measured(partial(prepare_within, trace, settings, own, whole))
+            if self._is_kept(found):
+                _compile_apart(found.plan.trace)
+                return found
+            # More each time, so that it ends: by a refusal if need be.
+            room_bytes = max(self._running_bytes(found), room_bytes + OWN_STEP_BYTES)
+
+    def _measured(self, planning: Callable[[], PreparedStep]) -> PreparedStep:
+        """Plans, gives back what can be, and forgets the steps that cannot keep their promise
+        beside the rest: they are planned anew when their turn comes."""
+        before = held_here()
+        try:
+            return planning()
+        finally:
+            forget_planning()
+            self._left_bytes = max(0, self._left_bytes + held_here() - before)
+            self._steps = {key: step for key, step in self._steps.items() if self._is_kept(step)}
+
+    def _is_kept(self, step: PreparedStep) -> bool:
+        """Whether a step can keep its promise, if it has one, beside what planning has left."""
+        promise = step.promise
+        return promise is None or self._running_bytes(step) <= promise.list_bytes
+
+    def _running_bytes(self, step: PreparedStep) -> int:
+        return running_bytes(self._left_bytes, len(step.plan.schedule.instructions))
 
     def _with_disk(self, settings: Settings) -> Settings:
         """The settings, with what a disk could do when it was first looked at: later it may be

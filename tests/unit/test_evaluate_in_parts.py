@@ -88,12 +88,51 @@ def test_an_output_is_whole_in_any_number_of_parts(most):
     x = batch(6)[0]
     trace = oc.trace(network(), x.shape, training=False, threads=1)
 
-    def forward(part, target, whole):
+    def forward(part, target, whole, bands):
         if len(part) > most:
             raise Infeasible("too large", minimum_bytes=0)
         return trace, {"doubled": 2 * part}
 
     assert np.array_equal(InParts(forward, lambda *_: trace).output(x, "doubled"), 2 * x)
+
+
+#: Samples of six and whether in bands, as they are asked for.
+BANDS_LAST = [(6, False), (3, False), (2, False), (1, False), *[(1, True)] * 6]
+BANDS_FIRST = [(6, True), (3, True), *[(2, True)] * 3]
+
+
+@pytest.mark.parametrize(
+    ("bands_last", "expected"), [(True, BANDS_LAST), (False, BANDS_FIRST)]
+)  # fmt: skip
+def test_bands_are_tried_where_no_part_fits_without(bands_last, expected):
+    """Without bands not even one sample fits, in bands two do. A list in bands has thousands of
+    calls, and Python's objects of it are memory, too."""
+    x = batch(6)[0]
+    trace, asked = oc.trace(network(), x.shape, training=False, threads=1), []
+
+    def forward(part, target, whole, bands):
+        asked.append((len(part), bands))
+        if len(part) > 2 or not bands:
+            raise Infeasible("too large", minimum_bytes=0)
+        return trace, {"doubled": 2 * part}
+
+    in_parts = InParts(forward, lambda *_: trace, bands_last=bands_last)
+    assert np.array_equal(in_parts.output(x, "doubled"), 2 * x)
+    assert asked == expected
+
+
+def test_a_batch_whose_samples_are_mixed_is_tried_whole_in_bands():
+    x, asked = batch(6)[0], []
+    mixed = network(track_running_stats=False)
+    trace = oc.trace(mixed, x.shape, training=False, threads=1)
+
+    def forward(part, target, whole, bands):
+        asked.append((len(part), bands))
+        raise Infeasible("too large", minimum_bytes=0)
+
+    with pytest.raises(Infeasible):
+        InParts(forward, lambda *_: trace, bands_last=True).output(x, "doubled")
+    assert asked == [(6, False), (6, True)]
 
 
 def test_training_goes_on_with_the_same_bits():

@@ -7,14 +7,17 @@ from typing import Any
 import pytest
 from support.quick import quick
 from unit import test_division as division_laws
+from unit import test_evaluate_in_parts as parts_laws
 from unit import test_moving_values as moving_laws
 from unit import test_process_memory as count_laws
+from unit import test_promise as promise_laws
 from zoo.planting import plant, with_bug
 
 from ooctrain.devices.cpu.host_vm import why_no_virtual_memory
 from ooctrain.devices.cpu.process_memory import MemoryWatch, ProcessMemory, held
 from ooctrain.execution import division, residence, saved_state, sessions
 from ooctrain.execution.between_steps import BetweenSteps
+from ooctrain.execution.in_parts import InParts
 from ooctrain.execution.promise import Promise
 from ooctrain.execution.seen import StepCache
 
@@ -28,7 +31,8 @@ DIVISION_BUGS = {
 }  # fmt: skip
 PARTS_FORGOTTEN = {
     "batches are not counted": ("fixed_bytes", "self.batch_bytes + ", ""),
-    "scratch and stacks are not counted": ("fixed_bytes", "self.working_bytes + ", ""),
+    "lists are not counted": ("fixed_bytes", "self.list_bytes + ", ""),
+    "stacks are not counted": ("fixed_bytes", " + self.stacks_bytes", ""),
     "the slab is no part of the promise": ("promised_bytes", " + self.slab_bytes", ""),
 }
 
@@ -110,9 +114,41 @@ def test_values_that_are_there_twice_while_they_move_are_seen(monkeypatch, bug):
 
 @moving_laws.needs_memfd
 def test_a_step_that_is_planned_beside_the_arena_is_seen(monkeypatch):
-    plant(monkeypatch, StepCache, "_add", "self._make_room()", "pass")
+    plant(monkeypatch, StepCache, "_promised", "self._make_room()", "pass")
     with pytest.raises(AssertionError):
         moving_laws.plans_where_no_arena_is(monkeypatch)
+
+
+left_is_promised = promise_laws.test_what_planning_leaves_is_in_the_promise_or_there_is_another_plan
+known_later = promise_laws.test_a_step_whose_promise_knows_too_little_of_later_plans_is_new
+bands_last = parts_laws.test_bands_are_tried_where_no_part_fits_without
+LEFT_BEHIND = {
+    "what planning has left is not measured": (
+        left_is_promised, StepCache, "_measured", "self._left_bytes + held_here() - before", "0",
+    ),
+    "the step is not planned again": (
+        left_is_promised, StepCache, "_promised", "if self._is_kept(found):", "if True:",
+    ),
+    "a step is kept whose promise is too small by now": (
+        known_later, StepCache, "_measured", "if self._is_kept(step)}", "}",
+    ),
+    "a refusal keeps the frames of planning": (
+        promise_laws.test_a_plan_that_was_refused_leaves_memory_too, StepCache, "add",
+        "copy.copy(refusal)", "refusal",
+    ),
+    "bands before parts": (
+        lambda _: bands_last(True, parts_laws.BANDS_LAST), InParts, "of", "most, bands = ",
+        "bands = True; most, _ = ",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("bug", quick([*LEFT_BEHIND], 2))
+def test_memory_that_planning_leaves_and_nobody_counts_is_seen(monkeypatch, bug):
+    law, *where = LEFT_BEHIND[bug]
+    plant(monkeypatch, *where)
+    with pytest.raises(AssertionError):
+        law(monkeypatch)
 
 
 def test_a_checkpoint_that_gathers_all_values_is_seen(monkeypatch, tmp_path):

@@ -145,6 +145,11 @@ class Auto:
         auto._others = nobody_else
         return auto
 
+    @property
+    def asks_nobody_besides(self) -> bool:
+        """Whether it was told so, or knew nobody."""
+        return self._others is nobody_else
+
     def offered(self, steps: Mapping[str, Trace]) -> Auto:
         """See `OfferedPlanner`."""
         auto = copy.copy(self)
