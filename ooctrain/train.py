@@ -37,9 +37,10 @@ from ooctrain.execution.in_parts import InParts
 from ooctrain.execution.prepare import PreparedStep
 from ooctrain.execution.residence import Residence, one_at_a_time
 from ooctrain.execution.result import StepResult
-from ooctrain.execution.seen import Seen, StepCache, StepShape, Training, warn_of_strangers
+from ooctrain.execution.seen import Seen, StepShape, Training, warn_of_strangers
 from ooctrain.execution.sessions import Images, as_images, expect_batch, input_values
 from ooctrain.execution.settings import DEFAULT_REWRITES, Settings, as_rewrites
+from ooctrain.execution.step_cache import StepCache
 from ooctrain.nn.named_losses import Loss
 from ooctrain.optim import LRScheduler, Optimizer, ReduceLROnPlateau
 from ooctrain.sched.planning.effort import EVALUATIONS
@@ -335,8 +336,7 @@ class Trainer:
         self._looked_at |= looked_at
         self._look()  # again: tracing sets modes, and may call modules that nobody knew of
         key = self._seen.key(step)
-        values = self._tensors().values()
-        return self._cache.add(key, trace, self.settings, values)
+        return self._cache.add(key, trace, self.settings, self._tensors().values())
 
     def _look(self) -> None:
         """Takes in how everything is now."""
@@ -379,13 +379,11 @@ class Trainer:
             # A percentage is that of the training step.
             self.prepare((whole, *x.shape[1:]), None if y is None else (whole, *y.shape[1:]))
         beside = None if self.settings.memory is None else whole
-        shape = StepShape.evaluating(x, y, self.loss, beside, bands=bands)
-        prepared = self._prepare_once(shape)
+        prepared = self._prepare_once(StepShape.evaluating(x, y, self.loss, beside, bands=bands))
         trace = prepared.plan.trace
-        wanted = tuple(trace.outputs.values())
-        result = self._run(prepared, input_values(trace, x, y), wanted)
-        found = {name: result.outputs[v] for name, v in trace.outputs.items()}
-        return prepared.original, put_together(found)
+        inputs, wanted = input_values(trace, x, y), tuple(trace.outputs.values())
+        outputs = self._run(prepared, inputs, wanted).outputs
+        return prepared.original, put_together({n: outputs[v] for n, v in trace.outputs.items()})
 
     def _run(
         self, prepared: PreparedStep, inputs: Mapping[int, Any], wanted: tuple[int, ...],

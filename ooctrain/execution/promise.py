@@ -7,9 +7,9 @@ itself is measured once, when the first step is prepared and before an arena is 
 kernels loaded and unused memory given back; the model's values, which will move to the arena, do
 not count. They move one by one, and leave no copy behind (`residence.py`). Arena and slab are
 exact; the other parts are bounds that follow from the step. What planning leaves behind is measured
-after each plan: a step whose promise has too little for it is planned again (`seen.py`). Kernels
-have no scratch outside the arena but their stacks. Read next: `division.py`, which divides what is
-left between arena and slab.
+after each plan: a step whose promise has too little for it is planned again (`step_cache.py`).
+Kernels have no scratch outside the arena but their stacks. Read next: `division.py`, which divides
+what is left between arena and slab.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ def parts_of(
     return Promise(
         memory_bytes,
         USUAL_OWN_BYTES if own is None else own.own_bytes,
-        max(list_bytes(INSTRUCTIONS_A_CALL * len(trace.calls)), own.left_bytes if own else 0),
+        lists_bytes(trace, own),
         THREAD_BYTES * (threads + THREADS_BESIDES),
         (BATCHES_AHEAD if batch <= MOST_AHEAD_BYTES else BATCHES_IN_TURN) * batch
         + HANDED_OUT * answer + math.ceil(beside * (batch + answer)),
@@ -236,8 +236,14 @@ def _times_beside(trace: Trace, whole: int) -> float:
     return HELD_WHOLE * max(0, whole - samples) / max(1, samples)
 
 
+def lists_bytes(trace: Trace, own: OwnShare | None) -> int:
+    """What Python's objects take of the usual list of a step, beside what planning has left."""
+    usual = list_bytes(INSTRUCTIONS_A_CALL * len(trace.calls))
+    return usual if own is None else max(usual, own.left_bytes)
+
+
 def list_bytes(instructions: int) -> int:
-    """What Python's objects take of a list of so many instructions, beside some short ones.
+    """What Python's objects of a list take, by its number of instructions, beside short lists.
 
     A bound by experience: planning thousands of calls leaves gaps between what stays, in which
     nothing else fits, so a promise is compared with `running_bytes` afterwards.
@@ -246,6 +252,6 @@ def list_bytes(instructions: int) -> int:
 
 
 def running_bytes(left_bytes: int, instructions: int) -> int:
-    """What Python's objects take while a list of so many instructions runs, if planning has left
+    """What Python's objects take while a list of `instructions` runs, where planning has left
     `left_bytes`, all lists included."""
     return left_bytes + RUNNING_BYTES_AN_INSTRUCTION * instructions

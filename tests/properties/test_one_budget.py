@@ -17,7 +17,7 @@ from support.directed import always
 import ooctrain as oc
 from ooctrain import nn
 from ooctrain.errors import DoesNotFit, Infeasible
-from ooctrain.execution import seen
+from ooctrain.execution import step_cache
 
 WAYS = ("step", "evaluate", "predict", "clip")
 events = st.lists(st.tuples(st.sampled_from(WAYS), st.integers(2, 6)), min_size=2, max_size=6)
@@ -57,7 +57,7 @@ def act(trainer, way, samples):
 
 def check_budgets(budget, uses):
     """All steps that a trainer prepares have the bytes of the first one that trains."""
-    prepared, prepare = [], seen.prepare_within
+    prepared, prepare = [], step_cache.prepare_within
 
     def noted(*given):
         prepared.append(prepare(*given))
@@ -69,7 +69,7 @@ def check_budgets(budget, uses):
             network(), budget=budget, planner="naive", threads=1, allocator="best-fit"
         ) as trainer,
     ):
-        patch.setattr(seen, "prepare_within", noted)
+        patch.setattr(step_cache, "prepare_within", noted)
         for way, samples in uses:
             try:
                 act(trainer, way, samples)

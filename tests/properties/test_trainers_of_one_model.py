@@ -31,7 +31,7 @@ from hypothesis.stateful import (
 import ooctrain as oc
 from ooctrain import nn
 from ooctrain.engine.incore import run_trace
-from ooctrain.execution import seen
+from ooctrain.execution import step_cache
 from ooctrain.functional import cross_entropy
 
 LR, MOST_TRAINERS = 0.1, 3
@@ -233,7 +233,7 @@ class Trainers(RuleBasedStateMachine):
 @contextmanager
 def quickly():
     """Plans each step once for all trainers, and lets the collector look at new objects only."""
-    patch, planned, prepare = pytest.MonkeyPatch(), {}, seen.prepare_within
+    patch, planned, prepare = pytest.MonkeyPatch(), {}, step_cache.prepare_within
 
     def once(trace, how, *given):
         key = trace.fingerprint, how
@@ -241,7 +241,7 @@ def quickly():
             planned[key] = prepare(trace, how, *given)
         return planned[key]
 
-    patch.setattr(seen, "prepare_within", once)
+    patch.setattr(step_cache, "prepare_within", once)
     gc.collect()
     gc.freeze()
     try:

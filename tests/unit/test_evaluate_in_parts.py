@@ -143,16 +143,16 @@ def test_training_goes_on_with_the_same_bits():
 
 def test_what_was_refused_once_is_not_planned_again(monkeypatch):
     """An epoch ends with a test, and each test would look for the least that does."""
-    from ooctrain.execution import seen
+    from ooctrain.execution import step_cache
 
     asked = []
-    prepare_within = seen.prepare_within
+    prepare_within = step_cache.prepare_within
 
     def counting(trace, *more):
         asked.append(trace)
         return prepare_within(trace, *more)
 
-    monkeypatch.setattr(seen, "prepare_within", counting)
+    monkeypatch.setattr(step_cache, "prepare_within", counting)
     with tight() as trainer:
         trainer.evaluate([batch(40, 1)])
         first = len(asked)

@@ -22,7 +22,7 @@ from ooctrain.devices.cpu.process_memory import held
 from ooctrain.engine.eager import Storage
 from ooctrain.engine.incore import named_tensors
 from ooctrain.errors import DriverError
-from ooctrain.execution import seen as seen_steps
+from ooctrain.execution import step_cache
 from ooctrain.execution.executor import Session
 from ooctrain.execution.seen import StepShape
 from ooctrain.units import MIB
@@ -110,13 +110,13 @@ def test_values_that_a_test_leaves_at_home_are_counted():
 
 
 def plans_where_no_arena_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    prepare_within, seen = seen_steps.prepare_within, []
+    prepare_within, seen = step_cache.prepare_within, []
 
     def looking(*given):
         seen.append(trainer._residence.open is None)
         return prepare_within(*given)
 
-    monkeypatch.setattr(seen_steps, "prepare_within", looking)
+    monkeypatch.setattr(step_cache, "prepare_within", looking)
     with trainer_of(memory="64GiB") as trainer:
         trainer.step(X, Y)
         trainer.evaluate([(X, Y)])

@@ -11,7 +11,7 @@ import pytest
 import ooctrain as oc
 from ooctrain.devices.cpu.process_memory import ProcessMemory
 from ooctrain.errors import Infeasible
-from ooctrain.execution import promise, seen
+from ooctrain.execution import promise, step_cache
 from ooctrain.execution.promise import LIST_BYTES_AN_INSTRUCTION as EACH
 from ooctrain.execution.promise import (
     OWN_STEP_BYTES,
@@ -123,9 +123,9 @@ class Leaving:
 
     def __init__(self, monkeypatch, *left_mib):
         self.left, self.held, self.planned = list(left_mib), 0, 0
-        self._prepare = seen.prepare_within
-        monkeypatch.setattr(seen, "held_here", lambda: self.held)
-        monkeypatch.setattr(seen, "prepare_within", self.prepare_within)
+        self._prepare = step_cache.prepare_within
+        monkeypatch.setattr(step_cache, "held_here", lambda: self.held)
+        monkeypatch.setattr(step_cache, "prepare_within", self.prepare_within)
 
     def prepare_within(self, *question):
         self.planned += 1
@@ -176,3 +176,15 @@ def test_a_plan_that_was_refused_leaves_memory_too(monkeypatch):
             trainer.predict(batch(9)[0])
         assert not trainer._cache._steps
         assert len(traces_alive()) <= len(before)
+
+
+def test_a_refusal_names_a_memory_with_room_for_what_planning_leaves(monkeypatch):
+    """The least in bands was named without the gaps that looking for it had left: 406 MiB of
+    402."""
+    named = []
+    for left in (1, 100):
+        Leaving(monkeypatch, left)
+        with small_trainer(memory="1MiB") as trainer, pytest.raises(Infeasible) as refused:
+            trainer.step(*batch(4))
+        named.append(refused.value.minimum_bytes)
+    assert named[1] - named[0] >= 80 * MIB

@@ -20,7 +20,7 @@ from ooctrain.devices.streams import Streams
 from ooctrain.engine.backward import _Pass
 from ooctrain.execution import checkpoint, checkpoint_file
 from ooctrain.execution.evaluation import Averages
-from ooctrain.execution.seen import StepCache
+from ooctrain.execution.step_cache import StepCache
 from ooctrain.layers.kernels.cpu import elementwise, losses, optimizers
 from ooctrain.layers.kernels.cpu.runtime import jit
 from ooctrain.rewrite.tile import steps

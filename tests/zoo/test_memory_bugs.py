@@ -19,7 +19,7 @@ from ooctrain.execution import division, residence, saved_state, sessions
 from ooctrain.execution.between_steps import BetweenSteps
 from ooctrain.execution.in_parts import InParts
 from ooctrain.execution.promise import Promise
-from ooctrain.execution.seen import StepCache
+from ooctrain.execution.step_cache import StepCache
 
 fills_at_most = division_laws.test_the_parts_of_a_promise_fill_the_memory_at_most
 DIVISION_BUGS = {
@@ -131,6 +131,10 @@ LEFT_BEHIND = {
     ),
     "a step is kept whose promise is too small by now": (
         known_later, StepCache, "_measured", "if self._is_kept(step)}", "}",
+    ),
+    "a refusal knows nothing of what looking for the least has left": (
+        promise_laws.test_a_refusal_names_a_memory_with_room_for_what_planning_leaves, StepCache,
+        "_promised", "if needed_bytes <= lists_bytes(trace, own):", "if True:",
     ),
     "a refusal keeps the frames of planning": (
         promise_laws.test_a_plan_that_was_refused_leaves_memory_too, StepCache, "add",

@@ -1,0 +1,201 @@
+"""The steps that a trainer has prepared, by what they depend on; and what planning them has left.
+
+A step is planned once, and used as long as its key is the same. Under a memory budget each step has
+a promise, which also counts Python's objects of its list. But plans of other steps lie beside it,
+and the heap has gaps where planning had tried what it did not take. So what the process holds is
+measured before and after each plan. A step whose promise has too little for that is planned again,
+and one that was planned earlier is forgotten. Read next: `promise.py`, `division.py`; `seen.py` for
+the keys.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from ooctrain.devices.spill import Spill, look_at
+from ooctrain.engine.tensor import Tensor
+from ooctrain.errors import DoesNotFit, Infeasible
+from ooctrain.execution.division import prepare_within
+from ooctrain.execution.planners import as_planner, without_bands
+from ooctrain.execution.prepare import PreparedStep
+from ooctrain.execution.promise import (
+    OWN_STEP_BYTES,
+    OwnShare,
+    held_here,
+    in_steps,
+    lists_bytes,
+    own_share,
+    running_bytes,
+)
+from ooctrain.execution.settings import Settings
+from ooctrain.rewrite import apply_rewrites
+from ooctrain.rewrite.tile.offers import forget_tilings
+from ooctrain.sched.planning.effort import SearchingPlanner
+from ooctrain.step.machine import forget_durations
+from ooctrain.step.trace import Trace
+
+#: Steps that a trainer remembers; each change of what they depend on makes another.
+MOST_REMEMBERED = 32
+
+
+class StepCache:
+    """Prepared steps by what they depend on; those used last are kept.
+
+    Args:
+        make_room: gives back what the device holds. It is called before a memory budget is divided,
+            since planning takes memory, too, and no promise has any for it beside an arena.
+    """
+
+    def __init__(self, make_room: Callable[[], None]):
+        self._make_room = make_room
+        self._steps: dict[tuple[Any, ...], PreparedStep] = {}
+        self._refused: dict[tuple[Any, ...], Infeasible | DoesNotFit] = {}
+        self._budgets: dict[Hashable, int] = {}  # by settings, of the first training step
+        self._disk: Spill | None = None  # as it was looked at
+        self._own: OwnShare | None = None  # of the process, before the first arena was opened
+        self._left_bytes = 0  # what planning has left of memory since then
+
+    def find(self, key: tuple[Hashable, ...]) -> PreparedStep | None:
+        """The step of this key, if it is still there."""
+        if (refusal := self._refused.get(key)) is not None:
+            raise copy.copy(refusal)
+        found = self._steps.pop(key, None)
+        if found is not None:
+            self._steps[key] = found
+        return found
+
+    def add(
+        self, key: tuple[Any, ...], trace: Trace, settings: Settings, values: Iterable[Tensor]
+    ) -> PreparedStep:  # fmt: skip
+        """Prepares a step, unless one is there whose trace came out the same.
+
+        Args:
+            key: of `Seen.key`.
+            values: all that persists, those that the step does not use included.
+        """
+        try:
+            return self._add(key, trace, settings, values)
+        except (Infeasible, DoesNotFit) as refusal:
+            if settings.time_limit_s is None:  # with more time there may be a plan
+                self._refused[key] = copy.copy(refusal)  # without the frames it was raised in
+                if len(self._refused) > MOST_REMEMBERED:
+                    del self._refused[next(iter(self._refused))]
+            raise
+
+    def _add(
+        self, key: tuple[Any, ...], trace: Trace, settings: Settings, values: Iterable[Tensor]
+    ) -> PreparedStep:  # fmt: skip
+        whole = key[1].whole
+        alike = (
+            step
+            for (known, shape, *_), step in self._steps.items()
+            if known == key[0] and shape.whole == whole and step.original == trace
+        )
+        found = next(alike, None)
+        if found is None:
+            settings = self._with_disk(self._fitted(key[0], settings))
+            if not key[1].bands:
+                settings = replace(settings, planner=without_bands(settings.planner))
+            if settings.memory is None:
+                found = prepare_within(trace, settings)
+            else:
+                found = self._promised(trace, settings, values, whole)
+        self._steps[key] = found
+        if key[1].training:
+            self._budgets.setdefault(key[0], found.budget_bytes)
+        if len(self._steps) > MOST_REMEMBERED:
+            del self._steps[next(iter(self._steps))]
+        return found
+
+    def _promised(
+        self, trace: Trace, settings: Settings, values: Iterable[Tensor], whole: int | None
+    ) -> PreparedStep:  # fmt: skip
+        """A step whose promise has room for what planning has left, this time and before."""
+        self._make_room()
+        self._own = self._own or _own_share(trace, settings, values)
+        room_bytes = self._left_bytes
+        while True:
+            own = replace(self._own, left_bytes=in_steps(room_bytes))
+            found = self._measured(partial(prepare_within, trace, settings, own, whole))
+            if isinstance(found, PreparedStep):
+                needed_bytes = self._running_bytes(found)
+                if self._is_kept(found):
+                    _compile_apart(found.plan.trace)
+                    return found
+            else:
+                needed_bytes = self._left_bytes
+                if needed_bytes <= lists_bytes(trace, own):
+                    raise found
+            # More each time, so that it ends: by a refusal if need be.
+            room_bytes = max(needed_bytes, room_bytes + OWN_STEP_BYTES)
+
+    def _measured(
+        self, planning: Callable[[], PreparedStep]
+    ) -> PreparedStep | Infeasible | DoesNotFit:
+        """Plans or finds a refusal, gives back what can be, and forgets the steps that cannot keep
+        their promise beside the rest: they are planned anew when their turn comes."""
+        before = held_here()
+        try:
+            return planning()
+        except (Infeasible, DoesNotFit) as refusal:
+            # A copy knows nothing of the frames in which all that was tried still lies.
+            return copy.copy(refusal)
+        finally:
+            _forget_planning()
+            self._left_bytes = max(0, self._left_bytes + held_here() - before)
+            self._steps = {key: step for key, step in self._steps.items() if self._is_kept(step)}
+
+    def _is_kept(self, step: PreparedStep) -> bool:
+        """Whether a step can keep its promise, if it has one, beside what planning has left."""
+        promise = step.promise
+        return promise is None or self._running_bytes(step) <= promise.list_bytes
+
+    def _running_bytes(self, step: PreparedStep) -> int:
+        return running_bytes(self._left_bytes, len(step.plan.schedule.instructions))
+
+    def _with_disk(self, settings: Settings) -> Settings:
+        """The settings, with what a disk could do when it was first looked at: later it may be
+        full, and the trainer has its space.
+        """
+        if settings.spill is None:
+            return settings
+        if self._disk != settings.spill:
+            self._disk = replace(settings.spill, place=look_at(settings.spill.folder))
+        return replace(settings, spill=self._disk)
+
+    def _fitted(self, key: Hashable, settings: Settings) -> Settings:
+        """The settings, a percentage being that of the first training step for all other shapes."""
+        first = self._budgets.get(key)
+        return (
+            settings
+            if settings.budget is None or first is None
+            else replace(settings, budget=first)
+        )
+
+
+def _forget_planning() -> None:
+    """Gives back what planners keep from one question to the next, about the same step as a rule:
+    durations of calls, and the steps that were written in bands, of thousands of calls each. The
+    next plan finds its tables anew."""
+    forget_durations()
+    forget_tilings()
+
+
+def _own_share(trace: Trace, settings: Settings, values: Iterable[Tensor]) -> OwnShare:
+    """What this process holds by itself, once it has loaded what it needs to prepare and run the
+    step."""
+    searches = isinstance(as_planner(settings.planner), SearchingPlanner)
+    _compile_apart(apply_rewrites(trace, settings.rewrites), searches=searches)
+    return own_share(trace, settings.rewrites, values, searches=searches)
+
+
+def _compile_apart(trace: Trace, *, searches: bool = False) -> None:
+    """Has the kernels of a step compiled by a process of its own, and the search if need be."""
+    # Late: it loads Numba, which preparing a step otherwise does without.
+    from ooctrain.execution.compile_apart import compile_apart
+
+    compile_apart((call.op for call in trace.calls), searches=searches)
