@@ -100,10 +100,14 @@ class StepCache:
             settings = self._with_disk(self._fitted(key[0], settings))
             if not key[1].bands:
                 settings = replace(settings, planner=without_bands(settings.planner))
-            if settings.memory is None:
-                found = prepare_within(trace, settings)
-            else:
-                found = self._promised(trace, settings, values, whole)
+            try:
+                found = (
+                    prepare_within(trace, settings)
+                    if settings.memory is None
+                    else self._promised(trace, settings, values, whole)
+                )
+            finally:
+                _forget_planning()
         self._steps[key] = found
         if key[1].training:
             self._budgets.setdefault(key[0], found.budget_bytes)

@@ -89,14 +89,15 @@ def traces_alive():
     return [found for found in gc.get_objects() if type(found) is Trace]
 
 
-def test_a_promise_leaves_no_step_that_planning_has_tried():
+@pytest.mark.parametrize("how", [{"memory": "16GiB"}, {"budget": "60%"}])
+def test_no_step_stays_that_planning_has_tried(how):
     """Steps in bands of 4244 to 10244 calls stayed with planners' tables: 40 MiB beside a
     ResNet-18, of which no promise knew."""
     before = traces_alive()
     model = oc.nn.Sequential(oc.nn.Conv2d(1, 4, 3, padding=1), oc.nn.ReLU(), oc.nn.Flatten(),
                              oc.nn.Linear(4 * 8 * 8, 10))  # fmt: skip
     x, y = np.zeros((4, 1, 8, 8), np.float32), np.zeros(4, np.int64)
-    with oc.Trainer(model, memory="16GiB") as trainer:
+    with oc.Trainer(model, **how) as trainer:
         trainer.step(x, y)
         trainer.predict(np.concatenate([x, x]))
         steps = trainer._cache._steps.values()
