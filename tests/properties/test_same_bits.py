@@ -21,9 +21,10 @@ from ooctrain import nn
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.devices.base import Debug
 from ooctrain.engine.incore import initial_values
+from ooctrain.execution.planners import without_bands
 from ooctrain.execution.prepare import placed, prepare
 from ooctrain.execution.settings import Settings
-from ooctrain.rewrite import apply_rewrites
+from ooctrain.rewrite import apply_rewrites, keeps_bits
 from ooctrain.sched.planners.registry import get_planner
 
 BATCH, CLASSES = 4, 5
@@ -90,14 +91,20 @@ def ways(draw):
 
 
 def prepare_or_least(trace, how):
-    """The step within the budget, else at the planner's own minimum; None: fragmentation."""
+    """The step within the budget, else at the planner's own minimum; None: fragmentation.
+
+    `auto` is asked without bands where it would take them: sums over bands have other bits.
+    """
     try:
         try:
-            return prepare(trace, how)
+            found = prepare(trace, how)
         except oc.Infeasible as refusal:
-            return prepare(trace, replace(how, budget=refusal.minimum_bytes))
+            found = prepare(trace, replace(how, budget=refusal.minimum_bytes))
     except oc.errors.DoesNotFit:
         return None
+    if how.planner != "auto" or keeps_bits(found.plan.rewrites):
+        return found
+    return prepare_or_least(trace, replace(how, planner=without_bands(how.planner)))
 
 
 def random_batches(count):
