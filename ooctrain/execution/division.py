@@ -6,8 +6,8 @@ peak, arena and slab together**, since every value that is still read is in one 
 to RAM therefore saves nothing of the sum; what saves is computing again, and bands, which need no
 slab. So the first division gives the slab nothing but the inputs, and others are tried because
 planners are not perfect. A slab on a disk (`--spill`) counts for its buffers alone. The least that
-would do is named only after a plan has been made with it (`least.py`), and is the same whatever was
-asked. Read next: `promise.py` for the other parts; `prepare.py`.
+would do is named only after a plan has been made with it (`least.py`), looked for in the same way
+whatever was asked. Read next: `promise.py` for the other parts; `prepare.py`.
 """
 
 from __future__ import annotations

@@ -16,7 +16,11 @@ import numpy as np
 
 from ooctrain.errors import ConfigError
 from ooctrain.execution.sessions import value_on_host
-from ooctrain.layers.class_loss import ClassLoss
+from ooctrain.layers.arithmetic import Arithmetic
+from ooctrain.layers.class_loss import ClassLoss, LabelWeight
+from ooctrain.layers.combine import Add, Scale
+from ooctrain.layers.layout import Reshape
+from ooctrain.layers.reduction import Sum
 from ooctrain.layers.regression_loss import MeanError
 from ooctrain.layers.value_loss import ValueLoss
 from ooctrain.step.trace import Call, Trace
@@ -146,9 +150,44 @@ class Averages:
         return bool(np.allclose(shares, shares[:, :1], rtol=_ROUNDING, atol=_ROUNDING))
 
 
-def has_terms(trace: Trace, target: np.ndarray) -> bool:
-    """Whether it is known how the loss of an evaluation is made of its samples."""
-    return next(_terms(trace, target), ()) != ()
+def summed_terms(trace: Trace, target: np.ndarray) -> list[Call] | None:
+    """The terms whose sum the loss of an evaluation is, each times a constant; so averages of parts
+    are those of the whole. None where it is made of them in another way, or of no known one.
+
+    What depends on no sample, such as a penalty of the weights, may be added if all are means.
+    """
+    terms, weights = [], list(_terms(trace, target))
+    batch = _of_batch(trace)
+
+    def is_sum(v: int) -> bool:
+        if v not in batch:
+            return None not in weights
+        call = trace.calls[trace.producer[v] or 0]
+        match call.op:
+            case ClassLoss() | MeanError() | ValueLoss():
+                terms.append(call)
+                return call.op.reduction != "none" and v == call.outs[0]
+            case Add(relu=False) | Arithmetic(function="add" | "subtract"):
+                return all(map(is_sum, call.ins))
+            case Arithmetic(function="divide"):
+                divisor = trace.producer[call.ins[1]]
+                labels = divisor is not None and isinstance(trace.calls[divisor].op, LabelWeight)
+                return labels and is_sum(call.ins[0])  # the mean of a term
+            case Scale() | Reshape() | Sum():
+                return is_sum(call.ins[0])
+        return False
+
+    loss = trace.outputs["loss"]
+    return terms if trace.producer[loss] is not None and is_sum(loss) and terms else None
+
+
+def _of_batch(trace: Trace) -> set[int]:
+    """The values that depend on the batch."""
+    found = {v for v in trace.initial if not trace.variables[v].persistent}
+    for call in trace.calls:
+        if found.intersection(call.ins):
+            found.update(call.outs)
+    return found
 
 
 def _terms(trace: Trace, target: np.ndarray) -> Iterator[float | None]:

@@ -2,23 +2,24 @@
 
 An evaluation in which each sample has its answer by itself has the same answers in any parts. So
 what is refused as a whole is tried in halves, halves of these, and so on down to one sample. Where
-samples are mixed (statistics of the batch, a sum over it), the parts would answer another question,
-and the refusal stands. Parts are planned in a moment, and bands of a layer have thousands of calls;
-so where Python's objects of a list count as memory, bands are the last that is tried. Outputs of
-parts are those of the whole batch; how losses are averaged says `evaluation.py`. Read next:
-`../train.py`.
+samples are mixed (statistics of the batch, a sum over it), or the loss is no sum of known terms,
+the parts would answer another question, and the refusal stands. Parts are planned in a moment, and
+bands of a layer have thousands of calls; so where Python's objects of a list count as memory, bands
+are the last that is tried. Outputs of parts are those of the whole batch, up to rounding where a
+convolution of few tiles has another algorithm (`../layers/conv_algorithms.py`); how losses are
+averaged says `evaluation.py`. Read next: `../train.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from ooctrain.errors import ConfigError, DoesNotFit, Infeasible
-from ooctrain.execution.evaluation import Averages, Evaluation, has_terms
-from ooctrain.execution.sessions import Images, as_images
+from ooctrain.execution.evaluation import Averages, Evaluation, summed_terms
+from ooctrain.execution.sessions import Images, as_images, expect_batch
 from ooctrain.layers.arithmetic import Arithmetic, BytesToFloat
 from ooctrain.layers.average_pooling import AdaptiveAvgPool2d, AvgPool2d
 from ooctrain.layers.batch_norm import BatchNormApply
@@ -69,8 +70,8 @@ class InParts:
         bands_last: bool = False,
     ):  # fmt: skip
         self._forward, self._trace, self._bands_first = forward, trace, not bands_last
-        #: samples of a part, and whether in bands, by the shape of a sample
-        self._most: dict[tuple[int, ...], tuple[int, bool]] = {}
+        #: samples of a part and whether in bands, by whether a batch can be cut and the shape
+        self._most: dict[tuple[bool | int, ...], tuple[int, bool]] = {}
         #: the last refusal that was met by smaller parts
         self.refusal: Infeasible | DoesNotFit | None = None
 
@@ -80,15 +81,18 @@ class InParts:
         Raises:
             Infeasible, DoesNotFit: not even one sample fits, or samples are mixed.
         """
-        whole, shape, at = x.shape[0], tuple(x.shape[1:]), 0
+        expect_batch(x.shape)
+        whole, at = x.shape[0], 0
+        can_be_cut = isinstance(x, np.ndarray) and (y is None or y.shape[:1] == (whole,))
+        shape = can_be_cut, *x.shape[1:]
         while at < whole or whole == 0:
             most, bands = self._most.get(shape, (whole, self._bands_first))
-            size = min(most, whole - at)
-            part, target = _cut(x, at, size), None if y is None else y[at : at + size]
+            size = min(most, whole - at) if can_be_cut else whole
+            part, target = (x, y) if size == whole else _cut(x, y, slice(at, at + size))
             try:
                 trace, found = self._forward(part, target, whole, bands)
             except (Infeasible, DoesNotFit) as refusal:
-                if size > 1 and isinstance(x, np.ndarray) and self._apart(part, target):
+                if size > 1 and can_be_cut and self._apart(part, target):
                     self.refusal, self._most[shape] = refusal, (-(-size // 2), bands)
                 elif not bands:
                     self._most[shape] = size, True
@@ -103,7 +107,10 @@ class InParts:
     def _apart(self, x: Images, y: np.ndarray | None) -> bool:
         """Whether the answers of samples are those of their parts."""
         trace = self._trace(x, y)
-        return samples_apart(trace) and (y is None or has_terms(trace, y))
+        terms = [] if y is None else summed_terms(trace, y)
+        return terms is not None and samples_apart(
+            trace, [trace.outputs["output"], *(v for term in terms for v in term.ins[:2])]
+        )
 
     def averages(self, batches: Iterable[tuple[Any, Any]], ignored: int) -> Evaluation:
         """Of all batches; see `Averages`.
@@ -127,30 +134,29 @@ class InParts:
         return found[0] if len(found) == 1 else np.concatenate(found)
 
 
-def _cut(x: Images, at: int, size: int) -> Images:
-    whole = size == x.shape[0]
-    return x if whole or not isinstance(x, np.ndarray) else x[at : at + size]
+def _cut(x: Any, y: np.ndarray | None, samples: slice) -> tuple[np.ndarray, np.ndarray | None]:
+    return x[samples], None if y is None else y[samples]
 
 
-def samples_apart(trace: Trace) -> bool:
-    """Whether the output of an evaluation has each sample's answer in its row, whatever the other
-    samples are. What is not known to be so counts as mixed. Cost: O(calls).
+def samples_apart(trace: Trace, wanted: Sequence[int]) -> bool:
+    """Whether the wanted values of an evaluation have what belongs to each sample in its row,
+    whatever the other samples are. What is not known to be so counts as mixed. Cost: O(calls).
 
     By induction: the first axis of each value that depends on the batch is that of its samples.
     """
-    inputs = (v for v in trace.initial if trace.variables[v].name == "input")
-    samples, needed = set(inputs), _needed(trace)
+    inputs = (v for v in trace.initial if trace.variables[v].name in ("input", "target"))
+    samples, needed = set(inputs), _needed(trace, wanted)
     for call in trace.calls:
         if call.id in needed and samples.intersection(call.ins):
             if not _apart(trace, call, samples):
                 return False
             samples.update(call.outs)
-    return trace.outputs["output"] in samples
+    return samples.issuperset(wanted)
 
 
-def _needed(trace: Trace) -> set[int]:
-    """Calls on the way to the output; a loss is averaged by other rules."""
-    values, calls = {trace.outputs["output"]}, set[int]()
+def _needed(trace: Trace, wanted: Sequence[int]) -> set[int]:
+    """Calls on the way to these values."""
+    values, calls = set(wanted), set[int]()
     for call in reversed(trace.calls):
         if values.intersection(call.outs):
             calls.add(call.id)

@@ -4,9 +4,9 @@ Whether there is a plan is all that counts here, so nobody searches for a better
 way to the first of a few planners that has a plan. Those that swap find the least where the host is
 a disk, those that compute again where the host has room for the inputs alone. Bands come last:
 writing a step in bands takes longer than all of these. The way between too little and enough is
-halved a fixed number of times, and what was asked plays no part in it, so all refusals name the
-same memory; who asks for as much gets this plan, if no better one is found. It is the least that
-was *found*: a longer search may find a plan in less. Read next: `division.py`, which asks.
+halved a fixed number of times, and what was asked plays no part in it; who asks for what a refusal
+names gets this plan, if no better one is found. It is the least that was *found*: a longer search
+may find a plan in less. Read next: `division.py`, which asks.
 """
 
 from __future__ import annotations

@@ -175,8 +175,12 @@ def own_share(
     give_back_at_once()
     tensors = list(values)
     alone = held_here() - sum(tensor.storage.leaving_bytes for tensor in tensors)
-    sizes = [math.prod(t.shape) * np.dtype(t.dtype).itemsize for t in tensors]
-    return OwnShare(in_steps(alone), sum(sizes))
+    return OwnShare(in_steps(alone), values_bytes(tensors))
+
+
+def values_bytes(values: Iterable[Tensor]) -> int:
+    """What all that persists takes, wherever it is."""
+    return sum(math.prod(t.shape) * np.dtype(t.dtype).itemsize for t in values)
 
 
 def held_here() -> int:

@@ -30,6 +30,7 @@ from ooctrain.execution.promise import (
     lists_bytes,
     own_share,
     running_bytes,
+    values_bytes,
 )
 from ooctrain.execution.settings import Settings
 from ooctrain.rewrite import apply_rewrites
@@ -121,9 +122,10 @@ class StepCache:
         """A step whose promise has room for what planning has left, this time and before."""
         self._make_room()
         self._own = self._own or _own_share(trace, settings, values)
-        room_bytes = self._left_bytes
+        # Not as it was: another optimizer has other slots.
+        all_bytes, room_bytes = values_bytes(values), self._left_bytes
         while True:
-            own = replace(self._own, left_bytes=in_steps(room_bytes))
+            own = replace(self._own, values_bytes=all_bytes, left_bytes=in_steps(room_bytes))
             found = self._measured(partial(prepare_within, trace, settings, own, whole))
             if isinstance(found, PreparedStep):
                 needed_bytes = self._running_bytes(found)

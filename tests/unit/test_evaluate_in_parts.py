@@ -204,7 +204,7 @@ MIXING = {
 @pytest.mark.parametrize("how", MIXING)
 def test_who_mixes_samples_is_seen(how):
     trace = oc.trace(Mixes(MIXING[how]), (4, 3, 2, 2), None, training=False, threads=1)
-    assert not samples_apart(trace)
+    assert not samples_apart(trace, [trace.outputs["output"]])
 
 
 class Repeats(nn.Module):
@@ -221,7 +221,7 @@ class Repeats(nn.Module):
 @pytest.mark.parametrize("shape", [(12,), (1, 12)])
 def test_a_value_that_is_repeated_mixes_no_samples(shape):
     trace = oc.trace(Repeats(*shape), (4, 3, 2, 2), None, training=False, threads=1)
-    assert samples_apart(trace)
+    assert samples_apart(trace, [trace.outputs["output"]])
 
 
 @pytest.mark.parametrize("name", sorted(oc.models.MODELS))
@@ -229,7 +229,7 @@ def test_every_network_here_keeps_its_samples_apart(name):
     channels, side = oc.models.MODELS[name].channels, min(oc.models.MODELS[name].height, 128)
     model = oc.models.build(name, stem="cifar", in_channels=channels)
     trace = oc.trace(model, (2, channels, side, side), None, training=False, threads=1)
-    assert samples_apart(trace)
+    assert samples_apart(trace, [trace.outputs["output"]])
 
 
 def test_the_whole_batch_lies_beside_its_part():
@@ -239,3 +239,86 @@ def test_the_whole_batch_lies_beside_its_part():
     sample = 4 * 3 * SIDE * SIDE
     assert sizes[1] - sizes[0] >= 2 * 4 * sample
     assert sizes[2] - sizes[0] == 3 * (sizes[1] - sizes[0])
+
+
+F = oc.functional
+#: Losses of parts whose mean, or sum, is that of the whole.
+SUMS = {
+    "two terms": lambda o, t: F.cross_entropy(o, t) + 0.4 * F.cross_entropy(2 * o, t),
+    "a term less another": lambda o, t: F.cross_entropy(o, t) / 2 - F.cross_entropy(3 * o, t),
+    "a constant besides": lambda o, t: F.cross_entropy(o, t) + 1.0,
+    "likelihood": nn.NLLLoss(weight=np.arange(1, CLASSES + 1, dtype=np.float32)),
+    "a sum": lambda o, t: 2 * F.cross_entropy(o, t, reduction="sum"),
+}
+#: And others: each was averaged as if it were one of those.
+NO_SUMS = {
+    "a product of terms": lambda o, t: F.cross_entropy(o, t) * F.cross_entropy(o, t),
+    "a sum over the batch besides": lambda o, t: F.cross_entropy(o, t) + 0.01 * (o * o).sum(),
+    "a quotient": lambda o, t: F.cross_entropy(o, t) / (o * o).mean(),
+    "a constant beside a sum": lambda o, t: F.cross_entropy(o, t, reduction="sum") + 1.0,
+    "a term that mixes samples": lambda o, t: F.cross_entropy(o - o.mean(0), t),
+}
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_the_loss_of_parts_is_that_of_the_whole(name):
+    with tight(loss=SUMS[name]) as small, roomy(loss=SUMS[name]) as whole:
+        expected, found = whole.evaluate([batch(40, 1)]), small.evaluate([batch(40, 1)])
+        assert max(shapes_of(small)) < 40
+        assert found.loss == pytest.approx(expected.loss, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", NO_SUMS)
+def test_a_loss_that_parts_do_not_add_up_to_is_refused(name):
+    with tight(loss=NO_SUMS[name]) as small, pytest.raises(Infeasible):
+        small.evaluate([batch(40, 1)])
+
+
+@pytest.mark.parametrize("trainer", [tight, roomy])
+def test_labels_of_other_samples_are_refused(trainer):
+    """The second half of sixteen labels was left out for eight samples, without a word."""
+    with trainer() as asked:
+        asked.evaluate([batch(40)])
+        for wrong in (batch(16)[1], np.int64(3)):
+            with pytest.raises((oc.errors.ShapeError, Infeasible)):
+                asked.evaluate([(batch(8)[0], wrong)])
+        with pytest.raises(oc.errors.ConfigError, match="no batch axis"):
+            asked.predict(np.float32(3))
+
+
+def test_a_target_with_an_axis_of_its_own_is_given_as_it_is():
+    """`step` took it, and `evaluate` cut it to the number of samples."""
+
+    def flat(output, target):
+        return F.cross_entropy(output.permute(0, 2, 3, 1).reshape(-1, 4), target)
+
+    model = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1))
+    x, y = batch(2)[0], np.random.default_rng(1).integers(0, 4, 2 * SIDE * SIDE)
+    optimizer = oc.optim.SGD(model.parameters(), lr=0.0)
+    with oc.Trainer(model, flat, optimizer, planner="naive", threads=1) as trainer:
+        assert trainer.evaluate([(x, y)]).loss == pytest.approx(trainer.step(x, y), rel=1e-6)
+
+
+class Rows:
+    """A batch that is no array, so it cannot be cut."""
+
+    def __init__(self, x):
+        self.shape, self.values = x.shape, x
+
+
+def test_a_batch_that_cannot_be_cut_stays_whole_after_one_that_was():
+    x, trace, asked = batch(6)[0], oc.trace(network(), (6, 3, SIDE, SIDE), threads=1), []
+
+    def forward(part, target, whole, bands):
+        asked.append(part.shape[0])
+        if part.shape[0] > 2 and isinstance(part, np.ndarray):
+            raise Infeasible("too large", minimum_bytes=0)
+        return trace, {"doubled": part.values if isinstance(part, Rows) else part}
+
+    def traced(x, y):
+        return oc.trace(network(), x.shape, training=False, threads=1)
+
+    in_parts = InParts(forward, traced)
+    for given in (x, Rows(x), x):
+        assert np.array_equal(in_parts.output(given, "doubled"), x)
+    assert asked == [6, 3, 2, 2, 2, 6, 2, 2, 2]

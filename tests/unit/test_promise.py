@@ -189,3 +189,16 @@ def test_a_refusal_names_a_memory_with_room_for_what_planning_leaves(monkeypatch
             trainer.step(*batch(4))
         named.append(refused.value.minimum_bytes)
     assert named[1] - named[0] >= 80 * MIB
+
+
+def test_slots_of_another_optimizer_are_counted(monkeypatch):
+    """A test had room for what persisted when the first step was planned: 955 MiB of 900."""
+    with small_trainer(memory="16GiB", optimizer=None) as trainer:
+        weights = sum(p.numpy().nbytes for p in trainer.model.parameters())
+        found = []
+        for optimizer in (oc.optim.SGD, oc.optim.Adam):
+            trainer.optimizer = optimizer(trainer.model.parameters(), lr=1e-3)
+            trainer.step(*batch(4))
+            trainer.predict(batch(5 + len(found))[0])
+            found.append(trainer._residence.open.prepared.promise.values_bytes)
+        assert found[1] - found[0] == 2 * weights

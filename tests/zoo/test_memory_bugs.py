@@ -11,11 +11,11 @@ from unit import test_evaluate_in_parts as parts_laws
 from unit import test_moving_values as moving_laws
 from unit import test_process_memory as count_laws
 from unit import test_promise as promise_laws
-from zoo.planting import plant, with_bug
+from zoo.planting import plant, plant_everywhere, with_bug
 
 from ooctrain.devices.cpu.host_vm import why_no_virtual_memory
 from ooctrain.devices.cpu.process_memory import MemoryWatch, ProcessMemory, held
-from ooctrain.execution import division, residence, saved_state, sessions
+from ooctrain.execution import division, evaluation, residence, saved_state, sessions
 from ooctrain.execution.between_steps import BetweenSteps
 from ooctrain.execution.in_parts import InParts
 from ooctrain.execution.promise import Promise
@@ -126,6 +126,10 @@ LEFT_BEHIND = {
     "what planning has left is not measured": (
         left_is_promised, StepCache, "_measured", "self._left_bytes + held_here() - before", "0",
     ),
+    "what persists is known from the first step": (
+        promise_laws.test_slots_of_another_optimizer_are_counted, StepCache, "_promised",
+        "values_bytes=all_bytes, ", "",
+    ),
     "the step is not planned again": (
         left_is_promised, StepCache, "_promised", "if self._is_kept(found):", "if True:",
     ),
@@ -145,6 +149,31 @@ LEFT_BEHIND = {
         "bands = True; most, _ = ",
     ),
 }  # fmt: skip
+
+
+ADDS_UP = parts_laws.test_a_loss_that_parts_do_not_add_up_to_is_refused
+PARTS_BUGS = {
+    "any loss that has a known term": (
+        lambda: ADDS_UP("a product of terms"), evaluation, "summed_terms",
+        "case Scale() | Reshape() | Sum():", "case Scale() | Reshape() | Sum() | Arithmetic():",
+    ),
+    "a constant counts once for each part": (
+        lambda: ADDS_UP("a constant beside a sum"), evaluation, "summed_terms",
+        "return None not in weights", "return True",
+    ),
+    "what goes into a term is not looked at": (
+        lambda: ADDS_UP("a term that mixes samples"), InParts, "_apart",
+        ", *(v for term in terms for v in term.ins[:2])", "",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("bug", quick([*PARTS_BUGS], 0))
+def test_parts_that_are_no_parts_of_the_whole_are_seen(monkeypatch, bug):
+    law, *where = PARTS_BUGS[bug]
+    (plant if where[0] is InParts else plant_everywhere)(monkeypatch, *where)
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        law()
 
 
 @pytest.mark.parametrize("bug", quick([*LEFT_BEHIND], 2))
