@@ -16,10 +16,12 @@ from weakref import WeakSet
 
 from ooctrain.engine.clip import Clip
 from ooctrain.engine.fingerprint import Watch, described
+from ooctrain.engine.incore import named_tensors
 from ooctrain.engine.module import Module
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ConfigError
 from ooctrain.execution.prepare import PreparedStep
+from ooctrain.execution.promise import values_bytes
 from ooctrain.execution.settings import Settings
 from ooctrain.optim import Optimizer
 from ooctrain.step.op import Scalars
@@ -92,12 +94,15 @@ class Seen:
         )
 
     def key(self, step: StepShape) -> tuple[Hashable, ...]:
-        """All that a step depends on, by value; the settings first. Learning rates are not in it:
-        they are step scalars."""
-        now = self.training
+        """All that a step depends on, by value: the settings, the step, under a memory budget the
+        bytes of all that persists, the rest. Learning rates are not in it: they are step scalars.
+        """
+        now, persisting = self.training, 0
+        if now.settings.memory is not None:
+            persisting = values_bytes(named_tensors(now.model, now.optimizer).values())
         both = now.loss, _attributes(now.loss), now.conv_algorithm, now.allow_tf32
         watched = self._watch.fingerprint(training=step.training)
-        key = described(now.settings), step, described(both), watched
+        key = described(now.settings), step, persisting, described(both), watched
         if not step.training:
             return key
         groups = enumerate(now.optimizer.param_groups)

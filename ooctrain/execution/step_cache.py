@@ -93,8 +93,9 @@ class StepCache:
         whole = key[1].whole
         alike = (
             step
-            for (known, shape, *_), step in self._steps.items()
-            if known == key[0] and shape.whole == whole and step.original == trace
+            for (known, shape, persisting, *_), step in self._steps.items()
+            if (known, shape.whole, persisting) == (key[0], whole, key[2])
+            and step.original == trace
         )
         found = next(alike, None)
         if found is None:
@@ -122,10 +123,10 @@ class StepCache:
         """A step whose promise has room for what planning has left, this time and before."""
         self._make_room()
         self._own = self._own or _own_share(trace, settings, values)
-        # Not as it was: another optimizer has other slots.
-        all_bytes, room_bytes = values_bytes(values), self._left_bytes
+        # Not as it was at first: another optimizer has other slots.
+        persisting, room_bytes = values_bytes(values), self._left_bytes
         while True:
-            own = replace(self._own, values_bytes=all_bytes, left_bytes=in_steps(room_bytes))
+            own = replace(self._own, values_bytes=persisting, left_bytes=in_steps(room_bytes))
             found = self._measured(partial(prepare_within, trace, settings, own, whole))
             if isinstance(found, PreparedStep):
                 needed_bytes = self._running_bytes(found)

@@ -19,6 +19,7 @@ from ooctrain.execution import division, evaluation, residence, saved_state, ses
 from ooctrain.execution.between_steps import BetweenSteps
 from ooctrain.execution.in_parts import InParts
 from ooctrain.execution.promise import Promise
+from ooctrain.execution.seen import Seen
 from ooctrain.execution.step_cache import StepCache
 
 fills_at_most = division_laws.test_the_parts_of_a_promise_fill_the_memory_at_most
@@ -128,7 +129,11 @@ LEFT_BEHIND = {
     ),
     "what persists is known from the first step": (
         promise_laws.test_slots_of_another_optimizer_are_counted, StepCache, "_promised",
-        "values_bytes=all_bytes, ", "",
+        "values_bytes=persisting, ", "",
+    ),
+    "what persists is no part of the key": (
+        promise_laws.test_slots_of_another_optimizer_are_counted, Seen, "key",
+        "persisting = values_bytes(named_tensors(now.model, now.optimizer).values())", "pass",
     ),
     "the step is not planned again": (
         left_is_promised, StepCache, "_promised", "if self._is_kept(found):", "if True:",
