@@ -246,7 +246,7 @@ class Trainer:
         """Loss and accuracy in evaluation mode, as of one batch of all samples.
 
         Batches count by what their means are over: labels that count, with their weights, or
-        elements; sums are added; a loss of other operations is taken for a mean over samples. What
+        elements; sums are added; a loss of other operations is averaged batch by batch. What
         `CrossEntropyLoss(ignore_index=...)` ignores is neither hit nor miss. A batch that does not
         fit goes through in parts, where samples are independent (`execution/in_parts.py`).
 
