@@ -224,7 +224,7 @@ def parts_of(
     return Promise(
         memory_bytes,
         USUAL_OWN_BYTES if own is None else own.own_bytes,
-        lists_bytes(trace, own),
+        expected_lists_bytes(trace, own),
         THREAD_BYTES * (threads + THREADS_BESIDES),
         (BATCHES_AHEAD if batch <= MOST_AHEAD_BYTES else BATCHES_IN_TURN) * batch
         + HANDED_OUT * answer + math.ceil(beside * (batch + answer)),
@@ -240,7 +240,7 @@ def _times_beside(trace: Trace, whole: int) -> float:
     return HELD_WHOLE * max(0, whole - samples) / max(1, samples)
 
 
-def lists_bytes(trace: Trace, own: OwnShare | None) -> int:
+def expected_lists_bytes(trace: Trace, own: OwnShare | None) -> int:
     """What Python's objects take of the usual list of a step, beside what planning has left."""
     usual = list_bytes(INSTRUCTIONS_A_CALL * len(trace.calls))
     return usual if own is None else max(usual, own.left_bytes)

@@ -25,9 +25,9 @@ from ooctrain.execution.prepare import PreparedStep
 from ooctrain.execution.promise import (
     OWN_STEP_BYTES,
     OwnShare,
+    expected_lists_bytes,
     held_here,
     in_steps,
-    lists_bytes,
     own_share,
     running_bytes,
     values_bytes,
@@ -135,7 +135,7 @@ class StepCache:
                     return found
             else:
                 needed_bytes = self._left_bytes
-                if needed_bytes <= lists_bytes(trace, own):
+                if needed_bytes <= expected_lists_bytes(trace, own):
                     raise found
             # More each time, so that it ends: by a refusal if need be.
             room_bytes = max(needed_bytes, room_bytes + OWN_STEP_BYTES)

@@ -109,7 +109,7 @@ with oc.Trainer(model, memory=memory, optimizer=optimizer) as trainer:
 
 
 def test_training_that_takes_turns_with_tests_keeps_its_promise(tmp_path):
-    """A test in bands of 8,224 calls left Python's objects behind that no promise had counted: 443
+    """A test in bands of 8,224 calls left Python's objects behind that no promise had counted: 484
     MiB of 420."""
     script, limit = tmp_path / "turns.py", 420 * MIB
     script.write_text(TURNS)

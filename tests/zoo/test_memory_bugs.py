@@ -143,7 +143,7 @@ LEFT_BEHIND = {
     ),
     "a refusal knows nothing of what looking for the least has left": (
         promise_laws.test_a_refusal_names_a_memory_with_room_for_what_planning_leaves, StepCache,
-        "_promised", "if needed_bytes <= lists_bytes(trace, own):", "if True:",
+        "_promised", "if needed_bytes <= expected_lists_bytes(trace, own):", "if True:",
     ),
     "a refusal keeps the frames of planning": (
         promise_laws.test_a_plan_that_was_refused_leaves_memory_too, StepCache, "add",
