@@ -1,5 +1,4 @@
-"""The picture of docs/architecture.md is true: a room imports only from lower floors, and no room
-is crowded.
+"""The picture of docs/architecture.md is true: a room imports only from lower floors.
 
 Every import counts: at the top of a file, in a function, for annotations alone, by `import_module`,
 and by a name of the whole package (`oc.plan` is an import of `ooctrain.api`). A room is a folder or
@@ -15,7 +14,6 @@ import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from statistics import median
 
 import pytest
 from support.each_file import nodes, parse
@@ -43,18 +41,6 @@ FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 ON_THE_GROUND = {("units", "errors"), ("plugins", "errors"), ("plugins", "units")}
 #: Rooms whose folders are compared with each other.
 WITH_FOLDERS = ("sched", "alloc", "devices")
-#: Rooms that issues named: `split/` (Split-CNN, beside `models/`) knows 6 rooms, and api, cli,
-#: laws, testing and experiments know it; the experiment that trains split networks on real images
-#: makes experiments know data, too. `distributed/` (beside `execution/`) knows 6, and cli, testing,
-#: tracing, train and experiments know it.
-PAIRS_OF_SPLIT, PAIRS_OF_DISTRIBUTED = 12, 11
-MOST_LOOSE_FILES, MOST_ROOMS, LONGEST_CHAIN = 8, 30, 10
-MOST_PAIRS = 175 + PAIRS_OF_SPLIT + PAIRS_OF_DISTRIBUTED
-MOST_FILES, MOST_PLANNERS, MOST_LINES = 32, 45, 405
-MOST_IMPORTS_IN_FUNCTIONS = 36
-MOST_OF_EIGHT_PARAMETERS, MOST_OF_SIX_PARAMETERS = 15, 94
-MOST_LOADED_BY_THE_VERIFIER, MOST_LOADED_AT_ONCE = 24, 7
-MOST_LOADED_BY_PLAN = 396
 #: What a command that only plans must not wait for.
 SLOW_TO_LOAD = {"numba", "llvmlite", "highspy", "pytest", "hypothesis", "PIL", "multiprocessing"}
 #: Numba compiles here; everybody else asks these rooms. The plug-in serves Numba's own arrays, the
@@ -302,19 +288,6 @@ def test_operations_know_no_device():
     assert not [(m, n) for m in own for n in imports_of(m) if n.startswith("layers.kernels")]
 
 
-def test_the_package_is_few_rooms_that_know_few_others():
-    graph = arrows(room_of)
-    assert len(graph) <= MOST_ROOMS
-    assert sum(len(near) for near in graph.values()) <= MOST_PAIRS
-    assert not circles(graph)
-
-    @cache
-    def chain(room: Hashable) -> int:
-        return 1 + max(map(chain, graph[room]), default=0)
-
-    assert max(chain(room) for room in graph if room not in ("__main__", "cli")) <= LONGEST_CHAIN
-
-
 def test_the_table_is_the_picture_of_the_architecture_page():
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     picture = re.search(r"## Floors.*?```\n(.*?)```", text, re.S).group(1)
@@ -329,43 +302,8 @@ def test_every_room_of_the_table_is_there():
     assert {room_of(module) for module in MODULES if module} == set(FLOOR)
 
 
-# Nothing is crowded
-
-
-def test_few_files_lie_loose():
-    assert len(list(PACKAGE.glob("*.py"))) <= MOST_LOOSE_FILES
-
-
-def test_no_folder_is_crowded():
-    folders = {path.parent for path in MODULES.values()}
-    for folder in folders:
-        most = MOST_PLANNERS if folder == PACKAGE / "sched" / "planners" else MOST_FILES
-        assert len(list(folder.glob("*.py"))) <= most, folder
-
-
-def test_files_and_functions_are_short():
-    lines = {m: len(p.read_text(encoding="utf-8").splitlines()) for m, p in MODULES.items()}
-    assert not {module: count for module, count in lines.items() if count > MOST_LINES}
-    assert 100 <= median(lines.values()) <= 150
-    assert median(f.end_lineno - f.lineno + 1 for _, f in functions()) <= 8
-
-
-def test_few_functions_take_many_parameters():
-    """What belongs together is one parameter; kernels and signatures of PyTorch's are many."""
-    counts = []
-    for module, function in functions():
-        given = function.args
-        names = [a.arg for a in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
-        if "kernels" not in module.split("."):
-            counts.append(len([name for name in names if name not in ("self", "cls")]))
-    assert sum(count >= 8 for count in counts) <= MOST_OF_EIGHT_PARAMETERS
-    assert sum(count >= 6 for count in counts) <= MOST_OF_SIX_PARAMETERS
-
-
-def test_few_functions_import_and_each_says_why():
-    found = imports_in_functions()
-    assert len(found) <= MOST_IMPORTS_IN_FUNCTIONS
-    for module, number in found:
+def test_an_import_in_a_function_says_why():
+    for module, number in imports_in_functions():
         lines = MODULES[module].read_text(encoding="utf-8").splitlines()
         above = number - 2
         while re.match(r"\s*((from|import) .*)?$", lines[above]):
@@ -431,4 +369,3 @@ def test_help_loads_no_kernel(arguments):
 def test_the_command_plan_loads_nothing_that_is_slow_to_load():
     loaded = loaded_by("import ooctrain.cli.plan")
     assert not SLOW_TO_LOAD & set(loaded)
-    assert len([name for name in loaded if name.startswith("ooctrain")]) <= MOST_LOADED_BY_PLAN
