@@ -41,6 +41,8 @@ FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 ON_THE_GROUND = {("units", "errors"), ("plugins", "errors"), ("plugins", "units")}
 #: Rooms whose folders are compared with each other.
 WITH_FOLDERS = ("sched", "alloc", "devices")
+#: What starts at once: files loaded by `import ooctrain`, and by the verifier alone.
+MOST_LOADED_AT_ONCE, MOST_LOADED_BY_THE_VERIFIER = 7, 24
 #: What a command that only plans must not wait for.
 SLOW_TO_LOAD = {"numba", "llvmlite", "highspy", "pytest", "hypothesis", "PIL", "multiprocessing"}
 #: Numba compiles here; everybody else asks these rooms. The plug-in serves Numba's own arrays, the
