@@ -28,10 +28,12 @@ from ooctrain.engine.clip import Clip
 from ooctrain.engine.incore import named_tensors
 from ooctrain.engine.module import Module
 from ooctrain.engine.tensor import Tensor
+from ooctrain.errors import DriverError
 from ooctrain.execution import checkpoint as files
 from ooctrain.execution import saved_state
 from ooctrain.execution.ahead import Ahead, handed_out, no_batch
 from ooctrain.execution.evaluation import Evaluation, ignored_by
+from ooctrain.execution.finished import finished
 from ooctrain.execution.guard import expect_finite
 from ooctrain.execution.in_parts import InParts
 from ooctrain.execution.prepare import PreparedStep
@@ -148,6 +150,9 @@ class Trainer:
         """
         x, y = as_images(x), as_numbers(y, "target")
         prepared = self.prepare(x.shape, y.shape)
+        return finished(partial(self._step, prepared, x, y))
+
+    def _step(self, prepared: PreparedStep, x: Images, y: np.ndarray) -> float:
         if self.ranks is not None:
             agree_on_step(self.ranks, self._training(), prepared.original, self._tensors())
         variable = prepared.plan.trace.outputs["loss"]
@@ -155,8 +160,8 @@ class Trainer:
         inputs = self._ahead.inputs(prepared.plan.trace, x, y)
         result = self._run(prepared, inputs, (variable,), own, variable)
         self._last, self._messages = result, () if self.ranks is None else self.ranks.sent()
-        loss = float(result.outputs[variable])
-        expect_finite(loss, self.steps_done + 1, self.optimizer.param_groups[0]["lr"], x, y)
+        loss, lr = float(result.outputs[variable]), self.optimizer.param_groups[0]["lr"]
+        expect_finite(loss, result.not_finite, self.steps_done + 1, lr, x, y)
         self.optimizer.count(self._seen.updated_by(prepared).values())
         return loss
 
@@ -301,7 +306,7 @@ class Trainer:
         """
         read = partial(files.load, path)
         found = read() if self.ranks is None else self.ranks.from_first(read)
-        return saved_state.restore(found, self.model, self.optimizer, config)
+        return finished(partial(saved_state.restore, found, self.model, self.optimizer, config))
 
     def close(self) -> None:
         """Gives the device back; values that no other trainer has taken over are on the host."""
@@ -382,7 +387,7 @@ class Trainer:
         prepared = self._prepare_once(StepShape.evaluating(x, y, self.loss, beside, bands=bands))
         trace = prepared.plan.trace
         inputs, wanted = input_values(trace, x, y), tuple(trace.outputs.values())
-        outputs = self._run(prepared, inputs, wanted).outputs
+        outputs = finished(partial(self._run, prepared, inputs, wanted)).outputs
         return prepared.original, put_together({n: outputs[v] for n, v in trace.outputs.items()})
 
     def _run(
@@ -392,11 +397,11 @@ class Trainer:
         session = self._residence.session(prepared, self.settings, wanted)
         try:
             inputs = self._ahead.begin(session.device, inputs, prepared.promise)
-            result = session.run_step(inputs, self._scalars(), own, guarded)
-        except BaseException:
-            self._residence.abandon()
+            return session.run_step(inputs, self._scalars(), own, guarded)
+        except BaseException as error:
+            if session.broken or isinstance(error, DriverError):
+                self._residence.abandon()
             raise
-        return result
 
     def _scalars(self) -> dict[str, float | int]:
         return {**self.optimizer.scalars(), "step": self.steps_done, "seed": self.settings.seed}
