@@ -28,7 +28,7 @@ from ooctrain.engine.clip import Clip
 from ooctrain.engine.incore import named_tensors
 from ooctrain.engine.module import Module
 from ooctrain.engine.tensor import Tensor
-from ooctrain.errors import DriverError
+from ooctrain.errors import DriverError, OoctrainError
 from ooctrain.execution import checkpoint as files
 from ooctrain.execution import saved_state
 from ooctrain.execution.ahead import Ahead, handed_out, no_batch
@@ -150,7 +150,7 @@ class Trainer:
         """
         x, y = as_images(x), as_numbers(y, "target")
         prepared = self.prepare(x.shape, y.shape)
-        return finished(partial(self._step, prepared, x, y))
+        return finished(partial(self._step, prepared, x, y), self._leaves)
 
     def _step(self, prepared: PreparedStep, x: Images, y: np.ndarray) -> float:
         if self.ranks is not None:
@@ -192,6 +192,16 @@ class Trainer:
         Raises:
             ConfigError: an epoch without a batch, such as the second one of a generator.
         """
+        try:
+            return self._fit(batches, epochs, schedule, on_step)
+        except BaseException as error:
+            self._leaves(error)
+            raise
+
+    def _fit(
+        self, batches: Iterable[Batch], epochs: int, schedule: LRScheduler | None,
+        on_step: Callable[[int, float], None] | None,
+    ) -> list[float]:  # fmt: skip
         losses: list[float] = []
         for epoch in range(epochs):
             steps_before = len(losses)
@@ -315,8 +325,16 @@ class Trainer:
     def __enter__(self) -> Trainer:
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _frames: object) -> None:
+        if error is not None:
+            self._leaves(error)
         self.close()
+
+    def _leaves(self, error: BaseException) -> None:
+        """Says to other ranks that this one comes to no further step. What the library raises it
+        raises on all of them."""
+        if self.ranks is not None and not isinstance(error, OoctrainError):
+            self.ranks.leave(repr(error))
 
     # How it is done.
 

@@ -19,8 +19,13 @@ R = TypeVar("R")
 THREAD_NAME = "ooctrain-step"
 
 
-def finished(work: Callable[[], R]) -> R:
+def finished(
+    work: Callable[[], R], on_interrupt: Callable[[BaseException], object] = lambda error: None
+) -> R:
     """What `work()` returns or raises; it runs in a thread of its own, with the caller's context.
+
+    Args:
+        on_interrupt: called with an exception that has reached the caller, before it goes on.
 
     Raises:
         An exception that reaches the caller meanwhile: when the work is done, which then counts.
@@ -33,8 +38,9 @@ def finished(work: Callable[[], R]) -> R:
     try:
         worker.start()
         worker.over.wait()
-    except BaseException:
+    except BaseException as error:
         worker.settle()
+        on_interrupt(error)
         raise
     return worker.outcome()
 

@@ -17,6 +17,7 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import ClassVar
@@ -31,6 +32,7 @@ import ooctrain as oc
 from ooctrain import functional as F
 from ooctrain import nn, optim
 from ooctrain.devices.base import FRESH_POISON, Debug
+from ooctrain.testing.ranks import on_ranks
 
 STEPS = 4
 PACKAGE = str(Path(oc.__file__).parent)
@@ -41,6 +43,7 @@ FORMS = {
     "belady": {"budget": "10%", "planner": "belady"},
     "recompute": {"budget": "40%", "planner": "dtr"},
     "plain": {"budget": "60%", "planner": "window", "rewrites": (), "allocator": "best-fit"},
+    "least": {"budget": "0%", "planner": "belady"},
     "spill": {"budget": "30%", "planner": "lru", "spill": ""},
     "accumulated": {"budget": "50%", "planner": "window", "accumulate": 2},
     "clipped": {"clip": 0.5},
@@ -304,3 +307,85 @@ def test_a_ctrl_c_at_any_time_leaves_a_model_that_works(use, tmp_path):
         trainer.save(str(tmp_path / "kept.safetensors"))
         assert np.isfinite(trainer.step(x, y))
     trainer.close()
+
+
+def train_on_ranks(ranks, form, interrupt):
+    """A training of one rank, ended by an interrupt of rank 1; what it raised, and has then."""
+    _, trainer = made("sgd", form)
+    trainer.ranks = ranks
+    mine = ranks.part_of(4)
+    try:
+        batches = [tuple(part[mine] for part in batch(number)) for number in range(STEPS)]
+        trainer.fit(batches, on_step=lambda done, _: interrupt(ranks.rank, done))
+    except BaseException as error:
+        return error, trainer.steps_done, hashes(trainer)
+    return None, trainer.steps_done, hashes(trainer)
+
+
+@pytest.mark.parametrize("form", ["in-core", "window"])
+def test_where_one_rank_is_interrupted_the_others_end_with_the_same_values(form):
+    def interrupt(rank, done):
+        if rank == 1 and done == 2:
+            raise Stop("between two steps")
+
+    found = on_ranks(2, partial(train_on_ranks, form=form, interrupt=interrupt))
+    raised, steps, values = zip(*found, strict=True)
+    assert isinstance(raised[0], oc.errors.RanksDiffer)
+    assert raised[0].where == "between two steps"
+    assert isinstance(raised[1], Stop)
+    assert steps == (2, 2)
+    assert values[0] == values[1]
+
+
+@pytest.mark.parametrize("call", [4, 6, 8, 9])
+def test_where_an_operation_of_one_rank_raises_all_keep_the_step_before(call):
+    """The 5th call is forwards, in the second step; the 13th is backwards, in the third."""
+
+    def run(ranks):
+        oc.manual_seed(4)
+        left = [call if ranks.rank == 1 else -1]
+
+        class Once(Touchy):
+            def count(self):
+                left[0] -= 1
+                if left[0] == 0:
+                    raise Stop("in an operation")
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.first, self.last = nn.Linear(128, 8), nn.Linear(8, 3)
+
+            def forward(self, x):
+                return self.last(Once()(self.first(Once()(x).flatten(1))))
+
+        net = Net()
+        optimizer = optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+        states, trainer = [], oc.Trainer(net, optimizer=optimizer, threads=1, ranks=ranks)
+        mine = ranks.part_of(4)
+        try:
+            for number in range(STEPS):
+                states.append(hashes(trainer))
+                trainer.step(*(part[mine] for part in batch(number)))
+        except BaseException as error:
+            return error, hashes(trainer) == states[-1], trainer.steps_done
+        return None, True, trainer.steps_done
+
+    (others, other_kept, other_steps), (own, own_kept, own_steps) = on_ranks(2, run)
+    assert isinstance(own, Stop)
+    assert isinstance(others, oc.errors.TrainingStopped)
+    assert own_kept
+    assert other_kept
+    assert own_steps == other_steps
+
+
+def test_a_rank_that_leaves_last_does_not_wait_for_ever():
+    """The other one has come to its end, and meets it no more."""
+
+    def run(ranks):
+        begin = time.perf_counter()
+        if ranks.rank:
+            ranks.leave("an interrupt", patience_s=0.2)
+        return time.perf_counter() - begin
+
+    assert max(on_ranks(2, run)) < 5
