@@ -43,7 +43,6 @@ FORMS = {
     "belady": {"budget": "10%", "planner": "belady"},
     "recompute": {"budget": "40%", "planner": "dtr"},
     "plain": {"budget": "60%", "planner": "window", "rewrites": (), "allocator": "best-fit"},
-    "least": {"budget": "0%", "planner": "belady"},
     "spill": {"budget": "30%", "planner": "lru", "spill": ""},
     "accumulated": {"budget": "50%", "planner": "window", "accumulate": 2},
     "clipped": {"clip": 0.5},

@@ -36,7 +36,7 @@ LAW = {
     "a signal": at("signal", 0.1, 0.3, 0.5, 0.7, 0.9),
     "an operation": at("operation", 0.0, 0.1, 0.25, 0.4, form="belady"),
     "backwards": at("operation", 0.2, 0.25, 0.3),
-    "an instruction": at("instruction", *(n / 40 for n in range(14)), form="least"),
+    "an instruction": at("instruction", *(n / 40 for n in range(14)), form="plain"),
     "ranks": lambda: (
         INTERRUPTS.test_where_one_rank_is_interrupted_the_others_end_with_the_same_values("in-core")
     ),
