@@ -145,8 +145,13 @@ class Trainer:
 
         Raises:
             ShapeError: x or y is not an array of real numbers, or does not fit.
-            TrainingStopped: the loss is not a finite number. Parameters, buffers, optimizer slots
-                and the number of steps are as they were before, and training may go on.
+            TrainingStopped: the loss, or a number that the step was about to write, is not finite.
+                Parameters, buffers, optimizer slots and the number of steps are as they were
+                before, and training may go on. (Updates that came before a gradient that overflows
+                stay; the error says how many.)
+            What an operation of the user's own raised; everything is as it was before.
+            An interrupt (Ctrl-C, a signal's handler that raises), once the step is done, which then
+                counts; a second one at once, while the step goes on by itself.
         """
         x, y = as_images(x), as_numbers(y, "target")
         prepared = self.prepare(x.shape, y.shape)

@@ -62,15 +62,16 @@ TRAINING: Mapping[str, Explanation] = {
     ),
     "OOC-320": Explanation(
         "training stopped",
-        "The loss is not a finite number, so this step has changed nothing; or the run was "
-        "interrupted by Ctrl-C, SIGTERM or SIGHUP. The last checkpoint is kept.",
+        "The loss, or a number that the step was about to write, is not finite, so the step was "
+        "undone (the error says if not all of it was); or the run was interrupted by Ctrl-C, "
+        "SIGTERM or SIGHUP. The last checkpoint is kept.",
         "ooctrain train lenet --lr 1e9",
         "a smaller learning rate; `--resume` continues from the last checkpoint",
     ),
     "OOC-330": Explanation(
         "ranks that differ",
         "Ranks that train together were given another version, model, batch, seed, budget, data or "
-        "other values, or one of them is lost. They meet before each step, so the error comes on "
+        "other values, or one of them is lost or was interrupted. They meet before each step, so the error comes on "
         "all of them, and names who differs from rank 0, in what.",
         "mpiexec -n 1 ooctrain train lenet : -n 1 ooctrain train lenet --seed 1",
         "the same command, program and version for all ranks",
