@@ -94,7 +94,8 @@ class Session:
         self._outputs: dict[int, np.ndarray] = {}
         self._scalars: Scalars = {}
         self._own: Mapping[int, Scalars] = {}
-        self._guard, self._undoes = Guard(device, trace, None), may_fail(trace)
+        self._guard = Guard(device, trace, None)
+        self._undoes = may_fail(trace) or device.debug.before is not None
         self._host_peak = 0
         self._broken: BaseException | None = None
         self._walking = False
