@@ -1,29 +1,37 @@
-"""Images in folders: one folder for each class, any format that Pillow reads.
+"""Images in folders: one folder for each class, in the formats of `ENDINGS`.
 
 The files are root/train/<class>/*.png and root/val/<class>/*.png, or root/<class>/*.png, of which
-every fifth, by a fixed random order, is for testing. Images are in colour; their shorter side is
-scaled and the middle cut out. Needs the extra `data`. Read next: `synthetic.py`.
+about every fifth is for testing: which ones follows from a hash of each file's path below the
+folder of the classes, and from nothing else. So a file stays on its side, whatever is added or
+removed. Hidden files and folders are no data. Images are in colour; their shorter side is scaled
+and the middle cut out. Needs the extra `data`. Read next: `picture.py`, then `synthetic.py`.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
+import unicodedata
+import warnings
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 
-from ooctrain.data.dataset import Batch, Shape, permutation, stack
-from ooctrain.data.extras import extra
+from ooctrain.data.dataset import Batch, Shape, stack
+from ooctrain.data.picture import check_header, pillow, pixels
 from ooctrain.errors import DataFormatError
 
-ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".tif", ".tiff")
+ENDINGS = (".png", ".apng", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".gif", ".webp", ".avif",
+           ".pbm", ".pgm", ".ppm", ".pnm", ".tif", ".tiff")  # fmt: skip
+#: Images, too, but in formats that are not read: they are refused, not left out in silence.
+UNREAD_ENDINGS = (".heic", ".heif", ".jp2", ".jxl", ".svg", ".psd", ".exr", ".hdr", ".dcm",
+                  ".dng", ".raw", ".cr2", ".cr3", ".nef", ".arw", ".ico", ".tga", ".svs")  # fmt: skip
+#: Folders that programs leave without hiding them: archives of macOS, Synology, Windows, Python.
+LITTER = ("__MACOSX", "@eaDir", "$RECYCLE.BIN", "System Volume Information", "lost+found",
+          "__pycache__")  # fmt: skip
 TEST_FOLDERS = ("val", "test")
 TEST_SHARE = 5
-SPLIT_KEY = 20260102
-#: Of an image, before and after it is scaled: 8192 x 8192, about half a GiB while it is decoded. A
-#: small file may announce far more.
-MOST_PIXELS = 1 << 26
 #: ImageNet's mean and standard deviation, pixels 0 to 255.
 MEAN, STD = (123.7, 116.3, 103.5), (58.4, 57.1, 57.4)
 
@@ -56,58 +64,45 @@ class ImageFolder:
 def image_folder(root: str | Path, train: bool = True, image_size: int = 224) -> ImageFolder:
     """Images in one folder for each class, decoded when they are asked for.
 
+    The header of each file is read at once, so what it says is found before training.
+
     Args:
         root: the folder above those of the classes, or above "train" and "val".
-        train: which of the two parts.
+        train: which of the two parts. A class that has no image in it is named in a warning.
         image_size: height and width; the shorter side is scaled to it, the middle cut out.
 
     Raises:
         ConfigError: Pillow is not installed.
-        DataFormatError: no folder, no class, or a class without an image.
+        DataFormatError: no folder, no class, a class without an image, no image to train on, or a
+            file that is not one image of shades or colours (`picture.py`).
     """
-    _pillow()
+    pillow()
     top = Path(root)
     names, files = _split_by_folder(top, train) if (top / "train").is_dir() else _split(top, train)
+    for path, _ in files:
+        check_header(path, image_size)
     return ImageFolder(files, names, image_size)
 
 
 def decode(path: Path, side: int) -> np.ndarray:
-    """One image as (3, side, side) float32, scaled and cut to its middle.
+    """One image as (3, side, side) float32, scaled, cut to its middle, and normalised.
 
     Raises:
-        DataFormatError: Pillow cannot read it, or it has more than `MOST_PIXELS` pixels, before it
-            is scaled or afterwards; then it is not decoded.
+        DataFormatError: it cannot be read or shown, see `picture.pixels`.
     """
-    pillow = _pillow()
-    try:
-        with pillow.open(path) as image:
-            width, height = _scaled_size(path, image.size, side)
-            colour = image.convert("RGB")
-    except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError) as error:
-        raise DataFormatError(
-            f"{path} is not a readable image: {error}",
-            path=str(path),
-            fix="remove the file, or write it again",
-        ) from error
-    left, top = (width - side) // 2, (height - side) // 2
-    resized = colour.resize((width, height), pillow.Resampling.BILINEAR)
-    pixels = np.asarray(resized.crop((left, top, left + side, top + side)), np.float32)
-    scaled = (pixels - np.array(MEAN, np.float32)) / np.array(STD, np.float32)
+    scaled = (pixels(path, side) - np.array(MEAN, np.float32)) / np.array(STD, np.float32)
     return np.ascontiguousarray(scaled.transpose(2, 0, 1))
 
 
-def _scaled_size(path: Path, size: tuple[int, int], side: int) -> tuple[int, int]:
-    """Width and height with the shorter side scaled to `side`. Raises DataFormatError: too many
-    pixels."""
-    scale = side / max(1, min(size))
-    width, height = (max(side, round(extent * scale)) for extent in size)
-    if max(size[0] * size[1], width * height) > MOST_PIXELS:
-        raise DataFormatError(
-            f"{path} has too many pixels", path=str(path),
-            numbers=f"{size[0]} x {size[1]}, scaled {width} x {height}; at most {MOST_PIXELS}",
-            fix="make it smaller, or remove it",
-        )  # fmt: skip
-    return width, height
+def is_for_testing(below: str) -> bool:
+    """Whether an image is for testing, by its path below the folder of the classes.
+
+    Args:
+        below: such as "cat/1.png"; accents count alike in either of Unicode's spellings, as disks
+            differ in them.
+    """
+    spelled = _plain(below).encode("utf-8", "surrogateescape")
+    return int.from_bytes(hashlib.sha256(spelled).digest()[:8], "big") % TEST_SHARE == 0
 
 
 def _split_by_folder(top: Path, train: bool) -> tuple[list[str], list[tuple[Path, int]]]:
@@ -134,8 +129,32 @@ def _split_by_folder(top: Path, train: bool) -> tuple[list[str], list[tuple[Path
 
 def _split(top: Path, train: bool) -> tuple[list[str], list[tuple[Path, int]]]:
     names, files = _list_classes(top)
-    tests = set(permutation(len(files), SPLIT_KEY)[: len(files) // TEST_SHARE].tolist())
-    return names, [file for i, file in enumerate(files) if (i in tests) != train]
+    part = [
+        (path, label)
+        for path, label in files
+        if is_for_testing(path.relative_to(top).as_posix()) != train
+    ]
+    side, there = "train on" if train else "test", {label for _, label in part}
+    if train and not part:
+        raise DataFormatError(
+            f"{top} has no image to train on", path=str(top),
+            numbers=f"all {len(files)} images are for testing", fix="add images",
+        )  # fmt: skip
+    lacking = [name for label, name in enumerate(names) if label not in there]
+    if lacking:
+        warnings.warn(
+            f"{top} has no image to {side} of {_listed(lacking)}: a hash of its path deals each "
+            "image; folders train and val deal them as you like",
+            stacklevel=4,
+        )
+    return names, part
+
+
+def _listed(names: Sequence[str], most: int = 5) -> str:
+    """Names in a sentence, the first ones of many."""
+    more = len(names) - most
+    shown = ", ".join(map(repr, names[:most])) + (f" and {more} more" if more > 0 else "")
+    return f"class{'es' if len(names) > 1 else ''} {shown}"
 
 
 def _list_classes(folder: Path) -> tuple[list[str], list[tuple[Path, int]]]:
@@ -145,12 +164,9 @@ def _list_classes(folder: Path) -> tuple[list[str], list[tuple[Path, int]]]:
             path=str(folder),
             fix="DATA/train/CLASS/*.png and DATA/val/CLASS/*.png",
         )
-    names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
+    names = [path.name for path in _visible(folder) if path.is_dir()]
     files = [
-        (path, label)
-        for label, name in enumerate(names)
-        for path in sorted((folder / name).iterdir())
-        if path.suffix.lower() in ENDINGS and path.is_file()
+        (path, label) for label, name in enumerate(names) for path in _images_in(folder / name)
     ]
     if not files:
         raise DataFormatError(
@@ -169,5 +185,32 @@ def _list_classes(folder: Path) -> tuple[list[str], list[tuple[Path, int]]]:
     return names, files
 
 
-def _pillow() -> ModuleType:
-    return extra("PIL.Image", "Pillow", "image folders")
+def _images_in(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
+    """The images of a class, those in folders of its folder included; links are followed, circles
+    of them once.
+
+    Raises:
+        DataFormatError: an image in a format that is not read.
+    """
+    here = folder.resolve()
+    for path in _visible(folder) if here not in above else ():
+        ending = path.suffix.lower()
+        if path.is_dir():
+            yield from _images_in(path, (*above, here))
+        elif ending in UNREAD_ENDINGS:
+            raise DataFormatError(
+                f"{path} is an image of a format that is not read here", path=str(path),
+                fix=f"convert it, or move it away; read are {', '.join(ENDINGS)}",
+            )  # fmt: skip
+        elif ending in ENDINGS:
+            yield path
+
+
+def _visible(folder: Path) -> list[Path]:
+    """What is in a folder, in order, but what is hidden or left by programs."""
+    names = [n for n in os.listdir(folder) if not n.startswith(".") and n not in LITTER]
+    return [folder / name for name in sorted(names, key=lambda name: (_plain(name), name))]
+
+
+def _plain(name: str) -> str:
+    return unicodedata.normalize("NFC", name)
