@@ -285,7 +285,7 @@ class Trainer:
             saved_state.save(path, self.model, self.optimizer, run, keep)
 
     @one_at_a_time
-    def resume(self, path: str, config: Mapping[str, Any] | None = None) -> files.RunState:
+    def resume(self, path: str, config: files.Expected | None = None) -> files.RunState:
         """Takes up a checkpoint; training goes on with the same bits as if it had never stopped.
 
         Values and the number of steps come from the file; the seed (of dropout) is this trainer's
@@ -294,7 +294,7 @@ class Trainer:
 
         Args:
             path: of the file; where it is broken, the newest whole one before it is taken.
-            config: settings that must be those of the saved run.
+            config: settings that must be those of the saved run; or what makes them from its state.
 
         Raises:
             CheckpointError: missing, broken, or of another model or run.

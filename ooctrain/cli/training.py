@@ -22,7 +22,12 @@ import numpy as np
 
 from ooctrain.cli.limits import all_rewrites
 from ooctrain.cli.options import Extent, MemoryOptions, Workload
-from ooctrain.cli.run.run_files import learning_rate, restore_run, save_run
+from ooctrain.cli.run.run_files import (
+    epochs_of_rates,
+    learning_rate,
+    restore_run,
+    save_run,
+)
 from ooctrain.cli.run.run_record import WARMUP_STEPS, EpochEnd, RunRecord, TrainingRun
 from ooctrain.cli.schedules import RunLength, find_schedule
 from ooctrain.cli.workload import Task, link_rate, make_task, spill_of, threads_of
@@ -107,7 +112,9 @@ def run_training(run: TrainingRun, display: Display, before: RunState | None = N
     """
     trainer, extent = run.trainer, run.options.extent
     loader, ranks = make_loader(run.task, run.options.workload, trainer.ranks), trainer.ranks
-    schedule = make_schedule(trainer.optimizer, extent, len(loader))
+    run.record.lengths.append(epochs_of_rates(run, before, len(loader)))
+    over = replace(extent, epochs=run.record.lengths[-1])
+    schedule = make_schedule(trainer.optimizer, over, len(loader))
     if before is not None:
         restore_run(run, loader, schedule, before)
     if not steps_left(loader, trainer, extent) and extent.checkpoint_path == extent.resume_path:

@@ -8,7 +8,7 @@ float32. Read next: `dataset.py`, `loader.py`, `registry.py`, `transforms.py`.
 
 from ooctrain.data import transforms
 from ooctrain.data.cifar10 import cifar10
-from ooctrain.data.dataset import Dataset, ImageDataset, Shape, Target
+from ooctrain.data.dataset import Dataset, Identity, ImageDataset, Shape, Target, identity_of
 from ooctrain.data.digits import digits
 from ooctrain.data.folder import image_folder
 from ooctrain.data.loader import DataLoader
@@ -25,6 +25,7 @@ __all__ = [
     "Augmentation",
     "DataLoader",
     "Dataset",
+    "Identity",
     "ImageDataset",
     "RowImage",
     "Shape",
@@ -33,6 +34,7 @@ __all__ = [
     "TensorDataset",
     "cifar10",
     "digits",
+    "identity_of",
     "image_folder",
     "load",
     "mnist",

@@ -7,6 +7,7 @@ arrays or files. Read next: `loader.py`, then `digits.py`, the smallest data set
 
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -54,6 +55,31 @@ class Shape:
     width: int
     classes: int
     target: Target = "class"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What tells a data set from another one, or from itself after a change.
+
+    Args:
+        count: of samples.
+        classes: their names, in order; none where they have no names.
+        fingerprint: a hash of what is known of the samples without reading files; "" where nothing
+            is.
+    """
+
+    count: int
+    classes: tuple[str, ...] = ()
+    fingerprint: str = ""
+
+
+def identity_of(dataset: Dataset) -> Identity:
+    """By its own `class_names` and `fingerprint()`, if it has them."""
+    fingerprint = getattr(dataset, "fingerprint", None)
+    return Identity(
+        len(dataset), tuple(getattr(dataset, "class_names", ())),
+        str(fingerprint()) if callable(fingerprint) else "",
+    )  # fmt: skip
 
 
 class ImageDataset:
@@ -105,6 +131,12 @@ class ImageDataset:
         if scaled.shape[1] != self.shape.channels:
             scaled = np.repeat(scaled, self.shape.channels, axis=1)
         return np.ascontiguousarray(scaled), self.labels[indices]
+
+    def fingerprint(self) -> str:
+        """Of the arrays' bytes."""
+        found = hashlib.sha256(np.ascontiguousarray(self.images))
+        found.update(np.ascontiguousarray(self.labels))
+        return found.hexdigest()
 
 
 def take(dataset: Dataset, indices: np.ndarray) -> Batch:

@@ -1,8 +1,8 @@
 """Images in folders: one folder for each class, in the formats of `ENDINGS`.
 
-The files are root/train/<class>/*.png and root/val/<class>/*.png, or root/<class>/*.png, of which
-about every fifth is for testing: which ones follows from a hash of each file's path below the
-folder of the classes, and from nothing else. So a file stays on its side, whatever is added or
+The files are root/train/<class>/*.png and root/val/<class>/*.png, or root/<class>/*.png. Of the
+latter about every fifth is for testing: which ones follows from a hash of each file's path below
+the folder of the classes, and from nothing else. So a file stays on its side, whatever is added or
 removed. Hidden files and folders are no data. Images are in colour; their shorter side is scaled
 and the middle cut out. Needs the extra `data`. Read next: `picture.py`, then `synthetic.py`.
 """
@@ -26,11 +26,14 @@ ENDINGS = (".png", ".apng", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".gif", ".
            ".pbm", ".pgm", ".ppm", ".pnm", ".tif", ".tiff")  # fmt: skip
 #: Images, too, but in formats that are not read: they are refused, not left out in silence.
 UNREAD_ENDINGS = (".heic", ".heif", ".jp2", ".jxl", ".svg", ".psd", ".exr", ".hdr", ".dcm",
-                  ".dng", ".raw", ".cr2", ".cr3", ".nef", ".arw", ".ico", ".tga", ".svs")  # fmt: skip
+                  ".dng", ".raw", ".cr2", ".cr3", ".nef", ".arw", ".ico", ".tga",
+                  ".svs")  # fmt: skip
 #: Folders that programs leave without hiding them: archives of macOS, Synology, Windows, Python.
 LITTER = ("__MACOSX", "@eaDir", "$RECYCLE.BIN", "System Volume Information", "lost+found",
           "__pycache__")  # fmt: skip
-TEST_FOLDERS = ("val", "test")
+#: How folders of parts are called, in capitals or not; the first that is there is taken.
+TRAIN_FOLDERS = ("train", "training")
+TEST_FOLDERS = ("val", "valid", "validation", "test", "testing")
 TEST_SHARE = 5
 #: ImageNet's mean and standard deviation, pixels 0 to 255.
 MEAN, STD = (123.7, 116.3, 103.5), (58.4, 57.1, 57.4)
@@ -43,10 +46,13 @@ class ImageFolder:
         files: paths with the number of their class.
         class_names: names of the classes, in order.
         image_size: height and width.
+        top: the folder above those of the classes.
     """
 
-    def __init__(self, files: list[tuple[Path, int]], class_names: list[str], image_size: int):
-        self.files, self.class_names = files, class_names
+    def __init__(
+        self, files: list[tuple[Path, int]], class_names: list[str], image_size: int, top: Path
+    ):
+        self.files, self.class_names, self.top = files, class_names, top
         self.shape = Shape(3, image_size, image_size, len(class_names))
 
     def __len__(self) -> int:
@@ -59,6 +65,16 @@ class ImageFolder:
     def take(self, indices: np.ndarray) -> Batch:
         """The samples `indices` as (images (n, 3, H, W) float32, labels (n,) int64)."""
         return stack(self, indices)
+
+    def fingerprint(self) -> str:
+        """Of the files: their paths below `top`, and their sizes in bytes. Their content is not
+        read, which would take as long as an epoch."""
+        found = hashlib.sha256()
+        for path, label in self.files:
+            below = _plain(path.relative_to(self.top).as_posix())
+            size = path.stat().st_size
+            found.update(f"{below}\0{label}\0{size}\0".encode("utf-8", "surrogateescape"))
+        return found.hexdigest()
 
 
 def image_folder(root: str | Path, train: bool = True, image_size: int = 224) -> ImageFolder:
@@ -78,10 +94,16 @@ def image_folder(root: str | Path, train: bool = True, image_size: int = 224) ->
     """
     pillow()
     top = Path(root)
-    names, files = _split_by_folder(top, train) if (top / "train").is_dir() else _split(top, train)
+    training = _part(top, TRAIN_FOLDERS)
+    if training is None or _is_a_class(training, top):
+        above, names, files = top, *_split(top, train)
+    elif train:
+        above, names, files = training, *_list_classes(training)
+    else:
+        above, names, files = _test_part(top, training)
     for path, _ in files:
         check_header(path, image_size)
-    return ImageFolder(files, names, image_size)
+    return ImageFolder(files, names, image_size, above)
 
 
 def decode(path: Path, side: int) -> np.ndarray:
@@ -105,26 +127,40 @@ def is_for_testing(below: str) -> bool:
     return int.from_bytes(hashlib.sha256(spelled).digest()[:8], "big") % TEST_SHARE == 0
 
 
-def _split_by_folder(top: Path, train: bool) -> tuple[list[str], list[tuple[Path, int]]]:
-    names, files = _list_classes(top / "train")
-    if train:
-        return names, files
-    tests = [top / name for name in TEST_FOLDERS if (top / name).is_dir()]
-    if not tests:
-        raise DataFormatError(
-            f"{top} has a folder train but neither val nor test",
-            path=str(top),
-            fix=f"a folder {top}/val with the same classes",
+def _part(top: Path, names: Sequence[str]) -> Path | None:
+    """The folder of one of these names; None: there is none."""
+    folders = _folders_in(top) if top.is_dir() else []
+    found = [f for name in names for f in folders if f.name.lower() == name]
+    return found[0] if found else None
+
+
+def _is_a_class(training: Path, top: Path) -> bool:
+    """Whether a folder called train is a class beside others, such as bus, and not a part: then
+    there is none to test, and none of a class in it."""
+    alone = len(_folders_in(top)) == 1 or _part(top, TEST_FOLDERS) is not None
+    return not alone and not _folders_in(training)
+
+
+def _test_part(top: Path, training: Path) -> tuple[Path, list[str], list[tuple[Path, int]]]:
+    """The folder of the classes, their names, and the files. No files, with a warning, where there
+    is no folder of them."""
+    names, _ = _list_classes(training)
+    test = _part(top, TEST_FOLDERS)
+    if test is None:
+        warnings.warn(
+            f"{top} has no folder val or test beside {training.name}: no image is tested",
+            stacklevel=3,
         )
-    test_names, test_files = _list_classes(tests[0])
+        return training, names, []
+    test_names, files = _list_classes(test)
     if test_names != names:
         raise DataFormatError(
-            f"{tests[0]} has other classes than train",
-            path=str(tests[0]),
+            f"{test} has other classes than {training.name}",
+            path=str(test),
             numbers=f"only in one of them: {', '.join(sorted(set(names) ^ set(test_names)))}",
             fix="the same folders in both, one for each class",
         )
-    return test_names, test_files
+    return test, names, files
 
 
 def _split(top: Path, train: bool) -> tuple[list[str], list[tuple[Path, int]]]:
@@ -145,7 +181,7 @@ def _split(top: Path, train: bool) -> tuple[list[str], list[tuple[Path, int]]]:
         warnings.warn(
             f"{top} has no image to {side} of {_listed(lacking)}: a hash of its path deals each "
             "image; folders train and val deal them as you like",
-            stacklevel=4,
+            stacklevel=3,
         )
     return names, part
 
@@ -164,7 +200,7 @@ def _list_classes(folder: Path) -> tuple[list[str], list[tuple[Path, int]]]:
             path=str(folder),
             fix="DATA/train/CLASS/*.png and DATA/val/CLASS/*.png",
         )
-    names = [path.name for path in _visible(folder) if path.is_dir()]
+    names = [path.name for path in _folders_in(folder)]
     files = [
         (path, label) for label, name in enumerate(names) for path in _images_in(folder / name)
     ]
@@ -204,6 +240,10 @@ def _images_in(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
             )  # fmt: skip
         elif ending in ENDINGS:
             yield path
+
+
+def _folders_in(folder: Path) -> list[Path]:
+    return [path for path in _visible(folder) if path.is_dir()]
 
 
 def _visible(folder: Path) -> list[Path]:

@@ -15,7 +15,7 @@ import json
 import os
 import secrets
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -90,6 +90,10 @@ class Checkpoint:
     arrays: Mapping[str, np.ndarray]
     run: RunState
     path: Path
+
+
+#: Settings that must be those of a saved run; or what makes them from its state.
+Expected = Mapping[str, Any] | Callable[[RunState], Mapping[str, Any]]
 
 
 def save(
@@ -243,13 +247,25 @@ def check_config(checkpoint: Checkpoint, expected: Mapping[str, Any]) -> None:
     """Raises CheckpointError, naming the first setting that differs from the run that was saved."""
     saved = checkpoint.run.config
     for key in sorted({*expected, *saved}):
-        if saved.get(key) != expected.get(key):
+        before, now = saved.get(key), expected.get(key)
+        if before != now:
+            many = isinstance(before, list) and isinstance(now, list)
             raise CheckpointError(
-                f"{checkpoint.path} was saved with another {key}",
+                f"{checkpoint.path} was saved with {'other' if many else 'another'} {key}",
                 code="OOC-313",
-                numbers=f"saved {saved.get(key)!r}, now {expected.get(key)!r}",
+                numbers=_difference(before, now) if many else f"saved {before!r}, now {now!r}",
                 fix="resume with the settings of the run that was saved",
             )
+
+
+def _difference(before: list[Any], now: list[Any]) -> str:
+    """Of two lists, such as of classes, the first places that differ."""
+    length = max(len(before), len(now))
+    pairs = list(
+        zip(*(each + [None] * (length - len(each)) for each in (before, now)), strict=True)
+    )
+    place, (was, is_) = next((i, pair) for i, pair in enumerate(pairs) if pair[0] != pair[1])
+    return f"saved {len(before)}, now {len(now)}; number {place} was {was!r} and is {is_!r}"
 
 
 def _as_json(run: RunState) -> dict[str, Any]:
