@@ -30,7 +30,7 @@ from ooctrain.engine.module import Module
 from ooctrain.engine.tensor import Tensor
 from ooctrain.execution import checkpoint as files
 from ooctrain.execution import saved_state
-from ooctrain.execution.ahead import Ahead, handed_out, no_batch
+from ooctrain.execution.ahead import Ahead, Manner, handed_out, no_batch
 from ooctrain.execution.evaluation import Evaluation, ignored_by
 from ooctrain.execution.guard import expect_finite
 from ooctrain.execution.in_parts import InParts
@@ -52,7 +52,7 @@ from ooctrain.step.foreign import as_numbers
 from ooctrain.step.machine import Machine
 from ooctrain.step.op import Scalars
 from ooctrain.step.trace import Trace
-from ooctrain.tracing import named_optimizer
+from ooctrain.tracing import named_optimizer, takes_bytes
 from ooctrain.tracing import trace as trace_step
 
 Batch = tuple[np.ndarray, np.ndarray]
@@ -167,7 +167,7 @@ class Trainer:
         thread reads, so what gives the batches must not use the trainer; arrays come read-only. The
         next batch takes no memory of the device.
         """
-        return self._ahead.over(batches, alone=self.settings.memory is not None)
+        return self._ahead.over(batches, self._manner())
 
     def fit(
         self, batches: Iterable[Batch], epochs: int = 1, *, schedule: LRScheduler | None = None,
@@ -256,7 +256,7 @@ class Trainer:
         Raises:
             ConfigError: there is no batch, or the loss's terms have no common average.
         """
-        given = handed_out(batches, alone=self.settings.memory is not None)
+        given = handed_out(batches, self._manner())
         return self._in_parts().averages(given, ignored_by(self.loss))
 
     @one_at_a_time
@@ -397,6 +397,10 @@ class Trainer:
             self._residence.abandon()
             raise
         return result
+
+    def _manner(self) -> Manner:
+        """How batches are read for the model."""
+        return Manner(alone=self.settings.memory is not None, as_bytes=takes_bytes(self.model))
 
     def _scalars(self) -> dict[str, float | int]:
         return {**self.optimizer.scalars(), "step": self.steps_done, "seed": self.settings.seed}

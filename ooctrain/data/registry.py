@@ -14,7 +14,7 @@ from types import MappingProxyType
 import numpy as np
 
 from ooctrain.data.cifar10 import cifar10
-from ooctrain.data.dataset import Dataset, Shape, Target
+from ooctrain.data.dataset import Dataset, Shape, Target, pair_of
 from ooctrain.data.digits import digits
 from ooctrain.data.download import data_folder, fetch_cifar10
 from ooctrain.data.folder import image_folder
@@ -108,7 +108,7 @@ def shape_of(dataset: Dataset) -> Shape:
     shape = getattr(dataset, "shape", None)
     if isinstance(shape, Shape):
         return shape
-    image, target = dataset[0]
+    image, target = pair_of(dataset[0], "sample 0")
     channels, height, width = image.shape
     if np.ndim(target) == 3:
         return Shape(channels, height, width, len(target), "image")

@@ -1,9 +1,9 @@
 """Changes of images while batches are read: crops, mirroring and normalization.
 
 The random numbers of a sample depend on (seed, epoch, number of the sample) alone. So an image (C,
-H, W) float32 is changed in the same way whichever thread reads it and wherever a run was resumed,
-and in another way in the next epoch. Names, arguments and defaults are torchvision's. Read next:
-`loader.py`, whose argument `transform` takes one.
+H, W), float32 or uint8, is changed in the same way whichever thread reads it and wherever a run was
+resumed, and in another way in the next epoch. Names, arguments and defaults are torchvision's. Read
+next: `loader.py`, whose argument `transform` takes one.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Literal
 
 import numpy as np
 
+from ooctrain.data.dataset import as_images
 from ooctrain.errors import ConfigError
 
 Size = int | Sequence[int]
@@ -212,7 +213,7 @@ def transformed(
         ConfigError: the transform leaves images of several shapes.
     """
     changed = [
-        np.asarray(transform(image, Draws(*key, int(number))), np.float32)
+        as_images(np.asarray(transform(image, Draws(*key, int(number)))))
         for image, number in zip(images, numbers, strict=True)
     ]
     shapes = {image.shape for image in changed}
