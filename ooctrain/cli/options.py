@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import click
 
 from ooctrain.cli.schedules import find_schedule
-from ooctrain.cli.values import Named, OneOf, OutputFile, PositiveNumber, WholeNumber
+from ooctrain.cli.values import Named, OneOf, OutputFile, PositiveNumber, UserPath, WholeNumber
 from ooctrain.errors import ConfigError
 from ooctrain.execution.settings import MAX_SEED
 from ooctrain.optim.named import find_optimizer
@@ -325,7 +325,7 @@ EXTENT_OPTIONS = (
         "--checkpoint-steps", type=POSITIVE, help="Also save each time this many steps are done."
     ),
     click.option(
-        "--resume", "resume_path", metavar="FILE",
+        "--resume", "resume_path", metavar="FILE", type=UserPath(),
         help="Continue from a checkpoint, and save to it again.",
     ),
 )  # fmt: skip

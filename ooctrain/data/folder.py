@@ -21,6 +21,7 @@ import numpy as np
 from ooctrain.data.dataset import Batch, Shape, stack
 from ooctrain.data.picture import check_header, pillow, pixels
 from ooctrain.errors import DataFormatError
+from ooctrain.step.foreign import as_path
 
 ENDINGS = (".png", ".apng", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".gif", ".webp", ".avif",
            ".pbm", ".pgm", ".ppm", ".pnm", ".tif", ".tiff")  # fmt: skip
@@ -100,7 +101,7 @@ def image_folder(root: str | Path, train: bool = True, image_size: int = 224) ->
             file that is not one image of shades or colours (`picture.py`).
     """
     pillow()
-    top = Path(root)
+    top = as_path(root)
     training = _part(top, TRAIN_FOLDERS)
     if training is None or _is_a_class(training, top):
         above, names, files = top, *_split(top, train)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from os import PathLike, fspath
 from pathlib import Path
 from types import MappingProxyType
 
@@ -22,6 +23,7 @@ from ooctrain.data.mnist import mnist
 from ooctrain.data.synthetic import synthetic
 from ooctrain.data.synthetic_maps import synthetic_images, synthetic_pixels
 from ooctrain.errors import ConfigError, unknown_name
+from ooctrain.step.foreign import as_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +65,14 @@ ROOM_TO_CROP = 8 / 7
 
 
 def load(
-    text: str, *, train: bool = True, image_size: int | None = None, download: bool = False,
-    crop: int | None = None,
+    text: str | PathLike[str], *, train: bool = True, image_size: int | None = None,
+    download: bool = False, crop: int | None = None,
 ) -> Dataset:  # fmt: skip
     """The data set that a text names.
 
     Args:
         text: name, then after a colon its parameters: "synthetic:classes=4,samples=256",
-            "cifar10:DIR"; or a folder of images.
+            "cifar10:DIR"; or a folder of images, also as a path.
         train: the training or the test part.
         image_size: height and width; None: the usual one of this data set, or with room for
             `crop`.
@@ -83,9 +85,10 @@ def load(
             that cannot be fetched, or images without pixels.
         DataFormatError: the files are broken.
     """
+    text = text if isinstance(text, str) else f"folder:{fspath(text)}"
     name, _, rest = text.partition(":")
-    if text and name not in SOURCES and Path(text).is_dir():
-        name, rest = "folder", f"path={text}"
+    if text and name not in SOURCES:
+        name, rest = _as_folder(text, name, rest)
     source = _find(name)
     options = _parse_options(name, source, rest)
     if source.needs_path and "root" not in options:
@@ -124,19 +127,30 @@ def _find(name: str) -> DataSource:
     return SOURCES[name]
 
 
+def _as_folder(text: str, name: str, rest: str) -> tuple[str, str]:
+    """What names no data set as "folder" and its path, if it is one. Raises ConfigError: it looks
+    like a path, and is none."""
+    path = as_path(text)
+    if path.is_dir():
+        return "folder", f"path={text}"
+    if "/" in text and name not in SOURCES:
+        raise ConfigError(
+            f"there is no folder {path}", code="OOC-106",
+            fix="the path of a folder with a folder of images for each class",
+        )  # fmt: skip
+    return name, rest
+
+
 def _parse_options(name: str, source: DataSource, rest: str) -> dict[str, str | int]:
     options: dict[str, str | int] = {}
-    for item in rest.split(",") if rest else []:
-        key, equals, value = item.partition("=")
-        is_path = source.needs_path and (not equals or key == "path")
-        if is_path and "root" in options:
-            raise ConfigError(
-                f"data set {name!r} takes one folder, and {item!r} is a second", code="OOC-106",
-                fix="the name of the folder must not hold a comma",
-            )  # fmt: skip
-        if is_path and (value if equals else item):
-            options["root"] = value if equals else item
-        elif key in source.numbers and value.isdecimal():
+    items = rest.split(",") if rest else []
+    if source.needs_path:
+        path, items = _path_and_rest(name, source, items)
+        if path:
+            options["root"] = str(as_path(path))
+    for item in items:
+        key, _, value = item.partition("=")
+        if key in source.numbers and value.isdecimal():
             options[key] = int(value)
         else:
             raise ConfigError(
@@ -146,6 +160,34 @@ def _parse_options(name: str, source: DataSource, rest: str) -> dict[str, str | 
                 fix=f"for example --data {_example(name, source)}",
             )
     return options
+
+
+def _path_and_rest(name: str, source: DataSource, items: list[str]) -> tuple[str, list[str]]:
+    """The folder among the options, whose name may hold commas, and the others.
+
+    Raises:
+        ConfigError: there are two.
+    """
+
+    def is_other(item: str) -> bool:
+        key, equals, value = item.partition("=")
+        return bool(equals) and key in source.numbers and value.isdecimal()
+
+    places = [place for place, item in enumerate(items) if not is_other(item)]
+    if not places:
+        return "", items
+    first, end = places[0], places[-1] + 1
+    found = ",".join(items[first:end])
+    path = found if as_path(found).is_dir() else found.removeprefix("path=")
+    if end - first > 1 and not as_path(path).is_dir():
+        raise ConfigError(
+            f"data set {name!r} takes one folder, and {items[first + 1]!r} is a second",
+            code="OOC-106", fix=f"one folder; there is none called {path!r}",
+        )  # fmt: skip
+    key, equals, _ = path.partition("=")
+    if equals and "/" not in key and not as_path(path).is_dir():
+        return "", items  # an option that it does not know
+    return path, items[:first] + items[end:]
 
 
 def _folder_of(name: str, source: DataSource, download: bool) -> str:

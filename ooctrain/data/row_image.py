@@ -18,6 +18,7 @@ import numpy as np
 
 from ooctrain.data.tiff_rows import TiffRows
 from ooctrain.errors import ConfigError, DataFormatError
+from ooctrain.step.foreign import as_path
 
 _TYPES = ("uint8", "float32")
 _TIFF_ENDINGS = (".tif", ".tiff", ".svs", ".btf")
@@ -72,7 +73,7 @@ class RowImage:
                     f"a RowImage takes paths, not {type(path).__name__}", code="OOC-106",
                     fix="RowImage('a.npy', 'b.npy'), or RowImage(*paths)",
                 )  # fmt: skip
-        self._files = [_opened(Path(path)) for path in paths]
+        self._files = [_opened(as_path(path)) for path in paths]
         kinds = {(file.shape, file.dtype.name) for file in self._files}
         if len(kinds) > 1:
             raise ConfigError(

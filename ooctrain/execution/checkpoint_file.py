@@ -45,12 +45,20 @@ class Storable(Protocol):
     def __array__(self, dtype: Any = None, *, copy: bool | None = None) -> np.ndarray: ...
 
 
-def write(path: Path, values: Mapping[str, Storable], state: str) -> None:
-    """Writes the values one after the other, and then the header again, with their checksum."""
+def write(
+    path: Path, values: Mapping[str, Storable], state: str, rights: int | None = None
+) -> None:
+    """Writes the values one after the other, and then the header again, with their checksum.
+
+    Args:
+        rights: to access it; None: those of the umask, as for any other file of the user.
+    """
     checksum = Checksum(state)
-    # The mode is the umask's, as for any other file of the user.
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    first = 0o666 if rights is None else 0o600
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, first)
     with os.fdopen(descriptor, "wb") as file:
+        if rights is not None:
+            os.chmod(path, rights)
         file.write(_header(values, state, checksum.text()))
         for name, value in values.items():
             _write_value(file, name, value, checksum)

@@ -16,7 +16,8 @@ TRAINING: Mapping[str, Explanation] = {
         "a broken data file",
         "A file of a data set is missing, truncated, too long, or holds impossible values; or an "
         "image has more than 8192 x 8192 pixels, as it is or scaled, and is not decoded; or its "
-        "pixels are no shades from black to white, such as floats beyond 0 to 1. `path` and `offset` say where.",
+        "pixels are no shades from black to white, such as floats beyond 0 to 1. `path` and "
+        "`offset` say where.",
         "a CIFAR-10 file of 100 bytes",
         "fetch the file again",
     ),

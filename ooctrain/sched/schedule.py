@@ -30,6 +30,7 @@ from ooctrain.sched.instructions import (
     describe_instruction,
     whole,
 )
+from ooctrain.step.foreign import as_path
 from ooctrain.step.shown import html_of, svg_of
 from ooctrain.step.trace import Trace
 from ooctrain.units import BYTES, Granule, format_bytes, format_us
@@ -199,7 +200,7 @@ class Plan:
     def save(self, path: str) -> None:
         """Writes the plan file."""
         text = json.dumps(self.to_json())
-        with open(path, "w", encoding="utf-8") as file:
+        with as_path(path).open("w", encoding="utf-8") as file:
             file.write(text)
 
 
