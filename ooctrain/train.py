@@ -11,7 +11,7 @@ Read next: `execution/seen.py`, `execution/prepare.py`, `execution/executor.py`;
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence, Sized
 from contextlib import closing
 from functools import partial
 from os import PathLike
@@ -30,7 +30,7 @@ from ooctrain.engine.module import Module
 from ooctrain.engine.tensor import Tensor
 from ooctrain.execution import checkpoint as files
 from ooctrain.execution import saved_state
-from ooctrain.execution.ahead import Ahead, Manner, handed_out, no_batch
+from ooctrain.execution.ahead import Ahead, Manner, handed_out, no_batch, position_of
 from ooctrain.execution.evaluation import Evaluation, ignored_by
 from ooctrain.execution.guard import expect_finite
 from ooctrain.execution.in_parts import InParts
@@ -178,28 +178,34 @@ class Trainer:
         Args:
             batches: gives (x, y) and can be iterated once for each epoch, such as a `DataLoader`.
             schedule: its `step()` is called after each epoch; `ReduceLROnPlateau` is told the
-                epoch's mean loss.
+                epoch's mean loss. `OneCycleLR`, and a row with one, is stepped after each step.
             on_step: called with (steps done, loss) after each step.
 
         Returns:
             The losses of all steps.
 
         Raises:
-            ConfigError: an epoch without a batch, such as the second one of a generator.
+            ConfigError: an epoch without a batch, such as the second one of a generator; or a
+                schedule that ends before the last step.
         """
+        each_step = schedule is not None and schedule.counts_steps
+        if each_step and isinstance(batches, Sized):
+            schedule.expect_room(epochs * len(batches) - position_of(batches))
         losses: list[float] = []
         for epoch in range(epochs):
             steps_before = len(losses)
             with closing(self.ahead(batches)) as following:
                 for x, y in following:
                     losses.append(self.step(x, y))
+                    if each_step:
+                        schedule.step()
                     if on_step is not None:
                         on_step(self.steps_done, losses[-1])
             if len(losses) == steps_before:
                 raise no_batch(epoch)
             if isinstance(schedule, ReduceLROnPlateau):
                 schedule.step(float(np.mean(losses[steps_before:])))
-            elif schedule is not None:
+            elif schedule is not None and not each_step:
                 schedule.step()
         return losses
 

@@ -187,6 +187,12 @@ def lay_out(device: Device, trace: Trace, values: Values) -> Values | None:
     return _lay(Berth(trace, device.room(_room_bytes(trace))), values)
 
 
+def position_of(batches: Iterable[Any]) -> int:
+    """How many batches of an epoch have been handed out before, as a `DataLoader` knows it."""
+    state = batches.state_dict() if hasattr(batches, "state_dict") else {}
+    return int(state.get("position", 0))
+
+
 def no_batch(epoch: int) -> ConfigError:
     """What is wrong with batches that end before the first one of an epoch, counted from 0."""
     return ConfigError(
