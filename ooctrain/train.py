@@ -188,24 +188,24 @@ class Trainer:
             ConfigError: an epoch without a batch, such as the second one of a generator; or a
                 schedule that ends before the last step.
         """
-        each_step = schedule is not None and schedule.counts_steps
-        if each_step and isinstance(batches, Sized):
-            schedule.expect_room(epochs * len(batches) - position_of(batches))
+        each_step = schedule if schedule is not None and schedule.counts_steps else None
+        if each_step is not None and isinstance(batches, Sized):
+            each_step.expect_room(epochs * len(batches) - position_of(batches))
         losses: list[float] = []
         for epoch in range(epochs):
             steps_before = len(losses)
             with closing(self.ahead(batches)) as following:
                 for x, y in following:
                     losses.append(self.step(x, y))
-                    if each_step:
-                        schedule.step()
+                    if each_step is not None:
+                        each_step.step()
                     if on_step is not None:
                         on_step(self.steps_done, losses[-1])
             if len(losses) == steps_before:
                 raise no_batch(epoch)
             if isinstance(schedule, ReduceLROnPlateau):
                 schedule.step(float(np.mean(losses[steps_before:])))
-            elif schedule is not None and not each_step:
+            elif schedule is not None and each_step is None:
                 schedule.step()
         return losses
 

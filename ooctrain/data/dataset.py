@@ -58,7 +58,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class DataIdentity:
     """What tells a data set from another one, or from itself after a change.
 
     Args:
@@ -73,10 +73,10 @@ class Identity:
     fingerprint: str = ""
 
 
-def identity_of(dataset: Dataset) -> Identity:
+def identity_of(dataset: Dataset) -> DataIdentity:
     """By its own `class_names` and `fingerprint()`, if it has them."""
     fingerprint = getattr(dataset, "fingerprint", None)
-    return Identity(
+    return DataIdentity(
         len(dataset), tuple(getattr(dataset, "class_names", ())),
         str(fingerprint()) if callable(fingerprint) else "",
     )  # fmt: skip

@@ -128,8 +128,8 @@ def _find(name: str) -> DataSource:
 
 
 def _as_folder(text: str, name: str, rest: str) -> tuple[str, str]:
-    """What names no data set as "folder" and its path, if it is one. Raises ConfigError: it looks
-    like a path, and is none."""
+    """A text that names no data set, as "folder" and its path where there is such a folder. Raises
+    ConfigError: it is a path, and there is no folder."""
     path = as_path(text)
     if path.is_dir():
         return "folder", f"path={text}"

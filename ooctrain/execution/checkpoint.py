@@ -259,17 +259,19 @@ def check_config(checkpoint: Checkpoint, expected: Mapping[str, Any]) -> None:
     for key in sorted({*expected, *saved}):
         before, now = saved.get(key), expected.get(key)
         if before != now:
-            many = isinstance(before, list) and isinstance(now, list)
+            lists = isinstance(before, list) and isinstance(now, list)
             raise CheckpointError(
-                f"{checkpoint.path} was saved with {'other' if many else 'another'} {key}",
+                f"{checkpoint.path} was saved with {'other' if lists else 'another'} {key}",
                 code="OOC-313",
-                numbers=_difference(before, now) if many else f"saved {before!r}, now {now!r}",
+                numbers=_difference(before, now),
                 fix="resume with the settings of the run that was saved",
             )
 
 
-def _difference(before: list[Any], now: list[Any]) -> str:
-    """Of two lists, such as of classes, the first places that differ."""
+def _difference(before: Any, now: Any) -> str:
+    """Of two settings; of two lists, such as of classes, the first places that differ."""
+    if not isinstance(before, list) or not isinstance(now, list):
+        return f"saved {before!r}, now {now!r}"
     length = max(len(before), len(now))
     pairs = list(
         zip(*(each + [None] * (length - len(each)) for each in (before, now)), strict=True)

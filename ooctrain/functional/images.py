@@ -45,8 +45,8 @@ def from_bytes(input: Tensor, mean: Each = 0.0, std: Each = 255.0) -> Tensor:
 
 
 def mean_and_std(mean: Each, std: Each) -> tuple[PlainEach, PlainEach]:
-    """Both as numbers, or both as one number for each channel. Raises ConfigError: they are none,
-    or not as many."""
+    """Both as numbers, or both as one number for each channel. Raises ConfigError: they are not
+    finite numbers, or not as many."""
     means, stds = _numbers(mean, "mean"), _numbers(std, "std")
     if min(stds) <= 0:
         raise ConfigError(f"std {std!r} is not positive", code="OOC-106", fix="such as std=255")

@@ -18,8 +18,8 @@ from ooctrain.data.cifar10 import RECORD_BYTES, TEST_FILES, TRAIN_FILES
 from ooctrain.data.dataset import ImageDataset, permutation, resize
 from ooctrain.data.digits import parse_table
 from ooctrain.data.folder import decode
-from ooctrain.data.picture import MOST_PIXELS
 from ooctrain.data.mnist import read_idx
+from ooctrain.data.picture import MOST_PIXELS
 from ooctrain.errors import CheckpointError, ConfigError, DataFormatError
 
 

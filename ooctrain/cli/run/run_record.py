@@ -12,7 +12,7 @@ from statistics import median
 
 from ooctrain.cli.options import Extent, MemoryOptions, Workload
 from ooctrain.cli.workload import Task
-from ooctrain.data import Identity
+from ooctrain.data import DataIdentity
 from ooctrain.devices.cpu.process_memory import MemoryWatch
 from ooctrain.sched.timeline import Timeline
 from ooctrain.train import Trainer
@@ -83,7 +83,7 @@ class RunRecord:
     identical_to_incore: bool | None = None
     incore_step_us: list[float] = field(default_factory=list)
     incore_timelines: deque[Timeline] = field(default_factory=deque)
-    seen: dict[str, Identity] = field(default_factory=dict)
+    seen: dict[str, DataIdentity] = field(default_factory=dict)
     lengths: list[int] = field(default_factory=list)
     watch: MemoryWatch | None = None
 

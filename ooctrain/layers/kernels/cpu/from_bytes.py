@@ -34,7 +34,7 @@ def _from_bytes_by_channel(x, y, mean, std, lo, hi, thread):
 
 def from_bytes(pool: ThreadPool, x: Array, y: Array, mean: Each, std: Each) -> None:
     """y = (x - mean) / std; channels lie last."""
-    if isinstance(mean, tuple):
+    if isinstance(mean, tuple) or isinstance(std, tuple):
         each = np.asarray(mean, np.float32), np.asarray(std, np.float32)
         pool.run(_from_bytes_by_channel, y.size, element_chunk(y.size), x, y, *each)
         return
