@@ -106,6 +106,24 @@ def load(
     return source.load(train=train, image_size=size, **options)
 
 
+def same_source(one: str, other: str) -> bool:
+    """Whether two texts name the same data set: "pics", "folder:./pics/" and "~/pics" may."""
+    try:
+        return _meant(one) == _meant(other)
+    except ConfigError:
+        return one == other
+
+
+def _meant(text: str) -> tuple[str, dict[str, str | int]]:
+    name, _, rest = text.partition(":")
+    if name not in SOURCES:
+        name, rest = _as_folder(text, name, rest)
+    options = _parse_options(name, _find(name), rest)
+    if "root" in options:
+        options["root"] = str(Path(options["root"]).resolve())
+    return name, options
+
+
 def shape_of(dataset: Dataset) -> Shape:
     """Channels, extents, classes and kind of target; looks at the samples of a foreign data set."""
     shape = getattr(dataset, "shape", None)

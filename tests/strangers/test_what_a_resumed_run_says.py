@@ -96,6 +96,30 @@ def test_images_that_have_changed_are_told(begun):
     assert load(run).run.step == 3
 
 
+def test_a_folder_in_another_place_with_other_images_is_told(begun, tmp_path):
+    photos, _, go_on = begun
+    put(photos, "a/new.png")
+    status, _, out, _ = go_on(data=photos.rename(tmp_path / "elsewhere"))
+    assert (status, notes(out)) == (0, 1)
+
+
+def test_another_spelling_of_the_folder_is_the_same(begun, monkeypatch):
+    photos, run, go_on = begun
+    monkeypatch.chdir(photos.parent)
+    older(run)
+    for spelling in ("./photos/", "folder:photos", f"folder:path={photos}", f"file://{photos}"):
+        status, _, _, err = go_on(data=spelling)
+        assert status == 0, err
+
+
+def test_other_data_is_refused(begun):
+    _, _, go_on = begun
+    status, numbers, _, _ = go_on(data="synthetic:classes=2,samples=64")
+    assert status == 1
+    assert numbers["error"].startswith("[OOC-313]")
+    assert "another data" in numbers["error"]
+
+
 @pytest.mark.parametrize("change", ["renamed", "one more", "one fewer"])
 def test_other_classes_are_refused_by_name(change, begun):
     photos, run, go_on = begun
@@ -113,12 +137,17 @@ def test_other_classes_are_refused_by_name(change, begun):
     assert run.read_bytes() == before
 
 
-def test_an_older_checkpoint_goes_on_with_a_notice(begun):
-    _, run, go_on = begun
+def older(run: Path) -> None:
+    """Makes of a checkpoint what a version wrote that knew no images."""
     found = load(run)
     history = {"losses": found.run.history["losses"], "ranks": [1]}
     config = {name: value for name, value in found.run.config.items() if name != "classes"}
     save(run, dict(found.arrays), replace(found.run, history=history, config=config))
+
+
+def test_an_older_checkpoint_goes_on_with_a_notice(begun):
+    _, run, go_on = begun
+    older(run)
     status, _, out, _ = go_on()
     assert (status, notes(out)) == (0, 1)
     assert "older version" in out

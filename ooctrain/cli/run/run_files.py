@@ -18,6 +18,7 @@ from ooctrain.cli.run.run_record import RunOptions, TrainingRun
 from ooctrain.cli.schedules import SCHEDULES, depends_on_the_end
 from ooctrain.data import DataLoader, identity_of
 from ooctrain.data.folder import ImageFolder
+from ooctrain.data.registry import same_source
 from ooctrain.errors import CheckpointError, ConfigError
 from ooctrain.execution.checkpoint import RunState, expect_writable, older_than
 from ooctrain.optim import LRScheduler
@@ -201,13 +202,12 @@ def _config(run: TrainingRun) -> dict[str, object]:
 
 def _expected(run: TrainingRun, before: RunState) -> dict[str, object]:
     """What a saved run must have been: as this one, but that its schedule may have had another
-    length, its file may be older than the names of classes in it, and the same images may lie
-    elsewhere now."""
+    length, its file may be older than the names of classes in it, and a folder of the same classes
+    may lie elsewhere now, or be called otherwise."""
     own = _config(run)
-    same = before.history.get("data") == _data_of(run) and bool(
-        run.record.seen["train"].fingerprint
-    )
-    kept = ["epochs"] + ["data"] * same + ["classes"] * ("classes" not in before.config)
+    named = isinstance(before.config.get("classes"), list) and own["classes"] is not None
+    same = named or same_source(str(before.config.get("data")), str(own["data"]))
+    kept = ["epochs"] + ["data"] * same + ["classes"] * (not named)
     return own | {key: before.config.get(key) for key in kept}
 
 
