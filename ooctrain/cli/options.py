@@ -214,7 +214,10 @@ link_bandwidth_option = click.option(
     help='Bandwidth of the link, per second and direction: "2GB".',
 )
 spill_option = click.option(
-    "--spill", metavar="FOLDER", help="What is swapped out lies on this folder's disk, not in RAM."
+    "--spill",
+    metavar="FOLDER",
+    type=UserPath(),
+    help="What is swapped out lies on this folder's disk, not in RAM.",
 )
 rewrite_option = list_option(
     "--rewrite", "rewrites",

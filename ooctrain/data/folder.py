@@ -28,7 +28,7 @@ ENDINGS = (".png", ".apng", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".gif", ".
 #: Images, too, but in formats that are not read: they are refused, not left out in silence.
 UNREAD_ENDINGS = (".heic", ".heif", ".jp2", ".jxl", ".svg", ".psd", ".exr", ".hdr", ".dcm",
                   ".dng", ".raw", ".cr2", ".cr3", ".nef", ".arw", ".ico", ".tga",
-                  ".svs")  # fmt: skip
+                  ".svs", ".pfm", ".pcx", ".xcf", ".eps", ".fits", ".nii", ".mha")  # fmt: skip
 #: Folders that programs leave without hiding them: archives of macOS, Synology, Windows, Python.
 LITTER = ("__MACOSX", "@eaDir", "$RECYCLE.BIN", "System Volume Information", "lost+found",
           "__pycache__")  # fmt: skip
@@ -246,7 +246,7 @@ def _images_in(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
                 f"{path} is an image of a format that is not read here", path=str(path),
                 fix=f"convert it, or move it away; read are {', '.join(ENDINGS)}",
             )  # fmt: skip
-        elif ending in ENDINGS:
+        elif ending in ENDINGS and (path.is_file() or not path.exists()):  # a link to nothing
             yield path
 
 

@@ -36,7 +36,8 @@ class DataLoader:
         prefetch: batches read ahead by threads; 0 reads in the caller.
         num_workers: threads that read; batches are the same, whatever their number.
         transform: changes each image as it is read, see `transforms`; of data whose targets are
-            class numbers.
+            class numbers. A function of one's own is given float32, or bytes where a trainer wants
+            them; one with an attribute `keeps_bytes` that is true is given bytes always.
         share: which samples of a batch are handed out, by its size, such as `Ranks.part_of`; only
             these are read.
 
@@ -127,6 +128,8 @@ class DataLoader:
             images, targets = take(dataset, indices, as_bytes=as_bytes)
             if transform is None:
                 return images, targets
+            if not as_bytes and not getattr(transform, "keeps_bytes", False):
+                images = images.astype(np.float32, copy=False)  # bytes would wrap around at 0
             if targets.ndim != 1:
                 raise ConfigError(
                     f"targets of shape {targets.shape[1:]} would not be cut or mirrored with their "

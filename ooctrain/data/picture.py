@@ -87,6 +87,10 @@ def _check(path: Path, image: Any, side: int) -> None:
     signed = SIGNED in (format_ if isinstance(format_, tuple) else (format_,))
     if signed and _bits(image) < 32:
         raise _no_picture(path, f"signed numbers of {_bits(image)} bits")
+    deep = any(";16" in str(tile[3]) for tile in getattr(image, "tile", ()))
+    if deep and image.mode == "RGB" and "transparency" in image.info:
+        # Pillow keeps 8 of the 16 bits, and compares these with 16.
+        raise _no_picture(path, "16-bit colours of which one is clear")
     if image.mode not in BYTE_MODES | DEEP_MODES:
         raise _no_picture(path, f"{image.mode} pixels")
 

@@ -46,10 +46,18 @@ Transform = Callable[[np.ndarray, Draws], np.ndarray]
 
 
 class Compose:
-    """One change after the other."""
+    """One change after the other.
+
+    Attributes:
+        keeps_bytes: whether bytes come out of it as bytes: none of the changes calculates.
+    """
 
     def __init__(self, transforms: Sequence[Transform]):
         self.transforms = list(transforms)
+
+    @property
+    def keeps_bytes(self) -> bool:
+        return all(getattr(transform, "keeps_bytes", False) for transform in self.transforms)
 
     def __call__(self, image: np.ndarray, draws: Draws) -> np.ndarray:
         for transform in self.transforms:
@@ -68,8 +76,11 @@ class RandomCrop:
         padding_mode: "constant", "edge", "reflect" or "symmetric".
 
     Raises:
-        ConfigError: an invalid size or padding; in a call: the image is smaller.
+        ConfigError: an invalid size or padding; in a call: the image is smaller, or bytes are to be
+            padded with what is not a byte.
     """
+
+    keeps_bytes = True
 
     def __init__(
         self, size: Size, padding: Size = 0, fill: float = 0,
@@ -88,6 +99,10 @@ class RandomCrop:
         if any(self.padding):
             width = ((0, 0), (top, bottom), (left, right))
             if self.padding_mode == "constant":
+                if image.dtype == np.uint8 and self.fill not in range(256):
+                    raise ConfigError(
+                        f"bytes cannot be padded with {self.fill}", fix="fill from 0 to 255"
+                    )
                 image = np.pad(image, width, constant_values=self.fill)
             else:
                 image = np.pad(image, width, mode=self.padding_mode)
@@ -102,6 +117,8 @@ class CenterCrop:
         ConfigError: in a call: the image is smaller.
     """
 
+    keeps_bytes = True
+
     def __init__(self, size: Size):
         self.size = _pair(size)
 
@@ -113,6 +130,8 @@ class CenterCrop:
 class RandomHorizontalFlip:
     """Left for right, with chance `p`."""
 
+    keeps_bytes = True
+
     def __init__(self, p: float = 0.5):
         self.p = _chance(p)
 
@@ -122,6 +141,8 @@ class RandomHorizontalFlip:
 
 class RandomVerticalFlip:
     """Top for bottom, with chance `p`."""
+
+    keeps_bytes = True
 
     def __init__(self, p: float = 0.5):
         self.p = _chance(p)

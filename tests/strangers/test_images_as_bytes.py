@@ -50,6 +50,8 @@ BATCHES: dict[str, Callable[[], Iterable[Any]]] = {
     "flipped twice": lambda: data.DataLoader(
         data.TensorDataset(X, Y), 4,
         transform=data.transforms.Compose([flip, flip, data.transforms.RandomCrop(6)])),
+    "flipped and cut": lambda: data.DataLoader(
+        data.TensorDataset(X, Y), 4, transform=data.Augmentation(6, 0).training),
     "ImageDataset": lambda: data.DataLoader(
         data.ImageDataset(X, Y, channels=3, classes=5, mean=(100.0,), std=(50.0,)), 4),
     "its Subset, shuffled not": lambda: data.DataLoader(
@@ -83,6 +85,23 @@ def test_bytes_come_through(name):
 @pytest.mark.parametrize("name", set(BATCHES) - {"ImageDataset"})
 def test_a_model_without_from_bytes_takes_them_as_floats(name):
     assert losses(nn.Identity(), BATCHES[name]()) == as_floats(0, 1)
+
+
+def test_a_transform_that_calculates_is_given_floats_where_nothing_wants_bytes():
+    def shifted(image, draws):
+        return image - 200  # bytes would begin again at 255
+
+    loader = data.DataLoader(data.TensorDataset(X, Y), 4, transform=shifted)
+    assert np.array_equal(next(iter(loader))[0], X[:4].astype(np.float32) - 200)
+
+
+def test_crops_and_flips_keep_bytes_in_a_loop_of_ones_own():
+    change = data.Augmentation(6, pad=1, flip=True).training
+    for x, _ in data.DataLoader(data.TensorDataset(X, Y), 4, transform=change):
+        assert x.dtype == np.uint8
+    odd = data.transforms.RandomCrop(6, padding=1, fill=-1)
+    with pytest.raises(ConfigError):
+        list(data.DataLoader(data.TensorDataset(X, Y), 4, transform=odd))
 
 
 def test_a_loop_of_ones_own_gets_bytes_and_so_does_eager():

@@ -59,18 +59,22 @@ def tiff(pixels: np.ndarray, tags: dict[int, int], order: str = "<") -> bytes:
     return head + body + table + struct.pack(order + "I", 0)
 
 
-def sixteen_bit_png_with_a_clear_value(clear: int) -> bytes:
-    """A 16-bit grey PNG, one of whose values is transparent."""
+def deep_png(kind: int, clear: bytes, values: np.ndarray) -> bytes:
+    """A PNG of 16 bits, grey (0) or in colours (2), of which one is transparent."""
 
-    def chunk(kind: bytes, content: bytes) -> bytes:
-        body = kind + content
+    def chunk(name: bytes, content: bytes) -> bytes:
+        body = name + content
         return struct.pack(">I", len(content)) + body + struct.pack(">I", zlib.crc32(body))
 
-    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in sixteen())
-    parts = [(b"IHDR", struct.pack(">IIBBBBB", 8, 8, 16, 0, 0, 0, 0)),
-             (b"tRNS", struct.pack(">H", clear)), (b"IDAT", zlib.compress(rows)),
-             (b"IEND", b"")]  # fmt: skip
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in values)
+    parts = [(b"IHDR", struct.pack(">IIBBBBB", 8, 8, 16, kind, 0, 0, 0)), (b"tRNS", clear),
+             (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]  # fmt: skip
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*part) for part in parts)
+
+
+def sixteen_bit_colours() -> bytes:
+    color = (1000, 2000, 3000)
+    return deep_png(2, struct.pack(">HHH", *color), np.full((8, 8, 3), color))
 
 
 def twelve_bit_tiff() -> bytes:
@@ -138,7 +142,7 @@ SHOWN: dict[str, tuple[Callable[[], bytes], Any]] = {
     "10 bit.pgm": (lambda: pgm(1023), CORNERS),
     "16 bit.pgm": (lambda: pgm(65535), CORNERS),
     "16 bit with a clear value.png": (
-        lambda: sixteen_bit_png_with_a_clear_value(0), (255.0, *CORNERS[1:])),
+        lambda: deep_png(0, struct.pack(">H", 0), sixteen()), (255.0, *CORNERS[1:])),
     "1 bit.png": (lambda: saved(grey(eight() > 127), "png"), (0, 0, 255)),
     "1 bit.tif": (lambda: saved(grey(eight() > 127), "tif", compression="group4"), (0, 0, 255)),
     "cmyk.jpg": (lambda: saved(sheet("CMYK", (0, 255, 255, 0)), "jpg", quality=100), RED),
@@ -200,6 +204,7 @@ REFUSED_AT_ONCE: dict[str, Callable[[], bytes]] = {
     "empty.png": lambda: b"",
     "text.jpg": lambda: b"not an image",
     "lab.tif": lambda: saved(sheet("LAB", (50, 0, 0)), "tif"),
+    "16 bit colours with a clear one.png": lambda: sixteen_bit_colours(),
     "int16.tif": lambda: tiff(sixteen().astype(np.int16), {}),
     "int8.tif": lambda: tiff(eight().astype(np.int8), {}),
     "huge.png": lambda: _huge_png(),
@@ -219,19 +224,16 @@ REFUSED_WHEN_READ: dict[str, Callable[[], bytes]] = {
     "truncated.jpg": lambda: _noise("jpg")[:-300],
     "truncated.png": lambda: _noise("png")[:-300],
     "truncated.tif": lambda: _noise("tif")[:-300],
+    "truncated.bmp": lambda: _noise("bmp")[:-300],
+    "truncated.gif": lambda: _noise("gif")[:-300],
+    "truncated.webp": lambda: _noise("webp")[:-300],
+    "truncated.ppm": lambda: _noise("ppm")[:-300],
 }
 
 
 def _noise(ending: str) -> bytes:
     noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
-    image = pillow.fromarray(noise)
-    if ending != "tif":
-        return saved(image, ending)
-    return (
-        tiff(noise[..., 0], {})[:8]
-        + noise[..., 0].tobytes()[:-400]
-        + tiff(noise[..., 0], {})[-126:]
-    )
+    return saved(pillow.fromarray(noise), ending)
 
 
 def _huge_png() -> bytes:
@@ -261,6 +263,13 @@ def test_a_fault_in_the_pixels_names_the_file(name, tmp_path):
     with pytest.raises(DataFormatError) as found:
         decode(path, 8)
     assert (found.value.code, found.value.path) == ("OOC-300", str(path))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no such files")
+def test_what_is_no_file_is_not_waited_for(tmp_path):
+    put(tmp_path / "train" / "a" / "x.png")
+    os.mkfifo(tmp_path / "train" / "a" / "pipe.png")
+    assert len(data.image_folder(tmp_path, True, 8)) == 1
 
 
 def test_broken_exif_is_ignored_as_viewers_do(tmp_path):

@@ -220,6 +220,17 @@ def test_fewer_epochs_than_are_done_leave_nothing_to_do(schedule, train, tmp_pat
     assert train(*words, "--epochs", 3, "--resume", copy)[0] == 0
 
 
+def test_what_must_be_larger_is_what_has_been_reached(train, tmp_path):
+    run = tmp_path / "run.safetensors"
+    train(*DIGITS, "--epochs", 1, "--checkpoint", run)
+    for words, larger in (
+        (["--epochs", 1, "--steps", 9], "a larger --epochs goes on"),
+        (["--epochs", 2, "--steps", 4], "a larger --steps goes on"),
+        (["--epochs", 1, "--steps", 3], "a larger --epochs and --steps goes on"),
+    ):
+        assert larger in train(*DIGITS, *words, "--resume", run)[2]
+
+
 def test_a_constant_rate_has_no_length_to_speak_of(train, tmp_path):
     run, words = tmp_path / "run.safetensors", (*DIGITS, "--lr-schedule", "constant")
     train(*words, "--epochs", 1, "--checkpoint", run)
