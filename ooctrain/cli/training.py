@@ -202,7 +202,13 @@ def compare_with_in_core(run: TrainingRun, display: Display, on_all: bool = Fals
         on_all: ranks run again, this one among them.
     """
     asked, record, done = run.options, run.record, run.trainer.steps_done
-    until = replace(asked.extent, steps=done, checkpoint_path=None, checkpoint_steps=None)
+    # As many epochs as the learning rates went over, or as were done before the options asked for
+    # fewer.
+    steps_per_epoch = len(make_loader(run.task, asked.workload))
+    epochs = max(record.lengths[-1], -(-done // steps_per_epoch))
+    until = replace(
+        asked.extent, epochs=epochs, steps=done, checkpoint_path=None, checkpoint_steps=None
+    )
     ranks = run.trainer.ranks
     parts = asked.workload.accumulate if ranks is None or on_all else ranks.count
     workload = replace(asked.workload, accumulate=parts)

@@ -14,7 +14,6 @@ import errno
 import json
 import os
 import secrets
-import stat
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -121,7 +120,7 @@ def save(
     temporary = _temporary(target)
     try:
         _make_place(target)
-        write(temporary, ordered, state, _rights(target))
+        write(temporary, ordered, state, _before(target))
         _keep_previous(target, keep)
         os.replace(temporary, target)
         _sync_folder(target.parent)
@@ -324,10 +323,10 @@ def _make_place(target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
 
 
-def _rights(target: Path) -> int | None:
-    """The access rights of the file that is there, which the new one gets; None: there is none."""
+def _before(target: Path) -> os.stat_result | None:
+    """The file that is there, whose access rights the new one gets; None: there is none."""
     try:
-        return stat.S_IMODE(target.stat().st_mode)
+        return target.stat()
     except FileNotFoundError:
         return None
 

@@ -6,6 +6,7 @@ A file that is written anew keeps its access rights, and a link to it stays a li
 from __future__ import annotations
 
 import json
+import os
 import stat
 from pathlib import Path
 
@@ -124,6 +125,17 @@ def test_access_rights_are_kept(rights, home):
     other = home / "other.st"
     save(other, ARRAYS, RunState(1))
     assert stat.S_IMODE(other.stat().st_mode) == fresh, "those of the umask"
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs a superuser")
+def test_a_superuser_leaves_the_owner_alone(home):
+    path = home / "run.st"
+    save(path, ARRAYS, RunState(1))
+    os.chown(path, 12345, 23456)
+    path.chmod(0o600)
+    save(path, ARRAYS, RunState(2))
+    found = path.stat()
+    assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (12345, 23456, 0o600)
 
 
 # --- the command's files

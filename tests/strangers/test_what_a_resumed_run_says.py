@@ -216,7 +216,8 @@ def test_fewer_epochs_than_are_done_leave_nothing_to_do(schedule, train, tmp_pat
     assert "nothing is left to do" in out
     assert notes(out) == 0
     assert load(copy).run.schedule == load(run).run.schedule
-    assert train(*words, "--epochs", 1, "--resume", copy)[0] == 0
+    status, numbers, _, _ = train(*words, "--epochs", 1, "--resume", copy, "--verify")
+    assert (status, numbers["identical_to_incore"]) == (0, True)
     assert train(*words, "--epochs", 3, "--resume", copy)[0] == 0
 
 

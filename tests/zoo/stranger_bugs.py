@@ -55,8 +55,7 @@ BUGS: dict[str, tuple[str, Plant]] = {
             patch, checkpoint, "place_of", "if found.is_symlink()", "if False")),
     "rights of the umask": (
         "rights", lambda patch: plant(
-            patch, checkpoint, "_rights", "return stat.S_IMODE(target.stat().st_mode)",
-            "return None")),
+            patch, checkpoint, "_before", "return target.stat()", "return None")),
     "bytes become floats": (
         "bytes", lambda patch: plant_everywhere(
             patch, dataset, "as_images", "values.dtype == np.uint8", "False")),
