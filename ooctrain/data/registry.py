@@ -120,7 +120,7 @@ def _meant(text: str) -> tuple[str, dict[str, str | int]]:
         name, rest = _as_folder(text, name, rest)
     options = _parse_options(name, _find(name), rest)
     if "root" in options:
-        options["root"] = str(Path(options["root"]).resolve())
+        options["root"] = str(Path(str(options["root"])).resolve())
     return name, options
 
 

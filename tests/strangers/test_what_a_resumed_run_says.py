@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.quick import quick
 
 from ooctrain.cli import main
 from ooctrain.execution.checkpoint import load, save
@@ -189,7 +190,7 @@ def test_more_epochs_go_on_with_a_stretched_cosine(train, tmp_path):
     assert train(*DIGITS, "--epochs", 4, "--resume", run, "--verify")[0] != 0
 
 
-@pytest.mark.parametrize("schedule", ["cosine", "cosine:eta_min=0.01", "onecycle"])
+@pytest.mark.parametrize("schedule", quick(["cosine", "cosine:eta_min=0.01", "onecycle"], 2))
 def test_rates_of_a_stretched_schedule_are_those_of_its_new_length(schedule, train, tmp_path):
     run, straight = tmp_path / "run.safetensors", tmp_path / "straight.safetensors"
     words = (*DIGITS, "--lr-schedule", schedule)
@@ -206,7 +207,7 @@ def test_rates_of_a_stretched_schedule_are_those_of_its_new_length(schedule, tra
     assert len(load(run).run.history["losses"]) == 8
 
 
-@pytest.mark.parametrize("schedule", ["cosine", "onecycle", "constant"])
+@pytest.mark.parametrize("schedule", quick(["cosine", "onecycle", "constant"], 1))
 def test_fewer_epochs_than_are_done_leave_nothing_to_do(schedule, train, tmp_path):
     run, copy = tmp_path / "run.safetensors", tmp_path / "copy.safetensors"
     words = (*DIGITS, "--lr-schedule", schedule)
