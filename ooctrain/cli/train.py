@@ -182,7 +182,7 @@ def _run(console: Console, run: TrainingRun, looking: Looking) -> None:
     steps_per_epoch = len(training.make_loader(run.task, workload))
     changed = changes(run, before, steps_per_epoch)
     if looking.verify:
-        expect_comparable(run, before, changed)
+        expect_comparable(run, before, steps_per_epoch)
     lines = Lines(console, "", steps_per_epoch, extent)
     stepping = Stepping(lines, trainer) if looking.stops else None
     if stepping:

@@ -208,10 +208,9 @@ def _list_classes(folder: Path) -> tuple[list[str], list[tuple[Path, int]]]:
             path=str(folder),
             fix="DATA/train/CLASS/*.png and DATA/val/CLASS/*.png",
         )
-    names = [path.name for path in _folders_in(folder)]
-    files = [
-        (path, label) for label, name in enumerate(names) for path in _images_in(folder / name)
-    ]
+    folders = _folders_in(folder)
+    names = [_plain(path.name) for path in folders]
+    files = [(path, label) for label, one in enumerate(folders) for path in _images_in(one)]
     if not files:
         raise DataFormatError(
             f"{folder} holds no image in a folder of its class",

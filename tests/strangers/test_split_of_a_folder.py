@@ -53,6 +53,17 @@ def test_spellings_of_an_accent_do_not_matter(below):
     assert len(sides) == 1
 
 
+def test_classes_are_called_alike_in_either_spelling(tmp_path):
+    for form, part in (("NFC", "train"), ("NFD", "val")):
+        name = unicodedata.normalize(form, "caf\u00e9")
+        put(tmp_path, f"{part}/{name}/1.png", f"{part}/bar/1.png")
+    for train in (True, False):
+        found = data.image_folder(tmp_path, train, 4)
+        assert found.class_names == ["bar", "caf\u00e9"]
+        assert [label for _, label in found.files] == [0, 1]
+        assert len(found[1][0]) == 3
+
+
 def test_about_a_fifth_of_each_class_is_for_testing():
     for name in ("cat", "dog", "a longer name"):
         tested = sum(is_for_testing(f"{name}/{i}.png") for i in range(5000))

@@ -93,8 +93,25 @@ def test_images_that_have_changed_are_told(begun):
     assert "the data has changed" in out
     assert notes(go_on("--steps", 3)[2]) == 0, "told once: the new file knows the new images"
     (photos / "a/00.png").rename(photos / "a/000.png")
-    assert go_on("--verify")[1]["error"].startswith("[OOC-100]")
+    for _ in range(2):  # also when the images are the same again as in the last part of the run
+        assert go_on("--steps", 3, "--verify")[1]["error"].startswith("[OOC-100]")
+        go_on("--steps", 3)
     assert load(run).run.step == 3
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "onecycle"])
+def test_a_folder_that_has_become_smaller_goes_on(schedule, train, photos, tmp_path):
+    run = tmp_path / "run.safetensors"
+    words = ["--data", photos, "--image-size", 32, "--batch", 4, "--lr-schedule", schedule]
+    train(*words, "--epochs", 2, "--steps", 9, "--checkpoint", run)
+    assert load(run).run.data == {"epoch": 1, "position": 4}, "of five batches"
+    for i in range(6):
+        (photos / f"a/{i:02}.png").unlink()
+    status, _, out, err = train(*words, "--epochs", 2, "--resume", run)
+    assert (status, notes(out)) == (0, 1), err
+    assert load(run).run.step == 9, "the second epoch is over"
+    assert train(*words, "--epochs", 4, "--resume", run)[0] == 0
+    assert load(run).run.data == {"epoch": 4, "position": 0}
 
 
 def test_a_folder_in_another_place_with_other_images_is_told(begun, tmp_path):
@@ -152,6 +169,14 @@ def test_an_older_checkpoint_goes_on_with_a_notice(begun):
     status, _, out, _ = go_on()
     assert (status, notes(out)) == (0, 1)
     assert "older version" in out
+    assert notes(go_on("--steps", 3)[2]) == 0
+
+
+def test_an_older_checkpoint_of_other_data_is_verified_as_ever(train, tmp_path):
+    run = tmp_path / "run.safetensors"
+    train(*DIGITS, "--steps", 1, "--checkpoint", run)
+    older(run)
+    assert train(*DIGITS, "--steps", 2, "--resume", run, "--verify")[0] == 0
 
 
 def test_a_folder_without_an_image_to_test_is_trained_on(train, tmp_path):

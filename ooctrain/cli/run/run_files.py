@@ -9,7 +9,7 @@ learning rates go. Read next: `../training.py`; `../../execution/checkpoint.py` 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -65,6 +65,7 @@ def save_run(run: TrainingRun, loader: DataLoader, schedule: LRScheduler) -> Non
             "ranks": sorted({*run.record.ranks, _ranks_of(run)}),
             "data": _data_of(run),
             "epochs": run.record.lengths if _has_length(run) else [],
+            "other_images": run.record.other_images,
         },
     )
     run.trainer.save(path, state)
@@ -77,7 +78,7 @@ def epochs_of_rates(run: TrainingRun, before: RunState | None, steps_per_epoch: 
     asked, saved = run.options.extent.epochs, _saved_epochs(before)
     if before is None or saved is None or asked * steps_per_epoch > before.step:
         return asked
-    return max(asked, saved)
+    return max(asked, saved, -(-before.step // steps_per_epoch))
 
 
 def changes(run: TrainingRun, before: RunState | None, steps_per_epoch: int) -> list[str]:
@@ -86,7 +87,8 @@ def changes(run: TrainingRun, before: RunState | None, steps_per_epoch: int) -> 
         return []
     saved, now = _saved_epochs(before), epochs_of_rates(run, before, steps_per_epoch)
     found = [_change_of_data(run, before)]
-    if saved not in (None, now):
+    is_over = run.options.extent.epochs * steps_per_epoch <= before.step
+    if saved not in (None, now) and not is_over:
         schedule = run.options.extent.lr_schedule
         how = "is stretched" if _stretches(run) else "goes on from its saved state"
         found.append(f"the schedule {schedule} {how}: it went over {saved} epochs, and now {now}")
@@ -98,9 +100,14 @@ def restore_run(
 ) -> None:
     """Data, learning rates and losses as they were saved. Raises CheckpointError: the file says
     something that cannot be."""
-    loader.load_state_dict(before.data)
-    path = str(run.options.extent.resume_path)
-    stretched = _saved_epochs(before) not in (None, run.record.lengths[-1]) and _stretches(run)
+    path, position = str(run.options.extent.resume_path), dict(before.data)
+    run.record.other_images = _trained_on_others(run, before)
+    if run.record.other_images and position.get("position", 0) >= len(loader):
+        position = {"epoch": position["epoch"] + 1, "position": 0}  # the epoch is shorter now
+    loader.load_state_dict(position)
+    saved = _saved_epochs(before)
+    changed = run.record.other_images or saved != run.record.lengths[-1]
+    stretched = saved is not None and changed and _stretches(run)
     _restore(schedule, before.schedule, path, stretched=stretched)
     earlier = _lengths_before(run, before)
     run.record.lengths[:0] = earlier[:-1] if earlier[-1:] == run.record.lengths else earlier
@@ -108,24 +115,22 @@ def restore_run(
     run.record.ranks = _ranks_before(run, before)
 
 
-def expect_comparable(
-    run: TrainingRun, before: RunState | None, changed: Sequence[str] = ()
-) -> None:
+def expect_comparable(run: TrainingRun, before: RunState | None, steps_per_epoch: int) -> None:
     """Raises ConfigError: --verify runs all steps again as they are done now, and some of those
-    before were done on other images, with other learning rates, or by another number of ranks,
-    whose bits are others.
-
-    Args:
-        changed: what `changes` says.
-    """
-    lengths = [] if before is None else _lengths_before(run, before)
-    if changed or len(lengths) > 1:
+    before were done on other images, with learning rates over another length, or by another number
+    of ranks, whose bits are others."""
+    if before is None:
+        return
+    lengths = {*_lengths_before(run, before)} if _has_length(run) else set()
+    lengths |= {epochs_of_rates(run, before, steps_per_epoch)} if lengths else set()
+    other_images = _trained_on_others(run, before)
+    if other_images or len(lengths) > 1:
         raise ConfigError(
             "--verify cannot compare steps that were done otherwise than they would be now",
-            numbers=changed[0] if changed else f"rates over {lengths} epochs, one after the other",
+            numbers="on other images" if other_images else f"rates over {sorted(lengths)} epochs",
             fix="no --verify",
         )
-    earlier = [] if before is None else _ranks_before(run, before)
+    earlier = _ranks_before(run, before)
     others = [n for n in earlier if n != _ranks_of(run)]
     if others:
         raise ConfigError(
@@ -179,6 +184,14 @@ def _change_of_data(run: TrainingRun, before: RunState) -> str:
             was, is_ = (_count(each.get(part)) for each in (saved, now))
             words.append(f"{was} images {does}, now {'others' if was == is_ else is_}")
     return f"the data has changed since {path} was saved: {'; '.join(words)}"
+
+
+def _trained_on_others(run: TrainingRun, before: RunState) -> bool:
+    """Whether some steps before were done on other images than those to train on now."""
+    saved = before.history.get("data")
+    if not isinstance(saved, dict):
+        return _is_dealt(run)
+    return bool(before.history.get("other_images")) or saved.get("train") != _data_of(run)["train"]
 
 
 def _is_dealt(run: TrainingRun) -> bool:

@@ -33,8 +33,12 @@ def test_the_bits_of_the_definition_on_each_device(shape: tuple[int, ...], each:
 
 @pytest.mark.slow
 @pytest.mark.skipif(bool(why_no_ptx()), reason=why_no_ptx())
-def test_from_ptx() -> None:
-    check_cuda(OP, EVERY_BYTE.reshape(1, 1, 16, 16), tolerance=0, launchers=[PtxLauncher()])
+@pytest.mark.parametrize("channels", [1, 2, 8])
+def test_from_ptx(channels: int) -> None:
+    pixels, launchers = EVERY_BYTE.reshape(1, channels, 16, -1), [PtxLauncher()]
+    check_cuda(OP, pixels, tolerance=0, launchers=launchers)
+    each = BytesToFloat(tuple(range(channels)), tuple(0.7 + c for c in range(channels)))
+    check_cuda(each, pixels, tolerance=0, launchers=launchers)
 
 
 def test_what_is_no_byte_is_refused() -> None:
