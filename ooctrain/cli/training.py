@@ -27,6 +27,7 @@ from ooctrain.cli.run.run_files import (
     learning_rate,
     restore_run,
     save_run,
+    steps_apart,
 )
 from ooctrain.cli.run.run_record import WARMUP_STEPS, EpochEnd, RunRecord, TrainingRun
 from ooctrain.cli.schedules import RunLength, find_schedule
@@ -35,7 +36,7 @@ from ooctrain.data import DataLoader
 from ooctrain.distributed.ranks import Ranks
 from ooctrain.errors import TrainingStopped
 from ooctrain.execution.checkpoint import RunState
-from ooctrain.optim import LRScheduler, Optimizer
+from ooctrain.optim import Optimizer
 from ooctrain.optim.named import get_optimizer
 from ooctrain.plugins import parse_spec
 from ooctrain.rewrite import keeps_bits
@@ -113,8 +114,9 @@ def run_training(run: TrainingRun, display: Display, before: RunState | None = N
     trainer, extent = run.trainer, run.options.extent
     loader, ranks = make_loader(run.task, run.options.workload, trainer.ranks), trainer.ranks
     run.record.lengths.append(epochs_of_rates(run, before, len(loader)))
-    over = replace(extent, epochs=run.record.lengths[-1])
-    schedule = make_schedule(trainer.optimizer, over, len(loader))
+    over, apart = run.record.lengths[-1], steps_apart(run, before, len(loader))
+    length = RunLength(trainer.optimizer, over, len(loader), apart)
+    schedule = find_schedule(extent.lr_schedule)(length)
     if before is not None:
         restore_run(run, loader, schedule, before)
     if not steps_left(loader, trainer, extent) and extent.checkpoint_path == extent.resume_path:
@@ -143,11 +145,6 @@ def run_training(run: TrainingRun, display: Display, before: RunState | None = N
                 _end_epoch(run, loader)
                 display.on_epoch(run)
     save_run(run, loader, schedule)
-
-
-def make_schedule(optimizer: Optimizer, extent: Extent, steps_per_epoch: int) -> LRScheduler:
-    """Stepped after each training step."""
-    return find_schedule(extent.lr_schedule)(RunLength(optimizer, extent.epochs, steps_per_epoch))
 
 
 def make_loader(task: Task, workload: Workload, ranks: Ranks | None = None) -> DataLoader:

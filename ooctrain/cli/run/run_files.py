@@ -76,9 +76,26 @@ def epochs_of_rates(run: TrainingRun, before: RunState | None, steps_per_epoch: 
     """Over how many epochs the learning rates go: those asked for; where these have been done
     already, as many as the saved run had, so that its rates stay what they were."""
     asked, saved = run.options.extent.epochs, _saved_epochs(before)
-    if before is None or saved is None or asked * steps_per_epoch > before.step:
+    if before is None or saved is None:
         return asked
-    return max(asked, saved, -(-before.step // steps_per_epoch))
+    return asked if asked > _position(run, before, steps_per_epoch)["epoch"] else max(asked, saved)
+
+
+def steps_apart(run: TrainingRun, before: RunState | None, steps_per_epoch: int) -> int:
+    """Steps more than the epochs before would have now: 0 but where the number of images has
+    changed meanwhile."""
+    if before is None:
+        return 0
+    position = _position(run, before, steps_per_epoch)
+    return before.step - position["epoch"] * steps_per_epoch - position["position"]
+
+
+def _position(run: TrainingRun, before: RunState, steps_per_epoch: int) -> dict[str, int]:
+    """Where the data goes on. Of other images an epoch may be shorter, and over by now."""
+    found = {"epoch": 0, "position": 0, **before.data}
+    if _trained_on_others(run, before) and found["position"] >= steps_per_epoch:
+        return {"epoch": found["epoch"] + 1, "position": 0}
+    return found
 
 
 def changes(run: TrainingRun, before: RunState | None, steps_per_epoch: int) -> list[str]:
@@ -87,7 +104,7 @@ def changes(run: TrainingRun, before: RunState | None, steps_per_epoch: int) -> 
         return []
     saved, now = _saved_epochs(before), epochs_of_rates(run, before, steps_per_epoch)
     found = [_change_of_data(run, before)]
-    is_over = run.options.extent.epochs * steps_per_epoch <= before.step
+    is_over = run.options.extent.epochs <= _position(run, before, steps_per_epoch)["epoch"]
     if saved not in (None, now) and not is_over:
         schedule = run.options.extent.lr_schedule
         how = "is stretched" if _stretches(run) else "goes on from its saved state"
@@ -100,11 +117,9 @@ def restore_run(
 ) -> None:
     """Data, learning rates and losses as they were saved. Raises CheckpointError: the file says
     something that cannot be."""
-    path, position = str(run.options.extent.resume_path), dict(before.data)
+    path = str(run.options.extent.resume_path)
     run.record.other_images = _trained_on_others(run, before)
-    if run.record.other_images and position.get("position", 0) >= len(loader):
-        position = {"epoch": position["epoch"] + 1, "position": 0}  # the epoch is shorter now
-    loader.load_state_dict(position)
+    loader.load_state_dict(_position(run, before, len(loader)))
     saved = _saved_epochs(before)
     changed = run.record.other_images or saved != run.record.lengths[-1]
     stretched = saved is not None and changed and _stretches(run)
