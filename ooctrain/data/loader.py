@@ -25,7 +25,8 @@ class DataLoader:
     """Iterating gives the batches of one epoch; iterating again gives the next epoch.
 
     Images of a data set that gives bytes (uint8) stay bytes, which `nn.FromBytes` takes. A
-    `Trainer` of a model that begins with it is given folders and other images as bytes, too.
+    `Trainer` of a model with it is given folders and other images as bytes, too, by `fit`,
+    `evaluate` and, for a loop of one's own, `ahead`.
 
     Args:
         dataset: anything with a length and numbered samples.
