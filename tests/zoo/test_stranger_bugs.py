@@ -23,6 +23,7 @@ def the_law(name: str, tmp_path: Path) -> None:
     elif name in IMAGES.LITTER:
         IMAGES.test_hidden_files_and_folders_are_no_data(name, True, tmp_path)
     else:
+        assert name in LAWS, "a bug names a law that is not there"
         LAWS[name](tmp_path)
 
 
