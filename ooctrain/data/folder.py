@@ -217,6 +217,14 @@ def _list_classes(folder: Path) -> tuple[list[str], list[tuple[Path, int]]]:
             path=str(folder),
             fix=f"{folder}/<class>/<name>.png and so on; endings {', '.join(ENDINGS)}",
         )
+    stray = [path for path in _visible(folder) if path.suffix.lower() in ENDINGS]
+    stray = [path for path in stray if path not in folders]
+    if stray:
+        warnings.warn(
+            f"{len(stray)} images of {folder} lie beside the folders of the classes, such as "
+            f"{stray[0].name!r}, and are left out",
+            stacklevel=4,
+        )
     empty = [name for label, name in enumerate(names) if label not in {k for _, k in files}]
     if empty:
         raise DataFormatError(

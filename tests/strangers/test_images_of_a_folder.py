@@ -333,6 +333,14 @@ def test_images_in_folders_of_a_class_belong_to_it_and_links_are_followed(tmp_pa
     assert names == [("ape/young/x.png", 0), ("ape/z.PNG", 0), ("bee/y.png", 1)]
 
 
+def test_images_beside_the_folders_of_the_classes_are_told(tmp_path):
+    put(tmp_path / "train" / "ape" / "x.png")
+    put(tmp_path / "train" / "stray.png")
+    with pytest.warns(UserWarning, match=r"'stray\.png'") as told:
+        assert len(data.image_folder(tmp_path, image_size=8)) == 1
+    assert len(told) == 1
+
+
 def test_a_link_to_nothing_is_named(tmp_path):
     for part in ("train", "val"):
         put(tmp_path / part / "ape" / "x.png")
