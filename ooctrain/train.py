@@ -11,7 +11,7 @@ Read next: `execution/seen.py`, `execution/prepare.py`, `execution/executor.py`;
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence, Sized
 from contextlib import closing
 from functools import partial
 from os import PathLike
@@ -31,7 +31,7 @@ from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import DriverError, OoctrainError
 from ooctrain.execution import checkpoint as files
 from ooctrain.execution import saved_state
-from ooctrain.execution.ahead import Ahead, handed_out, no_batch
+from ooctrain.execution.ahead import Ahead, Manner, handed_out, no_batch, position_of
 from ooctrain.execution.evaluation import Evaluation, ignored_by
 from ooctrain.execution.finished import finished
 from ooctrain.execution.guard import expect_finite
@@ -54,7 +54,7 @@ from ooctrain.step.foreign import as_numbers
 from ooctrain.step.machine import Machine
 from ooctrain.step.op import Scalars
 from ooctrain.step.trace import Trace
-from ooctrain.tracing import named_optimizer
+from ooctrain.tracing import named_optimizer, takes_bytes
 from ooctrain.tracing import trace as trace_step
 
 Batch = tuple[np.ndarray, np.ndarray]
@@ -177,7 +177,7 @@ class Trainer:
         thread reads, so what gives the batches must not use the trainer; arrays come read-only. The
         next batch takes no memory of the device.
         """
-        return self._ahead.over(batches, alone=self.settings.memory is not None)
+        return self._ahead.over(batches, self._manner())
 
     def fit(
         self, batches: Iterable[Batch], epochs: int = 1, *, schedule: LRScheduler | None = None,
@@ -188,14 +188,15 @@ class Trainer:
         Args:
             batches: gives (x, y) and can be iterated once for each epoch, such as a `DataLoader`.
             schedule: its `step()` is called after each epoch; `ReduceLROnPlateau` is told the
-                epoch's mean loss.
+                epoch's mean loss. `OneCycleLR`, and a row with one, is stepped after each step.
             on_step: called with (steps done, loss) after each step.
 
         Returns:
             The losses of all steps.
 
         Raises:
-            ConfigError: an epoch without a batch, such as the second one of a generator.
+            ConfigError: an epoch without a batch, such as the second one of a generator; or a
+                schedule that ends before the last step.
         """
         try:
             return self._fit(batches, epochs, schedule, on_step)
@@ -207,19 +208,24 @@ class Trainer:
         self, batches: Iterable[Batch], epochs: int, schedule: LRScheduler | None,
         on_step: Callable[[int, float], None] | None,
     ) -> list[float]:  # fmt: skip
+        each_step = schedule if schedule is not None and schedule.counts_steps else None
+        if each_step is not None and isinstance(batches, Sized):
+            each_step.expect_room(epochs * len(batches) - position_of(batches))
         losses: list[float] = []
         for epoch in range(epochs):
             steps_before = len(losses)
             with closing(self.ahead(batches)) as following:
                 for x, y in following:
                     losses.append(self.step(x, y))
+                    if each_step is not None:
+                        each_step.step()
                     if on_step is not None:
                         on_step(self.steps_done, losses[-1])
             if len(losses) == steps_before:
                 raise no_batch(epoch)
             if isinstance(schedule, ReduceLROnPlateau):
                 schedule.step(float(np.mean(losses[steps_before:])))
-            elif schedule is not None:
+            elif schedule is not None and each_step is None:
                 schedule.step()
         return losses
 
@@ -276,7 +282,7 @@ class Trainer:
         Raises:
             ConfigError: there is no batch, or the loss's terms have no common average.
         """
-        given = handed_out(batches, alone=self.settings.memory is not None)
+        given = handed_out(batches, self._manner())
         return self._in_parts().averages(given, ignored_by(self.loss))
 
     @one_at_a_time
@@ -305,7 +311,7 @@ class Trainer:
             saved_state.save(path, self.model, self.optimizer, run, keep)
 
     @one_at_a_time
-    def resume(self, path: str, config: Mapping[str, Any] | None = None) -> files.RunState:
+    def resume(self, path: str, config: files.Expected | None = None) -> files.RunState:
         """Takes up a checkpoint; training goes on with the same bits as if it had never stopped.
 
         Values and the number of steps come from the file; the seed (of dropout) is this trainer's
@@ -314,7 +320,7 @@ class Trainer:
 
         Args:
             path: of the file; where it is broken, the newest whole one before it is taken.
-            config: settings that must be those of the saved run.
+            config: settings that must be those of the saved run; or what makes them from its state.
 
         Raises:
             CheckpointError: missing, broken, or of another model or run.
@@ -425,6 +431,10 @@ class Trainer:
             if session.broken or isinstance(error, DriverError):
                 self._residence.abandon()
             raise
+
+    def _manner(self) -> Manner:
+        """How batches are read for the model."""
+        return Manner(alone=self.settings.memory is not None, as_bytes=takes_bytes(self.model))
 
     def _scalars(self) -> dict[str, float | int]:
         return {**self.optimizer.scalars(), "step": self.steps_done, "seed": self.settings.seed}

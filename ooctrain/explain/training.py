@@ -15,8 +15,9 @@ TRAINING: Mapping[str, Explanation] = {
     "OOC-300": Explanation(
         "a broken data file",
         "A file of a data set is missing, truncated, too long, or holds impossible values; or an "
-        "image has more than 8192 x 8192 pixels, as it is or scaled, and is not decoded. "
-        "`path` and `offset` say where.",
+        "image has more than 8192 x 8192 pixels, as it is or scaled, and is not decoded; or its "
+        "pixels are no shades from black to white, such as floats beyond 0 to 1. `path` and "
+        "`offset` say where.",
         "a CIFAR-10 file of 100 bytes",
         "fetch the file again",
     ),
@@ -41,8 +42,8 @@ TRAINING: Mapping[str, Explanation] = {
     ),
     "OOC-313": Explanation(
         "a checkpoint of another run",
-        "Arrays or settings differ from those of the run that was saved; the message names "
-        "the first.",
+        "Arrays, settings or classes differ from those of the run that was saved; the message "
+        "names the first. Images that were added or removed do not matter, and are told.",
         "ooctrain train vgg11 --resume resnet18.safetensors",
         "resume with the same model, data, batch, optimizer and seed",
     ),
