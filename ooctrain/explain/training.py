@@ -72,8 +72,8 @@ TRAINING: Mapping[str, Explanation] = {
     "OOC-330": Explanation(
         "ranks that differ",
         "Ranks that train together were given another version, model, batch, seed, budget, data or "
-        "other values, or one of them is lost or was interrupted. They meet before each step, so the error comes on "
-        "all of them, and names who differs from rank 0, in what.",
+        "other values, or one of them is lost or was interrupted. They meet before each step, so "
+        "the error comes on all of them, and names who differs from rank 0, in what.",
         "mpiexec -n 1 ooctrain train lenet : -n 1 ooctrain train lenet --seed 1",
         "the same command, program and version for all ranks",
     ),
