@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -406,3 +406,59 @@ def test_a_rank_that_leaves_last_does_not_wait_for_ever():
         return time.perf_counter() - begin
 
     assert max(on_ranks(2, run)) < 5
+
+
+#: {name: what is done with a trainer that has taken one step}
+USES = {
+    "predict": lambda trainer, _: trainer.predict(batch(9)[0]),
+    "evaluate": lambda trainer, _: trainer.evaluate([batch(9), batch(10)]),
+    "save": lambda trainer, folder: trainer.save(str(folder / "run.safetensors")),
+    "close": lambda trainer, _: trainer.close(),
+    "state": lambda trainer, _: trainer.model.state_dict(),
+    "another batch": lambda trainer, _: trainer.prepare((2, 2, 8, 8)),
+}
+
+
+def check_use(use, place, form, folder):
+    """Interrupts a use of a trainer that changes nothing; afterwards training goes on."""
+    right = undisturbed("sgd", form, folder)
+    _, trainer = made("sgd", form, folder)
+    with trainer:
+        losses = {0: trainer.step(*batch(0))}
+        with raising_at_line(0) as counted:
+            USES[use](trainer, folder)
+        with suppress(Stop), raising_at_line(1 + int(place * -counted[0])):
+            USES[use](trainer, folder)
+        assert hashes(trainer) == right.states[1]
+        train_on(trainer, losses, form)
+        assert hashes(trainer) == right.states[STEPS]
+
+
+@settings(max_examples=24)
+@given(
+    use=st.sampled_from(sorted(USES)),
+    place=st.floats(0, 0.999),
+    form=st.sampled_from(["in-core", "window", "spill"]),
+)
+def test_an_interrupted_use_changes_nothing(tmp_path_factory, use, place, form):
+    check_use(use, place, form, tmp_path_factory.getbasetemp())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["in-core", "window", "spill"])
+def test_an_interrupt_of_the_first_step_changes_nothing(tmp_path, form):
+    """While it is traced, planned and compiled, too."""
+    right = undisturbed("sgd", form, tmp_path)
+    _, trainer = made("sgd", form, tmp_path)
+    with trainer, raising_at_line(0) as counted:
+        trainer.step(*batch(0))
+    drawn = random.Random(form)
+    for _ in range(20):
+        _, trainer = made("sgd", form, tmp_path)
+        with trainer:
+            place = 1 + int(drawn.random() * -counted[0])
+            with suppress(Stop), raising_at_line(place):
+                trainer.step(*batch(0))
+            assert hashes(trainer) == right.states[trainer.steps_done]
+            train_on(trainer, {}, form)
+            assert hashes(trainer) == right.states[STEPS]
