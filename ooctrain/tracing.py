@@ -10,7 +10,7 @@ as soon as its gradient is complete. Read next: `engine/trace_runner.py`, that r
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Integral
@@ -21,6 +21,7 @@ from ooctrain.distributed.recording import Sharing
 from ooctrain.engine.autograd import no_grad
 from ooctrain.engine.backward import record_backward
 from ooctrain.engine.clip import Clip, ClipNorm, as_clip, gradient_of
+from ooctrain.engine.draws import Generators, is_traced_every_step, refuse
 from ooctrain.engine.incore import named_tensors
 from ooctrain.engine.module import Module
 from ooctrain.engine.parameter import Parameter
@@ -84,6 +85,8 @@ def trace(
     Raises:
         ConfigError: unknown names, or a batch that cannot be parted.
         ShapeError: the model does not fit the input.
+        NotRepeatable: it draws random numbers with `random`, `numpy.random` or a generator that it
+            holds, and is not marked (`oc.traced_every_step`).
 
     Cost: time and memory O(calls); no array is made.
     """
@@ -97,21 +100,37 @@ def trace(
     shape = _batch_shape(input_shape)
     update = named_optimizer(optimizer, model) if training and optimizer is not None else None
     names = {tensor: name for name, tensor in named_tensors(model, update).items()}
-    runner = TraceRunner(threads or usable_cores(), names, device)
-    tape = Tape(runner, algorithm, looked_at=looked_at)
-    step = _Step(runner, tape, update, as_clip(clip), keep_gradients)
-    if training and accumulate > 1:
-        runner.parts = tape.parts = Parts(accumulate)
-    if training and ranks is not None and ranks.count > 1:
-        step.share(ranks, device, accumulate)
-    with use_tape(tape), _named(names):
-        if training:
-            step.train(model, shape, named_loss(loss, model), target_shape, accumulate)
-        else:
-            evaluated = named_loss(loss, model) if loss else None
-            with _evaluating(model):
-                step.evaluate(model, shape, evaluated, target_shape)
-    return _tiled(runner.builder.build(), model, accumulate)
+    judged = named_loss(loss, model) if training or loss else None
+
+    def record() -> TraceRunner:
+        runner = TraceRunner(threads or usable_cores(), names, device)
+        tape = Tape(runner, algorithm, looked_at=looked_at)
+        step = _Step(runner, tape, update, as_clip(clip), keep_gradients)
+        if training and accumulate > 1:
+            runner.parts = tape.parts = Parts(accumulate)
+        if training and ranks is not None and ranks.count > 1:
+            step.share(ranks, device, accumulate)
+        with use_tape(tape), _named(names):
+            if training:
+                assert judged is not None
+                step.train(model, shape, judged, target_shape, accumulate)
+            else:
+                with _evaluating(model):
+                    step.evaluate(model, shape, judged, target_shape)
+        return runner
+
+    return _tiled(_recorded(record, model, loss).builder.build(), model, accumulate)
+
+
+def _recorded(record: Callable[[], TraceRunner], model: Module, loss: object) -> TraceRunner:
+    """What is recorded once. Raises NotRepeatable: random numbers were drawn meanwhile."""
+    if is_traced_every_step(model, loss):
+        return record()
+    generators = Generators(model, loss)
+    runner = record()
+    if line := generators.drawn(record):
+        refuse(line)
+    return runner
 
 
 def _tiled(step: Trace, model: Module, accumulate: int) -> Trace:

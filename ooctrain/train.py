@@ -11,7 +11,7 @@ Read next: `execution/seen.py`, `execution/prepare.py`, `execution/executor.py`;
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from os import PathLike
@@ -25,6 +25,7 @@ from ooctrain.devices.spill import Spill, as_spill
 from ooctrain.distributed.agreement import agree_on_step
 from ooctrain.distributed.ranks import Ranks
 from ooctrain.engine.clip import Clip
+from ooctrain.engine.fingerprint import Place, described
 from ooctrain.engine.incore import named_tensors
 from ooctrain.engine.module import Module
 from ooctrain.engine.tensor import Tensor
@@ -37,7 +38,14 @@ from ooctrain.execution.in_parts import InParts
 from ooctrain.execution.prepare import PreparedStep
 from ooctrain.execution.residence import Residence, one_at_a_time
 from ooctrain.execution.result import StepResult
-from ooctrain.execution.seen import Seen, StepShape, Training, warn_of_strangers
+from ooctrain.execution.seen import (
+    Seen,
+    StepShape,
+    Training,
+    changed_places,
+    expect_the_same,
+    warn_of_strangers,
+)
 from ooctrain.execution.sessions import Images, as_images, expect_batch, input_values
 from ooctrain.execution.settings import DEFAULT_REWRITES, Settings, as_rewrites
 from ooctrain.execution.step_cache import StepCache
@@ -62,9 +70,14 @@ class Trainer:
     """Trains a model within a budget of device memory.
 
     Between steps anything may be changed that they depend on: attributes and parts of the model and
-    of the loss, what is frozen, settings of the optimizer, the attributes of the trainer. The next
-    step has it; it is traced again, and planned again where the trace comes out differently. What
-    is not seen: writes to the `__dict__` of a module, and global names that a function reads.
+    of the loss, objects that they hold, classes, closures and global names that the user's own
+    functions read, what is frozen, settings of the optimizer, the attributes of the trainer. The
+    next step has it; it is traced again, and planned again where the trace comes out differently.
+    What a forward pass draws with `random` or `numpy.random`, or counts itself, is refused with its
+    line, unless the model or the loss is marked by `oc.traced_every_step`. So a step is traced
+    twice at first. What is not seen: writes to the `__dict__` of a module, a global name bound to
+    another function of a library, what installed packages read of their own, and the clock or an
+    iterator where two traces in a row come out the same.
 
     A step trains each part of the model in the mode that it is in, as in PyTorch: after
     `model.eval()` with running statistics and no dropout, which a warning says. Trainers of one
@@ -97,6 +110,7 @@ class Trainer:
     Raises:
         ConfigError, Infeasible, DoesNotFit: before the first step of a shape; nothing is lost.
         InUse: another thread is at work with it, or this is a fork; nothing has happened.
+        NotRepeatable: the step comes out differently each time it is traced.
     """
 
     def __init__(
@@ -129,6 +143,8 @@ class Trainer:
         self._known: WeakSet[Tensor] = WeakSet()
         self._cache, self._ahead = StepCache(self._residence.leave), Ahead()
         self._looked_at: dict[Any, Any] = {}
+        self._apart: frozenset[Place] = frozenset()
+        self._repeated: set[Hashable] = set()
         self._look()
 
     # Training.
@@ -318,6 +334,8 @@ class Trainer:
     def _prepare_once(self, step: StepShape) -> PreparedStep:
         if not self._seen.unchanged(self._training()):
             self._look()
+        if self._seen.changes_always:
+            return self._make(step)
         if step not in self._seen.ready:
             expect_batch(step.input)
             found = self._cache.find(self._seen.key(step)) or self._make(step)
@@ -332,11 +350,37 @@ class Trainer:
                 stacklevel=7,
             )
         looked_at: dict[Any, Any] = {}
+        before, places = self._seen.key(step), self._seen.places()
         trace = self._trace(step, looked_at)
         self._looked_at |= looked_at
         self._look()  # again: tracing sets modes, and may call modules that nobody knew of
-        key = self._seen.key(step)
-        return self._cache.add(key, trace, self.settings, self._tensors().values())
+        if not self._seen.changes_always:
+            self._repeat(step, trace, places)
+        key, values = self._seen.key(step), self._tensors().values()
+        if self._seen.changes_always:
+            return self._cache.add((*key, trace), trace, self.settings, values)
+        found = self._cache.add(key, trace, self.settings, values)
+        self._cache.know(before, found)  # a trace from where this one began would be the same
+        return found
+
+    def _repeat(self, step: StepShape, trace: Trace, before: Mapping[Place, Hashable]) -> None:
+        """Traces a step again, at the first time and where its trace has changed something.
+
+        Raises:
+            NotRepeatable: the two traces differ.
+        """
+        kind = step.training, step.with_loss, described((self.model, self.loss))
+        after = self._seen.places()
+        if kind in self._repeated and not changed_places(before, after):
+            return
+        again = self._trace(step, {})
+        self._look()
+        changed = changed_places(after, self._seen.places())
+        expect_the_same(trace, again, changed, lambda: self._trace(step, {}))
+        self._repeated.add(kind)
+        if changed:
+            self._apart |= changed
+            self._look()
 
     def _look(self) -> None:
         """Takes in how everything is now."""
@@ -345,7 +389,7 @@ class Trainer:
             self._residence.adopt(tensors)  # a module, or the optimizer's state, is another one
             self._adopted = tensors
             warn_of_strangers(training, self._known)
-        self._seen = Seen(training, self._looked_at)
+        self._seen = Seen(training, self._looked_at, self._apart)
 
     def _training(self) -> Training:
         return Training(

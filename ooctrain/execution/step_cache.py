@@ -69,6 +69,11 @@ class StepCache:
             self._steps[key] = found
         return found
 
+    def know(self, key: tuple[Any, ...], step: PreparedStep) -> None:
+        """Another key of a step that has been added just now."""
+        self._steps.setdefault(key, step)
+        self._forget_oldest()
+
     def add(
         self, key: tuple[Any, ...], trace: Trace, settings: Settings, values: Iterable[Tensor]
     ) -> PreparedStep:  # fmt: skip
@@ -113,9 +118,13 @@ class StepCache:
         self._steps[key] = found
         if key[1].training:
             self._budgets.setdefault(key[0], found.budget_bytes)
-        if len(self._steps) > MOST_REMEMBERED:
-            del self._steps[next(iter(self._steps))]
+        self._forget_oldest()
         return found
+
+    def _forget_oldest(self) -> None:
+        """Keeps the steps that were used last, each under all of its keys."""
+        while len({id(step) for step in self._steps.values()}) > MOST_REMEMBERED:
+            del self._steps[next(iter(self._steps))]
 
     def _promised(
         self, trace: Trace, settings: Settings, values: Iterable[Tensor], whole: int | None
