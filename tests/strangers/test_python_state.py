@@ -1,4 +1,4 @@
-"""What Python holds and a trace reads: seen when it changes, and refused where it differs each time.
+"""What Python holds and a trace reads: seen when it changes, refused where it differs each time.
 
 A table of places that a weight may be annealed in, and of ways to draw; each entry is a stranger's
 code. Annealed: the next step is that of a trainer that began with the new value. Drawn: one typed
@@ -359,7 +359,7 @@ def test_what_a_forward_pass_notes_of_its_input_does_not_make_batches_thrash():
 
 GLOBAL_RNG = np.random.default_rng(1)
 PYTHON_RNG = random.Random(2)
-imported_random, imported_rand = random.random, np.random.rand
+imported_random, imported_rand = random.random, np.random.rand  # noqa: NPY002
 
 
 #: {name: a factor that is drawn}; each in one line, which must be named
@@ -370,8 +370,8 @@ DRAWN = {
     "random.shuffle": lambda self: random.shuffle([1, 2, 3]) or 1.0,
     "an imported function": lambda self: imported_random(),
     "rarely": lambda self: float(random.random() < 1e-9),
-    "numpy.random.rand": lambda self: np.random.rand(),
-    "numpy.random.choice": lambda self: np.random.choice([1.0, 1.0]),
+    "numpy.random.rand": lambda self: np.random.rand(),  # noqa: NPY002
+    "numpy.random.choice": lambda self: np.random.choice([1.0, 1.0]),  # noqa: NPY002
     "an imported function of NumPy": lambda self: imported_rand(),
     "a global generator": lambda self: GLOBAL_RNG.random(),
     "a global random.Random": lambda self: PYTHON_RNG.random(),
@@ -432,7 +432,7 @@ def test_draws_of_batches_are_nobodys_business():
     def batches():
         for number in range(6):
             for _ in range(200):
-                np.random.rand()
+                np.random.rand()  # noqa: NPY002
                 random.random()
             yield batch(2 + number % 3)
 
