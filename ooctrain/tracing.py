@@ -62,7 +62,8 @@ def trace(
         threads: of the cpu device; None: one for each core that this process may use.
         keep_gradients: hand out the gradients as backward leaves them; else clipped ones are handed
             out, and the clipping may overwrite what it reads.
-        accumulate: k: the batch goes through in k parts one after the other. Loss and gradients are
+        accumulate: k: the batch goes through in k parts one after the other, which are equal or one
+            sample apart; a batch of fewer samples in as many as it has. Loss and gradients are
             those of the batch: means over labels are divided by the weight of all that count, sums
             are added, and what other operations make is taken for a mean over samples. Batch-norm
             statistics are those of each part.
@@ -97,6 +98,10 @@ def trace(
         raise ConfigError(
             f"accumulate {accumulate!r} is not a whole number", code="OOC-106", fix="accumulate=1"
         )
+    if accumulate < 1:
+        raise ConfigError(
+            f"accumulate {accumulate} parts are too few", code="OOC-106", fix="accumulate=1 or more"
+        )
     shape = _batch_shape(input_shape)
     update = named_optimizer(optimizer, model) if training and optimizer is not None else None
     names = {tensor: name for name, tensor in named_tensors(model, update).items()}
@@ -106,14 +111,14 @@ def trace(
         runner = TraceRunner(threads or usable_cores(), names, device)
         tape = Tape(runner, algorithm, looked_at=looked_at)
         step = _Step(runner, tape, update, as_clip(clip), keep_gradients)
-        if training and accumulate > 1:
-            runner.parts = tape.parts = Parts(accumulate)
+        if training and min(accumulate, shape[0]) > 1:
+            runner.parts = tape.parts = Parts(min(accumulate, shape[0]), shape[0])
         if training and ranks is not None and ranks.count > 1:
             step.share(ranks, device, accumulate)
         with use_tape(tape), _named(names):
             if training:
                 assert judged is not None
-                step.train(model, shape, judged, target_shape, accumulate)
+                step.train(model, shape, judged, target_shape)
             else:
                 with _evaluating(model):
                     step.evaluate(model, shape, judged, target_shape)
@@ -195,31 +200,27 @@ class _Step:
         shape: tuple[int, ...],
         loss: Loss,
         target_shape: Sequence[int] | None,
-        parts: int,
     ) -> None:
-        if not 1 <= parts <= shape[0] or shape[0] % parts:
-            raise ConfigError(
-                f"a batch of {shape[0]} cannot be accumulated from {parts} equal parts",
-                fix="choose a batch that is a multiple of accumulate",
-            )
+        sharing, divided = self.sharing, self.tape.parts
+        parts = divided.count if divided is not None and sharing is None else 1
         batch = self.runner.input("input", image_spec(model, shape))
         targets: Tensor | None = None
         total: Tensor | None = None
-        sharing, shares = self.sharing, parts if self.sharing is None else self.sharing.count
         for part in range(parts):
-            if self.tape.parts is not None:
+            if divided is not None:
                 self.tape.begin_part(part)
-            output = model(_part(batch, part, parts))
+            cut = divided if sharing is None else None  # else each rank has its own part already
+            output = model(_part(batch, cut))
             if targets is None:
-                spec = target_of(model, loss, output, target_shape, parts)
+                spec = target_of(model, loss, output, target_shape, cut)
                 targets = self.runner.input("target", spec)
             with self.tape.at(phase="loss"):
-                target = _part(targets, part, parts)
-                if self.tape.parts is not None:
+                target = _part(targets, cut)
+                if divided is not None:
                     whole = targets if sharing is None else sharing.whole_target(targets)
-                    self.tape.parts.cut(target, whole)
+                    divided.cut(target, whole)
                 value = _tensor(loss(output, target))
-                value = value * (1 / shares) if shares > 1 else value
+                value = value if divided is None else value * divided.share
                 if sharing is not None:
                     sharing.send_loss(value.detach())
                 # Before the backward pass: the loss is known when the first update comes.
@@ -288,9 +289,17 @@ def _tensor(value: object) -> Tensor:
     return value
 
 
-def _part(batch: Tensor, part: int, parts: int) -> Tensor:
-    rows = batch.shape[0] // parts
-    return batch if parts == 1 else batch[part * rows : (part + 1) * rows]
+def _part(batch: Tensor, parts: Parts | None) -> Tensor:
+    """The part of a batch, or of its targets, that goes through now."""
+    if parts is None:
+        return batch
+    rows = parts.rows_of(batch.shape[0])
+    if rows is None:
+        raise ConfigError(
+            f"with accumulate a target of shape {batch.shape} cannot be cut by samples",
+            code="OOC-106", fix="a target whose first axis is the batch's, or accumulate=1",
+        )  # fmt: skip
+    return batch[rows[0] : rows[1]]
 
 
 def named_optimizer(optimizer: str | Optimizer, model: Module) -> Optimizer:

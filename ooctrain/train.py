@@ -89,7 +89,9 @@ class Trainer:
         loss: "cross_entropy", "mse", "l1" or a function of (output, target); a target with the
             shape of the output is float32, others are class numbers.
         optimizer: one of `optim`, or by name (`optim/named.py`); "sgd" has momentum 0.9.
-        budget: of everything on the device: bytes, "512MiB", "25%"; None: train in-core.
+        budget: of everything on the device: bytes, "512MiB", "25%"; None: train in-core. A
+            percentage is that of the largest step that was trained; before the first one, an
+            evaluation has that of the step which would train its batch.
         planner, allocator, device: by name, with parameters.
         accumulate: parts that a batch goes through in; loss and gradients are those of the batch.
         threads, machine, link_bandwidth, host_budget, seed, debug, time_limit_s, evaluations,
@@ -331,18 +333,24 @@ class Trainer:
 
     # How it is done.
 
-    def _prepare_once(self, step: StepShape) -> PreparedStep:
+    def _prepare_once(self, step: StepShape, trained: StepShape | None = None) -> PreparedStep:
+        """A step that is ready.
+
+        Args:
+            trained: of an evaluation, the training step whose percentage a budget is if none has
+                been trained yet.
+        """
         if not self._seen.unchanged(self._training()):
             self._look()
         if self._seen.changes_always:
-            return self._make(step)
+            return self._make(step, trained)
         if step not in self._seen.ready:
             expect_batch(step.input)
-            found = self._cache.find(self._seen.key(step)) or self._make(step)
+            found = self._cache.find(self._seen.key(step)) or self._make(step, trained)
             self._seen.ready[step] = found
         return self._seen.ready[step]
 
-    def _make(self, step: StepShape) -> PreparedStep:
+    def _make(self, step: StepShape, trained: StepShape | None) -> PreparedStep:
         if step.training and not self.model.training:
             warnings.warn(
                 "the model is in evaluation mode, so this step trains it with running statistics "
@@ -357,9 +365,10 @@ class Trainer:
         if not self._seen.changes_always:
             self._repeat(step, trace, places)
         key, values = self._seen.key(step), self._tensors().values()
+        like = None if trained is None else partial(self._trace, trained, {})
         if self._seen.changes_always:
-            return self._cache.add((*key, trace), trace, self.settings, values)
-        found = self._cache.add(key, trace, self.settings, values)
+            return self._cache.add((*key, trace), trace, self.settings, values, like)
+        found = self._cache.add(key, trace, self.settings, values, like)
         self._cache.know(before, found)  # a trace from where this one began would be the same
         return found
 
@@ -419,11 +428,12 @@ class Trainer:
         self, x: Images, y: np.ndarray | None, whole: int, bands: bool
     ) -> tuple[Trace, dict[str, np.ndarray]]:
         """A step of evaluation before it was rewritten, and what it gave; of a batch of `whole`."""
-        if self.prepared is None and self.settings.budget is not None:
-            # A percentage is that of the training step.
-            self.prepare((whole, *x.shape[1:]), None if y is None else (whole, *y.shape[1:]))
         beside = None if self.settings.memory is None else whole
-        prepared = self._prepare_once(StepShape.evaluating(x, y, self.loss, beside, bands=bands))
+        target = (whole, *y.shape[1:]) if y is not None and callable(self.loss) else None
+        prepared = self._prepare_once(
+            StepShape.evaluating(x, y, self.loss, beside, bands=bands),
+            StepShape((whole, *x.shape[1:]), target, True, True),
+        )
         trace = prepared.plan.trace
         inputs, wanted = input_values(trace, x, y), tuple(trace.outputs.values())
         outputs = self._run(prepared, inputs, wanted).outputs

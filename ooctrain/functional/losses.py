@@ -67,7 +67,7 @@ def _of_the_batch(loss: Tensor, reduction: Reduction) -> Tensor:
     """A part's share of the batch's loss, where a batch goes through in parts: the mean of the
     shares is the loss."""
     parts = current_tape().parts
-    return loss * parts.count if parts is not None and reduction == "sum" else loss
+    return loss * parts.factor if parts is not None and reduction == "sum" else loss
 
 
 def mse_loss(input: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Tensor:

@@ -13,6 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from ooctrain import functional as F
 from ooctrain.engine.module import Module
+from ooctrain.engine.parts import Parts
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ConfigError
 from ooctrain.nn import CrossEntropyLoss, NLLLoss
@@ -58,12 +59,13 @@ def named_loss(loss: str | Loss | None, model: Module) -> Loss:
 
 
 def target_of(
-    model: Module, loss: Loss, output: Any, target_shape: Sequence[int] | None, parts: int = 1
-) -> Spec:
+    model: Module, loss: Loss, output: Any, target_shape: Sequence[int] | None,
+    parts: Parts | None = None,
+) -> Spec:  # fmt: skip
     """Shape and type of the target for the whole batch.
 
     Args:
-        output: what the model returned for one of the `parts` of the batch.
+        output: what the model returned, for one of the `parts` of the batch if there are any.
         target_shape: as given by the user.
 
     Raises:
@@ -71,7 +73,7 @@ def target_of(
     """
     if isinstance(model, OwnLoss) and loss == model.loss and target_shape is None:
         spec = model.target_spec(output)
-        return Spec((spec.shape[0] * parts, *spec.shape[1:]), spec.dtype)
+        return Spec(_of_the_batch(spec.shape, parts), spec.dtype)
     if not isinstance(output, Tensor):
         raise ConfigError(
             f"{type(model).__name__} has several outputs; a named loss takes one", code="OOC-106",
@@ -80,14 +82,20 @@ def target_of(
     return _spec_for(loss, output, target_shape, parts)
 
 
-def _spec_for(loss: Loss, output: Tensor, target_shape: Sequence[int] | None, parts: int) -> Spec:
+def _of_the_batch(shape: tuple[int, ...], parts: Parts | None) -> tuple[int, ...]:
+    return shape if parts is None else (parts.length_of(shape[0]), *shape[1:])
+
+
+def _spec_for(
+    loss: Loss, output: Tensor, target_shape: Sequence[int] | None, parts: Parts | None
+) -> Spec:
     """Shape and type of the target that fits a loss: class numbers, or another output.
 
     Args:
         output: of one part of the batch; the target is for all `parts`.
         target_shape: as given by the user; with the output's own shape the target is float32.
     """
-    whole = (output.shape[0] * parts, *output.shape[1:])
+    whole = _of_the_batch(output.shape, parts)
     if target_shape is not None:
         return Spec(tuple(target_shape), "float32" if tuple(target_shape) == whole else "int64")
     if loss in OF_VALUES:

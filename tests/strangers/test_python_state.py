@@ -359,7 +359,7 @@ def test_what_a_forward_pass_notes_of_its_input_does_not_make_batches_thrash():
 
 GLOBAL_RNG = np.random.default_rng(1)
 PYTHON_RNG = random.Random(2)
-imported_random, imported_rand = random.random, np.random.rand  # noqa: NPY002
+imported_random, imported_rand = random.random, np.random.rand
 
 
 #: {name: a factor that is drawn}; each in one line, which must be named
