@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextvars
 import itertools
 import math
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -27,6 +28,8 @@ from ooctrain.engine.site import Site
 from ooctrain.errors import AutogradError, ShapeError
 from ooctrain.step.op import Op, Scalars, Spec
 from ooctrain.step.trace import Kind
+
+_MASK_64 = (1 << 64) - 1
 
 
 class Tensor(Algebra):
@@ -164,6 +167,45 @@ class Runner(Protocol):
         """The value that a parameter has now, as a tensor that no gradient reaches."""
 
 
+class Seeds:
+    """One seed for all threads and tasks, of which each draws other numbers.
+
+    The main thread draws from the seed itself. Another context draws from a seed that is a hash of
+    it and of a number: 1 for the first context that draws anything since `set`, 2 for the next one.
+    So the members of an ensemble differ, each thread's numbers follow from its place in that order,
+    and after `set` all begin anew. A seed set in another thread is that thread's own, and of those
+    that draw for the first time afterwards: tasks that each set a seed do not disturb each other.
+
+    Attributes:
+        round: another object since the main thread has set a seed.
+    """
+
+    def __init__(self) -> None:
+        self.round, self._seed, self._others, self._has_main = object(), 0, 0, False
+        self._lock = threading.Lock()
+
+    def set(self, seed: int) -> None:
+        """Seeds what draws from now on."""
+        with self._lock:
+            self._seed, self._others = int(seed), 0
+            if _in_main_thread():
+                self.round, self._has_main = object(), True
+
+    def take(self) -> int:
+        """The seed of a context that draws for the first time in this round."""
+        with self._lock:
+            if _in_main_thread() and not self._has_main:
+                self._has_main = True
+                return self._seed
+            self._others += 1
+            sequence = np.random.SeedSequence((self._seed & _MASK_64, self._others))
+        return int(sequence.generate_state(1, np.uint64)[0])
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
 @dataclass
 class Tape:
     """Records calls and their gradients.
@@ -174,6 +216,7 @@ class Tape:
         seed: of dropout masks and initial weights.
         looked_at: takes in whose value is read, {tensor: value}, and who is called: {module: None}.
         parts: the `parts.Parts` of a batch that goes through in several.
+        seeds: gives it a seed when it first draws; None: `seed` is.
     """
 
     runner: Runner
@@ -183,9 +226,11 @@ class Tape:
     site: Site = field(default_factory=Site)
     looked_at: dict[Any, Any] | None = None
     parts: Any = None
+    seeds: Seeds | None = None
 
     def __post_init__(self) -> None:
         self.warned: set[str] = set()
+        self._seeded: object = None  # the round of seeds that its seed is of
         self._numbers = itertools.count()
         self._dropouts = itertools.count()
         self._streams = itertools.count()
@@ -247,6 +292,7 @@ class Tape:
 
     def next_dropout(self) -> int:
         """A number for one call of dropout, part of the key of its mask."""
+        self._take_seed()
         return next(self._dropouts)
 
     def begin_part(self, number: int) -> None:
@@ -259,9 +305,23 @@ class Tape:
         """Begins all random numbers anew."""
         self.seed, self._dropouts, self._streams = seed, itertools.count(), itertools.count()
 
+    def seed_everywhere(self, seed: int) -> None:
+        """`manual_seed`: of this tape, and of those of other contexts, see `Seeds`."""
+        if self.seeds is not None:
+            self.seeds.set(seed)
+            self._seeded = self.seeds.round
+        self.reseed(seed)
+
+    def _take_seed(self) -> None:
+        """Takes a seed of its own, if it has none since all were seeded."""
+        if self.seeds is not None and self._seeded != self.seeds.round:
+            self.reseed(self.seeds.take())
+            self._seeded = self.seeds.round
+
     def next_generator(self) -> Callable[[], np.random.Generator]:
         """A stream of random numbers of its own, for one parameter; it can be begun at any time."""
-        key = (self.seed, next(self._streams))
+        self._take_seed()
+        key = (self.seed & _MASK_64, next(self._streams))
         return lambda: np.random.default_rng(key)
 
     @contextmanager
@@ -344,16 +404,21 @@ def _has_gradient(op: Op) -> bool:
 
 
 _TAPE: contextvars.ContextVar[Tape] = contextvars.ContextVar("ooctrain_tape")
+#: The same in all contexts that have no other: threads would make equal models without.
+_SEEDS: contextvars.ContextVar[Seeds] = contextvars.ContextVar(
+    "ooctrain_seeds", default=Seeds()  # noqa: B039 - it has a lock
+)  # fmt: skip
 
 
 def current_tape() -> Tape:
     """The tape in force: the one set by `use_tape`, else this context's own eager tape.
 
-    It is a context variable, not a global: threads and tasks each have their own.
+    It is a context variable, not a global: threads and tasks each have their own. Their random
+    numbers have one source, `Seeds`.
     """
     tape = _TAPE.get(None)
     if tape is None:
-        tape = Tape(EagerRunner())
+        tape = Tape(EagerRunner(), seeds=_SEEDS.get())
         _TAPE.set(tape)
     return tape
 
