@@ -12,7 +12,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any
 
@@ -24,6 +24,7 @@ from ooctrain.engine.clip import Clip, ClipNorm, as_clip, gradient_of
 from ooctrain.engine.draws import Generators, is_traced_every_step, refuse
 from ooctrain.engine.incore import named_tensors
 from ooctrain.engine.module import Module
+from ooctrain.engine.nested import taken_apart
 from ooctrain.engine.parameter import Parameter
 from ooctrain.engine.parts import Parts
 from ooctrain.engine.tensor import Tape, Tensor, use_tape
@@ -31,7 +32,7 @@ from ooctrain.engine.trace_runner import TraceRunner
 from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.layers.conv_algorithms import algorithm_for
 from ooctrain.nn.containers import tilings_wanted
-from ooctrain.nn.named_losses import Loss, named_loss, target_of
+from ooctrain.nn.named_losses import Loss, TargetGiven, named_loss, target_of
 from ooctrain.nn.plain import FromBytes
 from ooctrain.optim import Optimizer
 from ooctrain.optim.named import get_optimizer
@@ -48,6 +49,7 @@ def trace(
     conv_algorithm: str = "auto", target_shape: Sequence[int] | None = None,
     clip: Clip | float | None = None, allow_tf32: bool = False,
     looked_at: dict[Any, Any] | None = None, ranks: Ranks | None = None,
+    target_dtype: str | None = None,
 ) -> Trace:  # fmt: skip
     """The training step of a model as a trace, each of its parts in the mode that it is in.
 
@@ -68,11 +70,13 @@ def trace(
             are added, and what other operations make is taken for a mean over samples. Batch-norm
             statistics are those of each part.
         training: False: the forward pass of an evaluation, with outputs "output" and "loss" (if
-            any).
+            any); of a model with several outputs "output.0", "output.aux" and so on.
         conv_algorithm: "auto", "direct", "im2col", "winograd2" or "winograd4"; on a GPU "auto" or
             one of `layers.conv_algorithms.CUDA_ALGORITHMS`.
         target_shape: of the target, where the loss is a function of your own and takes no class
-            numbers.
+            numbers, or takes class probabilities.
+        target_dtype: of the target, "float32" or "int64"; None: float32 if it has the shape of an
+            output.
         clip: `ClipNorm`, `ClipEach`, or a number for the norm.
         allow_tf32: on a GPU, "auto" convolutions round their inputs to TF32 (10 bits of mantissa)
             for the tensor cores.
@@ -106,6 +110,7 @@ def trace(
     update = named_optimizer(optimizer, model) if training and optimizer is not None else None
     names = {tensor: name for name, tensor in named_tensors(model, update).items()}
     judged = named_loss(loss, model) if training or loss else None
+    target = None if target_shape is None else TargetGiven(tuple(target_shape), target_dtype)
 
     def record() -> TraceRunner:
         runner = TraceRunner(threads or usable_cores(), names, device)
@@ -118,10 +123,10 @@ def trace(
         with use_tape(tape), _named(names):
             if training:
                 assert judged is not None
-                step.train(model, shape, judged, target_shape)
+                step.train(model, shape, judged, target)
             else:
                 with _evaluating(model):
-                    step.evaluate(model, shape, judged, target_shape)
+                    step.evaluate(model, shape, judged, target)
         return runner
 
     return _tiled(_recorded(record, model, loss).builder.build(), model, accumulate)
@@ -153,7 +158,7 @@ def _tiled(step: Trace, model: Module, accumulate: int) -> Trace:
     for tiling in tilings:
         if remark := remark_by_name(step, tiling):
             warnings.warn(remark, stacklevel=3)
-        step = tile_by_name(step, tiling)
+        step = replace(tile_by_name(step, tiling), form=step.form)
     return step
 
 
@@ -184,13 +189,17 @@ class _Step:
         model: Module,
         shape: tuple[int, ...],
         loss: Loss | None,
-        target_shape: Sequence[int] | None,
+        given: TargetGiven | None,
     ) -> None:
         with no_grad():
             output = model(self.runner.input("input", image_spec(model, shape)))
-            self._hand_out("output", output)
+            found, form = taken_apart(output, "output")
+            for name, tensor in found.items():
+                made = self.runner.makes(tensor)
+                self._hand_out(name, tensor if made else tensor * 1.0)  # a copy of what is there
+            self.runner.builder.form = None if isinstance(output, Tensor) else form
             if loss is not None:
-                target = self.runner.input("target", target_of(model, loss, output, target_shape))
+                target = self.runner.input("target", target_of(model, loss, output, given))
                 with self.tape.at(phase="loss"):
                     self._hand_out("loss", _tensor(loss(output, target)))
 
@@ -199,7 +208,7 @@ class _Step:
         model: Module,
         shape: tuple[int, ...],
         loss: Loss,
-        target_shape: Sequence[int] | None,
+        given: TargetGiven | None,
     ) -> None:
         sharing, divided = self.sharing, self.tape.parts
         parts = divided.count if divided is not None and sharing is None else 1
@@ -212,7 +221,7 @@ class _Step:
             cut = divided if sharing is None else None  # else each rank has its own part already
             output = model(_part(batch, cut))
             if targets is None:
-                spec = target_of(model, loss, output, target_shape, cut)
+                spec = target_of(model, loss, output, given, cut)
                 targets = self.runner.input("target", spec)
             with self.tape.at(phase="loss"):
                 target = _part(targets, cut)

@@ -44,6 +44,7 @@ from ooctrain.execution.seen import (
     Training,
     changed_places,
     expect_the_same,
+    target_given,
     warn_of_strangers,
 )
 from ooctrain.execution.sessions import Images, as_images, expect_batch, input_values
@@ -165,7 +166,7 @@ class Trainer:
                 and the number of steps are as they were before, and training may go on.
         """
         x, y = as_images(x), as_numbers(y, "target")
-        prepared = self.prepare(x.shape, y.shape)
+        prepared = self.prepare(x.shape, y.shape, y.dtype)
         if self.ranks is not None:
             agree_on_step(self.ranks, self._training(), prepared.original, self._tensors())
         variable = prepared.plan.trace.outputs["loss"]
@@ -223,16 +224,18 @@ class Trainer:
 
     @one_at_a_time
     def prepare(
-        self, input_shape: tuple[int, ...], target_shape: tuple[int, ...] | None = None
-    ) -> PreparedStep:
+        self, input_shape: tuple[int, ...], target_shape: tuple[int, ...] | None = None,
+        target_dtype: Any = None,
+    ) -> PreparedStep:  # fmt: skip
         """The training step for one shape of input, traced and planned at the first call.
 
         Args:
             input_shape: of a batch, (N, C, H, W).
             target_shape: for a loss of your own; None: it takes class numbers. Others know it.
+            target_dtype: its element type; None: float32 if it has the shape of an output.
         """
         self.model.begin_step(self.steps_done)
-        target = target_shape if callable(self.loss) else None
+        target = target_given(self.loss, target_shape, target_dtype)
         self.prepared = self._prepare_once(StepShape(tuple(input_shape), target, True, True))
         return self.prepared
 
@@ -278,9 +281,13 @@ class Trainer:
         return self._in_parts().averages(given, ignored_by(self.loss))
 
     @one_at_a_time
-    def predict(self, x: Images) -> np.ndarray:
-        """The output for x (N, C, H, W) in evaluation mode, logical; in parts if need be."""
-        return self._in_parts().output(as_images(x), "output")
+    def predict(self, x: Images) -> Any:
+        """The output for x (N, C, H, W) in evaluation mode, logical; in parts if need be.
+
+        Returns:
+            An array; of a model with several outputs the same tuple, list or dictionary of arrays.
+        """
+        return self._in_parts().output(as_images(x))
 
     # State and files.
 
@@ -412,7 +419,9 @@ class Trainer:
             self.model, step.input, self.loss if step.with_loss else None,
             self.optimizer if training else None, settings.device, settings.thread_count,
             accumulate=self.accumulate if training else 1, training=training,
-            conv_algorithm=self.conv_algorithm, target_shape=step.target,
+            conv_algorithm=self.conv_algorithm,
+            target_shape=step.target and step.target.shape,
+            target_dtype=step.target and step.target.dtype,
             clip=self.clip if training else None, allow_tf32=self.allow_tf32, looked_at=looked_at,
             ranks=self.ranks if training else None,
         )  # fmt: skip
@@ -429,7 +438,7 @@ class Trainer:
     ) -> tuple[Trace, dict[str, np.ndarray]]:
         """A step of evaluation before it was rewritten, and what it gave; of a batch of `whole`."""
         beside = None if self.settings.memory is None else whole
-        target = (whole, *y.shape[1:]) if y is not None and callable(self.loss) else None
+        target = None if y is None else target_given(self.loss, (whole, *y.shape[1:]), y.dtype)
         prepared = self._prepare_once(
             StepShape.evaluating(x, y, self.loss, beside, bands=bands),
             StepShape((whole, *x.shape[1:]), target, True, True),

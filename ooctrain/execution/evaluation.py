@@ -88,12 +88,12 @@ class Averages:
 
         Args:
             trace: of the evaluation.
-            outputs: its "loss" and "output".
+            outputs: its "loss" and "output", or what its output consists of.
 
         Raises:
             ConfigError: the loss is not one number.
         """
-        output, loss, target = outputs["output"], outputs["loss"], np.asarray(y)
+        output, loss, target = outputs.get("output"), outputs["loss"], np.asarray(y)
         if loss.size != 1:
             raise ConfigError(
                 f"the loss of an evaluation is one number, not of shape {loss.shape}",
@@ -105,8 +105,9 @@ class Averages:
         weights = weights if terms else (float(len(target)),)
         self._batches.append(_Batch(float(loss.reshape(())), weights, len(weights) < len(terms)))
         self._samples += len(target)
-        self._classes = self._classes and output.ndim == target.ndim + 1
-        if self._classes:
+        # Of several outputs nobody knows which one is right.
+        self._classes &= output is not None and output.ndim == target.ndim + 1
+        if self._classes and output is not None:
             counts = target != self.ignored
             self._hits += int(((output.argmax(axis=1) == target) & counts).sum())
             self._judged += int(counts.sum())

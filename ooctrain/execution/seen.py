@@ -14,6 +14,8 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
+import numpy as np
+
 from ooctrain.engine.clip import Clip
 from ooctrain.engine.draws import is_traced_every_step, line_of_the_clock, refuse
 from ooctrain.engine.fingerprint import Place, Watch, described, line_of
@@ -24,6 +26,7 @@ from ooctrain.errors import ConfigError
 from ooctrain.execution.prepare import PreparedStep
 from ooctrain.execution.promise import values_bytes
 from ooctrain.execution.settings import Settings
+from ooctrain.nn.named_losses import TargetGiven
 from ooctrain.optim import Optimizer
 from ooctrain.step.op import Scalars
 from ooctrain.step.trace import Trace
@@ -52,7 +55,7 @@ class StepShape(NamedTuple):
     whether `auto` may run it in bands."""
 
     input: tuple[int, ...]
-    target: tuple[int, ...] | None
+    target: TargetGiven | None
     training: bool
     with_loss: bool
     whole: int | None = None
@@ -64,9 +67,19 @@ class StepShape(NamedTuple):
     ) -> StepShape:  # fmt: skip
         """The evaluation of (x, y), which may be a part of a batch of `whole` samples; without a
         loss where y is None."""
-        target = y.shape if y is not None and callable(loss) else None
+        target = None if y is None else target_given(loss, y.shape, y.dtype)
         beside = None if whole == x.shape[0] else whole
         return cls(tuple(x.shape), target, False, y is not None, beside, bands)
+
+
+def target_given(loss: Any, shape: tuple[int, ...] | None, dtype: Any = None) -> TargetGiven | None:
+    """What a step has to know of its target; None where the output tells all of it."""
+    whole_numbers = dtype is None or np.dtype(dtype).kind in "iub"
+    if shape is None or (loss == "cross_entropy" and whole_numbers and len(shape) != 2):
+        return None
+    if dtype is None:
+        return TargetGiven(tuple(shape))
+    return TargetGiven(tuple(shape), "int64" if whole_numbers else "float32")
 
 
 class Seen:

@@ -113,6 +113,7 @@ class Trace:
             for the final gradient of each parameter.
         threads: of the device, for which workspaces were asked; None where no kernels run it.
         device: "cpu" or "cuda": whose algorithms and workspaces the calls have.
+        form: of the model's outputs, where they are several (`engine/nested.py`).
     """
 
     variables: tuple[Variable, ...]
@@ -121,6 +122,7 @@ class Trace:
     outputs: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     threads: int | None = None
     device: str = "cpu"
+    form: Any = None
 
     def __hash__(self) -> int:
         """Steps of other sizes may share it; equality looks at everything."""
