@@ -32,7 +32,7 @@ from ooctrain.engine.tensor import Tensor
 from ooctrain.execution import checkpoint as files
 from ooctrain.execution import saved_state
 from ooctrain.execution.ahead import Ahead, handed_out, no_batch
-from ooctrain.execution.evaluation import Evaluation, ignored_by
+from ooctrain.execution.evaluation import Evaluation, expect_labels, ignored_by
 from ooctrain.execution.guard import expect_finite
 from ooctrain.execution.in_parts import InParts
 from ooctrain.execution.prepare import PreparedStep
@@ -158,7 +158,7 @@ class Trainer:
 
         Args:
             x: (N, C, H, W) float32, or a `data.RowImage`; uint8 for a model with `nn.FromBytes`.
-            y: (N,) class numbers, or what the loss takes.
+            y: (N,) class numbers, (N, K) class probabilities, or what the loss takes.
 
         Raises:
             ShapeError: x or y is not an array of real numbers, or does not fit.
@@ -175,6 +175,7 @@ class Trainer:
         result = self._run(prepared, inputs, (variable,), own, variable)
         self._last, self._messages = result, () if self.ranks is None else self.ranks.sent()
         loss = float(result.outputs[variable])
+        expect_labels(loss, y, ignored_by(self.loss), self.steps_done + 1)
         expect_finite(loss, self.steps_done + 1, self.optimizer.param_groups[0]["lr"], x, y)
         self.optimizer.count(self._seen.updated_by(prepared).values())
         return loss

@@ -8,13 +8,15 @@ are added. Read next: `../train.py`.
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from ooctrain.errors import ConfigError
+from ooctrain.errors import ConfigError, TrainingStopped
 from ooctrain.execution.sessions import value_on_host
 from ooctrain.layers.arithmetic import Arithmetic
 from ooctrain.layers.class_loss import ClassLoss, LabelWeight
@@ -57,6 +59,16 @@ def pair_of(batch: Any) -> tuple[Any, Any]:
 def ignored_by(loss: Any) -> int:
     """The label that a loss ignores."""
     return getattr(loss, "ignore_index", _IGNORED)
+
+
+def expect_labels(loss: float, y: np.ndarray, ignored: int, step: int) -> None:
+    """Raises TrainingStopped: the loss is no number, since no label of the batch counts."""
+    if math.isfinite(loss) or y.dtype.kind not in "iu" or not y.size or np.any(y != ignored):
+        return
+    raise TrainingStopped(
+        f"all {y.size} labels of step {step} are ignored ({ignored}), so the loss is {loss}",
+        step=step, fix="leave such batches out; the step has changed nothing",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +141,10 @@ class Averages:
 
     def _loss(self) -> float:
         first = self._batches[0]
+        if not any(any(batch.weights) or batch.sums for batch in self._batches):
+            warnings.warn(
+                "all labels of the data set are ignored: no loss, no accuracy", stacklevel=5
+            )
         if len(self._batches) == 1:
             return first.loss
         if not any(batch.weights for batch in self._batches):

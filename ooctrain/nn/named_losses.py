@@ -109,14 +109,12 @@ def target_of(
     if not wholes:
         raise ConfigError(f"{type(model).__name__} returns no tensor", code="OOC-106",
                           fix="return the output from forward")  # fmt: skip
-    if given is not None and known:
-        _expect(given, loss, wholes[0])
     if given is None:
         return _usual(loss, wholes[0])
-    as_output = given.dtype != "int64" if given.shape in wholes else given.dtype == "float32"
-    if given.shape in wholes and not known:
-        as_output = True  # whole numbers become floats
-    return Spec(given.shape, "float32" if as_output else "int64")
+    if known:
+        return _fitting(given, loss, wholes[0])
+    floats = given.shape in wholes or given.dtype == "float32"
+    return Spec(given.shape, "float32" if floats else "int64")
 
 
 def _of_the_batch(shape: tuple[int, ...], parts: Parts | None) -> tuple[int, ...]:
@@ -132,8 +130,8 @@ def _usual(loss: Loss, whole: tuple[int, ...]) -> Spec:
     return Spec((whole[0], *whole[2:]), "int64")
 
 
-def _expect(given: TargetGiven, loss: Any, whole: tuple[int, ...]) -> None:
-    """Raises ShapeError: a target that does not fit a loss of the library."""
+def _fitting(given: TargetGiven, loss: Any, whole: tuple[int, ...]) -> Spec:
+    """The target that is given. Raises ShapeError: it does not fit a loss of the library."""
     labels = (whole[0], *whole[2:])
     if loss in OF_VALUES or type(loss) in _OF_VALUES:
         if given.shape != whole:
@@ -142,10 +140,10 @@ def _expect(given: TargetGiven, loss: Any, whole: tuple[int, ...]) -> None:
                 f"the target has shape {given.shape}, the output {whole}",
                 fix=f"target.reshape({whole})" if reshaped else "a target for each output",
             )
-        return
+        return Spec(whole)
     probable = loss is F.cross_entropy or isinstance(loss, CrossEntropyLoss)
     if given.shape == whole and given.dtype != "int64" and probable:
-        return  # class probabilities
+        return Spec(whole)  # class probabilities
     if given.shape == whole:
         raise ShapeError(
             f"the target has the shape {whole} of the output, but holds no class probabilities",
@@ -160,3 +158,4 @@ def _expect(given: TargetGiven, loss: Any, whole: tuple[int, ...]) -> None:
             fix=f"labels.reshape({labels})" if alone else
             f"class numbers of shape {labels}" + f", or class probabilities {whole}" * probable,
         )  # fmt: skip
+    return Spec(labels, "int64")
