@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Se
 from contextlib import closing
 from functools import partial
 from os import PathLike
-from typing import Any
+from typing import Any, NoReturn
 from weakref import WeakSet
 
 import numpy as np
@@ -29,6 +29,7 @@ from ooctrain.engine.fingerprint import Place, described
 from ooctrain.engine.incore import named_tensors
 from ooctrain.engine.module import Module
 from ooctrain.engine.tensor import Tensor
+from ooctrain.errors import ConfigError
 from ooctrain.execution import checkpoint as files
 from ooctrain.execution import saved_state
 from ooctrain.execution.ahead import Ahead, handed_out, no_batch
@@ -332,6 +333,14 @@ class Trainer:
     def close(self) -> None:
         """Gives the device back; values that no other trainer has taken over are on the host."""
         self._residence.close()
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """Raises ConfigError: a device with its threads and memory cannot be copied or pickled."""
+        raise ConfigError(
+            "a Trainer cannot be pickled or copied: it has a device of this process",
+            code="OOC-106", fix="pickle (trainer.model, trainer.optimizer) and make a Trainer of "
+            "them there, or trainer.save(path) and resume(path)",
+        )  # fmt: skip
 
     def __enter__(self) -> Trainer:
         return self

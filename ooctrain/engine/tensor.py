@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -56,6 +57,13 @@ class Tensor(Algebra):
         self.variable: Any = None  # its id in the trace, in trace mode
         self.source: tuple[Entry[Tensor], int] | None = None  # who wrote it, as which output
         self.stepped = False  # for a gradient: an optimizer has used it
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy, or what comes out of a pickle, is its value and not how it was computed."""
+        held = {name: getattr(self, name) for name in Tensor.__slots__ if name != "__weakref__"}
+        computed = self.source is not None
+        held |= {"source": None, "requires_grad": self.requires_grad and not computed}
+        return _copied, (type(self),), (None, held)
 
     @property
     def spec(self) -> Spec:
@@ -144,7 +152,16 @@ class Tensor(Algebra):
         return self.storage
 
 
+def _copied(kind: type[Tensor]) -> Tensor:
+    """A tensor that a pickle fills in."""
+    return kind.__new__(kind)
+
+
 Tensors = Sequence[Tensor]
+
+
+def _generator(key: tuple[int, int]) -> np.random.Generator:
+    return np.random.default_rng(key)  # by name: it loads a room of NumPy that planning needs not
 
 
 def call(op: Op, *ins: Tensor) -> Tensor:
@@ -322,7 +339,7 @@ class Tape:
         """A stream of random numbers of its own, for one parameter; it can be begun at any time."""
         self._take_seed()
         key = (self.seed & _MASK_64, next(self._streams))
-        return lambda: np.random.default_rng(key)
+        return partial(_generator, key)
 
     @contextmanager
     def at(self, **changes: Any) -> Iterator[None]:
