@@ -24,7 +24,7 @@ from ooctrain.engine.clip import Clip, ClipNorm, as_clip, gradient_of
 from ooctrain.engine.draws import Generators, is_traced_every_step, refuse
 from ooctrain.engine.incore import named_tensors
 from ooctrain.engine.module import Module
-from ooctrain.engine.nested import taken_apart
+from ooctrain.engine.nested import TargetGiven, taken_apart
 from ooctrain.engine.parameter import Parameter
 from ooctrain.engine.parts import Parts
 from ooctrain.engine.tensor import Tape, Tensor, use_tape
@@ -32,7 +32,7 @@ from ooctrain.engine.trace_runner import TraceRunner
 from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.layers.conv_algorithms import algorithm_for
 from ooctrain.nn.containers import tilings_wanted
-from ooctrain.nn.named_losses import Loss, TargetGiven, named_loss, target_of
+from ooctrain.nn.named_losses import Loss, named_loss, target_of
 from ooctrain.nn.plain import FromBytes
 from ooctrain.optim import Optimizer
 from ooctrain.optim.named import get_optimizer

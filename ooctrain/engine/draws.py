@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ooctrain.engine.fingerprint import Reached, described, is_own, reached, read_by
+from ooctrain.engine.fingerprint import ReachedState, described, in_library, reached, read_by
 from ooctrain.engine.module import Module
 from ooctrain.errors import ConfigError, NotRepeatable
 
@@ -159,7 +159,7 @@ class _Hooks:
         room = frame.f_globals.get("__name__")
         if room == "random" and frame.f_code.co_name.startswith(("gauss", "normal")):
             self._line = self._line or _own_line(frame)  # it keeps a second number
-        if not is_own(types.SimpleNamespace(__module__=room)):
+        if in_library(str(room)):
             return None
         self._last = frame, frame.f_lineno
         return self._ran
@@ -211,7 +211,7 @@ def _draws_of_the_system(one: object) -> bool:
     ) or (one is not None and one is sys.modules.get("secrets"))  # fmt: skip
 
 
-def _names_them(found: Reached) -> bool:
+def _names_them(found: ReachedState) -> bool:
     """Whether functions read `os.urandom`, or make `uuid4`."""
     return not found.attributes.isdisjoint({"urandom", "uuid4", "SystemRandom"})
 
@@ -230,7 +230,7 @@ def _own_line(frame: types.FrameType | None) -> str:
     """File and line of the nearest caller that is the user's own."""
     nearest = frame
     while frame is not None:
-        if is_own(types.SimpleNamespace(__module__=frame.f_globals.get("__name__"))):
+        if not in_library(str(frame.f_globals.get("__name__"))):
             return f"{frame.f_code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back
     return "" if nearest is None else f"{nearest.f_code.co_filename}:{nearest.f_lineno}"

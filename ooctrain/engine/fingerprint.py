@@ -17,12 +17,13 @@ Read next: `module.py`, `draws.py`, then `../execution/seen.py`.
 
 from __future__ import annotations
 
+import contextvars
 import dis
 import hashlib
 import sys
 import types
 import weakref
-from collections import deque
+from collections import UserList, deque
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cached_property, lru_cache, partial
@@ -140,6 +141,10 @@ def _parts(one: object) -> list[object] | None:
         return [one.__func__, one.__self__]
     if isinstance(one, weakref.ref):
         return [one()]
+    if isinstance(one, contextvars.ContextVar):
+        return [one.get(None)]
+    if isinstance(one, UserList):
+        return [one.data]
     return [vars(one)] if _is_namespace(one) else None
 
 
@@ -157,12 +162,23 @@ def _is_loose(told: tuple[Hashable, ...]) -> bool:
     return any(not isinstance(one, fixed) and one[0] not in _FIXED for one in told)  # type: ignore[index]
 
 
+def in_library(room: str) -> bool:
+    """Whether a room of this name is Python's, this library's, or of what this one stands on."""
+    return room.partition(".")[0] in _LIBRARIES
+
+
+def _room_of(kind: Any) -> str:
+    """Where a class, function or room is from; "" where nobody knows."""
+    room = kind.__name__ if isinstance(kind, types.ModuleType) else kind.__module__
+    return room if isinstance(room, str) else ""
+
+
 def is_own(kind: Any) -> bool:
     """Whether a class, function or room is the user's own, and no installed library's."""
-    room = kind.__name__ if isinstance(kind, types.ModuleType) else kind.__module__
-    if not isinstance(room, str):
+    room = _room_of(kind)
+    if room == "__main__":
         return True
-    if room.partition(".")[0] in _LIBRARIES:
+    if in_library(room):
         return False
     file = getattr(sys.modules.get(room), "__file__", None) or ""
     return "site-packages" not in file and "dist-packages" not in file
@@ -238,7 +254,7 @@ class _Closure:
             return None
 
 
-class Cell(NamedTuple):
+class ReadValue(NamedTuple):
     """One value that a trace may read.
 
     Args:
@@ -266,7 +282,7 @@ class Cell(NamedTuple):
         return (now is self.value and not self.loose) or _flat(now, []) == self.told
 
 
-class Reached:
+class ReachedState:
     """What is reached from some values, as far as a function on the way may read it.
 
     Args:
@@ -284,7 +300,10 @@ class Reached:
         self, starts: Iterable[tuple[object, Any, str]], known: Iterable[Module],
         apart: Iterable[Place] = (),
     ):  # fmt: skip
+        known = list(known)
         self._starts, self._known, self._apart = tuple(starts), set(map(id, known)), set(apart)
+        # Also of an installed package, if it has made parts of the model.
+        self._packages = {_room_of(type(part)).partition(".")[0] for part in known} - _LIBRARIES
         self.attributes = {"forward", "loss"}  # with which a trace begins
         self._any = False
         self._walk()
@@ -294,8 +313,11 @@ class Reached:
             before = len(self.attributes), self._any
             self._walk()
 
+    def _is_own(self, kind: Any) -> bool:
+        return is_own(kind) or _room_of(kind).partition(".")[0] in self._packages
+
     def _walk(self) -> None:
-        self.cells: list[Cell] = []
+        self.cells: list[ReadValue] = []
         self.owners: list[object] = []
         waiting, met, taken = deque(self._starts), set(self._known), set(self._apart)
         while waiting:
@@ -305,7 +327,7 @@ class Reached:
             taken.add(place)
             value, found = source.get(name), list[object]()
             told = _flat(value, found)
-            self.cells.append(Cell(source, name, owner, value, told, _is_loose(told)))
+            self.cells.append(ReadValue(source, name, owner, value, told, _is_loose(told)))
             for one in found:
                 if id(one) not in met:
                     met.add(id(one))
@@ -317,14 +339,14 @@ class Reached:
     def _inside(self, one: Any) -> Iterator[tuple[object, Any]]:
         """What an object holds that a function may read: dictionaries, with their owners."""
         if isinstance(one, types.FunctionType):
-            if is_own(one):
+            if self._is_own(one):
                 yield from self._of_function(one)
         elif isinstance(one, type):
-            kinds = [kind for kind in one.__mro__ if is_own(kind)]
+            kinds = [kind for kind in one.__mro__ if self._is_own(kind)]
             names = {name for kind in kinds for name in self._of_class(kind)}
             yield from ((kind, _Some(vars(kind), sorted(names))) for kind in kinds)
         elif isinstance(one, types.ModuleType):
-            if is_own(one):
+            if self._is_own(one):
                 yield one, _Some(vars(one), self._read_of(vars(one)))
         elif isinstance(one, property | staticmethod | classmethod | cached_property):
             names = {"fget", "__func__", "func"}
@@ -352,19 +374,19 @@ class Reached:
 
     def _of_object(self, one: object) -> Iterator[tuple[object, Any]]:
         kinds = type(one).__mro__
-        own = any(map(is_own, kinds))
+        own = any(map(self._is_own, kinds))
         if own:
             yield one, _ByName(one, ("__class__",))
         held = getattr(one, "__dict__", None)
         if isinstance(held, dict):
             # What the class has, too: an object may get one of its own.
-            names = {*held, *(name for kind in kinds if is_own(kind) for name in vars(kind))}
+            names = {*held, *(name for kind in kinds if self._is_own(kind) for name in vars(kind))}
             by_any = self._any and own
             yield one, _Some(held, [*sorted(self._read_of(names, own)), *[_KEYS][:by_any]])
         names = {name for kind in kinds for name in _slots_of(kind)}
         # Properties of libraries compute from what they hold; an optimizer's steps are one.
         names |= {
-            name for kind in kinds if not is_own(kind)
+            name for kind in kinds if not self._is_own(kind)
             for name, value in vars(kind).items()
             if isinstance(value, property) and name in self.attributes
         }  # fmt: skip
@@ -506,10 +528,10 @@ class Watch:
         return number, tensor.shape, tensor.dtype, tensor.requires_grad and training, value
 
 
-def reached(modules: Iterable[Module], loss: object, apart: Iterable[Place] = ()) -> Reached:
+def reached(modules: Iterable[Module], loss: object, apart: Iterable[Place] = ()) -> ReachedState:
     """What is reached from modules and the loss, besides what modules count themselves."""
     modules = list(modules)
-    kinds = dict.fromkeys(type(part) for part in modules if is_own(type(part)))
+    kinds = dict.fromkeys(type(p) for p in modules if not in_library(_room_of(type(p))))
     starts: list[tuple[object, Any, str]] = [(kind, {_KEYS: kind}, _KEYS) for kind in kinds]
     for part in modules:
         for name, value in _attributes(part):
@@ -518,7 +540,7 @@ def reached(modules: Iterable[Module], loss: object, apart: Iterable[Place] = ()
                 starts.append((part, _Some(vars(part), (name,)), name))
     if callable(loss) and not isinstance(loss, Module):
         starts.append((loss, {"loss": loss}, "loss"))
-    return Reached(starts, modules, apart)
+    return ReachedState(starts, modules, apart)
 
 
 def _attributes(part: Module) -> list[tuple[str, object]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ConfigError
@@ -28,6 +28,18 @@ class Leaf:
     """
 
     name: str
+
+
+class TargetGiven(NamedTuple):
+    """The target of a batch as somebody has it.
+
+    Args:
+        shape: of the whole batch's.
+        dtype: "float32" or "int64"; None: float32 if it has the shape of an output.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str | None = None
 
 
 def taken_apart(value: Any, name: str) -> tuple[dict[str, Tensor], Any]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextvars
 import itertools
 import math
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -25,12 +24,11 @@ import numpy as np
 from ooctrain.engine.algebra import Algebra
 from ooctrain.engine.backward import Entry, record_backward
 from ooctrain.engine.eager import EagerRunner, Storage
+from ooctrain.engine.seeds import SEEDS, Seeds, generator_of
 from ooctrain.engine.site import Site
 from ooctrain.errors import AutogradError, ShapeError
 from ooctrain.step.op import Op, Scalars, Spec
 from ooctrain.step.trace import Kind
-
-_MASK_64 = (1 << 64) - 1
 
 
 class Tensor(Algebra):
@@ -160,10 +158,6 @@ def _copied(kind: type[Tensor]) -> Tensor:
 Tensors = Sequence[Tensor]
 
 
-def _generator(key: tuple[int, int]) -> np.random.Generator:
-    return np.random.default_rng(key)  # by name: it loads a room of NumPy that planning needs not
-
-
 def call(op: Op, *ins: Tensor) -> Tensor:
     """Records one call on the tape in force and returns its first output."""
     return current_tape().call(op, ins)[0]
@@ -182,45 +176,6 @@ class Runner(Protocol):
 
     def constant(self, tensor: Tensor) -> Tensor:
         """The value that a parameter has now, as a tensor that no gradient reaches."""
-
-
-class Seeds:
-    """One seed for all threads and tasks, of which each draws other numbers.
-
-    The main thread draws from the seed itself. Another context draws from a seed that is a hash of
-    it and of a number: 1 for the first context that draws anything since `set`, 2 for the next one.
-    So the members of an ensemble differ, each thread's numbers follow from its place in that order,
-    and after `set` all begin anew. A seed set in another thread is that thread's own, and of those
-    that draw for the first time afterwards: tasks that each set a seed do not disturb each other.
-
-    Attributes:
-        round: another object since the main thread has set a seed.
-    """
-
-    def __init__(self) -> None:
-        self.round, self._seed, self._others, self._has_main = object(), 0, 0, False
-        self._lock = threading.Lock()
-
-    def set(self, seed: int) -> None:
-        """Seeds what draws from now on."""
-        with self._lock:
-            self._seed, self._others = int(seed), 0
-            if _in_main_thread():
-                self.round, self._has_main = object(), True
-
-    def take(self) -> int:
-        """The seed of a context that draws for the first time in this round."""
-        with self._lock:
-            if _in_main_thread() and not self._has_main:
-                self._has_main = True
-                return self._seed
-            self._others += 1
-            sequence = np.random.SeedSequence((self._seed & _MASK_64, self._others))
-        return int(sequence.generate_state(1, np.uint64)[0])
-
-
-def _in_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
 
 
 @dataclass
@@ -338,8 +293,7 @@ class Tape:
     def next_generator(self) -> Callable[[], np.random.Generator]:
         """A stream of random numbers of its own, for one parameter; it can be begun at any time."""
         self._take_seed()
-        key = (self.seed & _MASK_64, next(self._streams))
-        return partial(_generator, key)
+        return partial(generator_of, self.seed, next(self._streams))
 
     @contextmanager
     def at(self, **changes: Any) -> Iterator[None]:
@@ -421,10 +375,6 @@ def _has_gradient(op: Op) -> bool:
 
 
 _TAPE: contextvars.ContextVar[Tape] = contextvars.ContextVar("ooctrain_tape")
-#: The same in all contexts that have no other: threads would make equal models without.
-_SEEDS: contextvars.ContextVar[Seeds] = contextvars.ContextVar(
-    "ooctrain_seeds", default=Seeds()  # noqa: B039 - it has a lock
-)  # fmt: skip
 
 
 def current_tape() -> Tape:
@@ -435,7 +385,7 @@ def current_tape() -> Tape:
     """
     tape = _TAPE.get(None)
     if tape is None:
-        tape = Tape(EagerRunner(), seeds=_SEEDS.get())
+        tape = Tape(EagerRunner(), seeds=SEEDS.get())
         _TAPE.set(tape)
     return tape
 

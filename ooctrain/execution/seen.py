@@ -21,12 +21,12 @@ from ooctrain.engine.draws import is_traced_every_step, line_of_the_clock, refus
 from ooctrain.engine.fingerprint import Place, Watch, described, line_of
 from ooctrain.engine.incore import named_tensors
 from ooctrain.engine.module import Module
+from ooctrain.engine.nested import TargetGiven
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ConfigError
 from ooctrain.execution.prepare import PreparedStep
 from ooctrain.execution.promise import values_bytes
 from ooctrain.execution.settings import Settings
-from ooctrain.nn.named_losses import TargetGiven
 from ooctrain.optim import Optimizer
 from ooctrain.step.op import Scalars
 from ooctrain.step.trace import Trace

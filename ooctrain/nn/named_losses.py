@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from ooctrain import functional as F
 from ooctrain.engine.module import Module
-from ooctrain.engine.nested import taken_apart
+from ooctrain.engine.nested import TargetGiven, taken_apart
 from ooctrain.engine.parts import Parts
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ConfigError, ShapeError
@@ -69,18 +69,6 @@ def named_loss(loss: str | Loss | None, model: Module) -> Loss:
             f"no loss {loss!r}", code="OOC-106", fix=f"one of {', '.join(LOSSES)}, or a function"
         )
     return LOSSES[loss]
-
-
-class TargetGiven(NamedTuple):
-    """The target of a batch as somebody has it.
-
-    Args:
-        shape: of the whole batch's.
-        dtype: "float32" or "int64"; None: float32 if it has the shape of an output.
-    """
-
-    shape: tuple[int, ...]
-    dtype: str | None = None
 
 
 def target_of(

@@ -10,6 +10,7 @@ import functools
 import os
 import random
 import secrets
+import threading
 import time
 import types
 import weakref
@@ -426,18 +427,23 @@ def test_an_iterator_is_refused():
         t.step(*batch())
 
 
-def test_draws_of_batches_are_nobodys_business():
-    """What reads batches draws while a step is traced, in a thread of its own."""
+def test_draws_of_other_threads_are_nobodys_business():
+    """Augmentation draws while a step is traced, in a thread of its own."""
+    ended = threading.Event()
 
-    def batches():
-        for number in range(6):
-            for _ in range(200):
-                np.random.rand()  # noqa: NPY002
-                random.random()
-            yield batch(2 + number % 3)
+    def augment():
+        while not ended.is_set():
+            np.random.rand()  # noqa: NPY002
+            random.random()
 
-    with trainer(net(lambda self: 1.0)) as t:
-        assert len(t.fit(batches())) == 6
+    thread = threading.Thread(target=augment)
+    thread.start()
+    try:
+        with trainer(net(lambda self: 1.0)) as t:
+            assert len(t.fit([batch(rows) for rows in (2, 3, 4)])) == 3
+    finally:
+        ended.set()
+        thread.join()
 
 
 def test_a_nan_is_the_same_twice():
