@@ -72,7 +72,7 @@ def a_draw_is_what_differs(patch: pytest.MonkeyPatch) -> None:
     plant(patch, draws.Generators, "drawn", "self._states() != self._before", "False")
 
 
-def batches_may_not_draw(patch: pytest.MonkeyPatch) -> None:
+def other_threads_may_not_draw(patch: pytest.MonkeyPatch) -> None:
     """Whoever draws while a step is traced is taken for the step."""
     plant(patch, draws.Generators, "drawn", "return _Hooks(held).line_of(record)", "return 'here'")
 
@@ -284,8 +284,8 @@ BUGS: dict[str, tuple[str, str, Plant]] = {
         ("python", "slots", only_dictionaries_hold_attributes),
         ("python", "an attribute of the class", what_a_class_says_stays),
         ("python loss", "a global number", global_names_are_nobodys),
-        ("python draw", "rarely", a_draw_is_what_differs),
-        ("python draw", "batches", batches_may_not_draw),
+        ("python draw", "", a_draw_is_what_differs),
+        ("python draw", "threads", other_threads_may_not_draw),
         ("python", "counter", counters_are_settings),
         ("python", "own counter", two_traces_may_differ),
         ("depth", "", samples_are_drawn_by_their_place_in_a_part),
