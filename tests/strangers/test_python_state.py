@@ -446,6 +446,41 @@ def test_draws_of_other_threads_are_nobodys_business():
         thread.join()
 
 
+class Times(oc.Op):
+    """An operation of one's own that compares by identity; made anew in each forward pass."""
+
+    def __init__(self, factor, by=None):
+        self.factor, self.by = factor, by or (lambda x: x * factor)
+
+    def shape(self, x):
+        return x
+
+    def forward(self, x):
+        return self.by(x)
+
+    def backward(self, dy):
+        return dy * self.factor
+
+
+class WithOwn(Net):
+    def forward(self, x):
+        return Times(self.factor())(self.fc(x))
+
+
+def test_operations_of_ones_own_need_no_equality():
+    with trainer(WithOwn()) as t:
+        assert t.step(*batch()) != t.step(*batch())
+        t.predict(batch()[0])
+
+
+def test_operations_of_ones_own_that_differ_are_refused():
+    model = WithOwn()
+    steps = iter(range(100))
+    model.factor = lambda: next(steps)
+    with trainer(model) as t, pytest.raises(NotRepeatable):
+        t.step(*batch())
+
+
 def test_a_nan_is_the_same_twice():
     with trainer(net(lambda self: float("nan"))) as t:
         assert np.isnan(t.predict(batch()[0])).all()

@@ -15,6 +15,7 @@ from ooctrain import nn
 from ooctrain.engine.algebra import REFUSED as REFUSED_METHODS
 from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.functional.refused import FUNCTIONS, MODULES
+from ooctrain.models.resnet import BasicBlock, ResNet
 
 X = np.random.default_rng(0).standard_normal((2, 4, 3, 5)).astype(np.float32)
 
@@ -172,6 +173,16 @@ def test_parts_of_a_batch_drop_what_the_whole_does(mode):
     assert len(set(losses[1])) > (5 if mode == "row" else 1)
     assert np.allclose(losses[1], losses[2], rtol=1e-6)
     assert np.allclose(losses[1], losses[8], rtol=1e-6)
+
+
+def test_later_blocks_of_a_resnet_are_dropped_more_often():
+    net = ResNet(BasicBlock, (1, 1, 1, 1), 10, "cifar", stochastic_depth=0.4)
+    found = [part.p for part in net.modules() if isinstance(part, nn.StochasticDepth)]
+    assert np.allclose(found, [0.1, 0.2, 0.3, 0.4])
+    plain = ResNet(BasicBlock, (1, 1, 1, 1), 10, "cifar")
+    assert list(plain.state_dict()) == list(net.state_dict())
+    step = oc.trace(net, (2, 3, 8, 8), threads=1)
+    assert sum(type(call.op).__name__ == "Dropout" for call in step.calls) >= 4
 
 
 def test_modes_of_stochastic_depth():
