@@ -77,7 +77,11 @@ class Generators:
     """
 
     def __init__(self, model: Module, loss: object):
-        found = reached(model.modules(), loss)
+        parts = [*model.modules(), *(loss.modules() if isinstance(loss, Module) else ())]
+        found = reached(parts, loss)
+        # A network that is no part of the model, such as a teacher, has parts too.
+        if others := [one for one in found.owners if isinstance(one, Module)]:
+            found = reached([*parts, *(part for one in others for part in one.modules())], loss)
         kinds = random.Random, *_of_numpy()
         self._held = [one for one in found.owners if isinstance(one, kinds)]
         self._of_the_system = any(map(_draws_of_the_system, found.owners)) or _names_them(found)
@@ -218,7 +222,7 @@ def _names_them(found: ReachedState) -> bool:
 
 def _names_numpy(frame: types.FrameType) -> bool:
     """Whether a function reads something of `numpy.random`; another thread may draw meanwhile."""
-    names, attributes = read_by(frame.f_code)
+    names, attributes, _ = read_by(frame.f_code)
     values = [frame.f_globals.get(name) for name in names]
     drawers = (getattr(value, "__self__", value) for value in values)
     return "random" in attributes or any(

@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextvars
 import dis
 import hashlib
+import os
 import sys
 import types
 import weakref
@@ -235,18 +236,23 @@ def _may_hold(one: object) -> bool:
 
 
 @lru_cache(maxsize=1024)  # code never changes; a network has a few dozen functions
-def read_by(code: types.CodeType) -> tuple[frozenset[str], frozenset[str]]:
-    """Global names and attributes that a function reads, the functions inside it included."""
-    names, attributes = set[str](), set[str]()
+def read_by(code: types.CodeType) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+    """Global names and attributes that a function reads, and rooms that it imports; the functions
+    inside it included."""
+    names, attributes, rooms = set[str](), set[str](), set[str]()
     for step in dis.get_instructions(code):
         if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
             names.add(step.argval)
         elif step.opname in ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_FROM"):
             attributes.add(step.argval)
+        elif step.opname == "IMPORT_NAME":
+            rooms.add(step.argval)
+    found = names, attributes, rooms
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
-            names, attributes = names.union(read_by(inner)[0]), attributes.union(read_by(inner)[1])
-    return frozenset(names), frozenset(attributes)
+            for mine, more in zip(found, read_by(inner), strict=True):
+                mine |= more
+    return frozenset(names), frozenset(attributes), frozenset(rooms)
 
 
 class _Some:
@@ -396,12 +402,15 @@ class ReachedState:
             yield from self._of_object(one)
 
     def _of_function(self, one: types.FunctionType) -> Iterator[tuple[object, Any]]:
-        names, attributes = read_by(one.__code__)
+        names, attributes, rooms = read_by(one.__code__)
         self.attributes |= attributes
         self._any = self._any or not _BY_ANY_NAME.isdisjoint(names | attributes)
         yield one, _Closure(one)
         yield one, _ByName(one, ("__defaults__", "__kwdefaults__"))
         yield one, _Some(vars(one), self._read_of(vars(one)))
+        yield one, _Some(sys.modules, sorted(rooms))
+        if not {"environ", "getenv"}.isdisjoint(names | attributes):
+            yield os, _Some(vars(os), ("environ",))
         there = one.__globals__
         yield there, _Some(there, sorted(name for name in names if name in there))
 

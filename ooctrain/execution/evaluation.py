@@ -35,7 +35,8 @@ _IGNORED = -100
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Averages over a data set. `accuracy` is None where no target is a class that counts."""
+    """Averages over a data set. `accuracy` is None where no target is a class that counts, and of
+    a model with several outputs."""
 
     loss: float
     accuracy: float | None

@@ -10,6 +10,7 @@ import functools
 import os
 import random
 import secrets
+import sys
 import threading
 import time
 import types
@@ -283,6 +284,74 @@ def test_the_number_of_steps_is_seen():
         losses = [t.step(*batch()) for _ in range(3)]
     assert losses[1] > 1.5 * losses[0]
     assert losses[2] > losses[1]
+
+
+def test_the_trainer_s_own_count_is_seen():
+    held = []
+
+    def loss(output, target):
+        return F.cross_entropy(output, target) * (1.0 + held[0].steps_done)
+
+    with trainer(net(lambda self: 1.0), loss) as t:
+        held.append(t)
+        losses = [t.step(*batch()) for _ in range(3)]
+    assert losses[1] > 1.5 * losses[0]
+    assert losses[2] > losses[1]
+
+
+def imported(self):
+    import strangers_settings
+
+    return strangers_settings.ALPHA
+
+
+def from_the_environment(self):
+    return os.environ["STRANGER_ALPHA"]
+
+
+def test_rooms_that_are_imported_inside_are_seen(monkeypatch):
+    room = types.ModuleType("strangers_settings")
+    room.ALPHA = WEIGHT
+    monkeypatch.setitem(sys.modules, "strangers_settings", room)
+    monkeypatch.setenv("STRANGER_ALPHA", "0.5")
+    for factor, change in (
+        (imported, lambda: setattr(room, "ALPHA", 2.0)),
+        (from_the_environment, lambda: monkeypatch.setenv("STRANGER_ALPHA", "2.0")),
+    ):
+        with trainer(net(factor)) as t:
+            first = t.evaluate([batch()]).loss
+            change()
+            assert t.evaluate([batch()]).loss != first
+
+
+class Teacher(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = Net(rng=np.random.default_rng(0))
+
+    def forward(self, x):
+        return self.inner.rng.random()
+
+
+class LossWithNoise(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rng = np.random.default_rng(0)
+
+    def forward(self, output, target):
+        return F.cross_entropy(output, target) + 0.0 * self.rng.random()  # the line
+
+
+def test_modules_that_are_losses_and_teachers_may_not_draw():
+    teacher = Teacher()
+
+    def taught(output, target):
+        return F.cross_entropy(output, target) + 0.0 * teacher(output)
+
+    for loss in (LossWithNoise(), taught):
+        with trainer(net(lambda self: 1.0), loss) as t, pytest.raises(NotRepeatable) as caught:
+            t.step(*batch())
+        assert caught.value.where.startswith(HERE)
 
 
 def test_what_no_function_reads_costs_nothing():
