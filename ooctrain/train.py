@@ -237,7 +237,8 @@ class Trainer:
             target_dtype: its element type; None: float32 if it has the shape of an output.
         """
         self.model.begin_step(self.steps_done)
-        target = target_given(self.loss, target_shape, target_dtype)
+        rows = next(iter(input_shape), None)
+        target = target_given(self.loss, target_shape, target_dtype, rows)
         self.prepared = self._prepare_once(StepShape(tuple(input_shape), target, True, True))
         return self.prepared
 

@@ -67,15 +67,24 @@ class StepShape(NamedTuple):
     ) -> StepShape:  # fmt: skip
         """The evaluation of (x, y), which may be a part of a batch of `whole` samples; without a
         loss where y is None."""
-        target = None if y is None else target_given(loss, y.shape, y.dtype)
+        target = None if y is None else target_given(loss, y.shape, y.dtype, x.shape[0])
         beside = None if whole == x.shape[0] else whole
         return cls(tuple(x.shape), target, False, y is not None, beside, bands)
 
 
-def target_given(loss: Any, shape: tuple[int, ...] | None, dtype: Any = None) -> TargetGiven | None:
-    """What a step has to know of its target; None where the output tells all of it."""
+def target_given(
+    loss: Any, shape: tuple[int, ...] | None, dtype: Any = None, rows: int | None = None
+) -> TargetGiven | None:
+    """What a step has to know of its target; None where the output tells all of it.
+
+    Args:
+        rows: samples of the batch; class numbers for as many are usual.
+    """
     whole_numbers = dtype is None or np.dtype(dtype).kind in "iub"
-    if shape is None or (loss == "cross_entropy" and whole_numbers and len(shape) != 2):
+    if shape is None:
+        return None
+    usual = whole_numbers and len(shape) in (1, 3) and rows in (None, shape[0])
+    if loss == "cross_entropy" and usual:
         return None
     if dtype is None:
         return TargetGiven(tuple(shape))

@@ -130,6 +130,10 @@ WRONG = {
     "labels as floats": (3, np.zeros(8, np.float32), "cross_entropy", "int64"),
     "labels as floats of a module": (3, np.zeros(8), nn.CrossEntropyLoss(), "int64"),
     "labels of another batch": (3, np.zeros(7, int), nn.CrossEntropyLoss(), "(8,)"),
+    "labels of another batch, by name": (3, np.zeros(7, int), "cross_entropy", "(8,)"),
+    "one number": (3, np.zeros((), int), "cross_entropy", "(8,)"),
+    "labels (N, 1) of a function": (3, np.zeros((8, 1), int), mixup, "(8,)"),
+    "two numbers each, of a function": (3, np.zeros((8, 2), int), mixup, "class numbers"),
 }  # fmt: skip
 
 
