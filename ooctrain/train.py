@@ -66,6 +66,8 @@ from ooctrain.tracing import named_optimizer
 from ooctrain.tracing import trace as trace_step
 
 Batch = tuple[np.ndarray, np.ndarray]
+#: So many steps in a row that are made anew are a pattern.
+MANY = 4
 
 
 class Trainer:
@@ -149,6 +151,8 @@ class Trainer:
         self._looked_at: dict[Any, Any] = {}
         self._apart: frozenset[Place] = frozenset()
         self._repeated: set[Hashable] = set()
+        self._changed = ""  # what the last look has found changed
+        self._made: tuple[StepShape | None, int, int] = None, 0, 0  # at which step, how many
         self._look()
 
     # Training.
@@ -359,7 +363,9 @@ class Trainer:
                 been trained yet.
         """
         if not self._seen.unchanged(self._training()):
+            before = self._seen
             self._look()
+            self._changed = before.differences(self._seen)
         if self._seen.changes_always:
             return self._make(step, trained)
         if step not in self._seen.ready:
@@ -386,9 +392,22 @@ class Trainer:
         like = None if trained is None else partial(self._trace, trained, {})
         if self._seen.changes_always:
             return self._cache.add((*key, trace), trace, self.settings, values, like)
+        self._warn_of_many(step)
         found = self._cache.add(key, trace, self.settings, values, like)
         self._cache.know(before, found)  # a trace from where this one began would be the same
         return found
+
+    def _warn_of_many(self, step: StepShape) -> None:
+        """Warns where one step after the other is made anew."""
+        follows = step.training and (step, self.steps_done - 1) == self._made[:2]
+        self._made = step, self.steps_done, self._made[2] + 1 if follows else 1
+        if self._made[2] == MANY:
+            warnings.warn(
+                f"each of the last {MANY} steps was traced and planned anew, since "
+                f"{self._changed or 'an attribute'} changes from step to step; a value in a buffer "
+                "of the model, used as a tensor, needs no new plan (docs/torch.md)",
+                stacklevel=8,
+            )
 
     def _repeat(self, step: StepShape, trace: Trace, before: Mapping[Place, Hashable]) -> None:
         """Traces a step again, at the first time and where its trace has changed something.

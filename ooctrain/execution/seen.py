@@ -122,6 +122,11 @@ class Seen:
             training == self.training and self._watch.unchanged() and _rest(training) == self._rest
         )
 
+    def differences(self, later: Seen) -> str:
+        """Names of what modules do not count themselves and another look has found changed."""
+        pair = self._watch.reached.told(), later._watch.reached.told()
+        return ", ".join(sorted({name for _, name in changed_places(*pair) if name}))
+
     def places(self) -> dict[Place, Hashable]:
         """What the steps depend on besides settings, parameters and buffers."""
         return self._watch.places()

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 import types
+import warnings
 import weakref
 from dataclasses import dataclass, field
 
@@ -352,6 +353,47 @@ def test_modules_that_are_losses_and_teachers_may_not_draw():
         with trainer(net(lambda self: 1.0), loss) as t, pytest.raises(NotRepeatable) as caught:
             t.step(*batch())
         assert caught.value.where.startswith(HERE)
+
+
+def test_a_weight_that_changes_in_each_step_is_named():
+    schedule = Plain()
+
+    def loss(output, target):
+        return F.cross_entropy(output, target) * schedule.weight
+
+    with trainer(net(lambda self: 1.0), loss) as t:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for _ in range(8):
+                t.step(*batch())
+        with pytest.warns(UserWarning, match="weight changes from step to step"):
+            annealed(t, schedule)
+
+
+def annealed(t, schedule):
+    for number in range(8):
+        schedule.weight = 1.0 / (1 + number)
+        t.step(*batch())
+
+
+class Buffered(Net):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("weight", np.float32(1.0))
+
+    def forward(self, x):
+        return self.fc(x) * self.weight
+
+
+def test_a_buffer_is_a_value_that_needs_no_plan():
+    oc.manual_seed(0)
+    model = Buffered()
+    sgd = oc.optim.SGD(model.parameters(), lr=0.0)
+    with oc.Trainer(model, optimizer=sgd, threads=1) as t:
+        first, prepared = t.step(*batch()), t.prepared
+        model.weight.copy_(4.0)
+        assert t.step(*batch()) != first
+        assert t.prepared is prepared
 
 
 def test_what_no_function_reads_costs_nothing():
