@@ -155,6 +155,8 @@ def load_from_file(path: str, name: str) -> Callable[..., Any]:
         ConfigError: no such file, or no such name in it.
     """
     where = Path(path)
+    if path.startswith("~/"):  # no shell has replaced it, as in --planner=~/mine.py:Mine
+        where = where.expanduser()
     specification = importlib.util.spec_from_file_location(str(where.resolve()), where)
     if not where.is_file() or specification is None or specification.loader is None:
         raise ConfigError(

@@ -284,8 +284,12 @@ def _batch_shape(input_shape: Sequence[int]) -> tuple[int, ...]:
 
 def image_spec(model: Module, shape: tuple[int, ...]) -> Spec:
     """Bytes, if the model makes numbers of them; else float32."""
-    takes_bytes = any(isinstance(module, FromBytes) for module in model.modules())
-    return Spec(shape, "uint8" if takes_bytes else "float32")
+    return Spec(shape, "uint8" if takes_bytes(model) else "float32")
+
+
+def takes_bytes(model: Module) -> bool:
+    """Whether it makes numbers of bytes by itself."""
+    return any(isinstance(module, FromBytes) for module in model.modules())
 
 
 def _tensor(value: object) -> Tensor:

@@ -11,7 +11,7 @@ Read next: `execution/seen.py`, `execution/prepare.py`, `execution/executor.py`;
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence, Sized
 from contextlib import closing
 from functools import partial
 from os import PathLike
@@ -29,11 +29,12 @@ from ooctrain.engine.fingerprint import Place, described
 from ooctrain.engine.incore import named_tensors
 from ooctrain.engine.module import Module
 from ooctrain.engine.tensor import Tensor
-from ooctrain.errors import ConfigError
+from ooctrain.errors import ConfigError, DriverError, OoctrainError
 from ooctrain.execution import checkpoint as files
 from ooctrain.execution import saved_state
-from ooctrain.execution.ahead import Ahead, handed_out, no_batch
+from ooctrain.execution.ahead import Ahead, Manner, handed_out, no_batch, position_of
 from ooctrain.execution.evaluation import Evaluation, expect_labels, ignored_by
+from ooctrain.execution.finished import finished
 from ooctrain.execution.guard import expect_finite
 from ooctrain.execution.in_parts import InParts
 from ooctrain.execution.prepare import PreparedStep
@@ -62,7 +63,7 @@ from ooctrain.step.foreign import as_numbers
 from ooctrain.step.machine import Machine
 from ooctrain.step.op import Scalars
 from ooctrain.step.trace import Trace
-from ooctrain.tracing import named_optimizer
+from ooctrain.tracing import named_optimizer, takes_bytes
 from ooctrain.tracing import trace as trace_step
 
 Batch = tuple[np.ndarray, np.ndarray]
@@ -167,11 +168,19 @@ class Trainer:
 
         Raises:
             ShapeError: x or y is not an array of real numbers, or does not fit.
-            TrainingStopped: the loss is not a finite number. Parameters, buffers, optimizer slots
-                and the number of steps are as they were before, and training may go on.
+            TrainingStopped: the loss, or a number that the step was about to write, is not finite.
+                Parameters, buffers, optimizer slots and the number of steps are as they were
+                before, and training may go on. (Updates that came before a gradient that overflows
+                stay; the error says how many.)
+            What an operation of the user's own raised; everything is as it was before.
+            An interrupt (Ctrl-C, a signal's handler that raises), once the step is done, which then
+                counts; a second one at once, while the step goes on by itself.
         """
         x, y = as_images(x), as_numbers(y, "target")
         prepared = self.prepare(x.shape, y.shape, y.dtype)
+        return finished(partial(self._step, prepared, x, y), self._leaves)
+
+    def _step(self, prepared: PreparedStep, x: Images, y: np.ndarray) -> float:
         if self.ranks is not None:
             agree_on_step(self.ranks, self._training(), prepared.original, self._tensors())
         variable = prepared.plan.trace.outputs["loss"]
@@ -179,9 +188,9 @@ class Trainer:
         inputs = self._ahead.inputs(prepared.plan.trace, x, y)
         result = self._run(prepared, inputs, (variable,), own, variable)
         self._last, self._messages = result, () if self.ranks is None else self.ranks.sent()
-        loss = float(result.outputs[variable])
+        loss, lr = float(result.outputs[variable]), self.optimizer.param_groups[0]["lr"]
         expect_labels(loss, y, ignored_by(self.loss), self.steps_done + 1)
-        expect_finite(loss, self.steps_done + 1, self.optimizer.param_groups[0]["lr"], x, y)
+        expect_finite(loss, result.not_finite, self.steps_done + 1, lr, x, y)
         self.optimizer.count(self._seen.updated_by(prepared).values())
         return loss
 
@@ -192,7 +201,7 @@ class Trainer:
         thread reads, so what gives the batches must not use the trainer; arrays come read-only. The
         next batch takes no memory of the device.
         """
-        return self._ahead.over(batches, alone=self.settings.memory is not None)
+        return self._ahead.over(batches, self._manner())
 
     def fit(
         self, batches: Iterable[Batch], epochs: int = 1, *, schedule: LRScheduler | None = None,
@@ -203,28 +212,44 @@ class Trainer:
         Args:
             batches: gives (x, y) and can be iterated once for each epoch, such as a `DataLoader`.
             schedule: its `step()` is called after each epoch; `ReduceLROnPlateau` is told the
-                epoch's mean loss.
+                epoch's mean loss. `OneCycleLR`, and a row with one, is stepped after each step.
             on_step: called with (steps done, loss) after each step.
 
         Returns:
             The losses of all steps.
 
         Raises:
-            ConfigError: an epoch without a batch, such as the second one of a generator.
+            ConfigError: an epoch without a batch, such as the second one of a generator; or a
+                schedule that ends before the last step.
         """
+        try:
+            return self._fit(batches, epochs, schedule, on_step)
+        except BaseException as error:
+            self._leaves(error)
+            raise
+
+    def _fit(
+        self, batches: Iterable[Batch], epochs: int, schedule: LRScheduler | None,
+        on_step: Callable[[int, float], None] | None,
+    ) -> list[float]:  # fmt: skip
+        each_step = schedule if schedule is not None and schedule.counts_steps else None
+        if each_step is not None and isinstance(batches, Sized):
+            each_step.expect_room(epochs * len(batches) - position_of(batches))
         losses: list[float] = []
         for epoch in range(epochs):
             steps_before = len(losses)
             with closing(self.ahead(batches)) as following:
                 for x, y in following:
                     losses.append(self.step(x, y))
+                    if each_step is not None:
+                        each_step.step()
                     if on_step is not None:
                         on_step(self.steps_done, losses[-1])
             if len(losses) == steps_before:
                 raise no_batch(epoch)
             if isinstance(schedule, ReduceLROnPlateau):
                 schedule.step(float(np.mean(losses[steps_before:])))
-            elif schedule is not None:
+            elif schedule is not None and each_step is None:
                 schedule.step()
         return losses
 
@@ -284,7 +309,7 @@ class Trainer:
         Raises:
             ConfigError: there is no batch, or the loss's terms have no common average.
         """
-        given = handed_out(batches, alone=self.settings.memory is not None)
+        given = handed_out(batches, self._manner())
         return self._in_parts().averages(given, ignored_by(self.loss))
 
     @one_at_a_time
@@ -317,7 +342,7 @@ class Trainer:
             saved_state.save(path, self.model, self.optimizer, run, keep)
 
     @one_at_a_time
-    def resume(self, path: str, config: Mapping[str, Any] | None = None) -> files.RunState:
+    def resume(self, path: str, config: files.Expected | None = None) -> files.RunState:
         """Takes up a checkpoint; training goes on with the same bits as if it had never stopped.
 
         Values and the number of steps come from the file; the seed (of dropout) is this trainer's
@@ -326,14 +351,14 @@ class Trainer:
 
         Args:
             path: of the file; where it is broken, the newest whole one before it is taken.
-            config: settings that must be those of the saved run.
+            config: settings that must be those of the saved run; or what makes them from its state.
 
         Raises:
             CheckpointError: missing, broken, or of another model or run.
         """
         read = partial(files.load, path)
         found = read() if self.ranks is None else self.ranks.from_first(read)
-        return saved_state.restore(found, self.model, self.optimizer, config)
+        return finished(partial(saved_state.restore, found, self.model, self.optimizer, config))
 
     def close(self) -> None:
         """Gives the device back; values that no other trainer has taken over are on the host."""
@@ -350,8 +375,16 @@ class Trainer:
     def __enter__(self) -> Trainer:
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _frames: object) -> None:
+        if error is not None:
+            self._leaves(error)
         self.close()
+
+    def _leaves(self, error: BaseException) -> None:
+        """Says to other ranks that this one comes to no further step. What the library raises it
+        raises on all of them."""
+        if self.ranks is not None and not isinstance(error, OoctrainError):
+            self.ranks.leave(repr(error))
 
     # How it is done.
 
@@ -475,7 +508,7 @@ class Trainer:
         )
         trace = prepared.plan.trace
         inputs, wanted = input_values(trace, x, y), tuple(trace.outputs.values())
-        outputs = self._run(prepared, inputs, wanted).outputs
+        outputs = finished(partial(self._run, prepared, inputs, wanted)).outputs
         return prepared.original, put_together({n: outputs[v] for n, v in trace.outputs.items()})
 
     def _run(
@@ -485,11 +518,15 @@ class Trainer:
         session = self._residence.session(prepared, self.settings, wanted)
         try:
             inputs = self._ahead.begin(session.device, inputs, prepared.promise)
-            result = session.run_step(inputs, self._scalars(), own, guarded)
-        except BaseException:
-            self._residence.abandon()
+            return session.run_step(inputs, self._scalars(), own, guarded)
+        except BaseException as error:
+            if session.broken or isinstance(error, DriverError):
+                self._residence.abandon()
             raise
-        return result
+
+    def _manner(self) -> Manner:
+        """How batches are read for the model."""
+        return Manner(alone=self.settings.memory is not None, as_bytes=takes_bytes(self.model))
 
     def _scalars(self) -> dict[str, float | int]:
         return {**self.optimizer.scalars(), "step": self.steps_done, "seed": self.settings.seed}

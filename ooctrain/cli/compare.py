@@ -35,7 +35,7 @@ from ooctrain.cli.options import (
     time_limit_option,
 )
 from ooctrain.cli.terminal import make_console
-from ooctrain.cli.values import OneOf
+from ooctrain.cli.values import OneOf, UserPath
 from ooctrain.cli.workload import parse_rate
 from ooctrain.errors import ConfigError
 from ooctrain.execution.planners import get_planner, planners
@@ -88,7 +88,7 @@ DEFAULT_MACHINES = "v100-pcie,v100-32gb-nvlink"
 @click.option(
     "--jobs", type=POSITIVE, help="Processes; default: one for each core, or all ranks of mpiexec."
 )
-@click.option("--keep", metavar="FOLDER", type=click.Path(file_okay=False),
+@click.option("--keep", metavar="FOLDER", type=UserPath(file_okay=False),
               help="Where rows, plans and bounds are kept; default: the user's cache.")  # fmt: skip
 @click.option("--fresh", is_flag=True, help="Compute every row again.")
 @file_option("--csv", "csv_path", text="Write the rows here.")

@@ -25,7 +25,7 @@ import click
 
 from ooctrain.cli import DONE
 from ooctrain.cli.terminal import make_console
-from ooctrain.cli.values import WholeNumber
+from ooctrain.cli.values import UserPath, WholeNumber
 from ooctrain.course.assignments import ASSIGNMENTS, folder_of
 from ooctrain.course.autograders.gradescope import write_zip
 from ooctrain.course.autograders.notebook_graders import write_nbgrader, write_otter
@@ -49,7 +49,7 @@ def _seed_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _out_option(what: str) -> Callable[..., Any]:
-    return click.option("--out", type=click.Path(), default=None, help=what)
+    return click.option("--out", type=UserPath(), default=None, help=what)
 
 
 @click.group()

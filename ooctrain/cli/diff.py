@@ -20,6 +20,7 @@ from rich.table import Table
 from ooctrain.cli import DONE, FAILED
 from ooctrain.cli.options import json_option
 from ooctrain.cli.terminal import make_console
+from ooctrain.cli.values import UserPath
 from ooctrain.errors import ConfigError, reason
 from ooctrain.report.lists_compared import first_difference_at, only_in
 from ooctrain.report.numbers_file import write_numbers
@@ -57,8 +58,8 @@ class ListToCompare:
 
 
 @click.command()
-@click.argument("a_path", metavar="A", type=click.Path())
-@click.argument("b_path", metavar="B", type=click.Path())
+@click.argument("a_path", metavar="A", type=UserPath())
+@click.argument("b_path", metavar="B", type=UserPath())
 @click.option("--exit-code", is_flag=True, help="Exit with status 1 if the lists differ.")
 @json_option
 def diff(a_path: str, b_path: str, exit_code: bool, json_path: str | None) -> int:

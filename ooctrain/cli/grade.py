@@ -20,7 +20,7 @@ from ooctrain.cli import BELOW, DONE
 from ooctrain.cli.grade_class import ClassOptions, grade_all
 from ooctrain.cli.options import json_option, seed_option
 from ooctrain.cli.terminal import make_console
-from ooctrain.cli.values import OutputFile, WholeNumber
+from ooctrain.cli.values import OutputFile, UserPath, WholeNumber
 from ooctrain.course.assignments import folder_of
 from ooctrain.course.autograders.results_json import not_graded, results_of
 from ooctrain.course.classroom import assignment_of
@@ -48,7 +48,7 @@ JSON_VERSION = 1
     help="For a class: submissions graded at a time.",
 )  # fmt: skip
 @click.option(
-    "--out", type=click.Path(file_okay=False), default="grades", show_default=True,
+    "--out", type=UserPath(file_okay=False), default="grades", show_default=True,
     help="For a class: the folder for grades.csv, items.csv and leaderboard.csv.",
 )  # fmt: skip
 def grade(

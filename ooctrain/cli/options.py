@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import click
 
 from ooctrain.cli.schedules import find_schedule
-from ooctrain.cli.values import Named, OneOf, OutputFile, PositiveNumber, WholeNumber
+from ooctrain.cli.values import Named, OneOf, OutputFile, PositiveNumber, UserPath, WholeNumber
 from ooctrain.errors import ConfigError
 from ooctrain.execution.settings import MAX_SEED
 from ooctrain.optim.named import find_optimizer
@@ -214,7 +214,10 @@ link_bandwidth_option = click.option(
     help='Bandwidth of the link, per second and direction: "2GB".',
 )
 spill_option = click.option(
-    "--spill", metavar="FOLDER", help="What is swapped out lies on this folder's disk, not in RAM."
+    "--spill",
+    metavar="FOLDER",
+    type=UserPath(),
+    help="What is swapped out lies on this folder's disk, not in RAM.",
 )
 rewrite_option = list_option(
     "--rewrite", "rewrites",
@@ -325,7 +328,7 @@ EXTENT_OPTIONS = (
         "--checkpoint-steps", type=POSITIVE, help="Also save each time this many steps are done."
     ),
     click.option(
-        "--resume", "resume_path", metavar="FILE",
+        "--resume", "resume_path", metavar="FILE", type=UserPath(),
         help="Continue from a checkpoint, and save to it again.",
     ),
 )  # fmt: skip

@@ -20,6 +20,7 @@ from ooctrain.alloc.replay.replay import replay as run_replay
 from ooctrain.cli import DOES_NOT_FIT, DONE
 from ooctrain.cli.options import ALLOCATORS_TEXT, file_option, json_option, list_option
 from ooctrain.cli.terminal import make_console
+from ooctrain.cli.values import UserPath
 from ooctrain.report.arena import arena_svg
 from ooctrain.report.numbers_file import write_file, write_numbers
 from ooctrain.report.tables import plain_table
@@ -31,7 +32,7 @@ DEFAULT_ALLOCATORS = "best-fit,first-fit,va"
 
 
 @click.command()
-@click.argument("log_path", metavar="LOG", type=click.Path())
+@click.argument("log_path", metavar="LOG", type=UserPath())
 @list_option("--allocator", "names", text=ALLOCATORS_TEXT, default=DEFAULT_ALLOCATORS)
 @click.option("--budget", metavar="SIZE", help="Of the arena; default: as much as each needs.")
 @file_option("--picture", "picture_path", text="Draw each arena when it needs most, as SVG.")

@@ -17,6 +17,7 @@ import click
 from ooctrain.cli import DONE
 from ooctrain.cli.options import Command, file_option, gathered
 from ooctrain.cli.terminal import bar_blocks, make_console
+from ooctrain.cli.values import UserPath
 from ooctrain.report.html import step_page
 from ooctrain.report.numbers_file import write_bytes, write_file
 from ooctrain.report.page_data import listed_of
@@ -66,10 +67,10 @@ def _file_options(command: Command) -> Command:
 
 
 @click.command()
-@click.argument("record_path", metavar="FILE", type=click.Path())
+@click.argument("record_path", metavar="FILE", type=UserPath())
 @_file_options
 @click.option(
-    "--against", "against_path", metavar="FILE", type=click.Path(),
+    "--against", "against_path", metavar="FILE", type=UserPath(),
     help="Compare with the step in this file: on the page, and where the lists part.",
 )  # fmt: skip
 def report(record_path: str, drawn: DrawnFiles, against_path: str | None) -> int:

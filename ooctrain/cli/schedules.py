@@ -35,16 +35,18 @@ class RunLength:
     Args:
         epochs: in all.
         steps_per_epoch: of training.
+        apart: steps more, of epochs that were longer than they are now.
     """
 
     optimizer: Optimizer
     epochs: int
     steps_per_epoch: int
+    apart: int = 0
 
     @property
     def steps(self) -> int:
         """Of training, in all."""
-        return self.epochs * self.steps_per_epoch
+        return max(1, self.epochs * self.steps_per_epoch + self.apart)
 
     def steps_of(self, epochs: object, name: str) -> int:
         """The training steps of `epochs` epochs. Raises ConfigError: not a whole number above 0."""

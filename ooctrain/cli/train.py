@@ -41,7 +41,7 @@ from ooctrain.cli.ranks import (
     with_cores,
 )
 from ooctrain.cli.run.kept_promise import expect_kept
-from ooctrain.cli.run.run_files import expect_comparable, take_up
+from ooctrain.cli.run.run_files import changes, expect_comparable, take_up
 from ooctrain.cli.run.run_record import (
     WARMUP_STEPS,
     RunOptions,
@@ -178,10 +178,11 @@ def _to_hold(extent: Extent) -> str | None:
 def _run(console: Console, run: TrainingRun, looking: Looking) -> None:
     trainer, workload, extent = run.trainer, run.options.workload, run.options.extent
     before = take_up(run)  # first: a broken file needs no plan
-    if looking.verify:
-        expect_comparable(run, before)
     ranks = trainer.ranks
     steps_per_epoch = len(training.make_loader(run.task, workload))
+    changed = changes(run, before, steps_per_epoch)
+    if looking.verify:
+        expect_comparable(run, before, steps_per_epoch)
     lines = Lines(console, "", steps_per_epoch, extent)
     stepping = Stepping(lines, trainer) if looking.stops else None
     if stepping:
@@ -194,7 +195,7 @@ def _run(console: Console, run: TrainingRun, looking: Looking) -> None:
     rows += host_rows(memory, prepared.machine)
     rows += written_rows(memory, prepared.host_written_bytes, steps)
     console.print(facts([*rows, *rank_rows(ranks, workload.batch)]))
-    for notice in prepared.notices:
+    for notice in (*prepared.notices, *changed):
         console.print(f"note: {notice}")
     if not has_compiled_kernels():
         console.print("compiling the kernels, once; later starts take them from the cache ...")

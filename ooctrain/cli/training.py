@@ -22,7 +22,13 @@ import numpy as np
 
 from ooctrain.cli.limits import all_rewrites
 from ooctrain.cli.options import Extent, MemoryOptions, Workload
-from ooctrain.cli.run.run_files import learning_rate, restore_run, save_run
+from ooctrain.cli.run.run_files import (
+    epochs_of_rates,
+    learning_rate,
+    restore_run,
+    save_run,
+    steps_apart,
+)
 from ooctrain.cli.run.run_record import WARMUP_STEPS, EpochEnd, RunRecord, TrainingRun
 from ooctrain.cli.schedules import RunLength, find_schedule
 from ooctrain.cli.workload import Task, link_rate, make_task, spill_of, threads_of
@@ -30,7 +36,7 @@ from ooctrain.data import DataLoader
 from ooctrain.distributed.ranks import Ranks
 from ooctrain.errors import TrainingStopped
 from ooctrain.execution.checkpoint import RunState
-from ooctrain.optim import LRScheduler, Optimizer
+from ooctrain.optim import Optimizer
 from ooctrain.optim.named import get_optimizer
 from ooctrain.plugins import parse_spec
 from ooctrain.rewrite import keeps_bits
@@ -107,7 +113,10 @@ def run_training(run: TrainingRun, display: Display, before: RunState | None = N
     """
     trainer, extent = run.trainer, run.options.extent
     loader, ranks = make_loader(run.task, run.options.workload, trainer.ranks), trainer.ranks
-    schedule = make_schedule(trainer.optimizer, extent, len(loader))
+    run.record.lengths.append(epochs_of_rates(run, before, len(loader)))
+    over, apart = run.record.lengths[-1], steps_apart(run, before, len(loader))
+    length = RunLength(trainer.optimizer, over, len(loader), apart)
+    schedule = find_schedule(extent.lr_schedule)(length)
     if before is not None:
         restore_run(run, loader, schedule, before)
     if not steps_left(loader, trainer, extent) and extent.checkpoint_path == extent.resume_path:
@@ -136,11 +145,6 @@ def run_training(run: TrainingRun, display: Display, before: RunState | None = N
                 _end_epoch(run, loader)
                 display.on_epoch(run)
     save_run(run, loader, schedule)
-
-
-def make_schedule(optimizer: Optimizer, extent: Extent, steps_per_epoch: int) -> LRScheduler:
-    """Stepped after each training step."""
-    return find_schedule(extent.lr_schedule)(RunLength(optimizer, extent.epochs, steps_per_epoch))
 
 
 def make_loader(task: Task, workload: Workload, ranks: Ranks | None = None) -> DataLoader:
@@ -193,7 +197,13 @@ def compare_with_in_core(run: TrainingRun, display: Display, on_all: bool = Fals
         on_all: ranks run again, this one among them.
     """
     asked, record, done = run.options, run.record, run.trainer.steps_done
-    until = replace(asked.extent, steps=done, checkpoint_path=None, checkpoint_steps=None)
+    # As many epochs as the learning rates went over, or as were done before the options asked for
+    # fewer.
+    steps_per_epoch = len(make_loader(run.task, asked.workload))
+    epochs = max(record.lengths[-1], -(-done // steps_per_epoch))
+    until = replace(
+        asked.extent, epochs=epochs, steps=done, checkpoint_path=None, checkpoint_steps=None
+    )
     ranks = run.trainer.ranks
     parts = asked.workload.accumulate if ranks is None or on_all else ranks.count
     workload = replace(asked.workload, accumulate=parts)

@@ -15,6 +15,7 @@ import click
 from rich.text import Text
 
 from ooctrain.cli.terminal import make_console
+from ooctrain.cli.values import UserPath
 from ooctrain.course.lessons import copy_lessons, lessons
 from ooctrain.report.tables import plain_table
 
@@ -36,7 +37,7 @@ def list_command() -> None:
 
 
 @tutorials.command("copy")
-@click.argument("folder", type=click.Path())
+@click.argument("folder", type=UserPath())
 def copy_command(folder: str) -> None:
     """Copy all files into FOLDER, which is made if it does not exist.
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import click
 
 from ooctrain.errors import ConfigError, unknown_name
+from ooctrain.step.foreign import as_path
 
 
 class WholeNumber(click.IntRange):
@@ -110,7 +110,7 @@ class OutputFile(click.ParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """The path. Raises ConfigError: nothing can be written there."""
-        path = Path(value)
+        path = as_path(value)
         problem = ""
         if path.is_dir():
             problem = f"{value!r} is a folder, not a file"
@@ -121,7 +121,15 @@ class OutputFile(click.ParamType):
                 problem, code="OOC-117", where=_place(param, ctx),
                 fix="a file in a folder that is there",
             )  # fmt: skip
-        return value
+        return str(path)
+
+
+class UserPath(click.Path):
+    """A path that may begin with a tilde, where no shell has replaced it."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path, as `click.Path` checks it."""
+        return super().convert(str(as_path(value)), param, ctx)
 
 
 def _refusal(

@@ -73,6 +73,7 @@ def make_task(workload: Workload) -> Task:
             workload.data, image_size=size, download=workload.download, crop=crop
         )  # fmt: skip
         test = data.load(workload.data, train=False, image_size=size, crop=crop)
+        test = test if len(test) else None  # a folder of which no image is for testing says so
         shape = data.shape_of(train)
     _check_target(workload, shape)
     augmentation = Augmentation(workload.crop, workload.pad, workload.flip)

@@ -8,7 +8,7 @@ float32. Read next: `dataset.py`, `loader.py`, `registry.py`, `transforms.py`.
 
 from ooctrain.data import transforms
 from ooctrain.data.cifar10 import cifar10
-from ooctrain.data.dataset import Dataset, ImageDataset, Shape, Target
+from ooctrain.data.dataset import DataIdentity, Dataset, ImageDataset, Shape, Target, identity_of
 from ooctrain.data.digits import digits
 from ooctrain.data.folder import image_folder
 from ooctrain.data.loader import DataLoader
@@ -23,6 +23,7 @@ from ooctrain.data.transforms import Augmentation
 __all__ = [
     "SOURCES",
     "Augmentation",
+    "DataIdentity",
     "DataLoader",
     "Dataset",
     "ImageDataset",
@@ -33,6 +34,7 @@ __all__ = [
     "TensorDataset",
     "cifar10",
     "digits",
+    "identity_of",
     "image_folder",
     "load",
     "mnist",

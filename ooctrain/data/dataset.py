@@ -7,6 +7,7 @@ arrays or files. Read next: `loader.py`, then `digits.py`, the smallest data set
 
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -14,7 +15,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 
 from ooctrain.devices.cpu.host_vm import available_memory_bytes
-from ooctrain.errors import ConfigError
+from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.step.foreign import as_numbers
 from ooctrain.units import format_bytes
 
@@ -32,8 +33,8 @@ class Dataset(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, Any]:
-        """Sample `index`: image (C, H, W) float32 and its label, or a map of labels (H, W), or an
-        image.
+        """Sample `index`: image (C, H, W) float32 or uint8; and its label, or a map of labels (H,
+        W), or an image.
         """
         ...
 
@@ -54,6 +55,31 @@ class Shape:
     width: int
     classes: int
     target: Target = "class"
+
+
+@dataclass(frozen=True, slots=True)
+class DataIdentity:
+    """What tells a data set from another one, or from itself after a change.
+
+    Args:
+        count: of samples.
+        classes: their names, in order; none where they have no names.
+        fingerprint: a hash of what is known of the samples without reading files; "" where nothing
+            is.
+    """
+
+    count: int
+    classes: tuple[str, ...] = ()
+    fingerprint: str = ""
+
+
+def identity_of(dataset: Dataset) -> DataIdentity:
+    """By its own `class_names` and `fingerprint()`, if it has them."""
+    fingerprint = getattr(dataset, "fingerprint", None)
+    return DataIdentity(
+        len(dataset), tuple(getattr(dataset, "class_names", ())),
+        str(fingerprint()) if callable(fingerprint) else "",
+    )  # fmt: skip
 
 
 class ImageDataset:
@@ -102,33 +128,92 @@ class ImageDataset:
     def take(self, indices: np.ndarray) -> Batch:
         """The samples `indices` as (images (n, C, H, W) float32, labels (n,) int64)."""
         scaled = (self.images[indices].astype(np.float32) - self._mean) / self._std
-        if scaled.shape[1] != self.shape.channels:
-            scaled = np.repeat(scaled, self.shape.channels, axis=1)
-        return np.ascontiguousarray(scaled), self.labels[indices]
+        return self._in_colour(scaled), self.labels[indices]
+
+    def take_bytes(self, indices: np.ndarray) -> Batch:
+        """The same with images as uint8, before they are scaled; as float32 where they are kept as
+        something else."""
+        if self.images.dtype != np.uint8:
+            return self.take(indices)
+        return self._in_colour(self.images[indices]), self.labels[indices]
+
+    def _in_colour(self, images: np.ndarray) -> np.ndarray:
+        if images.shape[1] != self.shape.channels:
+            images = np.repeat(images, self.shape.channels, axis=1)
+        return np.ascontiguousarray(images)
+
+    def fingerprint(self) -> str:
+        """Of the arrays' bytes."""
+        found = hashlib.sha256(np.ascontiguousarray(self.images))
+        found.update(np.ascontiguousarray(self.labels))
+        return found.hexdigest()
 
 
-def take(dataset: Dataset, indices: np.ndarray) -> Batch:
+def take(dataset: Dataset, indices: np.ndarray, *, as_bytes: bool = False) -> Batch:
     """A batch of any data set: by its own `take`, or sample by sample.
+
+    Args:
+        as_bytes: by its own `take_bytes`, if it has one: images as they are kept or shown, uint8,
+            for a model that normalises them itself.
 
     Raises:
         ShapeError: what it gives is not an array of real numbers.
     """
+    if as_bytes and hasattr(dataset, "take_bytes"):
+        return dataset.take_bytes(indices)
     if not hasattr(dataset, "take"):
         return stack(dataset, indices)
-    images, targets = dataset.take(indices)
+    images, targets = pair_of(dataset.take(indices), "what take() of the data gives")
     return as_numbers(images, "images of the data"), as_numbers(targets, "labels of the data")
 
 
 def stack(dataset: Dataset, indices: np.ndarray) -> Batch:
-    """A batch sample by sample: images (n, C, H, W) float32, and the targets, whole numbers as
-    int64 and others as float32.
+    """A batch sample by sample: images (n, C, H, W), bytes as uint8 and others as float32; and the
+    targets, whole numbers as int64 and others as float32.
+
+    Raises:
+        ConfigError: a sample is not a pair, such as a dict or None.
+        ShapeError: images or labels are not numbers, or have several shapes.
     """
-    samples = [dataset[int(i)] for i in indices]
+    samples = [pair_of(dataset[int(i)], f"sample {i}") for i in indices]
     images = [as_numbers(image, "an image of the data") for image, _ in samples]
     targets = as_numbers([as_numbers(label, "a label of the data") for _, label in samples],
                          "labels of the data")  # fmt: skip
     wanted = np.int64 if targets.dtype.kind in "iub" else np.float32
-    return np.stack(images).astype(np.float32, copy=False), targets.astype(wanted, copy=False)
+    shapes = {image.shape for image in images}
+    if len(shapes) > 1:
+        raise ShapeError(
+            f"images of {len(shapes)} shapes make no batch",
+            numbers=", ".join(map(str, sorted(shapes)[:3])),
+            fix="images of one size; or --batch 1, DataLoader(data, 1)",
+        )
+    return as_images(np.stack(images)), targets.astype(wanted, copy=False)
+
+
+def pair_of(sample: Any, what: str) -> tuple[Any, Any]:
+    """An image and its label.
+
+    Args:
+        what: its name in the error.
+
+    Raises:
+        ConfigError: something else, such as a dict, None, or an image alone.
+    """
+    if isinstance(sample, tuple | list) and len(sample) == 2 and not any(p is None for p in sample):
+        return sample[0], sample[1]
+    kind = type(sample).__name__
+    if isinstance(sample, tuple | list):
+        parts = ", ".join("None" if part is None else type(part).__name__ for part in sample)
+        kind = f"{kind} of ({parts})"
+    raise ConfigError(
+        f"{what} is a {kind}, not a pair (image, label)", code="OOC-106",
+        fix="return image, label; of a dict sample['image'], sample['label']",
+    )  # fmt: skip
+
+
+def as_images(values: np.ndarray) -> np.ndarray:
+    """Bytes as they are, for `nn.FromBytes`; other numbers as float32."""
+    return values if values.dtype == np.uint8 else values.astype(np.float32, copy=False)
 
 
 def permutation(count: int, *key: int) -> np.ndarray:

@@ -24,6 +24,10 @@ from ooctrain.errors import CheckpointError, ConfigError
 class DataLoader:
     """Iterating gives the batches of one epoch; iterating again gives the next epoch.
 
+    Images of a data set that gives bytes (uint8) stay bytes, which `nn.FromBytes` takes. A
+    `Trainer` of a model with it is given folders and other images as bytes, too, by `fit`,
+    `evaluate` and, for a loop of one's own, `ahead`.
+
     Args:
         dataset: anything with a length and numbered samples.
         batch_size: samples in a batch; the last one of an epoch may be smaller.
@@ -33,7 +37,8 @@ class DataLoader:
         prefetch: batches read ahead by threads; 0 reads in the caller.
         num_workers: threads that read; batches are the same, whatever their number.
         transform: changes each image as it is read, see `transforms`; of data whose targets are
-            class numbers.
+            class numbers. A function of one's own is given float32, or bytes where a trainer wants
+            them; one with an attribute `keeps_bytes` that is true is given bytes always.
         share: which samples of a batch are handed out, by its size, such as `Ranks.part_of`; only
             these are read.
 
@@ -78,16 +83,19 @@ class DataLoader:
             hand_out()
             yield batch
 
-    def reading(self, *, ahead: bool = True) -> Iterator[tuple[Batch, Callable[[], None]]]:
+    def reading(
+        self, *, ahead: bool = True, as_bytes: bool = False
+    ) -> Iterator[tuple[Batch, Callable[[], None]]]:
         """The batches, each with what is to be called when it is handed out, for a reader who is
         ahead: only then does the loader's state count it.
 
         Args:
             ahead: False: no batch is read before it is asked for, as there is no memory for it.
+            as_bytes: images come as uint8 where the data set has them so (`dataset.take`).
         """
         epoch, first = self._next
         self._next = (epoch + 1, 0)
-        for position, batch in enumerate(self._read(epoch, first, ahead), first + 1):
+        for position, batch in enumerate(self._read(epoch, first, ahead, as_bytes), first + 1):
             # After its last batch an epoch is over, whether or not somebody asks for one more.
             state = (epoch, position) if position < len(self) else (epoch + 1, 0)
             yield batch, partial(setattr, self, "_state", state)
@@ -112,15 +120,17 @@ class DataLoader:
             )
         self._next = self._state = (epoch, position)
 
-    def _read(self, epoch: int, first: int, ahead: bool) -> Iterator[Batch]:
+    def _read(self, epoch: int, first: int, ahead: bool, as_bytes: bool) -> Iterator[Batch]:
         """The batches of an epoch from one of them on."""
         batches, dataset, transform = self._indices(epoch)[first:], self.dataset, self.transform
         key = (self.seed, epoch)
 
         def read(indices: np.ndarray) -> Batch:
-            images, targets = take(dataset, indices)
+            images, targets = take(dataset, indices, as_bytes=as_bytes)
             if transform is None:
                 return images, targets
+            if not as_bytes and not getattr(transform, "keeps_bytes", False):
+                images = images.astype(np.float32, copy=False)  # bytes would wrap around at 0
             if targets.ndim != 1:
                 raise ConfigError(
                     f"targets of shape {targets.shape[1:]} would not be cut or mirrored with their "

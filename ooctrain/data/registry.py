@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from os import PathLike, fspath
 from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
 
 from ooctrain.data.cifar10 import cifar10
-from ooctrain.data.dataset import Dataset, Shape, Target
+from ooctrain.data.dataset import Dataset, Shape, Target, pair_of
 from ooctrain.data.digits import digits
 from ooctrain.data.download import data_folder, fetch_cifar10
 from ooctrain.data.folder import image_folder
@@ -22,6 +23,7 @@ from ooctrain.data.mnist import mnist
 from ooctrain.data.synthetic import synthetic
 from ooctrain.data.synthetic_maps import synthetic_images, synthetic_pixels
 from ooctrain.errors import ConfigError, unknown_name
+from ooctrain.step.foreign import as_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +65,14 @@ ROOM_TO_CROP = 8 / 7
 
 
 def load(
-    text: str, *, train: bool = True, image_size: int | None = None, download: bool = False,
-    crop: int | None = None,
+    text: str | PathLike[str], *, train: bool = True, image_size: int | None = None,
+    download: bool = False, crop: int | None = None,
 ) -> Dataset:  # fmt: skip
     """The data set that a text names.
 
     Args:
         text: name, then after a colon its parameters: "synthetic:classes=4,samples=256",
-            "cifar10:DIR"; or a folder of images.
+            "cifar10:DIR"; or a folder of images, also as a path.
         train: the training or the test part.
         image_size: height and width; None: the usual one of this data set, or with room for
             `crop`.
@@ -83,9 +85,10 @@ def load(
             that cannot be fetched, or images without pixels.
         DataFormatError: the files are broken.
     """
+    text = text if isinstance(text, str) else f"folder:{fspath(text)}"
     name, _, rest = text.partition(":")
-    if text and name not in SOURCES and Path(text).is_dir():
-        name, rest = "folder", f"path={text}"
+    if text and name not in SOURCES:
+        name, rest = _as_folder(text, name, rest)
     source = _find(name)
     options = _parse_options(name, source, rest)
     if source.needs_path and "root" not in options:
@@ -103,12 +106,30 @@ def load(
     return source.load(train=train, image_size=size, **options)
 
 
+def same_source(one: str, other: str) -> bool:
+    """Whether two texts name the same data set: "pics", "folder:./pics/" and "~/pics" may."""
+    try:
+        return _meant(one) == _meant(other)
+    except ConfigError:
+        return one == other
+
+
+def _meant(text: str) -> tuple[str, dict[str, str | int]]:
+    name, _, rest = text.partition(":")
+    if name not in SOURCES:
+        name, rest = _as_folder(text, name, rest)
+    options = _parse_options(name, _find(name), rest)
+    if "root" in options:
+        options["root"] = str(Path(str(options["root"])).resolve())
+    return name, options
+
+
 def shape_of(dataset: Dataset) -> Shape:
     """Channels, extents, classes and kind of target; looks at the samples of a foreign data set."""
     shape = getattr(dataset, "shape", None)
     if isinstance(shape, Shape):
         return shape
-    image, target = dataset[0]
+    image, target = pair_of(dataset[0], "sample 0")
     channels, height, width = image.shape
     if np.ndim(target) == 3:
         return Shape(channels, height, width, len(target), "image")
@@ -124,19 +145,30 @@ def _find(name: str) -> DataSource:
     return SOURCES[name]
 
 
+def _as_folder(text: str, name: str, rest: str) -> tuple[str, str]:
+    """A text that names no data set, as "folder" and its path where there is such a folder. Raises
+    ConfigError: it is a path, and there is no folder."""
+    path = as_path(text)
+    if path.is_dir():
+        return "folder", f"path={text}"
+    if "/" in text and name not in SOURCES:
+        raise ConfigError(
+            f"there is no folder {path}", code="OOC-106",
+            fix="the path of a folder with a folder of images for each class",
+        )  # fmt: skip
+    return name, rest
+
+
 def _parse_options(name: str, source: DataSource, rest: str) -> dict[str, str | int]:
     options: dict[str, str | int] = {}
-    for item in rest.split(",") if rest else []:
-        key, equals, value = item.partition("=")
-        is_path = source.needs_path and (not equals or key == "path")
-        if is_path and "root" in options:
-            raise ConfigError(
-                f"data set {name!r} takes one folder, and {item!r} is a second", code="OOC-106",
-                fix="the name of the folder must not hold a comma",
-            )  # fmt: skip
-        if is_path and (value if equals else item):
-            options["root"] = value if equals else item
-        elif key in source.numbers and value.isdecimal():
+    items = rest.split(",") if rest else []
+    if source.needs_path:
+        path, items = _path_and_rest(name, source, items)
+        if path:
+            options["root"] = str(as_path(path))
+    for item in items:
+        key, _, value = item.partition("=")
+        if key in source.numbers and value.isdecimal():
             options[key] = int(value)
         else:
             raise ConfigError(
@@ -146,6 +178,34 @@ def _parse_options(name: str, source: DataSource, rest: str) -> dict[str, str | 
                 fix=f"for example --data {_example(name, source)}",
             )
     return options
+
+
+def _path_and_rest(name: str, source: DataSource, items: list[str]) -> tuple[str, list[str]]:
+    """The folder among the options, whose name may hold commas, and the others.
+
+    Raises:
+        ConfigError: there are two.
+    """
+
+    def is_other(item: str) -> bool:
+        key, equals, value = item.partition("=")
+        return bool(equals) and key in source.numbers and value.isdecimal()
+
+    places = [place for place, item in enumerate(items) if not is_other(item)]
+    if not places:
+        return "", items
+    first, end = places[0], places[-1] + 1
+    found = ",".join(items[first:end])
+    path = found if as_path(found).is_dir() else found.removeprefix("path=")
+    if end - first > 1 and not as_path(path).is_dir():
+        raise ConfigError(
+            f"data set {name!r} takes one folder, and {items[first + 1]!r} is a second",
+            code="OOC-106", fix=f"one folder; there is none called {path!r}",
+        )  # fmt: skip
+    key, equals, _ = path.partition("=")
+    if equals and "/" not in key and not as_path(path).is_dir():
+        return "", items  # an option that it does not know
+    return path, items[:first] + items[end:]
 
 
 def _folder_of(name: str, source: DataSource, download: bool) -> str:

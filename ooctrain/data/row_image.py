@@ -3,12 +3,13 @@
 A step in bands asks for rows, and rows of an image that lies channels-last are one piece of its
 file. So the device never holds the whole image, and the host holds no more than the step's own copy
 of it, as bytes if the file has bytes. A file (several for a batch) is `.npy`, memory-mapped, or
-TIFF in stripes or tiles; the step takes the batch block by block. Read next: `tiff_rows.py`,
-`../step/blocks.py`, `../nn/plain.py` for `FromBytes`.
+TIFF in stripes or tiles, and is open only while rows of it are read; the step takes the batch block
+by block. Read next: `tiff_rows.py`, `../step/blocks.py`, `../nn/plain.py` for `FromBytes`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ import numpy as np
 
 from ooctrain.data.tiff_rows import TiffRows
 from ooctrain.errors import ConfigError, DataFormatError
+from ooctrain.step.foreign import as_path
 
 _TYPES = ("uint8", "float32")
 _TIFF_ENDINGS = (".tif", ".tiff", ".svs", ".btf")
@@ -72,7 +74,7 @@ class RowImage:
                     f"a RowImage takes paths, not {type(path).__name__}", code="OOC-106",
                     fix="RowImage('a.npy', 'b.npy'), or RowImage(*paths)",
                 )  # fmt: skip
-        self._files = [_opened(Path(path)) for path in paths]
+        self._files = [_opened(as_path(path)) for path in paths]
         kinds = {(file.shape, file.dtype.name) for file in self._files}
         if len(kinds) > 1:
             raise ConfigError(
@@ -105,8 +107,8 @@ class RowImage:
 
 
 class NpyRows:
-    """A `.npy` file, mapped into memory: the system reads pages that are looked at, and may drop
-    them again.
+    """A `.npy` file, mapped into memory while its rows are read: the system reads pages that are
+    looked at, and may drop them again. A map holds a file open, and of those there are few.
 
     Attributes:
         shape: (H, W, C).
@@ -114,14 +116,8 @@ class NpyRows:
     """
 
     def __init__(self, path: Path) -> None:
-        try:
-            found = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
-            raise DataFormatError(
-                f"{path} cannot be read: {error}",
-                path=str(path),
-                fix="an array of uint8 or float32, written by numpy.save",
-            ) from error
+        self._path = path
+        found = self._map()
         if not isinstance(found, np.memmap) or found.ndim not in (2, 3):
             shape = getattr(found, "shape", None)
             raise DataFormatError(
@@ -140,12 +136,30 @@ class NpyRows:
                 path=str(path),
                 fix=f"numpy.save(path, image.astype('{found.dtype.name}'))",
             )
-        self._array = found if found.ndim == 3 else found[..., None]
-        self.shape, self.dtype = self._array.shape, found.dtype
+        self.shape = found.shape if found.ndim == 3 else (*found.shape, 1)
+        self.dtype = found.dtype
 
     def read(self, lo: int, hi: int) -> np.ndarray:
-        """(hi - lo, W, C), a view of the file's pages."""
-        return self._array[lo:hi]
+        """(hi - lo, W, C), a view of the file's pages. Raises DataFormatError: the file has
+        changed."""
+        found = self._map()
+        if found.size != math.prod(self.shape) or found.dtype != self.dtype:
+            raise DataFormatError(
+                f"{self._path} has changed since it was opened", path=str(self._path),
+                numbers=f"{self.shape} {self.dtype} then, {found.shape} {found.dtype} now",
+                fix="leave files alone while they are read",
+            )  # fmt: skip
+        return (found if found.ndim == 3 else found[..., None])[lo:hi]
+
+    def _map(self) -> Any:
+        try:
+            return np.load(self._path, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            raise DataFormatError(
+                f"{self._path} cannot be read: {error}",
+                path=str(self._path),
+                fix="an array of uint8 or float32, written by numpy.save",
+            ) from error
 
 
 def _opened(path: Path) -> NpyRows | TiffRows:

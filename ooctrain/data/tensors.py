@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ooctrain.data.dataset import Batch, Dataset, Shape, permutation, take
+from ooctrain.data.dataset import Batch, Dataset, Shape, as_images, permutation, take
 from ooctrain.errors import ConfigError
 
 
@@ -50,13 +50,14 @@ class TensorDataset:
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, Any]:
         images, targets = self.tensors
-        return images[index].astype(np.float32), targets[index]
+        return as_images(images[index]), targets[index]
 
     def take(self, indices: np.ndarray) -> Batch:
-        """The samples `indices` as (images float32, targets), whole numbers as int64."""
+        """The samples `indices` as (images, targets): images float32, or uint8 where they are
+        bytes; targets that are whole numbers int64."""
         images, targets = (array[indices] for array in self.tensors)
         wanted = np.float32 if targets.dtype.kind == "f" else np.int64
-        return images.astype(np.float32), targets.astype(wanted)
+        return as_images(images), targets.astype(wanted)
 
 
 class Subset:
@@ -77,6 +78,10 @@ class Subset:
     def take(self, indices: np.ndarray) -> Batch:
         """The samples `indices` of these."""
         return take(self.dataset, self.indices[indices])
+
+    def take_bytes(self, indices: np.ndarray) -> Batch:
+        """The same as bytes, where the data set has them."""
+        return take(self.dataset, self.indices[indices], as_bytes=True)
 
 
 def random_split(

@@ -1,9 +1,9 @@
 """Changes of images while batches are read: crops, mirroring and normalization.
 
 The random numbers of a sample depend on (seed, epoch, number of the sample) alone. So an image (C,
-H, W) float32 is changed in the same way whichever thread reads it and wherever a run was resumed,
-and in another way in the next epoch. Names, arguments and defaults are torchvision's. Read next:
-`loader.py`, whose argument `transform` takes one.
+H, W), float32 or uint8, is changed in the same way whichever thread reads it and wherever a run was
+resumed, and in another way in the next epoch. Names, arguments and defaults are torchvision's. Read
+next: `loader.py`, whose argument `transform` takes one.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Literal
 
 import numpy as np
 
+from ooctrain.data.dataset import as_images
 from ooctrain.errors import ConfigError
 
 Size = int | Sequence[int]
@@ -45,10 +46,18 @@ Transform = Callable[[np.ndarray, Draws], np.ndarray]
 
 
 class Compose:
-    """One change after the other."""
+    """One change after the other.
+
+    Attributes:
+        keeps_bytes: whether bytes come out of it as bytes: none of the changes calculates.
+    """
 
     def __init__(self, transforms: Sequence[Transform]):
         self.transforms = list(transforms)
+
+    @property
+    def keeps_bytes(self) -> bool:
+        return all(getattr(transform, "keeps_bytes", False) for transform in self.transforms)
 
     def __call__(self, image: np.ndarray, draws: Draws) -> np.ndarray:
         for transform in self.transforms:
@@ -67,8 +76,11 @@ class RandomCrop:
         padding_mode: "constant", "edge", "reflect" or "symmetric".
 
     Raises:
-        ConfigError: an invalid size or padding; in a call: the image is smaller.
+        ConfigError: an invalid size or padding; in a call: the image is smaller, or bytes are to be
+            padded with what is not a byte.
     """
+
+    keeps_bytes = True
 
     def __init__(
         self, size: Size, padding: Size = 0, fill: float = 0,
@@ -87,6 +99,10 @@ class RandomCrop:
         if any(self.padding):
             width = ((0, 0), (top, bottom), (left, right))
             if self.padding_mode == "constant":
+                if image.dtype == np.uint8 and self.fill not in range(256):
+                    raise ConfigError(
+                        f"bytes cannot be padded with {self.fill}", fix="fill from 0 to 255"
+                    )
                 image = np.pad(image, width, constant_values=self.fill)
             else:
                 image = np.pad(image, width, mode=self.padding_mode)
@@ -101,6 +117,8 @@ class CenterCrop:
         ConfigError: in a call: the image is smaller.
     """
 
+    keeps_bytes = True
+
     def __init__(self, size: Size):
         self.size = _pair(size)
 
@@ -112,6 +130,8 @@ class CenterCrop:
 class RandomHorizontalFlip:
     """Left for right, with chance `p`."""
 
+    keeps_bytes = True
+
     def __init__(self, p: float = 0.5):
         self.p = _chance(p)
 
@@ -121,6 +141,8 @@ class RandomHorizontalFlip:
 
 class RandomVerticalFlip:
     """Top for bottom, with chance `p`."""
+
+    keeps_bytes = True
 
     def __init__(self, p: float = 0.5):
         self.p = _chance(p)
@@ -212,7 +234,7 @@ def transformed(
         ConfigError: the transform leaves images of several shapes.
     """
     changed = [
-        np.asarray(transform(image, Draws(*key, int(number))), np.float32)
+        as_images(np.asarray(transform(image, Draws(*key, int(number)))))
         for image, number in zip(images, numbers, strict=True)
     ]
     shapes = {image.shape for image in changed}

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from ooctrain.errors import ConfigError
+from ooctrain.step.foreign import as_path
 from ooctrain.units import format_bytes, rate_of
 
 try:
@@ -94,7 +95,7 @@ def as_spill(given: Spill | str | os.PathLike[str] | None) -> Spill | None:
     if given is None or isinstance(given, Spill):
         return given
     if isinstance(given, str | os.PathLike):
-        return Spill(os.fspath(given))
+        return Spill(os.fspath(given) and str(as_path(given)))
     raise ConfigError(
         f"{type(given).__name__} is not a folder to spill to", code="OOC-142",
         fix='spill="/tmp", or Spill("/tmp", bytes_per_us=500)',

@@ -10,8 +10,10 @@ docs/distributed.md says what is exact and what is not.
 from __future__ import annotations
 
 import hashlib
+import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -30,6 +32,7 @@ BUCKET = "1MiB"
 UNDER_WAY = 2
 #: How long a rank that fails waits for others that may have failed for the same reason.
 PATIENCE_S = 3.0
+_LEFT = "left"  # among what ranks say of themselves: why one of them comes no more
 
 
 class Ranks:
@@ -62,6 +65,7 @@ class Ranks:
         self._communicator, self._network = communicator, network
         self.ahead, self.sync_batch_norm = ahead, sync_batch_norm
         self.agreed_on: Trace | None = None
+        self._left = False  # since the ranks met last
         self._ends = communicator.channel() if communicator.size > 1 else communicator
 
     @property
@@ -121,12 +125,19 @@ class Ranks:
         """
         if self.count == 1:
             return
+        self._left = False
         told = {"version": ooctrain.__version__}
         told |= {name: repr(value) for name, value in facts.items()}
         digest = hashlib.sha256(repr(sorted(told.items())).encode()).hexdigest()
         if len(set(self._communicator.everybodys(digest))) == 1:
             return
         everybodys = self._communicator.everybodys(told)
+        for rank, its in enumerate(everybodys):
+            if _LEFT in its:
+                raise RanksDiffer(
+                    f"rank {rank} has left: {its[_LEFT]}", where="between two steps",
+                    fix="all ranks have the values of the same step; begin again together",
+                )  # fmt: skip
         first = everybodys[0]
         found = [
             f"rank {rank}: {name} {_short(its.get(name, 'none'))}, "
@@ -139,6 +150,22 @@ class Ranks:
             "the ranks differ in what they were given", numbers="\n".join(found),
             fix="the same command, program and version for all ranks",
         )  # fmt: skip
+
+    def leave(self, why: str, patience_s: float = PATIENCE_S) -> None:
+        """Says to the others that this rank comes to no further step: they end with `RanksDiffer`
+        where they would meet. Waits so long for them; ranks that leave together wait for nothing.
+        """
+        if self.count == 1 or self._left:
+            return
+
+        def meet() -> None:
+            with suppress(RanksDiffer):
+                self.agree({_LEFT: why})
+
+        others = threading.Thread(target=meet, daemon=True, name="ooctrain-leave")
+        others.start()
+        others.join(patience_s)
+        self._left = True
 
     def from_first(self, make: Callable[[], Made]) -> Made:
         """What rank 0 makes, or the error that it raises, on all ranks."""

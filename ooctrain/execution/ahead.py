@@ -70,15 +70,27 @@ class ReadBatch:
         return same and place is not None and place.trace is trace and place.room.open
 
 
-class Reader:
-    """Reads one batch ahead, in a thread that ends with it.
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How a `DataLoader` reads.
 
     Args:
-        alone: nobody else reads ahead (`_reading`).
+        alone: it reads no batch ahead by itself: a memory budget knows nothing of them.
+        as_bytes: it gives images as bytes, if it can: the model makes numbers of them.
     """
 
-    def __init__(self, batches: Iterable[Any], *, alone: bool = False):
-        self._source = _reading(batches, alone=alone)
+    alone: bool = False
+    as_bytes: bool = False
+
+
+USUAL = Manner()
+
+
+class Reader:
+    """Reads one batch ahead, in a thread that ends with it."""
+
+    def __init__(self, batches: Iterable[Any], manner: Manner = USUAL):
+        self._source = _reading(batches, manner)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix=THREAD_NAME)
         self._next: Future[ReadBatch | None] | None = None
 
@@ -112,13 +124,9 @@ class Ahead:
         self._read: ReadBatch | None = None  # handed out last
         self._asked: tuple[Pair, Trace, Values] | None = None  # by the step that is to begin
 
-    def over(self, batches: Iterable[Any], *, alone: bool = False) -> Generator[Pair, None, None]:
-        """The batches, with the next one under way as soon as a step has taken one.
-
-        Args:
-            alone: nobody else reads ahead (`_reading`).
-        """
-        reader = self._reader = Reader(batches, alone=alone)
+    def over(self, batches: Iterable[Any], manner: Manner = USUAL) -> Generator[Pair, None, None]:
+        """The batches, with the next one under way as soon as a step has taken one."""
+        reader = self._reader = Reader(batches, manner)
         try:
             while (found := reader.take()) is not None:
                 found.hand_out()
@@ -167,13 +175,9 @@ class Ahead:
         return values
 
 
-def handed_out(batches: Iterable[Any], *, alone: bool = False) -> Iterator[Pair]:
-    """The batches as inputs and targets, none read before it is asked for.
-
-    Args:
-        alone: nobody else reads ahead, either (`_reading`).
-    """
-    for batch, hand_out in _reading(batches, alone=alone):
+def handed_out(batches: Iterable[Any], manner: Manner = USUAL) -> Iterator[Pair]:
+    """The batches as inputs and targets, none read before it is asked for."""
+    for batch, hand_out in _reading(batches, manner):
         hand_out()
         yield pair_of(batch)
 
@@ -181,6 +185,12 @@ def handed_out(batches: Iterable[Any], *, alone: bool = False) -> Iterator[Pair]
 def lay_out(device: Device, trace: Trace, values: Values) -> Values | None:
     """Values as the device wants them, in its next room; None: one of them is read by rows."""
     return _lay(Berth(trace, device.room(_room_bytes(trace))), values)
+
+
+def position_of(batches: Iterable[Any]) -> int:
+    """How many batches of an epoch have been handed out before, as a `DataLoader` knows it."""
+    state = batches.state_dict() if hasattr(batches, "state_dict") else {}
+    return int(state.get("position", 0))
 
 
 def no_batch(epoch: int) -> ConfigError:
@@ -243,16 +253,10 @@ def _still(part: Any) -> Any:
     return seen
 
 
-def _reading(
-    batches: Iterable[Any], *, alone: bool = False
-) -> Iterator[tuple[Any, Callable[[], object]]]:
-    """Batches, each with what is called when it is handed out.
-
-    Args:
-        alone: a `DataLoader` reads none ahead by itself: a memory budget knows nothing of them.
-    """
+def _reading(batches: Iterable[Any], manner: Manner) -> Iterator[tuple[Any, Callable[[], object]]]:
+    """Batches, each with what is called when it is handed out."""
     if hasattr(batches, "reading"):
-        yield from batches.reading(ahead=False) if alone else batches.reading()
+        yield from batches.reading(ahead=not manner.alone, as_bytes=manner.as_bytes)
     else:
         for batch in batches:
             yield batch, lambda: None

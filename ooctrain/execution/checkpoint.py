@@ -15,9 +15,10 @@ import json
 import os
 import secrets
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -35,7 +36,7 @@ from ooctrain.execution.checkpoint_file import (
     size_bytes,
     write,
 )
-from ooctrain.step.foreign import parse_json
+from ooctrain.step.foreign import as_path, parse_json
 from ooctrain.step.schema import Count, Whole, fitted
 from ooctrain.units import format_bytes
 
@@ -92,13 +93,18 @@ class Checkpoint:
     path: Path
 
 
+#: Settings that must be those of a saved run; or what makes them from its state.
+Expected = Mapping[str, Any] | Callable[[RunState], Mapping[str, Any]]
+
+
 def save(
     path: str | Path, arrays: Mapping[str, Storable], run: RunState, *, keep: int = KEEP
 ) -> None:
-    """Writes a checkpoint; a file of that name becomes the previous one.
+    """Writes a checkpoint; a file of that name becomes the previous one, and hands on its access
+    rights.
 
     Args:
-        path: the file, ".safetensors" by custom.
+        path: the file, ".safetensors" by custom; of a link what it points to is written.
         arrays: or tensors, whose values are fetched one after the other, each once, in the order of
             their names.
         run: the state.
@@ -108,13 +114,13 @@ def save(
         CheckpointError: it cannot be written; the last checkpoint is as it was.
         ConfigError: the state is nothing that can be read again; the last checkpoint is as it was.
     """
-    target = Path(path)
+    target = place_of(path)
     ordered = {name: arrays[name] for name in sorted(arrays)}
     state = _state_text(run)
     temporary = _temporary(target)
     try:
         _make_place(target)
-        write(temporary, ordered, state)
+        write(temporary, ordered, state, _before(target))
         _keep_previous(target, keep)
         os.replace(temporary, target)
         _sync_folder(target.parent)
@@ -133,7 +139,7 @@ def expect_writable(path: str | Path) -> None:
     Raises:
         CheckpointError: it cannot.
     """
-    target = Path(path)
+    target = place_of(path)
     temporary = _temporary(target)
     try:
         _make_place(target)
@@ -151,7 +157,7 @@ def load(path: str | Path) -> Checkpoint:
     Raises:
         CheckpointError: there is none, none is whole, or it comes from a newer version.
     """
-    target = Path(path)
+    target = place_of(path)
     first_error: CheckpointError | None = None
     for candidate in (target, *previous_files(target)):
         try:
@@ -204,9 +210,16 @@ def read(path: str | Path) -> Checkpoint:
     return Checkpoint(arrays, run, Path(path))
 
 
-def previous_files(path: Path) -> list[Path]:
+def place_of(path: str | PathLike[str]) -> Path:
+    """Where a checkpoint lies: of a link what it points to, which need not be there yet."""
+    found = as_path(path)
+    return Path(os.path.realpath(found)) if found.is_symlink() else found
+
+
+def previous_files(path: str | Path) -> list[Path]:
     """The previous checkpoints of a file, newest first: "run.safetensors.1", "run.safetensors.2",
     ..."""
+    path = place_of(path)
     found = {
         int(other.suffix[1:]): other
         for other in path.parent.glob(f"{_escaped(path.name)}.*")
@@ -217,7 +230,7 @@ def previous_files(path: Path) -> list[Path]:
 
 def older_than(path: str | Path) -> str:
     """What is there in place of a checkpoint that cannot be used, as a fix."""
-    older = previous_files(Path(path))
+    older = previous_files(path)
     if older:
         return f"{older[0]} is the one before it: --resume {older[0]}"
     return f"there is no {path}.1, the one before it: begin again without --resume"
@@ -243,13 +256,27 @@ def check_config(checkpoint: Checkpoint, expected: Mapping[str, Any]) -> None:
     """Raises CheckpointError, naming the first setting that differs from the run that was saved."""
     saved = checkpoint.run.config
     for key in sorted({*expected, *saved}):
-        if saved.get(key) != expected.get(key):
+        before, now = saved.get(key), expected.get(key)
+        if before != now:
+            lists = isinstance(before, list) and isinstance(now, list)
             raise CheckpointError(
-                f"{checkpoint.path} was saved with another {key}",
+                f"{checkpoint.path} was saved with {'other' if lists else 'another'} {key}",
                 code="OOC-313",
-                numbers=f"saved {saved.get(key)!r}, now {expected.get(key)!r}",
+                numbers=_difference(before, now),
                 fix="resume with the settings of the run that was saved",
             )
+
+
+def _difference(before: Any, now: Any) -> str:
+    """Of two settings; of two lists, such as of classes, the first places that differ."""
+    if not isinstance(before, list) or not isinstance(now, list):
+        return f"saved {before!r}, now {now!r}"
+    length = max(len(before), len(now))
+    pairs = list(
+        zip(*(each + [None] * (length - len(each)) for each in (before, now)), strict=True)
+    )
+    place, (was, is_) = next((i, pair) for i, pair in enumerate(pairs) if pair[0] != pair[1])
+    return f"saved {len(before)}, now {len(now)}; number {place} was {was!r} and is {is_!r}"
 
 
 def _as_json(run: RunState) -> dict[str, Any]:
@@ -288,10 +315,20 @@ def _temporary(target: Path) -> Path:
 def _make_place(target: Path) -> None:
     """Makes the folder. Raises OSError: there are no files, but folders or devices, where this
     checkpoint and its previous ones are to be: they would be renamed or overwritten."""
+    if target.is_symlink():  # what it points to is a link again, and so on
+        raise OSError(f"{target.name} is a link in a circle of links")
     for file in (target, *previous_files(target)):
         if file.exists() and not file.is_file():
             raise OSError(f"there is something called {file.name} that is not a file")
     target.parent.mkdir(parents=True, exist_ok=True)
+
+
+def _before(target: Path) -> os.stat_result | None:
+    """The file that is there, whose access rights the new one gets; None: there is none."""
+    try:
+        return target.stat()
+    except FileNotFoundError:
+        return None
 
 
 def _keep_previous(target: Path, keep: int) -> None:

@@ -12,9 +12,11 @@ import hashlib
 import json
 import math
 import os
+import stat
 import threading
 import weakref
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -45,12 +47,21 @@ class Storable(Protocol):
     def __array__(self, dtype: Any = None, *, copy: bool | None = None) -> np.ndarray: ...
 
 
-def write(path: Path, values: Mapping[str, Storable], state: str) -> None:
-    """Writes the values one after the other, and then the header again, with their checksum."""
+def write(
+    path: Path, values: Mapping[str, Storable], state: str, before: os.stat_result | None = None
+) -> None:
+    """Writes the values one after the other, and then the header again, with their checksum.
+
+    Args:
+        before: the file whose place it takes, and whose access rights and owner it gets; None:
+            those of any other file of the user, by the umask.
+    """
     checksum = Checksum(state)
-    # The mode is the umask's, as for any other file of the user.
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    first = 0o666 if before is None else 0o600
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, first)
     with os.fdopen(descriptor, "wb") as file:
+        if before is not None:
+            _hand_on(path, before)
         file.write(_header(values, state, checksum.text()))
         for name, value in values.items():
             _write_value(file, name, value, checksum)
@@ -58,6 +69,15 @@ def write(path: Path, values: Mapping[str, Storable], state: str) -> None:
         file.write(_header(values, state, checksum.text()))
         file.flush()
         os.fsync(file.fileno())
+
+
+def _hand_on(path: Path, before: os.stat_result) -> None:
+    """Gives a file another's owner, where this user may, and its access rights."""
+    own = path.stat()
+    if hasattr(os, "chown") and (own.st_uid, own.st_gid) != (before.st_uid, before.st_gid):
+        with suppress(OSError):
+            os.chown(path, before.st_uid, before.st_gid)
+    os.chmod(path, stat.S_IMODE(before.st_mode))
 
 
 def _write_value(file: BinaryIO, name: str, value: Storable, checksum: Checksum) -> None:

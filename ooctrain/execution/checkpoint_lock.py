@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ooctrain.errors import CheckpointError
+from ooctrain.execution.checkpoint import place_of
 
 
 @contextmanager
@@ -32,7 +33,8 @@ def only_writer(path: str | Path | None) -> Iterator[None]:
     # Only POSIX systems have the module.
     import fcntl
 
-    lock = Path(path).with_name(f"{Path(path).name}.lock")
+    place = place_of(path)
+    lock = place.with_name(f"{place.name}.lock")
     while True:
         descriptor = _opened(lock)
         try:

@@ -12,7 +12,7 @@ Read next: `program.py` (what is prepared once), `placement.py` (blocks by varia
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -22,9 +22,9 @@ import numpy as np
 from ooctrain.alloc.base import Allocator
 from ooctrain.devices.base import Device
 from ooctrain.devices.streams import COMPUTE, OUT
-from ooctrain.errors import DriverError, InUse, OoctrainError
+from ooctrain.errors import DriverError, InUse, OoctrainError, TransferError
 from ooctrain.execution.between_steps import BetweenSteps
-from ooctrain.execution.guard import Guard
+from ooctrain.execution.guard import Guard, may_fail
 from ooctrain.execution.ledger_checks import check_waste, compare_ledger
 from ooctrain.execution.placement import WORKSPACE, Placement, Settling
 from ooctrain.execution.program import (
@@ -95,6 +95,7 @@ class Session:
         self._scalars: Scalars = {}
         self._own: Mapping[int, Scalars] = {}
         self._guard = Guard(device, trace, None)
+        self._undoes = may_fail(trace) or device.debug.before is not None
         self._host_peak = 0
         self._broken: BaseException | None = None
         self._walking = False
@@ -126,12 +127,14 @@ class Session:
 
         Raises:
             ConfigError, ShapeError: an input is missing or of another shape; nothing has happened.
-            What a kernel or a copy raised; the session cannot be used afterwards.
+            What an operation raised, or reading an input; the list was walked to its end without
+            further calls, and what persists is as it was before, as far as copies were kept.
+            DriverError, TransferError: the device failed; the session cannot be used afterwards.
         """
         self._expect_sound()
         data = {v: value_given(inputs, v, self.program.trace.variables[v]) for v in self._inputs}
         self._outputs, self._scalars, self._own = {}, dict(scalars), own or {}
-        self._guard = Guard(self.device, self.program.trace, guarded)
+        self._guard = Guard(self.device, self.program.trace, guarded, self._undoes)
         self._walking = True
         try:
             result = self._again(data) or self._walk(data)
@@ -140,8 +143,12 @@ class Session:
             self._streams.abandon(error)
             raise
         finally:
+            failed = self._guard.error
+            self._guard = Guard(self.device, self.program.trace, None)
             self._walking, self._outputs = False, {}  # the result has copies: they may be large
         self.steps += 1
+        if failed is not None:
+            raise failed
         return result
 
     def read(self, variable: int) -> np.ndarray:
@@ -185,6 +192,11 @@ class Session:
         )
         self.allocator.close()
 
+    @property
+    def broken(self) -> bool:
+        """Whether a device's failure has ended it, or `close`."""
+        return self._broken is not None
+
     def expect_idle(self) -> None:
         """Raises InUse while a step is running, for example from a user's own operation."""
         if self._walking:
@@ -199,13 +211,15 @@ class Session:
         self.placement.claim_start()
         fed = [v for v in self._values.on_device() if v in data]
         places = addresses(fed, self.placement.address)
-        for variable, value in data.items():  # read one by one: together they may be large
-            self._values.feed(variable, value, places)
+        with self._failing():
+            for variable, value in data.items():  # read one by one: together they may be large
+                self._values.feed(variable, value, places)
         self._host_peak = start_bytes(program.schedule)[1]
         for position, step in enumerate(program.steps):
             if debug.before is not None:
                 streams.synchronize()
-                debug.before(program, position)
+                with self._failing():
+                    debug.before(program, position)
             self._issue[type(step)](step)
             if position % _ISSUED_AT_ONCE == 0:
                 streams.advance(_ISSUED_AHEAD)
@@ -222,8 +236,12 @@ class Session:
         result = StepResult(
             self._logical(self._outputs), streams.restart(), program,
             self.allocator.stats().peak_granted_bytes, self._host_peak,
+            not_finite=self._guard.not_finite,
         )  # fmt: skip
-        self.replays.settle(before, self._around(), places, self._guard.loss, result)
+        if self._guard.error is None:
+            self.replays.settle(before, self._around(), places, self._guard.loss, result)
+        else:
+            self.replays.close()
         return result
 
     def _again(self, data: Mapping[int, Any]) -> StepResult | None:
@@ -240,7 +258,10 @@ class Session:
         outputs, replayed_us = replays.run(self._scalars, self._own, self._use)
         self._restore()
         values = self._logical({**outputs, **self._outputs})
-        return replace(replays.result, outputs=values, replayed_us=replayed_us)
+        return replace(
+            replays.result, outputs=values, replayed_us=replayed_us,
+            not_finite=self._guard.not_finite,
+        )  # fmt: skip
 
     def _use(self, guard: Guard) -> None:
         self._guard = guard
@@ -277,9 +298,12 @@ class Session:
         def work() -> None:  # what differs from step to step is looked up when it is called
             self._poison_fresh(fresh)
             self._capture(before)
-            if not changed or self._guard.lets(call, changed):
-                scalars = self._own.get(call.id, self._scalars)
-                self.device.launch(call.op, ins, outs, workspace, scalars)
+            if self._guard.lets(call, changed, ins):
+                with self._failing():
+                    scalars = self._own.get(call.id, self._scalars)
+                    self.device.launch(call.op, ins, outs, workspace, scalars)
+                if changed:
+                    self._guard.look_at_changes(call, outs)
             self._capture(after)
             if loss_at is not None:
                 self._guard.look(loss_at)
@@ -317,6 +341,17 @@ class Session:
         self._submit(self._streams.count - 1, step.waits, work, step.index)
 
     # What work does on its stream.
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """What is raised within it fails the step, which is walked to its end (`Guard.fail`); a
+        device that fails ends it at once."""
+        try:
+            yield
+        except (DriverError, TransferError):
+            raise
+        except BaseException as error:
+            self._guard.fail(error)
 
     def _poison_fresh(self, fresh: Sequence[tuple[int, int]]) -> None:
         """Fills what was claimed, if poison is wanted."""

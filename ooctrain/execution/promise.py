@@ -24,6 +24,7 @@ from ooctrain.devices.cpu.host_vm import PAGE_BYTES
 from ooctrain.devices.cpu.process_memory import give_back_at_once, give_back_unused, held
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ConfigError
+from ooctrain.execution.guard import may_fail
 from ooctrain.layers.kernels.tables import TABLES
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.step.trace import Trace
@@ -42,8 +43,8 @@ LISTS_BYTES, LIST_BYTES_AN_INSTRUCTION, INSTRUCTIONS_A_CALL = 12 * MIB, 2 << 10,
 RUNNING_BYTES_AN_INSTRUCTION = 1 << 8
 #: Touched by a thread that computes or copies: its stack, and its share of the C library's heap.
 THREAD_BYTES = MIB
-#: Three streams, the thread that reads ahead, the one that watches.
-THREADS_BESIDES = 5
+#: Three streams, the thread that runs the step, the one that reads ahead, the one that watches.
+THREADS_BESIDES = 6
 #: Batches that exist at a time, where the next one is read ahead: two laid out for the device, the
 #: one in work, the next one, and what that one is made from.
 BATCHES_AHEAD = 5
@@ -72,7 +73,7 @@ class Promise:
         batch_bytes: batches outside the host slab, and what an evaluation hands out of one.
         values_bytes: persistent values on the host: those that the step does not use (a test
             leaves the optimizer's slots there), and copies of the one that moves while a session
-            opens, closes or is saved.
+            opens, closes or is saved; and of all that a step changes, where it can be undone.
         arena_bytes: the device's memory.
         slab_bytes: the host's: inputs, and what is swapped out.
     """
@@ -221,6 +222,8 @@ def parts_of(
     handed_out = () if trace.carries else trace.outputs.values()  # a training step: the loss alone
     answer = sum(trace.variables[v].value_bytes for v in handed_out)
     resting = 0 if own is None else max(0, own.values_bytes - sum(moving))
+    if may_fail(trace):
+        resting += sum(trace.variables[v].value_bytes for v in trace.carries.values())
     return Promise(
         memory_bytes,
         USUAL_OWN_BYTES if own is None else own.own_bytes,

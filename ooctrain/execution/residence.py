@@ -24,6 +24,7 @@ from ooctrain.devices.host_file import KeptFile
 from ooctrain.engine.eager import Holder, Storage
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import InUse, OoctrainError
+from ooctrain.execution.finished import finished
 from ooctrain.execution.prepare import PreparedStep
 from ooctrain.execution.sessions import open_session
 from ooctrain.execution.settings import Settings
@@ -282,9 +283,12 @@ class Residence:
             self._forget()  # it is the other process's
         elif stay is not None:
             with self._turns.work():
-                if self.open is not None:
-                    self.open.close()
-                    self._forget()
+                finished(self._close_open)
+
+    def _close_open(self) -> None:
+        if self.open is not None:
+            self.open.close()
+            self._forget()
 
     def abandon(self) -> None:
         """Gives the device back after a failed step, whose values are not whole any more."""

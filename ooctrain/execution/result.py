@@ -16,6 +16,7 @@ import numpy as np
 
 from ooctrain.devices.streams import WorkSpan
 from ooctrain.errors import ConfigError, ShapeError
+from ooctrain.execution.guard import NotFinite
 from ooctrain.execution.program import Program
 from ooctrain.sched.network import events_of
 from ooctrain.sched.timeline import Timeline, timeline_of
@@ -35,6 +36,7 @@ class StepResult:
             that copies held on the host.
         replayed_us: how long the step took, if it was done as a whole; `spans` and peaks are then
             those of the step that was recorded.
+        not_finite: what the step would have made other than finite; its loss may be, all the same.
     """
 
     outputs: Mapping[int, np.ndarray]
@@ -43,6 +45,7 @@ class StepResult:
     peak_bytes: int
     host_peak_bytes: int
     replayed_us: float | None = None
+    not_finite: NotFinite | None = None
 
     @cached_property
     def timeline(self) -> Timeline:

@@ -8,7 +8,6 @@ Read next: `checkpoint.py` for the file itself, `train.py`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -69,17 +68,19 @@ def restore(
     found: files.Checkpoint,
     model: Module,
     optimizer: Optimizer,
-    config: Mapping[str, Any] | None = None,
+    config: files.Expected | None = None,
 ) -> files.RunState:
     """Takes up a checkpoint: values, the number of steps, and of updates of each parameter.
 
     Args:
         found: the checkpoint as it was read.
-        config: settings that must be those of the saved run.
+        config: settings that must be those of the saved run; or what makes them from its state.
 
     Raises:
         CheckpointError: of another model or run; nothing has changed.
     """
+    if config is not None:  # first: a setting explains best why arrays do not fit
+        files.check_config(found, config(found.run) if callable(config) else config)
     tensors = named_tensors(model, optimizer)
     shapes = {
         # Shapes without bytes: the values themselves may be lost.
@@ -87,8 +88,6 @@ def restore(
         for name, tensor in tensors.items()
     }
     files.check_arrays(found, shapes)
-    if config is not None:
-        files.check_config(found, config)
     for name, tensor in tensors.items():
         tensor.storage.write(found.arrays[name])
     optimizer.steps_done = found.run.step

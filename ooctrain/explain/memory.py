@@ -141,8 +141,9 @@ MEMORY: Mapping[str, Explanation] = {
     ),
     "OOC-160": Explanation(
         "values were lost",
-        "A step failed half way, so that parameters on the device are not whole any more.",
-        "a kernel that raises in the middle of a step",
+        "The device failed in the middle of a step (its driver, a copy, a disk), so parameters on "
+        "it are not whole any more. An interrupt or an operation that raises loses nothing.",
+        "a disk that fails while values are spilled to it",
         "resume from the last checkpoint, or load_state_dict",
     ),
     "OOC-161": Explanation(

@@ -15,8 +15,9 @@ TRAINING: Mapping[str, Explanation] = {
     "OOC-300": Explanation(
         "a broken data file",
         "A file of a data set is missing, truncated, too long, or holds impossible values; or an "
-        "image has more than 8192 x 8192 pixels, as it is or scaled, and is not decoded. "
-        "`path` and `offset` say where.",
+        "image has more than 8192 x 8192 pixels, as it is or scaled, and is not decoded; or its "
+        "pixels are no shades from black to white, such as floats beyond 0 to 1. `path` and "
+        "`offset` say where.",
         "a CIFAR-10 file of 100 bytes",
         "fetch the file again",
     ),
@@ -41,8 +42,8 @@ TRAINING: Mapping[str, Explanation] = {
     ),
     "OOC-313": Explanation(
         "a checkpoint of another run",
-        "Arrays or settings differ from those of the run that was saved; the message names "
-        "the first.",
+        "Arrays, settings or classes differ from those of the run that was saved; the message "
+        "names the first. Images that were added or removed do not matter, and are told.",
         "ooctrain train vgg11 --resume resnet18.safetensors",
         "resume with the same model, data, batch, optimizer and seed",
     ),
@@ -62,16 +63,17 @@ TRAINING: Mapping[str, Explanation] = {
     ),
     "OOC-320": Explanation(
         "training stopped",
-        "The loss is not a finite number, so this step has changed nothing; or the run was "
-        "interrupted by Ctrl-C, SIGTERM or SIGHUP. The last checkpoint is kept.",
+        "The loss, or a number that the step was about to write, is not finite, so the step was "
+        "undone (the error says if not all of it was); or the run was interrupted by Ctrl-C, "
+        "SIGTERM or SIGHUP. The last checkpoint is kept.",
         "ooctrain train lenet --lr 1e9",
         "a smaller learning rate; `--resume` continues from the last checkpoint",
     ),
     "OOC-330": Explanation(
         "ranks that differ",
         "Ranks that train together were given another version, model, batch, seed, budget, data or "
-        "other values, or one of them is lost. They meet before each step, so the error comes on "
-        "all of them, and names who differs from rank 0, in what.",
+        "other values, or one of them is lost or was interrupted. They meet before each step, so "
+        "the error comes on all of them, and names who differs from rank 0, in what.",
         "mpiexec -n 1 ooctrain train lenet : -n 1 ooctrain train lenet --seed 1",
         "the same command, program and version for all ranks",
     ),

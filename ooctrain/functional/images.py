@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
+import numpy as np
+
 from ooctrain.engine.tensor import Tensor, call
 from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.functional.arguments import IntOrPair, finite, pair, sides
@@ -21,18 +23,48 @@ from ooctrain.layers.pooling import MaxPool2d, PoolGeometry
 from ooctrain.layers.reflection import ReflectionPad2d
 from ooctrain.layers.upsample import Upsample
 
+#: One number, or one for each channel.
+Each = float | Sequence[float] | np.ndarray
+PlainEach = float | tuple[float, ...]
 _PADDINGS: Mapping[str, type[Pad] | type[ReflectionPad2d]] = {
     "constant": Pad, "reflect": ReflectionPad2d,
 }  # fmt: skip
 
 
-def from_bytes(input: Tensor, mean: float = 0.0, std: float = 255.0) -> Tensor:
+def from_bytes(input: Tensor, mean: Each = 0.0, std: Each = 255.0) -> Tensor:
     """(input - mean) / std as float32, of uint8 images; the default gives 0 to 1.
 
+    Args:
+        mean, std: from 0 to 255; one number, or one for each channel.
+
     Raises:
-        ShapeError: the input is not uint8, or std is not positive.
+        ConfigError: they are not finite numbers, std is not positive, or their numbers differ.
+        ShapeError: the input is not uint8, or has another number of channels.
     """
-    return call(BytesToFloat(float(mean), float(std)), input)
+    return call(BytesToFloat(*mean_and_std(mean, std)), input)
+
+
+def mean_and_std(mean: Each, std: Each) -> tuple[PlainEach, PlainEach]:
+    """Both as numbers, or both as one number for each channel. Raises ConfigError: they are not
+    finite numbers, or not as many."""
+    means, stds = _numbers(mean, "mean"), _numbers(std, "std")
+    if min(stds) <= 0:
+        raise ConfigError(f"std {std!r} is not positive", code="OOC-106", fix="such as std=255")
+    count = max(len(means), len(stds))
+    if {len(means), len(stds)} - {1, count}:
+        raise ConfigError(
+            f"{len(means)} means do not fit {len(stds)} deviations", code="OOC-106",
+            fix="one of each for every channel",
+        )  # fmt: skip
+    if count == 1:
+        return means[0], stds[0]
+    return means * (count // len(means)), stds * (count // len(stds))
+
+
+def _numbers(value: Each, what: str) -> tuple[float, ...]:
+    if isinstance(value, Sequence | np.ndarray) and not isinstance(value, str) and len(value):
+        return tuple(finite(one, what) for one in value)
+    return (finite(value, what),)  # type: ignore[arg-type]
 
 
 def interpolate(

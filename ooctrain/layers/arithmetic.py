@@ -9,7 +9,6 @@ turns an image of bytes into floats. Read next: `permute.py`.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -92,24 +91,33 @@ def _negative_sum(tape, gradient, of):
 class BytesToFloat(Op):
     """y = (x - mean) / std of pixels as bytes, uint8, which have no gradient.
 
+    `mean` and `std` are numbers, or both have one for each channel (axis 1).
+
     An image is stored, moved and kept as bytes, a quarter of what floats take, and becomes floats
     on the device, where they are read. One subtraction and one division, so that all devices give
     the same bits. Such images come from `data/row_image.py`.
     """
 
-    mean: float = 0.0
-    std: float = 255.0
+    mean: float | tuple[float, ...] = 0.0
+    std: float | tuple[float, ...] = 255.0
     name: ClassVar[str] = "from_bytes"
 
     def infer(self, x: Spec) -> tuple[Spec, ...]:
-        fits = math.isfinite(self.mean) and math.isfinite(self.std) and self.std > 0
-        require(fits, f"from_bytes: mean {self.mean}, std {self.std}", fix="a positive std")
+        if isinstance(self.mean, tuple):
+            channels = x.shape[1] if len(x.shape) > 1 else 1
+            what = f"from_bytes has {len(self.mean)} means for {channels} channels"
+            require(len(self.mean) == channels, what, x, fix="one mean for each channel, or one")
         what = f"from_bytes wants uint8, got {x.dtype}"
         require(x.dtype == "uint8", what, x, fix="leave the operation out for float32 images")
         return (Spec(x.shape),)
 
     def reference(self, x, scalars):
-        return ((x.astype(np.float32) - np.float32(self.mean)) / np.float32(self.std),)
+        axes = (1,) * (x.ndim - 2)
+        mean, std = (
+            np.asarray(v, np.float32).reshape(-1, *axes) if isinstance(v, tuple) else np.float32(v)
+            for v in (self.mean, self.std)
+        )
+        return ((x.astype(np.float32) - mean) / std,)
 
     def vjp(self, tape, ins, outs, grads):
         return [None]

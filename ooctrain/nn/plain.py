@@ -13,6 +13,7 @@ from ooctrain import functional as F
 from ooctrain.engine.module import Module
 from ooctrain.engine.tensor import Tensor
 from ooctrain.functional import IntOrPair
+from ooctrain.functional.images import Each, mean_and_std
 
 
 class ReLU(Module):
@@ -51,11 +52,18 @@ class Sigmoid(Module):
 
 
 class FromBytes(Module):
-    """(x - mean) / std of uint8 images; a model with one takes its images as bytes."""
+    """(x - mean) / std of uint8 images; a model with one takes its images as bytes.
 
-    def __init__(self, mean: float = 0.0, std: float = 255.0):
+    Args:
+        mean, std: from 0 to 255; one number, or one for each channel.
+
+    Raises:
+        ConfigError: they are not finite numbers, std is not positive, or their numbers differ.
+    """
+
+    def __init__(self, mean: Each = 0.0, std: Each = 255.0):
         super().__init__()
-        self.mean, self.std = mean, std
+        self.mean, self.std = mean_and_std(mean, std)
 
     def forward(self, input: Tensor) -> Tensor:
         return F.from_bytes(input, self.mean, self.std)

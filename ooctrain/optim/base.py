@@ -28,7 +28,7 @@ from ooctrain.step.op import Op, Spec
 _KEPT = ("state", "steps", "steps_done", "param_groups", "defaults")
 #: What schedules keep in a parameter group. The last two say that its momentum is cycled: it is a
 #: step scalar then, as the learning rate is.
-_OF_SCHEDULES = ("initial_lr", "base_momentum", "max_momentum")
+_OF_SCHEDULES = ("initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum")
 Params = Iterable[Parameter] | Iterable[dict[str, Any]]
 
 

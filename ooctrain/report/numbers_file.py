@@ -15,6 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from ooctrain.errors import OoctrainError
+from ooctrain.step.foreign import as_path
 
 JSON_VERSION = 1
 OPTION = "--json"
@@ -79,5 +80,5 @@ def _path_in(given: Sequence[str]) -> Path | None:
     for word, following in pairwise([*given, ""]):
         text = following if word == OPTION else word.removeprefix(f"{OPTION}=")
         if text and (word == OPTION or text != word):
-            return Path(text)
+            return as_path(text)
     return None

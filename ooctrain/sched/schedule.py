@@ -198,8 +198,11 @@ class Plan:
 
     def save(self, path: str) -> None:
         """Writes the plan file."""
+        # As in `_forms`; and a graded planner's process has not the module.
+        from ooctrain.step.foreign import as_path
+
         text = json.dumps(self.to_json())
-        with open(path, "w", encoding="utf-8") as file:
+        with as_path(path).open("w", encoding="utf-8") as file:
             file.write(text)
 
 

@@ -1,4 +1,4 @@
-"""Checks of data from outside that becomes part of a step: arrays, and files of JSON.
+"""Checks of data from outside that becomes part of a step: arrays, files of JSON, and paths.
 
 NumPy and Python accept more than can be meant: a masked array without its mask, a complex one
 without its imaginary part, words as numbers, lists nested until the interpreter's stack ends. So
@@ -12,7 +12,10 @@ from __future__ import annotations
 import json
 import re
 from itertools import accumulate
+from os import PathLike, fspath
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
@@ -52,6 +55,18 @@ def as_numbers(value: Any, what: str) -> np.ndarray:
             fix="real numbers: float32, or int64 for class numbers",
         )
     return array
+
+
+def as_path(given: str | PathLike[str]) -> Path:
+    """A path as a user writes it: "~" is the home, "file:///tmp/x" is /tmp/x. A name that merely
+    begins with a tilde stays one, as in a shell."""
+    text = fspath(given)
+    if isinstance(given, str) and text.startswith("file://"):
+        text = unquote(urlsplit(text).path)
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:  # nobody is called so
+        return Path(text)
 
 
 def _is_masked(value: Any) -> bool:

@@ -33,7 +33,7 @@ from msgspec.inspect import (
 )  # fmt: skip
 
 from ooctrain.errors import ConfigError, OoctrainError, did_you_mean, reason
-from ooctrain.step.foreign import parse_json
+from ooctrain.step.foreign import as_path, parse_json
 
 Schema = TypeVar("Schema")
 _LARGEST = 1e300
@@ -89,7 +89,7 @@ class FileKind(Generic[Schema]):
     def plain(self, path: str | Path) -> Any:
         """A file of JSON as plain data. Raises an error: not there, or not JSON."""
         try:
-            return parse_json(Path(path).read_text(encoding="utf-8"))
+            return parse_json(as_path(path).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise self.refused(str(path), reason(error)) from error
 

@@ -51,14 +51,16 @@ def table_of(verdicts: Sequence[Verdict], reasons: dict[Key, str]) -> str:
     ]  # fmt: skip
     for room in (*ROOMS, "all"):
         own = [v for v in verdicts if room in (v.mutant.room, "all")]
+        if not own:
+            continue
         judged = [v for v in own if v.mutant.key not in reasons]
         killed = sum(v.outcome == KILLED for v in judged)
         rate = f"{100 * killed / len(judged):.1f} %" if judged else "-"
         lines.append(
-            f"| `{room}/` | {len(own)} | {len(own) - len(judged)} | {killed} |"
+            f"| {room} | {len(own)} | {len(own) - len(judged)} | {killed} |"
             f" {len(judged) - killed} | {rate} |"
         )
-    return "\n".join(lines).replace("`all/`", "all") + "\n"
+    return "\n".join(lines) + "\n"
 
 
 def rate_of(verdicts: Sequence[Verdict], reasons: dict[Key, str]) -> float:

@@ -41,6 +41,17 @@ MAKERS = {
     "SequentialLR of a cycle": lambda s, o: s.SequentialLR(
         o, [s.StepLR(o, 2), s.OneCycleLR(o, 0.4, 25)], [4]
     ),
+    "SequentialLR of a late cycle": lambda s, o: s.SequentialLR(
+        o, [s.StepLR(o, 3, 0.5), s.OneCycleLR(o, 0.1, 21, base_momentum=0.5, max_momentum=0.99,
+                                              anneal_strategy="linear")], [12]
+    ),
+    "SequentialLR of two cycles": lambda s, o: s.SequentialLR(
+        o, [s.OneCycleLR(o, 0.4, 9), s.OneCycleLR(o, [0.2, 0.1], 25, base_momentum=0.5,
+                                                  max_momentum=0.7, final_div_factor=7.0)], [8]
+    ),
+    "SequentialLR after a cycle": lambda s, o: s.SequentialLR(
+        o, [s.OneCycleLR(o, 0.4, 9), s.StepLR(o, 2), s.ExponentialLR(o, 0.9)], [5, 11]
+    ),
 }  # fmt: skip
 
 
@@ -107,14 +118,16 @@ def test_a_rate_that_the_user_changes_goes_on_as_in_torch(name):
     assert_alike(mine, theirs, [ours], [peers])
 
 
+@pytest.mark.parametrize("kind", ["SGD", "Adam"])
+@pytest.mark.parametrize("stop", [0, 3, 6, 10, 13])
 @pytest.mark.parametrize("name", MAKERS)
-def test_a_state_of_torch_can_be_loaded(name):
-    mine, theirs = optimizers("SGD", momentum=0.9)
+def test_a_state_of_torch_can_be_loaded(name, stop, kind):
+    mine, theirs = optimizers(kind, **({} if kind == "Adam" else {"momentum": 0.9}))
     ours, peers = MAKERS[name](optim, mine), MAKERS[name](torch.optim.lr_scheduler, theirs)
-    for loss in LOSSES[:6]:
+    for loss in LOSSES[:stop]:
         advance([peers], loss)
     ours.load_state_dict(peers.state_dict())
-    for loss in LOSSES[6:12]:
+    for loss in LOSSES[stop : stop + 8]:
         for found, wanted in zip(settings_of(mine), settings_of(theirs), strict=True):
             np.testing.assert_allclose(found, wanted, rtol=ROUNDING, atol=ROUNDING)
         advance([ours, peers], loss)

@@ -137,7 +137,7 @@ def test_a_run_on_image_files_stopped_at_any_step_ends_with_the_same_bits(photos
     status, whole = train(photos, tmp_path, "--checkpoint", str(straight))
     assert status == 0
     steps = len(whole["losses"])
-    assert steps == 6, "24 of 30 images in batches of 8, twice"
+    assert steps == 6, "25 of 30 images in batches of 8, twice"
     for stop in range(1, steps):
         path = str(tmp_path / f"stopped-{stop}.safetensors")
         assert train(photos, tmp_path, "--steps", str(stop), "--checkpoint", path)[0] == 0

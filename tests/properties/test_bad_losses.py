@@ -84,3 +84,80 @@ def test_a_bad_batch_leaves_no_trace(events, kind, budget, accumulate, clip, poi
     good = [event for event in numbered if event[1] is None]
     found = run(numbered, kind, {**options, "debug": debug})
     assert found == run(good, kind, options)
+
+
+class Root(oc.Op):
+    """sqrt(x), whose gradient at 0 is infinite."""
+
+    def shape(self, x):
+        return x
+
+    def forward(self, x):
+        return np.sqrt(x)
+
+    def backward(self, dy, y):
+        with np.errstate(all="ignore"):
+            return dy / (2 * y)
+
+
+def _lengths(h):
+    return Root()((h * h).sum((2, 3)))
+
+
+def _steep(h):
+    """Forwards about 1, backwards 1e38 and more."""
+    return (h * 4e25).mean((2, 3))
+
+
+#: {name: (what a network does with its first convolution, the scale of its input and of its
+#: weights, whether the step is undone as a whole)}
+FINITE_LOSSES = {
+    "a root at 0": (_lengths, 1.0, 0.0, True),
+    "an overflow": (_steep, 1e14, 1e-38, False),
+}
+
+
+class Pole(nn.Module):
+    """Its last layer is updated before the gradient that is not finite is computed."""
+
+    def __init__(self, kind):
+        super().__init__()
+        oc.manual_seed(4)
+        self.use, _, scale, _ = FINITE_LOSSES[kind]
+        self.conv, self.norm = nn.Conv2d(2, 4, 3, bias=False), nn.BatchNorm2d(4)
+        self.head = nn.Linear(4, 3)
+        weight = self.conv.weight.numpy() * np.float32(scale)
+        weight[1:] = weight[1:] if scale else self.conv.weight.numpy()[1:]
+        self.conv.weight.copy_(weight)
+
+    def forward(self, x):
+        return self.head(self.use(self.conv(x)))
+
+
+@pytest.mark.parametrize("clip", [None, 0.5])
+@pytest.mark.parametrize("budget", [None, "30%"])
+@pytest.mark.parametrize("kind", FINITE_LOSSES)
+def test_a_gradient_that_is_not_finite_is_not_written(kind, budget, clip):
+    model = Pole(kind)
+    optimizer = optim.Adam(model.parameters(), lr=0.01)
+    _, scale, _, undone = FINITE_LOSSES[kind]
+    x, y = batch(0)
+    with oc.Trainer(
+        model, optimizer=optimizer, threads=1, budget=budget, planner="window", clip=clip
+    ) as trainer:
+        before = trainer.state_arrays()
+        for _ in range(2):
+            with pytest.raises(TrainingStopped) as stopped:
+                trainer.step(abs(x) * np.float32(scale), y)
+            after = trainer.state_arrays()
+            assert all(np.isfinite(value).all() for value in after.values())
+            changed = [n for n in after if after[n].tobytes() != before[n].tobytes()]
+            assert not any("conv" in name for name in changed)
+            if undone or clip:
+                assert not changed
+                assert "nothing" in str(stopped.value)
+            else:
+                assert f"{len(changed)} values" in str(stopped.value)
+            before = after
+            assert optimizer.steps_done == 0
+        trainer.predict(x)

@@ -6,7 +6,6 @@ has come; `tests/unit/test_mpi.py` has processes.
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +28,7 @@ from ooctrain import nn
 from ooctrain.distributed import ranks as ranks_of_all
 from ooctrain.distributed.exchange import Exchange
 from ooctrain.errors import ConfigError, RanksDiffer, TrainingStopped
+from ooctrain.execution.finished import acting_thread
 from ooctrain.execution.settings import DEFAULT_REWRITES
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.budget import trace_minimum_bytes
@@ -270,7 +270,7 @@ class _Package:
 
     @property
     def __version__(self) -> str:
-        return self._versions.get(threading.get_ident(), oc.__version__)
+        return self._versions.get(acting_thread(), oc.__version__)
 
 
 def check_named(change, word) -> None:
@@ -295,7 +295,7 @@ def check_versions(monkeypatch) -> None:
     monkeypatch.setattr(ranks_of_all, "ooctrain", _Package(versions))
 
     def older(trainer, data):
-        versions[threading.get_ident()] = "0.0.9"
+        versions[acting_thread()] = "0.0.9"
 
     check_named(older, f"rank 1: version 0.0.9, rank 0: {oc.__version__}")
 

@@ -34,6 +34,22 @@ SCHEDULES = {
     "row with a cycle": lambda o: optim.SequentialLR(
         o, [optim.StepLR(o, 1), optim.OneCycleLR(o, 0.5, total_steps=12)], [2]
     ),
+    "row of two cycles": lambda o: optim.SequentialLR(
+        o,
+        [
+            optim.OneCycleLR(o, 0.5, 7),
+            optim.OneCycleLR(o, 0.2, 9, max_momentum=0.7, base_momentum=0.6),
+        ],
+        [4],
+    ),
+    "row of rows": lambda o: optim.SequentialLR(
+        o,
+        [
+            optim.SequentialLR(o, [optim.LinearLR(o, 0.25), optim.StepLR(o, 2)], [2]),
+            optim.SequentialLR(o, [optim.ExponentialLR(o, 0.5), optim.OneCycleLR(o, 0.5, 9)], [2]),
+        ],
+        [4],
+    ),
 }
 
 

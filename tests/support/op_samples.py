@@ -300,6 +300,8 @@ def plain_samples() -> Samples:
         yield two, (a, b)
     yield AddMasked(), (a, b, y)
     yield BytesToFloat(127.5, 60.0), (np.arange(210, dtype=np.uint8).reshape(X),)
+    each = tuple(40.0 * c + 0.3 for c in range(X[1])), tuple(c + 1.1 for c in range(X[1]))
+    yield BytesToFloat(*each), (np.arange(210, dtype=np.uint8).reshape(X),)
     yield Constant(2.5, (3, 2)), ()
     yield Concat(1), (a, normal(2, 1, 7, 5), b)
     yield Concat(0), (normal(2, 5), normal(3, 5))

@@ -289,14 +289,21 @@ def test_a_wrong_input_is_refused_and_the_session_goes_on(bench, value, words):
     assert (run.step(0.5).outputs[G] == 4.5).all()
 
 
-def test_a_failing_kernel_ends_the_session_and_only_that(bench):
+def test_a_failing_operation_changes_nothing_and_the_session_goes_on(bench):
     run = bench(IN_CORE, trace=small_step(update=Fail()))
-    with pytest.raises(ArithmeticError, match="always fails"):
-        run.step(0.5)
-    for act in (lambda: run.step(0.5), lambda: run.session.read(W)):
-        with pytest.raises(OoctrainError, match="this session has stopped") as caught:
+    before = run.session.read(W)
+    for _ in range(2):
+        with pytest.raises(ArithmeticError, match="always fails"):
+            run.step(0.5)
+        assert np.array_equal(run.session.read(W), before)
+
+
+def test_a_failing_device_ends_the_session(bench):
+    run = bench(SWAPPED, device=BrokenLink)
+    for act in (lambda: run.step(0.5), lambda: run.step(0.5), lambda: run.session.read(W)):
+        with pytest.raises(OoctrainError) as caught:
             act()
-        assert isinstance(caught.value.__cause__, ArithmeticError)
+    assert isinstance(caught.value.__cause__, TransferError)
 
 
 class BrokenLink(CpuDevice):

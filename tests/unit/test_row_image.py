@@ -32,6 +32,41 @@ def test_rows_of_an_npy_file_are_its_pages(tmp_path: Path) -> None:
     assert isinstance(window.read(), np.memmap)
 
 
+FILES = Path("/proc/self/fd")
+
+
+@pytest.mark.skipif(not FILES.is_dir(), reason="the system does not list open files")
+@pytest.mark.parametrize("kind", ["npy", "plain tif", "deflated tif", "tiled tif"])
+def test_no_file_stays_open_between_reads(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / f"a.{kind.split()[-1]}"
+    if kind == "npy":
+        saved(tmp_path, PIXELS)
+    else:
+        tifffile = pytest.importorskip("tifffile", reason="tifffile is not installed")
+        options = {"plain tif": {}, "deflated tif": {"compression": "zlib", "rowsperstrip": 8},
+                   "tiled tif": {"tile": (16, 16)}}[kind]  # fmt: skip
+        tifffile.imwrite(path, PIXELS, photometric="rgb", **options)
+    RowImage(path)  # what is imported for it may open files
+    before = len(list(FILES.iterdir()))
+    batch = RowImage(*[path] * 40)
+    assert len(list(FILES.iterdir())) == before
+    for image in range(40):
+        window = batch.rows(image, 3, 30)
+        assert np.array_equal(np.asarray(window)[0], PIXELS[3:30].transpose(2, 0, 1))
+    assert len(list(FILES.iterdir())) == before
+    path.unlink()
+    with pytest.raises(DataFormatError) as found:
+        np.asarray(window)
+    assert found.value.path == str(path)
+
+
+def test_a_file_that_has_changed_is_named(tmp_path: Path) -> None:
+    window = RowImage(saved(tmp_path, PIXELS)).rows(0, 0, 9)
+    saved(tmp_path, PIXELS[:40])
+    with pytest.raises(DataFormatError):
+        np.asarray(window)
+
+
 def test_a_batch_is_of_several_files_of_one_size(tmp_path: Path) -> None:
     grey = PIXELS[..., 0].astype(np.float32)
     paths = [saved(tmp_path, grey, "a.npy"), saved(tmp_path, grey + 1, "b.npy")]

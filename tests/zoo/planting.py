@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 #: Where functions are known by their names: the library and the laws.
-ROOMS = ("ooctrain", "properties", "unit", "support")
+ROOMS = ("ooctrain", "properties", "unit", "support", "strangers")
 
 
 def with_bug(right: Any, piece: str, wrong: str) -> Any:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from ooctrain.cli import training
-from ooctrain.data import folder
+from ooctrain.data import picture
 from ooctrain.execution import checkpoint
 from ooctrain.layers.kernels.cpu.runtime.kept_code import KeptCode
 from ooctrain.layers.update import ClipFactor
@@ -42,11 +42,11 @@ BUGS: dict[str, tuple[str, Any, str, str, str]] = {
         "in the way", checkpoint, "_make_place", ", *previous_files(target)", ",",
     ),
     "only scaled images are too large": (
-        "images", folder, "_scaled_size", "max(size[0] * size[1], width * height)",
+        "images", picture, "_scaled_size", "max(size[0] * size[1], width * height)",
         "width * height",
     ),
     "only images that are large are too large": (
-        "images", folder, "_scaled_size", "max(size[0] * size[1], width * height)",
+        "images", picture, "_scaled_size", "max(size[0] * size[1], width * height)",
         "size[0] * size[1]",
     ),
     "a norm that is not a number clips nothing": (

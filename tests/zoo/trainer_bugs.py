@@ -21,6 +21,8 @@ from ooctrain.execution.executor import Session
 from ooctrain.execution.residence import Residence, Stay
 from ooctrain.execution.turns import Turns
 
+#: A turn is its thread's; here it is any thread's while one works.
+ANY_WORKER = "_worker == me:\n        yield", "_worker is not None:\n        yield"
 BUGS: dict[str, tuple[Any, ...]] = {
     "a trainer that closes writes values that another one has": (
         "any order",
@@ -54,11 +56,11 @@ BUGS: dict[str, tuple[Any, ...]] = {
     ),
     "who looks does not ask whose turn it is": (
         "a second thread",
-        (Turns, "look", "self._worker == threading.get_ident()", "self._worker is not None"),
+        (Turns, "look", *ANY_WORKER),
     ),
     "any thread may come in while one works": (
         "a second thread",
-        (Turns, "work", "self._worker == threading.get_ident()", "self._worker is not None"),
+        (Turns, "work", *ANY_WORKER),
     ),
     "an operation may look into the midst of a step": (
         "an operation", (Session, "expect_idle", "if self._walking:", "if False:"),

@@ -21,7 +21,7 @@ from ooctrain.alloc.base import Allocator, Block, Reached
 from ooctrain.alloc.static import Forecast, Lifetime
 from ooctrain.alloc.wrapper import Wrapper
 from ooctrain.errors import ConfigError, OutOfDeviceMemory, reason
-from ooctrain.step.foreign import parse_json
+from ooctrain.step.foreign import as_path, parse_json
 from ooctrain.step.schema import Misfit, fitted
 from ooctrain.units import Granule
 
@@ -78,7 +78,7 @@ class AllocationLog:
             "granule": asdict(self.granule), "budget_bytes": self.budget_bytes,
             "about": self.about, "parameters": sorted(self.parameters),
         }  # fmt: skip
-        with Path(path).open("w", encoding="utf-8") as file:
+        with as_path(path).open("w", encoding="utf-8") as file:
             file.write(json.dumps(header) + "\n")
             file.writelines(json.dumps(_as_line(r)) + "\n" for r in self.requests)
 
@@ -91,7 +91,7 @@ class AllocationLog:
                 the line.
         """
         try:
-            text = Path(path).read_text(encoding="utf-8")
+            text = as_path(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(
                 f"{path} cannot be read: {reason(error)}",

@@ -12,6 +12,7 @@ from statistics import median
 
 from ooctrain.cli.options import Extent, MemoryOptions, Workload
 from ooctrain.cli.workload import Task
+from ooctrain.data import DataIdentity
 from ooctrain.devices.cpu.process_memory import MemoryWatch
 from ooctrain.sched.timeline import Timeline
 from ooctrain.train import Trainer
@@ -63,6 +64,9 @@ class RunRecord:
         identical_to_incore: None where it was not asked for.
         incore_step_us: wall-clock times of the in-core run's steps.
         incore_timelines: of its last steps.
+        seen: {"train", "test": what the images are known by}, for a run with a checkpoint.
+        other_images: whether some steps before a resume were done on other images.
+        lengths: the epochs over which the learning rates went before a resume, then now.
         watch: of what the process holds; None where no memory was promised.
     """
 
@@ -80,6 +84,9 @@ class RunRecord:
     identical_to_incore: bool | None = None
     incore_step_us: list[float] = field(default_factory=list)
     incore_timelines: deque[Timeline] = field(default_factory=deque)
+    seen: dict[str, DataIdentity] = field(default_factory=dict)
+    other_images: bool = False
+    lengths: list[int] = field(default_factory=list)
     watch: MemoryWatch | None = None
 
 

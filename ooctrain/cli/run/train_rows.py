@@ -105,10 +105,14 @@ def _stopped(run: TrainingRun) -> str:
 def _nothing_left(run: TrainingRun) -> str:
     """What a run says that has reached its end before it was resumed."""
     extent, done = run.options.extent, run.trainer.steps_done
-    asked = f"--steps {extent.steps}" if extent.steps is not None else f"--epochs {extent.epochs}"
+    assert run.task.train is not None, "it has been trained"
+    epochs_done = done // max(1, len(run.task.train) // run.options.workload.batch)
+    limits = {"--epochs": (extent.epochs, epochs_done), "--steps": (extent.steps, done)}
+    reached = {name: most for name, (most, now) in limits.items() if most and now >= most}
+    asked = " ".join(f"{name} {most}" for name, most in reached.items())
     return (
         f"{extent.resume_path} has done {done} steps already: nothing is left to do with {asked}; "
-        f"a larger {asked.split()[0]} goes on"
+        f"a larger {' and '.join(reached)} goes on"
     )
 
 

@@ -20,6 +20,10 @@ class LRScheduler:
     """Base of the schedules: after each `step()` the learning rate is a function of the step's
     number.
 
+    Attributes:
+        counts_steps: whether `step()` is meant to come after each training step, not each epoch;
+            `Trainer.fit` does so.
+
     Args:
         optimizer: whose rates it sets. Those that it has now are the first ones, or "initial_lr" of
             its groups, where an earlier schedule has noted it.
@@ -28,6 +32,8 @@ class LRScheduler:
     Raises:
         ConfigError: it should continue, but the first rates were not saved.
     """
+
+    counts_steps: bool = False
 
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1):
         self.optimizer, self.last_epoch = optimizer, last_epoch + 1
@@ -53,15 +59,19 @@ class LRScheduler:
         Raises:
             ConfigError: the optimizer has other parameter groups than when the schedule was made.
         """
+        in_force = self._own_rates()
         before, after = self._planned(self.last_epoch), self._planned(self.last_epoch + 1)
         rates = [
             new if rate == expected else self._scaled(rate, old, new)
             for rate, expected, old, new in zip(
-                self._own_rates(), self._expected, before, after, strict=True
+                in_force, self._expected, before, after, strict=True
             )
         ]
         self.last_epoch, self._expected = self.last_epoch + 1, after
         self._set(rates)
+
+    def expect_room(self, steps: int) -> None:
+        """Raises ConfigError: it ends before that many calls of `step` more."""
 
     def get_last_lr(self) -> list[float]:
         """The learning rates in force."""
@@ -73,8 +83,12 @@ class LRScheduler:
         return {"last_epoch": self.last_epoch, "base_lrs": list(self.base_lrs), "_last_lr": rates}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """The reverse of `state_dict`; the optimizer's rates are those of that epoch again."""
+        """The reverse of `state_dict`; the optimizer's rates are those of that epoch again. A part
+        of PyTorch's `SequentialLR` that has not begun stands below 0, and leaves them alone."""
         self.base_lrs = list(state_dict.get("base_lrs", self.base_lrs))
+        if state_dict["last_epoch"] < 0:
+            self.last_epoch, self._expected = 0, self._planned(0)
+            return
         self._begin(state_dict["last_epoch"])
         if "_last_lr" in state_dict:
             self._set(list(state_dict["_last_lr"]))

@@ -34,6 +34,9 @@ class OneCycleLR(LRScheduler):
     """From max_lr / div_factor to max_lr, then down to max_lr / div_factor / final_div_factor;
     `step()` comes after each training step.
 
+    The ends of rate and momentum are kept in the parameter groups, as in PyTorch: of two cycles of
+    one optimizer both go between the ends of the one that was made last.
+
     Args:
         optimizer: whose rates it sets, and its momentum, or beta1 of Adam.
         max_lr: highest rate; one for all, or one for each parameter group.
@@ -63,16 +66,27 @@ class OneCycleLR(LRScheduler):
             )
         self.optimizer, self.total_steps = optimizer, _total(total_steps, epochs, steps_per_epoch)
         self._phases = _phases(self.total_steps, pct_start, three_phase)
-        self._anneal_func_type, self._final_div_factor = anneal_strategy, final_div_factor
-        self._max_lrs = _for_each("max_lr", max_lr, optimizer)
-        for group, highest in zip(optimizer.param_groups, self._max_lrs, strict=True):
-            group["initial_lr"] = highest / div_factor
+        self._anneal_func_type = anneal_strategy
+        max_lrs = _for_each("max_lr", max_lr, optimizer)
+        for group, high in zip(optimizer.param_groups, max_lrs, strict=True):
+            first = high / div_factor
+            group |= {"initial_lr": first, "max_lr": high, "min_lr": first / final_div_factor}
         self.cycle_momentum = cycle_momentum
-        self._momenta: list[tuple[float, float]] = []
         if cycle_momentum:
             self._cycle(base_momentum, max_momentum)
         super().__init__(optimizer, last_epoch)
         self._begin(self.last_epoch)
+
+    counts_steps = True
+
+    def expect_room(self, steps: int) -> None:
+        """Raises ConfigError: the cycle ends before."""
+        if self.last_epoch + steps > self.total_steps:
+            raise ConfigError(
+                f"{steps} steps more lie beyond the cycle of {self.total_steps} steps",
+                numbers=f"{self.last_epoch} have been done",
+                fix="total_steps is the number of all training steps, epochs times batches",
+            )
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs, as plain data."""
@@ -90,11 +104,11 @@ class OneCycleLR(LRScheduler):
             _set_momentum(group, momentum)
 
     def _cycle(self, base_momentum: Each, max_momentum: Each) -> None:
-        """Notes the momenta in the parameter groups, which makes them step scalars."""
+        """Notes the momenta in the parameter groups, which makes them step scalars, and begins with
+        the highest."""
         low = _for_each("base_momentum", base_momentum, self.optimizer)
         high = _for_each("max_momentum", max_momentum, self.optimizer)
-        self._momenta = list(zip(low, high, strict=True))
-        for group, (least, most) in zip(self.optimizer.param_groups, self._momenta, strict=True):
+        for group, least, most in zip(self.optimizer.param_groups, low, high, strict=True):
             if "betas" not in group and "momentum" not in group:
                 raise ConfigError(
                     f"{type(self.optimizer).__name__} has no momentum to cycle",
@@ -114,9 +128,9 @@ class OneCycleLR(LRScheduler):
                 fix="total_steps is the number of all training steps",
             )
         rates = []
-        for first, high in zip(self.base_lrs, self._max_lrs, strict=True):
-            levels: Levels = {"first": first, "high": high, "last": first / self._final_div_factor}
-            rates.append(self._between(epoch, levels))
+        for group in self.optimizer.param_groups:
+            first, high, last = (group[name] for name in ("initial_lr", "max_lr", "min_lr"))
+            rates.append(self._between(epoch, {"first": first, "high": high, "last": last}))
         return rates
 
     def _scaled(self, rate: float, before: float, after: float) -> float:
@@ -125,7 +139,8 @@ class OneCycleLR(LRScheduler):
     def _set(self, rates: list[float]) -> None:
         super()._set(rates)
         if self.cycle_momentum:
-            for group, (low, high) in zip(self.optimizer.param_groups, self._momenta, strict=True):
+            for group in self.optimizer.param_groups:
+                low, high = group["base_momentum"], group["max_momentum"]
                 levels: Levels = {"first": high, "high": low, "last": high}
                 _set_momentum(group, self._between(self.last_epoch, levels))
 

@@ -83,14 +83,17 @@ class ReduceLROnPlateau(LRScheduler):
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs, as plain data."""
         rates = [float(rate) for rate in self.get_last_lr()]
-        return {**{name: getattr(self, name) for name in _COUNTED}, "_last_lr": rates}
+        state = {**{name: getattr(self, name) for name in _COUNTED}, "_last_lr": rates}
+        if self.best is not None and math.isinf(self.best):
+            state["best"] = str(self.best)  # JSON has no infinity
+        return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """The reverse of `state_dict`; the optimizer's rates are those of that epoch again."""
         for name in _COUNTED:
             setattr(self, name, state_dict[name])
-        if self.best is not None and math.isinf(self.best):
-            self.best = None  # as PyTorch begins
+        best = None if self.best is None else float(self.best)
+        self.best = None if best == self._worst() else best  # PyTorch begins with the worst
         self._set(list(state_dict["_last_lr"]))
 
     def _is_better(self, value: float) -> bool:
@@ -100,13 +103,16 @@ class ReduceLROnPlateau(LRScheduler):
                 f"unknown mode {self.mode!r} or threshold_mode {self.threshold_mode!r}",
                 fix="mode is 'min' or 'max', threshold_mode is 'rel' or 'abs'",
             )
-        best = (math.inf if self.mode == "min" else -math.inf) if self.best is None else self.best
+        best = self._worst() if self.best is None else self.best
         sign = -1 if self.mode == "min" else 1
         if self.threshold_mode == "rel":
             border = best * (1 + sign * self.threshold)
         else:
             border = best + sign * self.threshold
         return value < border if self.mode == "min" else value > border
+
+    def _worst(self) -> float:
+        return math.inf if self.mode == "min" else -math.inf
 
     def _lowered(self, rate: float, least: float) -> float:
         lower = max(rate * self.factor, least)

@@ -13,6 +13,7 @@ from ooctrain.layers.kernels.cpu.runtime.jit import kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 
 Array = np.ndarray
+Each = float | tuple[float, ...]
 
 
 @kernel("void(u1[::1], f4[::1], f4, f4, i8, i8, i8)")
@@ -21,6 +22,20 @@ def _from_bytes(x, y, mean, std, lo, hi, thread):
         y[i] = (np.float32(x[i]) - mean) / std
 
 
-def from_bytes(pool: ThreadPool, x: Array, y: Array, mean: float, std: float) -> None:
-    """y = (x - mean) / std."""
+@kernel("void(u1[::1], f4[::1], f4[::1], f4[::1], i8, i8, i8)")
+def _from_bytes_by_channel(x, y, mean, std, lo, hi, thread):
+    channel = lo % mean.size
+    for i in range(lo, hi):
+        y[i] = (np.float32(x[i]) - mean[channel]) / std[channel]
+        channel += 1
+        if channel == mean.size:
+            channel = 0
+
+
+def from_bytes(pool: ThreadPool, x: Array, y: Array, mean: Each, std: Each) -> None:
+    """y = (x - mean) / std; channels lie last."""
+    if isinstance(mean, tuple) or isinstance(std, tuple):
+        each = np.asarray(mean, np.float32), np.asarray(std, np.float32)
+        pool.run(_from_bytes_by_channel, y.size, element_chunk(y.size), x, y, *each)
+        return
     pool.run(_from_bytes, y.size, element_chunk(y.size), x, y, np.float32(mean), np.float32(std))

@@ -19,6 +19,7 @@ from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher, blocks_for
 from ooctrain.layers.kernels.cuda.runtime.shim import cuda, device, float32, int64, kernel
 
 Array = Any
+Each = float | tuple[float, ...]
 ZERO, ONE = np.float32(0), np.float32(1)
 
 
@@ -113,8 +114,31 @@ def _from_bytes(x, y, mean, std):
             i += 1
 
 
-def from_bytes(launcher: Launcher, x: Array, y: Array, mean: float, std: float) -> None:
-    """y = (x - mean) / std of bytes: a thread for four values. The bits are the cpu kernel's, since
-    a difference and a quotient cannot become one rounding.
+@kernel("void(u1[::1], f4[::1], i8, i8, f4, f4, f4, f4, f4, f4, f4, f4)", threads=THREADS)
+def _from_bytes_by_channel(x, y, channels, first, m0, m1, m2, m3, s0, s1, s2, s3):
+    pixel = int64(cuda.blockIdx.x) * THREADS + int64(cuda.threadIdx.x)
+    if pixel * channels < y.size:
+        i = pixel * channels + first
+        y[i] = scaled_byte(x[i], m0, s0)
+        if first + 1 < channels:
+            y[i + 1] = scaled_byte(x[i + 1], m1, s1)
+        if first + 2 < channels:
+            y[i + 2] = scaled_byte(x[i + 2], m2, s2)
+        if first + 3 < channels:
+            y[i + 3] = scaled_byte(x[i + 3], m3, s3)
+
+
+def from_bytes(launcher: Launcher, x: Array, y: Array, mean: Each, std: Each) -> None:
+    """y = (x - mean) / std of bytes: a thread for four values; with numbers for each channel, which
+    lie last, a thread for each pixel, and a launch for four channels. The bits are the cpu
+    kernel's, since a difference and a quotient cannot become one rounding.
     """
+    if isinstance(mean, tuple) and isinstance(std, tuple):
+        channels = len(mean)
+        for first in range(0, channels, QUAD):
+            each = [one[first : first + QUAD] for one in (mean, std)]
+            numbers = [np.float32(v) for one in each for v in (*one, *(1.0,) * (QUAD - len(one)))]
+            blocks = blocks_for(y.size // channels, THREADS)
+            launcher.launch(_from_bytes_by_channel, blocks, x, y, channels, first, *numbers)
+        return
     launcher.launch(_from_bytes, blocks_for(y.size, THREADS * QUAD), x, y, mean, std)

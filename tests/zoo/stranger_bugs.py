@@ -1,0 +1,71 @@
+"""Planted bugs of what users bring: image files, folders, paths, bytes, states of schedules.
+
+`BUGS` is {name: (the law that must break, a function that plants the bug)}; each passes where files
+are what a tidy program writes. Read next: `test_stranger_bugs.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from zoo.planting import plant, plant_everywhere
+
+from ooctrain.data import dataset, folder, picture
+from ooctrain.execution import checkpoint
+from ooctrain.optim.schedules import base, one_cycle, plateau
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+EXIF, SIDES, BEST = "turned.jpg", "sides", "best"
+
+
+def _in_picture(name: str, piece: str, wrong: str) -> Plant:
+    return lambda patch: plant_everywhere(patch, picture, name, piece, wrong)
+
+
+def _in_folder(name: str, piece: str, wrong: str) -> Plant:
+    return lambda patch: plant_everywhere(patch, folder, name, piece, wrong)
+
+
+BUGS: dict[str, tuple[str, Plant]] = {
+    "sixteen bits are clipped": (
+        "16 bit.png", _in_picture("pixels", "image.mode in DEEP_MODES", "False")),
+    "white is black": ("16 bit white is 0.tif", _in_picture("_grey", "== WHITE_IS_ZERO", "== -1")),
+    "12 bits are scaled as 16": ("12 bit.tif", _in_picture("_grey", "min(_bits(image), 16)", "16")),
+    "the hidden colours of clear pixels": (
+        "grey with alpha.png",
+        _in_picture("_colour", "not image.has_transparency_data", "True")),
+    "a clear shade is shown": (
+        "16 bit with a clear value.png",
+        _in_picture("_grey", "isinstance(clear, int)", "False")),
+    "a camera lies on its side": (EXIF, _in_picture("pixels", "shown = _upright", "_upright")),
+    "nothing tells NaN from grey": (
+        "float NaN.tif", _in_picture("_grey", "not (low >= 0 and high <= most)",
+                                     "low < 0 or high > most")),
+    "hidden files are data": (
+        "ape/._x.png", _in_folder("_visible", 'not n.startswith(".") and ', "")),
+    "sides by the name alone": (
+        SIDES, _in_folder("is_for_testing", "_plain(below)", '_plain(below.rpartition("/")[2])')),
+    "sides by the place in the folder": (
+        "moves nothing", _in_folder(
+            "_split", "is_for_testing(path.relative_to(top).as_posix())",
+            "(files.index((path, label)) % 5 == 0)")),
+    "a link is replaced": (
+        "links", lambda patch: plant(
+            patch, checkpoint, "place_of", "if found.is_symlink()", "if False")),
+    "rights of the umask": (
+        "rights", lambda patch: plant(
+            patch, checkpoint, "_before", "return target.stat()", "return None")),
+    "bytes become floats": (
+        "bytes", lambda patch: plant_everywhere(
+            patch, dataset, "as_images", "values.dtype == np.uint8", "False")),
+    "an infinite best is forgotten": (
+        BEST, lambda patch: plant(
+            patch, plateau.ReduceLROnPlateau, "load_state_dict", "best == self._worst()",
+            "best in (math.inf, -math.inf)")),
+    "a cycle that waits moves the momentum": (
+        "waits", lambda patch: plant(
+            patch, base.LRScheduler, "load_state_dict", 'state_dict["last_epoch"] < 0', "False")),
+    "a cycle is stepped once an epoch": (
+        "fit", lambda patch: patch.setattr(one_cycle.OneCycleLR, "counts_steps", False)),
+}  # fmt: skip

@@ -1,0 +1,63 @@
+"""The tables of what users bring bite: each planted bug breaks its law, which holds without it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from strangers import test_images_as_bytes as BYTES
+from strangers import test_images_of_a_folder as IMAGES
+from strangers import test_paths_as_people_write_them as PATHS
+from strangers import test_schedules_that_count_steps as SCHEDULES
+from strangers import test_split_of_a_folder as SPLIT
+from zoo.stranger_bugs import BEST, BUGS, SIDES
+
+from ooctrain.errors import OoctrainError
+
+
+def the_law(name: str, tmp_path: Path) -> None:
+    if name in IMAGES.SHOWN:
+        IMAGES.test_an_image_is_what_a_viewer_shows(name, tmp_path)
+    elif name in IMAGES.REFUSED_WHEN_READ:
+        IMAGES.test_a_fault_in_the_pixels_names_the_file(name, tmp_path)
+    elif name in IMAGES.LITTER:
+        IMAGES.test_hidden_files_and_folders_are_no_data(name, True, tmp_path)
+    else:
+        assert name in LAWS, "a bug names a law that is not there"
+        LAWS[name](tmp_path)
+
+
+LAWS = {
+    SIDES: lambda _: SPLIT.test_sides_are_those_of_always(),
+    "moves nothing": SPLIT.test_what_is_added_or_removed_moves_nothing_else,
+    "links": lambda folder: _in(folder, PATHS.test_a_link_stays_and_what_it_points_to_is_written),
+    "rights": lambda folder: PATHS.test_access_rights_are_kept(0o640, folder),
+    "bytes": lambda _: BYTES.test_bytes_come_through("TensorDataset"),
+    BEST: lambda _: SCHEDULES.test_a_plateau_remembers_an_infinite_best("max", "rel", 2, 1),
+    "waits": lambda _: (
+        SCHEDULES.test_a_cycle_that_waits_in_a_state_of_pytorch_leaves_the_momentum_alone()
+    ),
+    "fit": lambda _: SCHEDULES.test_fit_steps_a_cycle_once_a_step(SCHEDULES.cycle(6)),
+}
+
+
+def _in(folder: Path, law) -> None:
+    """A law that works in the folder in which it is, with a home in another."""
+    (folder / "home").mkdir()
+    (folder / "here").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder / "here")
+        law(folder / "home")
+
+
+@pytest.mark.parametrize("name", sorted({law for law, _ in BUGS.values()}))
+def test_the_right_ones_pass(name, tmp_path):
+    the_law(name, tmp_path)
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_a_planted_bug_breaks_the_law(name, monkeypatch, tmp_path):
+    law, plant = BUGS[name]
+    plant(monkeypatch)
+    with pytest.raises((AssertionError, OoctrainError, pytest.fail.Exception)):
+        the_law(law, tmp_path)
