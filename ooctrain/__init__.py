@@ -36,6 +36,7 @@ _NAMES = {
         "verify",
     ),
     "engine.autograd": ("Tensor", "manual_seed", "no_grad", "tensor"),
+    "engine.draws": ("traced_every_step",),
     "engine.own_op": ("Op",),
     "errors": ("Infeasible", "OoctrainError", "ScheduleError"),
     "execution.allocation_log": ("allocation_log",),
@@ -92,6 +93,7 @@ if TYPE_CHECKING:  # "x as x" is how a type checker knows that a name is public
     from ooctrain.engine.autograd import manual_seed as manual_seed
     from ooctrain.engine.autograd import no_grad as no_grad
     from ooctrain.engine.autograd import tensor as tensor
+    from ooctrain.engine.draws import traced_every_step as traced_every_step
     from ooctrain.engine.own_op import Op as Op
     from ooctrain.engine.tensor import Tensor as Tensor
     from ooctrain.errors import Infeasible as Infeasible

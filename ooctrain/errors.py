@@ -4,6 +4,7 @@
     +-- ConfigError (ValueError)         a wrong argument, budget, name or option
     |   +-- ShapeError                   shapes or dtypes that do not fit an operation
     |   +-- ListSyntaxError              a list in text that cannot be read (.line, .column)
+    |   +-- NotRepeatable                a forward pass that differs from trace to trace
     |   +-- Withheld                     a part that a course wheel leaves out
     +-- Infeasible                       no schedule of this planner fits (carries the minimum)
     +-- DoesNotFit                       planned, but the allocator's reserved peak is too high
@@ -159,6 +160,12 @@ class ListSyntaxError(ConfigError):
     def __init__(self, what: str, *, line: int, column: int, **details: str):
         super().__init__(what, **details)
         self.line, self.column = line, column
+
+
+class NotRepeatable(ConfigError):
+    """A forward pass or a loss that comes out differently each time it is traced."""
+
+    default_code = "OOC-340"
 
 
 class Withheld(ConfigError):

@@ -10,9 +10,9 @@ as soon as its gradient is complete. Read next: `engine/trace_runner.py`, that r
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any
 
@@ -21,8 +21,10 @@ from ooctrain.distributed.recording import Sharing
 from ooctrain.engine.autograd import no_grad
 from ooctrain.engine.backward import record_backward
 from ooctrain.engine.clip import Clip, ClipNorm, as_clip, gradient_of
+from ooctrain.engine.draws import Generators, is_traced_every_step, refuse
 from ooctrain.engine.incore import named_tensors
 from ooctrain.engine.module import Module
+from ooctrain.engine.nested import TargetGiven, taken_apart
 from ooctrain.engine.parameter import Parameter
 from ooctrain.engine.parts import Parts
 from ooctrain.engine.tensor import Tape, Tensor, use_tape
@@ -47,6 +49,7 @@ def trace(
     conv_algorithm: str = "auto", target_shape: Sequence[int] | None = None,
     clip: Clip | float | None = None, allow_tf32: bool = False,
     looked_at: dict[Any, Any] | None = None, ranks: Ranks | None = None,
+    target_dtype: str | None = None,
 ) -> Trace:  # fmt: skip
     """The training step of a model as a trace, each of its parts in the mode that it is in.
 
@@ -61,16 +64,19 @@ def trace(
         threads: of the cpu device; None: one for each core that this process may use.
         keep_gradients: hand out the gradients as backward leaves them; else clipped ones are handed
             out, and the clipping may overwrite what it reads.
-        accumulate: k: the batch goes through in k parts one after the other. Loss and gradients are
+        accumulate: k: the batch goes through in k parts one after the other, which are equal or one
+            sample apart; a batch of fewer samples in as many as it has. Loss and gradients are
             those of the batch: means over labels are divided by the weight of all that count, sums
             are added, and what other operations make is taken for a mean over samples. Batch-norm
             statistics are those of each part.
         training: False: the forward pass of an evaluation, with outputs "output" and "loss" (if
-            any).
+            any); of a model with several outputs "output.0", "output.aux" and so on.
         conv_algorithm: "auto", "direct", "im2col", "winograd2" or "winograd4"; on a GPU "auto" or
             one of `layers.conv_algorithms.CUDA_ALGORITHMS`.
         target_shape: of the target, where the loss is a function of your own and takes no class
-            numbers.
+            numbers, or takes class probabilities.
+        target_dtype: of the target, "float32" or "int64"; None: float32 if it has the shape of an
+            output.
         clip: `ClipNorm`, `ClipEach`, or a number for the norm.
         allow_tf32: on a GPU, "auto" convolutions round their inputs to TF32 (10 bits of mantissa)
             for the tensor cores.
@@ -84,6 +90,8 @@ def trace(
     Raises:
         ConfigError: unknown names, or a batch that cannot be parted.
         ShapeError: the model does not fit the input.
+        NotRepeatable: it draws random numbers with `random`, `numpy.random` or a generator that it
+            holds, and is not marked (`oc.traced_every_step`).
 
     Cost: time and memory O(calls); no array is made.
     """
@@ -94,24 +102,45 @@ def trace(
         raise ConfigError(
             f"accumulate {accumulate!r} is not a whole number", code="OOC-106", fix="accumulate=1"
         )
+    if accumulate < 1:
+        raise ConfigError(
+            f"accumulate {accumulate} parts are too few", code="OOC-106", fix="accumulate=1 or more"
+        )
     shape = _batch_shape(input_shape)
     update = named_optimizer(optimizer, model) if training and optimizer is not None else None
     names = {tensor: name for name, tensor in named_tensors(model, update).items()}
-    runner = TraceRunner(threads or usable_cores(), names, device)
-    tape = Tape(runner, algorithm, looked_at=looked_at)
-    step = _Step(runner, tape, update, as_clip(clip), keep_gradients)
-    if training and accumulate > 1:
-        runner.parts = tape.parts = Parts(accumulate)
-    if training and ranks is not None and ranks.count > 1:
-        step.share(ranks, device, accumulate)
-    with use_tape(tape), _named(names):
-        if training:
-            step.train(model, shape, named_loss(loss, model), target_shape, accumulate)
-        else:
-            evaluated = named_loss(loss, model) if loss else None
-            with _evaluating(model):
-                step.evaluate(model, shape, evaluated, target_shape)
-    return _tiled(runner.builder.build(), model, accumulate)
+    judged = named_loss(loss, model) if training or loss else None
+    target = None if target_shape is None else TargetGiven(tuple(target_shape), target_dtype)
+
+    def record() -> TraceRunner:
+        runner = TraceRunner(threads or usable_cores(), names, device)
+        tape = Tape(runner, algorithm, looked_at=looked_at)
+        step = _Step(runner, tape, update, as_clip(clip), keep_gradients)
+        if training and min(accumulate, shape[0]) > 1:
+            runner.parts = tape.parts = Parts(min(accumulate, shape[0]), shape[0])
+        if training and ranks is not None and ranks.count > 1:
+            step.share(ranks, device, accumulate)
+        with use_tape(tape), _named(names):
+            if training:
+                assert judged is not None
+                step.train(model, shape, judged, target)
+            else:
+                with _evaluating(model):
+                    step.evaluate(model, shape, judged, target)
+        return runner
+
+    return _tiled(_recorded(record, model, loss).builder.build(), model, accumulate)
+
+
+def _recorded(record: Callable[[], TraceRunner], model: Module, loss: object) -> TraceRunner:
+    """What is recorded once. Raises NotRepeatable: random numbers were drawn meanwhile."""
+    if is_traced_every_step(model, loss):
+        return record()
+    generators = Generators(model, loss)
+    runner = record()
+    if line := generators.drawn(record):
+        refuse(line)
+    return runner
 
 
 def _tiled(step: Trace, model: Module, accumulate: int) -> Trace:
@@ -129,7 +158,7 @@ def _tiled(step: Trace, model: Module, accumulate: int) -> Trace:
     for tiling in tilings:
         if remark := remark_by_name(step, tiling):
             warnings.warn(remark, stacklevel=3)
-        step = tile_by_name(step, tiling)
+        step = replace(tile_by_name(step, tiling), form=step.form)
     return step
 
 
@@ -160,13 +189,17 @@ class _Step:
         model: Module,
         shape: tuple[int, ...],
         loss: Loss | None,
-        target_shape: Sequence[int] | None,
+        given: TargetGiven | None,
     ) -> None:
         with no_grad():
             output = model(self.runner.input("input", image_spec(model, shape)))
-            self._hand_out("output", output)
+            found, form = taken_apart(output, "output")
+            for name, tensor in found.items():
+                made = self.runner.makes(tensor)
+                self._hand_out(name, tensor if made else tensor * 1.0)  # a copy of what is there
+            self.runner.builder.form = None if isinstance(output, Tensor) else form
             if loss is not None:
-                target = self.runner.input("target", target_of(model, loss, output, target_shape))
+                target = self.runner.input("target", target_of(model, loss, output, given))
                 with self.tape.at(phase="loss"):
                     self._hand_out("loss", _tensor(loss(output, target)))
 
@@ -175,32 +208,28 @@ class _Step:
         model: Module,
         shape: tuple[int, ...],
         loss: Loss,
-        target_shape: Sequence[int] | None,
-        parts: int,
+        given: TargetGiven | None,
     ) -> None:
-        if not 1 <= parts <= shape[0] or shape[0] % parts:
-            raise ConfigError(
-                f"a batch of {shape[0]} cannot be accumulated from {parts} equal parts",
-                fix="choose a batch that is a multiple of accumulate",
-            )
+        sharing, divided = self.sharing, self.tape.parts
+        parts = divided.count if divided is not None and sharing is None else 1
         batch = self.runner.input("input", image_spec(model, shape))
         targets: Tensor | None = None
         total: Tensor | None = None
-        sharing, shares = self.sharing, parts if self.sharing is None else self.sharing.count
         for part in range(parts):
-            if self.tape.parts is not None:
+            if divided is not None:
                 self.tape.begin_part(part)
-            output = model(_part(batch, part, parts))
+            cut = divided if sharing is None else None  # else each rank has its own part already
+            output = model(_part(batch, cut))
             if targets is None:
-                spec = target_of(model, loss, output, target_shape, parts)
+                spec = target_of(model, loss, output, given, cut)
                 targets = self.runner.input("target", spec)
             with self.tape.at(phase="loss"):
-                target = _part(targets, part, parts)
-                if self.tape.parts is not None:
+                target = _part(targets, cut)
+                if divided is not None:
                     whole = targets if sharing is None else sharing.whole_target(targets)
-                    self.tape.parts.cut(target, whole)
+                    divided.cut(target, whole)
                 value = _tensor(loss(output, target))
-                value = value * (1 / shares) if shares > 1 else value
+                value = value if divided is None else value * divided.share
                 if sharing is not None:
                     sharing.send_loss(value.detach())
                 # Before the backward pass: the loss is known when the first update comes.
@@ -273,9 +302,17 @@ def _tensor(value: object) -> Tensor:
     return value
 
 
-def _part(batch: Tensor, part: int, parts: int) -> Tensor:
-    rows = batch.shape[0] // parts
-    return batch if parts == 1 else batch[part * rows : (part + 1) * rows]
+def _part(batch: Tensor, parts: Parts | None) -> Tensor:
+    """The part of a batch, or of its targets, that goes through now."""
+    if parts is None:
+        return batch
+    rows = parts.rows_of(batch.shape[0])
+    if rows is None:
+        raise ConfigError(
+            f"with accumulate a target of shape {batch.shape} cannot be cut by samples",
+            code="OOC-106", fix="a target whose first axis is the batch's, or accumulate=1",
+        )  # fmt: skip
+    return batch[rows[0] : rows[1]]
 
 
 def named_optimizer(optimizer: str | Optimizer, model: Module) -> Optimizer:

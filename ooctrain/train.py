@@ -11,11 +11,11 @@ Read next: `execution/seen.py`, `execution/prepare.py`, `execution/executor.py`;
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence, Sized
 from contextlib import closing
 from functools import partial
 from os import PathLike
-from typing import Any
+from typing import Any, NoReturn
 from weakref import WeakSet
 
 import numpy as np
@@ -25,21 +25,30 @@ from ooctrain.devices.spill import Spill, as_spill
 from ooctrain.distributed.agreement import agree_on_step
 from ooctrain.distributed.ranks import Ranks
 from ooctrain.engine.clip import Clip
+from ooctrain.engine.fingerprint import Place, described
 from ooctrain.engine.incore import named_tensors
 from ooctrain.engine.module import Module
 from ooctrain.engine.tensor import Tensor
-from ooctrain.errors import DriverError, OoctrainError
+from ooctrain.errors import ConfigError, DriverError, OoctrainError
 from ooctrain.execution import checkpoint as files
 from ooctrain.execution import saved_state
 from ooctrain.execution.ahead import Ahead, Manner, handed_out, no_batch, position_of
-from ooctrain.execution.evaluation import Evaluation, ignored_by
+from ooctrain.execution.evaluation import Evaluation, expect_labels, ignored_by
 from ooctrain.execution.finished import finished
 from ooctrain.execution.guard import expect_finite
 from ooctrain.execution.in_parts import InParts
 from ooctrain.execution.prepare import PreparedStep
 from ooctrain.execution.residence import Residence, one_at_a_time
 from ooctrain.execution.result import StepResult
-from ooctrain.execution.seen import Seen, StepShape, Training, warn_of_strangers
+from ooctrain.execution.seen import (
+    Seen,
+    StepShape,
+    Training,
+    changed_places,
+    expect_the_same,
+    target_given,
+    warn_of_strangers,
+)
 from ooctrain.execution.sessions import Images, as_images, expect_batch, input_values
 from ooctrain.execution.settings import DEFAULT_REWRITES, Settings, as_rewrites
 from ooctrain.execution.step_cache import StepCache
@@ -58,15 +67,22 @@ from ooctrain.tracing import named_optimizer, takes_bytes
 from ooctrain.tracing import trace as trace_step
 
 Batch = tuple[np.ndarray, np.ndarray]
+#: So many steps in a row that are made anew are a pattern.
+MANY = 4
 
 
 class Trainer:
     """Trains a model within a budget of device memory.
 
     Between steps anything may be changed that they depend on: attributes and parts of the model and
-    of the loss, what is frozen, settings of the optimizer, the attributes of the trainer. The next
-    step has it; it is traced again, and planned again where the trace comes out differently. What
-    is not seen: writes to the `__dict__` of a module, and global names that a function reads.
+    of the loss, objects that they hold, classes, closures and global names that the user's own
+    functions read, what is frozen, settings of the optimizer, the attributes of the trainer. The
+    next step has it; it is traced again, and planned again where the trace comes out differently.
+    What a forward pass draws with `random` or `numpy.random`, or counts itself, is refused with its
+    line, unless the model or the loss is marked by `oc.traced_every_step`. So a step is traced
+    twice at first. What is not seen: writes to the `__dict__` of a module, a global name bound to
+    another function of a library, what installed packages read of their own, and the clock or an
+    iterator where two traces in a row come out the same.
 
     A step trains each part of the model in the mode that it is in, as in PyTorch: after
     `model.eval()` with running statistics and no dropout, which a warning says. Trainers of one
@@ -78,7 +94,9 @@ class Trainer:
         loss: "cross_entropy", "mse", "l1" or a function of (output, target); a target with the
             shape of the output is float32, others are class numbers.
         optimizer: one of `optim`, or by name (`optim/named.py`); "sgd" has momentum 0.9.
-        budget: of everything on the device: bytes, "512MiB", "25%"; None: train in-core.
+        budget: of everything on the device: bytes, "512MiB", "25%"; None: train in-core. A
+            percentage is that of the largest step that was trained; before the first one, an
+            evaluation has that of the step which would train its batch.
         planner, allocator, device: by name, with parameters.
         accumulate: parts that a batch goes through in; loss and gradients are those of the batch.
         threads, machine, link_bandwidth, host_budget, seed, debug, time_limit_s, evaluations,
@@ -99,6 +117,7 @@ class Trainer:
     Raises:
         ConfigError, Infeasible, DoesNotFit: before the first step of a shape; nothing is lost.
         InUse: another thread is at work with it, or this is a fork; nothing has happened.
+        NotRepeatable: the step comes out differently each time it is traced.
     """
 
     def __init__(
@@ -131,6 +150,10 @@ class Trainer:
         self._known: WeakSet[Tensor] = WeakSet()
         self._cache, self._ahead = StepCache(self._residence.leave), Ahead()
         self._looked_at: dict[Any, Any] = {}
+        self._apart: frozenset[Place] = frozenset()
+        self._repeated: set[Hashable] = set()
+        self._changed = ""  # what the last look has found changed
+        self._made: tuple[StepShape | None, int, int] = None, 0, 0  # at which step, how many
         self._look()
 
     # Training.
@@ -141,7 +164,7 @@ class Trainer:
 
         Args:
             x: (N, C, H, W) float32, or a `data.RowImage`; uint8 for a model with `nn.FromBytes`.
-            y: (N,) class numbers, or what the loss takes.
+            y: (N,) class numbers, (N, K) class probabilities, or what the loss takes.
 
         Raises:
             ShapeError: x or y is not an array of real numbers, or does not fit.
@@ -154,7 +177,7 @@ class Trainer:
                 counts; a second one at once, while the step goes on by itself.
         """
         x, y = as_images(x), as_numbers(y, "target")
-        prepared = self.prepare(x.shape, y.shape)
+        prepared = self.prepare(x.shape, y.shape, y.dtype)
         return finished(partial(self._step, prepared, x, y), self._leaves)
 
     def _step(self, prepared: PreparedStep, x: Images, y: np.ndarray) -> float:
@@ -166,6 +189,7 @@ class Trainer:
         result = self._run(prepared, inputs, (variable,), own, variable)
         self._last, self._messages = result, () if self.ranks is None else self.ranks.sent()
         loss, lr = float(result.outputs[variable]), self.optimizer.param_groups[0]["lr"]
+        expect_labels(loss, y, ignored_by(self.loss), self.steps_done + 1)
         expect_finite(loss, result.not_finite, self.steps_done + 1, lr, x, y)
         self.optimizer.count(self._seen.updated_by(prepared).values())
         return loss
@@ -231,16 +255,19 @@ class Trainer:
 
     @one_at_a_time
     def prepare(
-        self, input_shape: tuple[int, ...], target_shape: tuple[int, ...] | None = None
-    ) -> PreparedStep:
+        self, input_shape: tuple[int, ...], target_shape: tuple[int, ...] | None = None,
+        target_dtype: Any = None,
+    ) -> PreparedStep:  # fmt: skip
         """The training step for one shape of input, traced and planned at the first call.
 
         Args:
             input_shape: of a batch, (N, C, H, W).
             target_shape: for a loss of your own; None: it takes class numbers. Others know it.
+            target_dtype: its element type; None: float32 if it has the shape of an output.
         """
         self.model.begin_step(self.steps_done)
-        target = target_shape if callable(self.loss) else None
+        rows = next(iter(input_shape), None)
+        target = target_given(self.loss, target_shape, target_dtype, rows)
         self.prepared = self._prepare_once(StepShape(tuple(input_shape), target, True, True))
         return self.prepared
 
@@ -286,9 +313,13 @@ class Trainer:
         return self._in_parts().averages(given, ignored_by(self.loss))
 
     @one_at_a_time
-    def predict(self, x: Images) -> np.ndarray:
-        """The output for x (N, C, H, W) in evaluation mode, logical; in parts if need be."""
-        return self._in_parts().output(as_images(x), "output")
+    def predict(self, x: Images) -> Any:
+        """The output for x (N, C, H, W) in evaluation mode, logical; in parts if need be.
+
+        Returns:
+            An array; of a model with several outputs the same tuple, list or dictionary of arrays.
+        """
+        return self._in_parts().output(as_images(x))
 
     # State and files.
 
@@ -333,6 +364,14 @@ class Trainer:
         """Gives the device back; values that no other trainer has taken over are on the host."""
         self._residence.close()
 
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """Raises ConfigError: a device with its threads and memory cannot be copied or pickled."""
+        raise ConfigError(
+            "a Trainer cannot be pickled or copied: it has a device of this process",
+            code="OOC-106", fix="pickle (trainer.model, trainer.optimizer) and make a Trainer of "
+            "them there, or trainer.save(path) and resume(path)",
+        )  # fmt: skip
+
     def __enter__(self) -> Trainer:
         return self
 
@@ -349,16 +388,26 @@ class Trainer:
 
     # How it is done.
 
-    def _prepare_once(self, step: StepShape) -> PreparedStep:
+    def _prepare_once(self, step: StepShape, trained: StepShape | None = None) -> PreparedStep:
+        """A step that is ready.
+
+        Args:
+            trained: of an evaluation, the training step whose percentage a budget is if none has
+                been trained yet.
+        """
         if not self._seen.unchanged(self._training()):
+            before = self._seen
             self._look()
+            self._changed = before.differences(self._seen)
+        if self._seen.changes_always:
+            return self._make(step, trained)
         if step not in self._seen.ready:
             expect_batch(step.input)
-            found = self._cache.find(self._seen.key(step)) or self._make(step)
+            found = self._cache.find(self._seen.key(step)) or self._make(step, trained)
             self._seen.ready[step] = found
         return self._seen.ready[step]
 
-    def _make(self, step: StepShape) -> PreparedStep:
+    def _make(self, step: StepShape, trained: StepShape | None) -> PreparedStep:
         if step.training and not self.model.training:
             warnings.warn(
                 "the model is in evaluation mode, so this step trains it with running statistics "
@@ -366,11 +415,51 @@ class Trainer:
                 stacklevel=7,
             )
         looked_at: dict[Any, Any] = {}
+        before, places = self._seen.key(step), self._seen.places()
         trace = self._trace(step, looked_at)
         self._looked_at |= looked_at
         self._look()  # again: tracing sets modes, and may call modules that nobody knew of
-        key = self._seen.key(step)
-        return self._cache.add(key, trace, self.settings, self._tensors().values())
+        if not self._seen.changes_always:
+            self._repeat(step, trace, places)
+        key, values = self._seen.key(step), self._tensors().values()
+        like = None if trained is None else partial(self._trace, trained, {})
+        if self._seen.changes_always:
+            return self._cache.add((*key, trace), trace, self.settings, values, like)
+        self._warn_of_many(step)
+        found = self._cache.add(key, trace, self.settings, values, like)
+        self._cache.know(before, found)  # a trace from where this one began would be the same
+        return found
+
+    def _warn_of_many(self, step: StepShape) -> None:
+        """Warns where one step after the other is made anew."""
+        follows = step.training and (step, self.steps_done - 1) == self._made[:2]
+        self._made = step, self.steps_done, self._made[2] + 1 if follows else 1
+        if self._made[2] == MANY:
+            warnings.warn(
+                f"each of the last {MANY} steps was traced and planned anew, since "
+                f"{self._changed or 'an attribute'} changes from step to step; a value in a buffer "
+                "of the model, used as a tensor, needs no new plan (docs/torch.md)",
+                stacklevel=8,
+            )
+
+    def _repeat(self, step: StepShape, trace: Trace, before: Mapping[Place, Hashable]) -> None:
+        """Traces a step again, at the first time and where its trace has changed something.
+
+        Raises:
+            NotRepeatable: the two traces differ.
+        """
+        kind = step.training, step.with_loss, described((self.model, self.loss))
+        after = self._seen.places()
+        if kind in self._repeated and not changed_places(before, after):
+            return
+        again = self._trace(step, {})
+        self._look()
+        changed = changed_places(after, self._seen.places())
+        expect_the_same(trace, again, changed, lambda: self._trace(step, {}))
+        self._repeated.add(kind)
+        if changed:
+            self._apart |= changed
+            self._look()
 
     def _look(self) -> None:
         """Takes in how everything is now."""
@@ -379,7 +468,7 @@ class Trainer:
             self._residence.adopt(tensors)  # a module, or the optimizer's state, is another one
             self._adopted = tensors
             warn_of_strangers(training, self._known)
-        self._seen = Seen(training, self._looked_at)
+        self._seen = Seen(training, self._looked_at, self._apart)
 
     def _training(self) -> Training:
         return Training(
@@ -393,7 +482,9 @@ class Trainer:
             self.model, step.input, self.loss if step.with_loss else None,
             self.optimizer if training else None, settings.device, settings.thread_count,
             accumulate=self.accumulate if training else 1, training=training,
-            conv_algorithm=self.conv_algorithm, target_shape=step.target,
+            conv_algorithm=self.conv_algorithm,
+            target_shape=step.target and step.target.shape,
+            target_dtype=step.target and step.target.dtype,
             clip=self.clip if training else None, allow_tf32=self.allow_tf32, looked_at=looked_at,
             ranks=self.ranks if training else None,
         )  # fmt: skip
@@ -409,11 +500,12 @@ class Trainer:
         self, x: Images, y: np.ndarray | None, whole: int, bands: bool
     ) -> tuple[Trace, dict[str, np.ndarray]]:
         """A step of evaluation before it was rewritten, and what it gave; of a batch of `whole`."""
-        if self.prepared is None and self.settings.budget is not None:
-            # A percentage is that of the training step.
-            self.prepare((whole, *x.shape[1:]), None if y is None else (whole, *y.shape[1:]))
         beside = None if self.settings.memory is None else whole
-        prepared = self._prepare_once(StepShape.evaluating(x, y, self.loss, beside, bands=bands))
+        target = None if y is None else target_given(self.loss, (whole, *y.shape[1:]), y.dtype)
+        prepared = self._prepare_once(
+            StepShape.evaluating(x, y, self.loss, beside, bands=bands),
+            StepShape((whole, *x.shape[1:]), target, True, True),
+        )
         trace = prepared.plan.trace
         inputs, wanted = input_values(trace, x, y), tuple(trace.outputs.values())
         outputs = finished(partial(self._run, prepared, inputs, wanted)).outputs

@@ -171,13 +171,11 @@ def run_test(run: TrainingRun) -> None:
     parts = run.options.workload.accumulate
     if trainer.ranks is not None:
         parts *= trainer.ranks.count
-    trained = trainer.prepared
     # What does not fit as a whole is tested in parts: a network that trains in parts or in patches
     # is tested whole, and what one image needs need not be what a batch needs.
     batch = min(task.batch // parts, len(task.test))
     loader = DataLoader(task.test, batch, transform=task.augmentation.testing)
     result = trainer.evaluate(loader)
-    trainer.prepared = trained  # the test prepares a step of its own
     record.test_loss, record.test_accuracy = result.loss, result.accuracy
     record.tested_at = trainer.steps_done
 

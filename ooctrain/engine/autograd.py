@@ -61,7 +61,18 @@ def no_grad() -> Iterator[None]:
 
 
 def manual_seed(seed: int) -> None:
-    """Seeds initial weights and dropout of this context. Raises ConfigError: no whole number."""
+    """Seeds initial weights and dropout, here and in other threads.
+
+    The main thread's numbers follow from the seed alone. Another thread, or task, draws others:
+    they follow from the seed and from how many threads have drawn before it did, so the members of
+    an ensemble that is made in a pool differ, and which task has which is up to the pool. Where
+    each task shall have its own, it calls `manual_seed` itself: in a thread other than the main one
+    this is the seed of that thread, and of threads that have drawn nothing yet. A forked process
+    goes on from where its parent was.
+
+    Raises:
+        ConfigError: no whole number.
+    """
     if not isinstance(seed, Integral):
         raise ConfigError(f"seed {seed!r} is not a whole number", code="OOC-106", fix="seed=0")
-    current_tape().reseed(seed)
+    current_tape().seed_everywhere(int(seed))

@@ -1,9 +1,10 @@
-"""The loss of a batch that is processed in equal parts.
+"""The loss of a batch that is processed in parts.
 
-The mean of the parts' losses must be the loss of the batch. So each mean over labels is divided by
-the weight of *all* labels that count, / parts (where all count, this is the part's own weight), and
-each sum is multiplied by `count`. Read next: `../functional/losses.py`, which asks for the divisor;
-`../tracing.py`, which cuts targets into parts.
+The mean of the parts' losses, each by its share of the samples, must be the loss of the batch. So
+each mean over labels is divided by the weight of *all* labels that count, times the share (where
+all count, this is the part's own weight), and each sum is divided by the share. Parts are equal, or
+one sample apart where they cannot be, as in an epoch's last batch. Read next:
+`../functional/losses.py`, which asks for the divisor; `../tracing.py`, which cuts into parts.
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ class Parts:
 
     Args:
         count: how many.
+        rows: samples of the batch; None: parts are equal, and nothing depends on how many samples.
 
     Attributes:
         number: of the part that goes through now, from 0.
     """
 
-    def __init__(self, count: int):
-        self.count, self.number = count, 0
+    def __init__(self, count: int, rows: int | None = None):
+        self.count, self.number, self._rows = count, 0, count if rows is None else rows
         self._whole: dict[Tensor, Tensor] = {}
         self._weights: dict[tuple[Tensor, int, tuple[float, ...] | None], Tensor] = {}
 
@@ -38,14 +40,44 @@ class Parts:
         """From now on calls are those of this part."""
         self.number = number
 
+    def span(self, number: int) -> tuple[int, int]:
+        """The first sample of a part, and the first after it."""
+        size, larger = divmod(self._rows, self.count)
+        return tuple(n * size + min(n, larger) for n in (number, number + 1))  # type: ignore[return-value]
+
+    @property
+    def share(self) -> float:
+        """Of this part: its samples / those of the batch."""
+        lo, hi = self.span(self.number)
+        return (hi - lo) / self._rows
+
+    @property
+    def factor(self) -> float:
+        """1 / share."""
+        lo, hi = self.span(self.number)
+        return self._rows / (hi - lo) if self._rows % self.count else self.count
+
+    def rows_of(self, length: int) -> tuple[int, int] | None:
+        """Where this part lies along an axis of `length` in the batch that has samples in order;
+        None where the axis is none of samples."""
+        each, rest = divmod(length, self._rows)
+        lo, hi = self.span(self.number)
+        return None if rest else (lo * each, hi * each)
+
+    def length_of(self, length: int) -> int:
+        """An axis of the batch whose part has this length."""
+        lo, hi = self.span(self.number)
+        return length * self._rows // (hi - lo)
+
     def place_of(self, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
         """Where a part's value of this shape lies in the batch's: "offset", and the shape "full"
         of that, as axes (N, C, H, W)."""
         block = (*shape, 1, 1)[:4]
-        return {
-            "offset": (self.number * shape[0], 0, 0, 0),
-            "full": (self.count * shape[0], *block[1:]),
-        }
+        lo, hi = self.span(self.number)
+        each, rest = divmod(shape[0], hi - lo)
+        first, rows = (self.number, self.count) if rest else (lo, self._rows)
+        each = shape[0] if rest else each
+        return {"offset": (first * each, 0, 0, 0), "full": (rows * each, *block[1:])}
 
     def puts_off(self, op: Op, ins: Sequence[Tensor], states: Sequence[Tensor], site: Site) -> bool:
         """Whether an update of states waits until other parts are through: here it never does,
@@ -92,7 +124,9 @@ class Parts:
             )  # fmt: skip
         whole = self._whole[labels]
         key = whole, ignore_index, values
+        equal = self._rows % self.count == 0
         if key not in self._weights:
-            op = LabelWeight(ignore_index, self.count)
+            op = LabelWeight(ignore_index, self.count if equal else 1)
             self._weights[key] = call(op, whole, *weights)
-        return (self._weights[key],)
+        weight = self._weights[key]
+        return (weight if equal else weight * self.share,)

@@ -16,6 +16,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,6 +24,7 @@ import numpy as np
 from ooctrain.engine.algebra import Algebra
 from ooctrain.engine.backward import Entry, record_backward
 from ooctrain.engine.eager import EagerRunner, Storage
+from ooctrain.engine.seeds import SEEDS, Seeds, generator_of
 from ooctrain.engine.site import Site
 from ooctrain.errors import AutogradError, ShapeError
 from ooctrain.step.op import Op, Scalars, Spec
@@ -53,6 +55,13 @@ class Tensor(Algebra):
         self.variable: Any = None  # its id in the trace, in trace mode
         self.source: tuple[Entry[Tensor], int] | None = None  # who wrote it, as which output
         self.stepped = False  # for a gradient: an optimizer has used it
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy, or what comes out of a pickle, is its value and not how it was computed."""
+        held = {name: getattr(self, name) for name in Tensor.__slots__ if name != "__weakref__"}
+        computed = self.source is not None
+        held |= {"source": None, "requires_grad": self.requires_grad and not computed}
+        return _copied, (type(self),), (None, held)
 
     @property
     def spec(self) -> Spec:
@@ -141,6 +150,11 @@ class Tensor(Algebra):
         return self.storage
 
 
+def _copied(kind: type[Tensor]) -> Tensor:
+    """A tensor that a pickle fills in."""
+    return kind.__new__(kind)
+
+
 Tensors = Sequence[Tensor]
 
 
@@ -174,6 +188,7 @@ class Tape:
         seed: of dropout masks and initial weights.
         looked_at: takes in whose value is read, {tensor: value}, and who is called: {module: None}.
         parts: the `parts.Parts` of a batch that goes through in several.
+        seeds: gives it a seed when it first draws; None: `seed` is.
     """
 
     runner: Runner
@@ -183,9 +198,11 @@ class Tape:
     site: Site = field(default_factory=Site)
     looked_at: dict[Any, Any] | None = None
     parts: Any = None
+    seeds: Seeds | None = None
 
     def __post_init__(self) -> None:
         self.warned: set[str] = set()
+        self._seeded: object = None  # the round of seeds that its seed is of
         self._numbers = itertools.count()
         self._dropouts = itertools.count()
         self._streams = itertools.count()
@@ -247,6 +264,7 @@ class Tape:
 
     def next_dropout(self) -> int:
         """A number for one call of dropout, part of the key of its mask."""
+        self._take_seed()
         return next(self._dropouts)
 
     def begin_part(self, number: int) -> None:
@@ -259,10 +277,23 @@ class Tape:
         """Begins all random numbers anew."""
         self.seed, self._dropouts, self._streams = seed, itertools.count(), itertools.count()
 
+    def seed_everywhere(self, seed: int) -> None:
+        """`manual_seed`: of this tape, and of those of other contexts, see `Seeds`."""
+        if self.seeds is not None:
+            self.seeds.set(seed)
+            self._seeded = self.seeds.round
+        self.reseed(seed)
+
+    def _take_seed(self) -> None:
+        """Takes a seed of its own, if it has none since all were seeded."""
+        if self.seeds is not None and self._seeded != self.seeds.round:
+            self.reseed(self.seeds.take())
+            self._seeded = self.seeds.round
+
     def next_generator(self) -> Callable[[], np.random.Generator]:
         """A stream of random numbers of its own, for one parameter; it can be begun at any time."""
-        key = (self.seed, next(self._streams))
-        return lambda: np.random.default_rng(key)
+        self._take_seed()
+        return partial(generator_of, self.seed, next(self._streams))
 
     @contextmanager
     def at(self, **changes: Any) -> Iterator[None]:
@@ -349,11 +380,12 @@ _TAPE: contextvars.ContextVar[Tape] = contextvars.ContextVar("ooctrain_tape")
 def current_tape() -> Tape:
     """The tape in force: the one set by `use_tape`, else this context's own eager tape.
 
-    It is a context variable, not a global: threads and tasks each have their own.
+    It is a context variable, not a global: threads and tasks each have their own. Their random
+    numbers have one source, `Seeds`.
     """
     tape = _TAPE.get(None)
     if tape is None:
-        tape = Tape(EagerRunner())
+        tape = Tape(EagerRunner(), seeds=SEEDS.get())
         _TAPE.set(tape)
     return tape
 

@@ -87,6 +87,10 @@ class TraceRunner:
             phase=site.phase, forward_of=site.forward_of,
         )  # fmt: skip
 
+    def makes(self, tensor: Tensor) -> bool:
+        """Whether a call has written the tensor; else it is there before."""
+        return self.builder.variables[self.variable(tensor)].kind not in ("input", "param", "state")
+
     def assign(self, target: Tensor, new: Tensor) -> None:
         """From now on `target` is `new`, and in the next step `new` is the old one."""
         before, self.bound[target] = self.bound[target], new.variable

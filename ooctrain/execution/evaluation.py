@@ -8,13 +8,15 @@ are added. Read next: `../train.py`.
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from ooctrain.errors import ConfigError
+from ooctrain.errors import ConfigError, TrainingStopped
 from ooctrain.execution.sessions import value_on_host
 from ooctrain.layers.arithmetic import Arithmetic
 from ooctrain.layers.class_loss import ClassLoss, LabelWeight
@@ -33,7 +35,8 @@ _IGNORED = -100
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Averages over a data set. `accuracy` is None where no target is a class that counts."""
+    """Averages over a data set. `accuracy` is None where no target is a class that counts, and of
+    a model with several outputs."""
 
     loss: float
     accuracy: float | None
@@ -57,6 +60,16 @@ def pair_of(batch: Any) -> tuple[Any, Any]:
 def ignored_by(loss: Any) -> int:
     """The label that a loss ignores."""
     return getattr(loss, "ignore_index", _IGNORED)
+
+
+def expect_labels(loss: float, y: np.ndarray, ignored: int, step: int) -> None:
+    """Raises TrainingStopped: the loss is no number, since no label of the batch counts."""
+    if math.isfinite(loss) or y.dtype.kind not in "iu" or not y.size or np.any(y != ignored):
+        return
+    raise TrainingStopped(
+        f"all {y.size} labels of step {step} are ignored ({ignored}), so the loss is {loss}",
+        step=step, fix="leave such batches out; the step has changed nothing",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +101,12 @@ class Averages:
 
         Args:
             trace: of the evaluation.
-            outputs: its "loss" and "output".
+            outputs: its "loss" and "output", or what its output consists of.
 
         Raises:
             ConfigError: the loss is not one number.
         """
-        output, loss, target = outputs["output"], outputs["loss"], np.asarray(y)
+        output, loss, target = outputs.get("output"), outputs["loss"], np.asarray(y)
         if loss.size != 1:
             raise ConfigError(
                 f"the loss of an evaluation is one number, not of shape {loss.shape}",
@@ -105,8 +118,9 @@ class Averages:
         weights = weights if terms else (float(len(target)),)
         self._batches.append(_Batch(float(loss.reshape(())), weights, len(weights) < len(terms)))
         self._samples += len(target)
-        self._classes = self._classes and output.ndim == target.ndim + 1
-        if self._classes:
+        # Of several outputs nobody knows which one is right.
+        self._classes &= output is not None and output.ndim == target.ndim + 1
+        if self._classes and output is not None:
             counts = target != self.ignored
             self._hits += int(((output.argmax(axis=1) == target) & counts).sum())
             self._judged += int(counts.sum())
@@ -128,6 +142,10 @@ class Averages:
 
     def _loss(self) -> float:
         first = self._batches[0]
+        if not any(any(batch.weights) or batch.sums for batch in self._batches):
+            warnings.warn(
+                "all labels of the data set are ignored: no loss, no accuracy", stacklevel=5
+            )
         if len(self._batches) == 1:
             return first.loss
         if not any(batch.weights for batch in self._batches):

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from ooctrain.engine.nested import put_in_place
 from ooctrain.errors import ConfigError, DoesNotFit, Infeasible
 from ooctrain.execution.evaluation import Averages, Evaluation, summed_terms
 from ooctrain.execution.sessions import Images, as_images, expect_batch
@@ -109,8 +110,10 @@ class InParts:
         trace = self._trace(x, y)
         terms = [] if y is None else summed_terms(trace, y)
         return terms is not None and samples_apart(
-            trace, [trace.outputs["output"], *(v for term in terms for v in term.ins[:2])]
-        )
+            trace,
+            [*(v for name, v in trace.outputs.items() if name != "loss"),
+             *(v for term in terms for v in term.ins[:2])],
+        )  # fmt: skip
 
     def averages(self, batches: Iterable[tuple[Any, Any]], ignored: int) -> Evaluation:
         """Of all batches; see `Averages`.
@@ -128,10 +131,15 @@ class InParts:
         except ConfigError as error:  # perhaps it is parts of one batch that have no average
             raise self.refusal or error from None
 
-    def output(self, x: Images, name: str) -> np.ndarray:
-        """An output of a whole batch."""
-        found = [outputs[name] for _, outputs, _ in self.of(x, None)]
-        return found[0] if len(found) == 1 else np.concatenate(found)
+    def output(self, x: Images) -> Any:
+        """The output of a whole batch, in the form that the model gives it."""
+        traces, parts, _ = zip(*self.of(x, None), strict=True)
+        found = {
+            name: parts[0][name] if len(parts) == 1 else np.concatenate([p[name] for p in parts])
+            for name in parts[0]
+        }
+        form = traces[0].form
+        return found["output"] if "output" in found else put_in_place(form, found)
 
 
 def _cut(x: Any, y: np.ndarray | None, samples: slice) -> tuple[np.ndarray, np.ndarray | None]:

@@ -93,6 +93,16 @@ class PreparedStep:
         return simulate(plan.schedule, plan.trace, found)
 
 
+def share_bytes(trace: Trace, settings: Settings) -> int:
+    """What a budget that is a percentage is of a step, in bytes; see `prepare`."""
+    step = rewritten(trace, settings.rewrites)
+    roomy = _pages(trace, settings).choose(
+        settings.allocator, 2 * trace_peak_bytes(step.trace), binding=False
+    )
+    assert settings.budget is not None
+    return step.pinned_for(roomy.granule).bytes_of(settings.budget)
+
+
 @collecting_rarely()
 def prepare(trace: Trace, settings: Settings) -> PreparedStep:
     """Rewrites, plans, verifies and replays a step.

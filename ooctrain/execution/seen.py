@@ -10,14 +10,18 @@ Read next: `step_cache.py`, which keeps the step that was prepared under that ke
 from __future__ import annotations
 
 import warnings
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
+import numpy as np
+
 from ooctrain.engine.clip import Clip
-from ooctrain.engine.fingerprint import Watch, described
+from ooctrain.engine.draws import is_traced_every_step, line_of_the_clock, refuse
+from ooctrain.engine.fingerprint import Place, Watch, described, line_of, may_be_equal
 from ooctrain.engine.incore import named_tensors
 from ooctrain.engine.module import Module
+from ooctrain.engine.nested import TargetGiven
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ConfigError
 from ooctrain.execution.prepare import PreparedStep
@@ -25,6 +29,7 @@ from ooctrain.execution.promise import values_bytes
 from ooctrain.execution.settings import Settings
 from ooctrain.optim import Optimizer
 from ooctrain.step.op import Scalars
+from ooctrain.step.trace import Trace
 
 _NAMED_AT_MOST = 4
 
@@ -50,7 +55,7 @@ class StepShape(NamedTuple):
     whether `auto` may run it in bands."""
 
     input: tuple[int, ...]
-    target: tuple[int, ...] | None
+    target: TargetGiven | None
     training: bool
     with_loss: bool
     whole: int | None = None
@@ -62,9 +67,28 @@ class StepShape(NamedTuple):
     ) -> StepShape:  # fmt: skip
         """The evaluation of (x, y), which may be a part of a batch of `whole` samples; without a
         loss where y is None."""
-        target = y.shape if y is not None and callable(loss) else None
+        target = None if y is None else target_given(loss, y.shape, y.dtype, x.shape[0])
         beside = None if whole == x.shape[0] else whole
         return cls(tuple(x.shape), target, False, y is not None, beside, bands)
+
+
+def target_given(
+    loss: Any, shape: tuple[int, ...] | None, dtype: Any = None, rows: int | None = None
+) -> TargetGiven | None:
+    """What a step has to know of its target; None where the output tells all of it.
+
+    Args:
+        rows: samples of the batch; class numbers for as many are usual.
+    """
+    whole_numbers = dtype is None or np.dtype(dtype).kind in "iub"
+    if shape is None:
+        return None
+    usual = whole_numbers and len(shape) in (1, 3) and rows in (None, shape[0])
+    if loss == "cross_entropy" and usual:
+        return None
+    if dtype is None:
+        return TargetGiven(tuple(shape))
+    return TargetGiven(tuple(shape), "int64" if whole_numbers else "float32")
 
 
 class Seen:
@@ -72,26 +96,40 @@ class Seen:
 
     Args:
         looked_at: by its traces so far (`oc.trace(looked_at=...)`).
+        apart: places that do not count, see `expect_the_same`.
 
     Attributes:
         ready: steps that have been found to be right for it.
     """
 
-    def __init__(self, training: Training, looked_at: Mapping[Any, Any]):
+    def __init__(
+        self, training: Training, looked_at: Mapping[Any, Any], apart: Iterable[Place] = ()
+    ):  # fmt: skip
         self.training = training
         self.ready: dict[StepShape, PreparedStep] = {}
         self._updates: dict[int, Mapping[int, Tensor]] = {}  # by id of a step that is ready
         found = (training.model, training.loss, *looked_at)
         roots = [root for root in found if isinstance(root, Module)]
         read = {tensor: v for tensor, v in looked_at.items() if isinstance(tensor, Tensor)}
-        self._watch = Watch(roots, read)
+        self._watch = Watch(roots, read, training.loss, apart)
         self._rest = _rest(training)
+        #: whether each step is traced anew (`oc.traced_every_step`)
+        self.changes_always = is_traced_every_step(training.model, training.loss)
 
     def unchanged(self, training: Training) -> bool:
         """Whether a training is this one, and as it was."""
         return (
             training == self.training and self._watch.unchanged() and _rest(training) == self._rest
         )
+
+    def differences(self, later: Seen) -> str:
+        """Names of what modules do not count themselves and another look has found changed."""
+        pair = self._watch.reached.told(), later._watch.reached.told()
+        return ", ".join(sorted({name for _, name in changed_places(*pair) if name}))
+
+    def places(self) -> dict[Place, Hashable]:
+        """What the steps depend on besides settings, parameters and buffers."""
+        return self._watch.places()
 
     def key(self, step: StepShape) -> tuple[Hashable, ...]:
         """All that a step depends on, by value: the settings, the step, under a memory budget the
@@ -100,7 +138,7 @@ class Seen:
         now, persisting = self.training, 0
         if now.settings.memory is not None:
             persisting = values_bytes(named_tensors(now.model, now.optimizer).values())
-        both = now.loss, _attributes(now.loss), now.conv_algorithm, now.allow_tf32
+        both = now.loss, now.conv_algorithm, now.allow_tf32
         watched = self._watch.fingerprint(training=step.training)
         key = described(now.settings), step, persisting, described(both), watched
         if not step.training:
@@ -165,9 +203,46 @@ def _rest(training: Training) -> tuple[Any, ...]:
     optimizer = training.optimizer
     groups = [list(group["params"]) for group in optimizer.param_groups]
     slots = list(optimizer.state.values())
-    return optimizer.settings(), groups, slots, _attributes(training.loss)
+    return optimizer.settings(), groups, slots
 
 
-def _attributes(loss: object) -> Hashable:
-    """What a loss that is an object of one's own, and no module, holds."""
-    return None if isinstance(loss, Module) else described(getattr(loss, "__dict__", None))
+def changed_places(
+    before: Mapping[Place, Hashable], after: Mapping[Place, Hashable]
+) -> frozenset[Place]:
+    """Places of which something else is told."""
+    return frozenset(
+        place for place in {**before, **after} if before.get(place) != after.get(place)
+    )
+
+
+def expect_the_same(
+    first: Trace, again: Trace, changed: Iterable[Place], record: Callable[[], object]
+) -> None:
+    """Compares two traces in a row of one step.
+
+    Args:
+        changed: places that the second one has changed. Where the traces are the same, such a
+            place, a counter of calls for example, does not count.
+        record: traces once more.
+
+    Raises:
+        NotRepeatable: the traces differ.
+    """
+    if first == again or may_be_equal(_parts_of(first), _parts_of(again)):
+        return
+    for owner, name in changed:
+        called = "" if isinstance(owner.what, dict | type(lambda: 0)) else type(owner.what).__name__
+        refuse(
+            line_of(name, owner.what) or called,
+            f"each trace changes {'.'.join(filter(None, (called, name)))}, and comes out "
+            "differently",
+        )
+    if line := line_of_the_clock(record):
+        refuse(line, "what the forward pass or the loss computes depends on the clock")
+    pairs = zip(first.calls, again.calls, strict=False)
+    differing = (a.name for a, b in pairs if not may_be_equal(a, b))
+    refuse(next(differing, "the last calls"), "each trace comes out differently")
+
+
+def _parts_of(trace: Trace) -> tuple[Any, ...]:
+    return trace.variables, trace.calls, dict(trace.carries), dict(trace.outputs)

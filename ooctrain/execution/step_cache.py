@@ -18,10 +18,10 @@ from typing import Any
 
 from ooctrain.devices.spill import Spill, look_at
 from ooctrain.engine.tensor import Tensor
-from ooctrain.errors import DoesNotFit, Infeasible
+from ooctrain.errors import DoesNotFit, Infeasible, OoctrainError
 from ooctrain.execution.division import prepare_within
 from ooctrain.execution.planners import as_planner, without_bands
-from ooctrain.execution.prepare import PreparedStep
+from ooctrain.execution.prepare import PreparedStep, share_bytes
 from ooctrain.execution.promise import (
     OWN_STEP_BYTES,
     OwnShare,
@@ -39,8 +39,13 @@ from ooctrain.sched.planning.effort import SearchingPlanner
 from ooctrain.step.machine import forget_durations
 from ooctrain.step.trace import Trace
 
-#: Steps that a trainer remembers; each change of what they depend on makes another.
+#: Steps that a trainer remembers at least; each change of what they depend on makes another.
 MOST_REMEMBERED = 32
+#: Of all steps that it remembers beyond these; some 200 bytes each. So a data set with many shapes
+#: of batches, which come one after the other again and again, is planned once.
+MOST_INSTRUCTIONS = 500_000
+#: Refusals that it remembers.
+MOST_REFUSED = 256
 
 
 class StepCache:
@@ -55,7 +60,7 @@ class StepCache:
         self._make_room = make_room
         self._steps: dict[tuple[Any, ...], PreparedStep] = {}
         self._refused: dict[tuple[Any, ...], Infeasible | DoesNotFit] = {}
-        self._budgets: dict[Hashable, int] = {}  # by settings, of the first training step
+        self._budgets: dict[Hashable, int] = {}  # by settings, of the largest training step
         self._disk: Spill | None = None  # as it was looked at
         self._own: OwnShare | None = None  # of the process, before the first arena was opened
         self._left_bytes = 0  # what planning has left of memory since then
@@ -69,26 +74,35 @@ class StepCache:
             self._steps[key] = found
         return found
 
+    def know(self, key: tuple[Any, ...], step: PreparedStep) -> None:
+        """Another key of a step that has been added just now."""
+        self._steps.setdefault(key, step)
+        self._forget_oldest()
+
     def add(
-        self, key: tuple[Any, ...], trace: Trace, settings: Settings, values: Iterable[Tensor]
+        self, key: tuple[Any, ...], trace: Trace, settings: Settings, values: Iterable[Tensor],
+        training: Callable[[], Trace] | None = None,
     ) -> PreparedStep:  # fmt: skip
         """Prepares a step, unless one is there whose trace came out the same.
 
         Args:
             key: of `Seen.key`.
             values: all that persists, those that the step does not use included.
+            training: of an evaluation, the training step of its batch: of that a percentage is,
+                until a step trains.
         """
         try:
-            return self._add(key, trace, settings, values)
+            return self._add(key, trace, settings, values, training)
         except (Infeasible, DoesNotFit) as refusal:
             if settings.time_limit_s is None:  # with more time there may be a plan
                 self._refused[key] = copy.copy(refusal)  # without the frames it was raised in
-                if len(self._refused) > MOST_REMEMBERED:
+                if len(self._refused) > MOST_REFUSED:
                     del self._refused[next(iter(self._refused))]
             raise
 
     def _add(
-        self, key: tuple[Any, ...], trace: Trace, settings: Settings, values: Iterable[Tensor]
+        self, key: tuple[Any, ...], trace: Trace, settings: Settings, values: Iterable[Tensor],
+        training: Callable[[], Trace] | None,
     ) -> PreparedStep:  # fmt: skip
         whole = key[1].whole
         alike = (
@@ -99,7 +113,7 @@ class StepCache:
         )
         found = next(alike, None)
         if found is None:
-            settings = self._with_disk(self._fitted(key[0], settings))
+            settings = self._with_disk(self._in_bytes(key, trace, settings, training))
             if not key[1].bands:
                 settings = replace(settings, planner=without_bands(settings.planner))
             try:
@@ -110,12 +124,21 @@ class StepCache:
                 )
             finally:
                 _forget_planning()
+            if key[1].training and self._budgets.get(key[0], 0) < found.budget_bytes:
+                self._forget(key[0])
+                self._budgets[key[0]] = found.budget_bytes
         self._steps[key] = found
-        if key[1].training:
-            self._budgets.setdefault(key[0], found.budget_bytes)
-        if len(self._steps) > MOST_REMEMBERED:
-            del self._steps[next(iter(self._steps))]
+        self._forget_oldest()
         return found
+
+    def _forget_oldest(self) -> None:
+        """Keeps the steps that were used last, each under all of its keys."""
+        kept = {id(step): step for step in self._steps.values()}
+        total = sum(len(step.plan.schedule.instructions) for step in kept.values())
+        while len(kept) > MOST_REMEMBERED and total > MOST_INSTRUCTIONS:
+            oldest = next(iter(self._steps.values()))
+            self._steps = {key: step for key, step in self._steps.items() if step is not oldest}
+            total -= len(kept.pop(id(oldest)).plan.schedule.instructions)
 
     def _promised(
         self, trace: Trace, settings: Settings, values: Iterable[Tensor], whole: int | None
@@ -174,14 +197,29 @@ class StepCache:
             self._disk = replace(settings.spill, place=look_at(settings.spill.folder))
         return replace(settings, spill=self._disk)
 
-    def _fitted(self, key: Hashable, settings: Settings) -> Settings:
-        """The settings, a percentage being that of the first training step for all other shapes."""
-        first = self._budgets.get(key)
-        return (
-            settings
-            if settings.budget is None or first is None
-            else replace(settings, budget=first)
-        )
+    def _in_bytes(
+        self, key: tuple[Any, ...], trace: Trace, settings: Settings,
+        training: Callable[[], Trace] | None,
+    ) -> Settings:  # fmt: skip
+        """The settings, a percentage being that of the largest step that was trained."""
+        budget, known = settings.budget, self._budgets.get(key[0])
+        if not isinstance(budget, str) or not budget.strip().endswith("%"):
+            return settings
+        if key[1].training:
+            if known is None:
+                return settings
+            known = max(known, share_bytes(trace, settings))
+        elif known is None:
+            try:
+                known = share_bytes(trace if training is None else training(), settings)
+            except OoctrainError:  # its loss wants other targets
+                known = share_bytes(trace, settings)
+        return replace(settings, budget=known)
+
+    def _forget(self, settings: Hashable) -> None:
+        """Forgets what was planned and refused in fewer bytes: its turn comes again."""
+        self._steps = {key: step for key, step in self._steps.items() if key[0] != settings}
+        self._refused = {k: refusal for k, refusal in self._refused.items() if k[0] != settings}
 
 
 def _forget_planning() -> None:

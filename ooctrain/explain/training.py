@@ -77,6 +77,16 @@ TRAINING: Mapping[str, Explanation] = {
         "mpiexec -n 1 ooctrain train lenet : -n 1 ooctrain train lenet --seed 1",
         "the same command, program and version for all ranks",
     ),
+    "OOC-340": Explanation(
+        "a step that differs each time it is traced",
+        "A step is traced once and run many times. This one draws random numbers in Python, looks "
+        "at the clock, or counts its own calls, so each step would have what the first trace had. "
+        "`where` names the line.",
+        "def forward(self, x): return self.layer(x) if random.random() < 0.8 else x",
+        "nn.Dropout or nn.StochasticDepth, which draw by (seed, step, call); what changes between "
+        "steps as an attribute of the model or the loss; or @oc.traced_every_step, which traces "
+        "each step anew",
+    ),
     "OOC-400": Explanation(
         "wrong use of gradients",
         "A second backward pass over a freed graph, a tensor without a graph, an in-place write "

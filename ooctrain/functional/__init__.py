@@ -29,6 +29,7 @@ from ooctrain.functional.elementwise import (
     leaky_relu,
     relu,
     sigmoid,
+    stochastic_depth,
     tanh,
 )
 from ooctrain.functional.images import (
@@ -58,7 +59,7 @@ __all__ = [
     "hardsigmoid", "hardswish", "instance_norm", "interpolate", "l1_loss", "layer_norm",
     "leaky_relu", "linear", "log_softmax", "max_pool2d", "mse_loss", "nll_loss", "pad",
     "pixel_shuffle", "prelu", "relu", "relu6", "sigmoid", "silu", "smooth_l1_loss", "softmax",
-    "tanh",
+    "stochastic_depth", "tanh",
 ]  # fmt: skip
 
 

@@ -8,6 +8,7 @@ trace where an output may overwrite its input. Read next: `../layers/relu.py`,
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from ooctrain.engine.tensor import Tensor, call, current_tape
 from ooctrain.errors import ConfigError, ShapeError
@@ -67,6 +68,36 @@ def dropout2d(
     ones = call(Constant(1.0, (*input.shape[:2], 1, 1)))
     mask = dropout(ones, p, training)
     return input if mask is ones else input * mask
+
+
+def stochastic_depth(
+    input: Tensor, p: float, mode: Literal["batch", "row"], training: bool = True
+) -> Tensor:
+    """Zeroes samples with probability p and scales the others by 1 / (1 - p), in training.
+
+    Before it is added to its input, so that a sample passes a residual branch by. One draw of
+    `dropout` for each sample and a product: the same in a re-run, a tile, a part of a batch and on
+    a rank. Source: Huang et al. 2016; arguments as of torchvision's `ops.stochastic_depth`.
+
+    Args:
+        input: (N, ...), with any number of axes.
+        p: of being zeroed, in [0, 1].
+        mode: "row": each sample by itself; "batch": all together.
+
+    Raises:
+        ConfigError: p is not a probability, or no such mode.
+    """
+    if mode not in ("batch", "row"):
+        raise ConfigError(f"stochastic_depth: mode {mode!r} is not 'batch' or 'row'")
+    if not 0 <= p <= 1:
+        raise ConfigError(f"stochastic_depth: probability {p} is not in [0, 1]")
+    if not training or p == 0:
+        return input
+    tape = current_tape()
+    rows = input.shape[0] if mode == "row" else 1
+    place = {} if tape.parts is None or mode == "batch" else tape.parts.place_of((rows, 1))
+    mask = call(Dropout(p, tape.next_dropout(), **place), call(Constant(1.0, (rows, 1))))
+    return input * mask.reshape((rows, *(1,) * (input.ndim - 1)))
 
 
 def concat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:

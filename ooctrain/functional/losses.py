@@ -22,6 +22,7 @@ from ooctrain.layers.cross_entropy import (
 from ooctrain.layers.function import Elementwise
 from ooctrain.layers.likelihood import LabelLikelihood
 from ooctrain.layers.regression_loss import ErrorEach, MeanError
+from ooctrain.layers.softmax import SoftmaxAlong
 from ooctrain.layers.value_loss import ValueLoss
 from ooctrain.layers.weighted_loss import ClassWeights, WeightedCrossEntropy
 
@@ -30,12 +31,14 @@ def cross_entropy(
     input: Tensor, target: Tensor, weight: Tensor | None = None, *, ignore_index: int = -100,
     reduction: Reduction = "mean", label_smoothing: float = 0.0,
 ) -> Tensor:  # fmt: skip
-    """-log softmax(input)[target]: class numbers per image (N) or per pixel (N, H, W).
+    """-log softmax(input)[target]: class numbers per image (N) or per pixel (N, H, W); or class
+    probabilities, such as mixup and CutMix make them.
 
     Args:
         input: logits, (N, K) or (N, K, H, W); not probabilities.
-        target: int64 class numbers; rows with `ignore_index` do not count.
-        weight: of each class, (K,), a constant of the step; the mean is by weight.
+        target: int64 class numbers, rows with `ignore_index` do not count; or float32 probabilities
+            of the shape of the input, where each row counts the same and no class is ignored.
+        weight: of each class, (K,), a constant of the step; a mean over class numbers is by weight.
         reduction: "mean", "sum", or "none" for the loss of each row by itself.
         label_smoothing: share of each label that is spread evenly over all classes.
 
@@ -47,6 +50,8 @@ def cross_entropy(
     if not 0 <= label_smoothing <= 1:
         raise ConfigError(f"cross_entropy: label_smoothing {label_smoothing} is not in [0, 1]")
     _check_weight("cross_entropy", weight)
+    if target.dtype.startswith("float") and target.shape == input.shape:
+        return _of_probabilities(input, target, weight, ignore_index, reduction, label_smoothing)
     plain = SoftmaxCrossEntropy(ignore_index, "sum" if reduction == "sum" else "mean")
     if input.storage is not None and target.storage is not None:
         plain.infer(input.spec, target.spec)
@@ -63,11 +68,33 @@ def cross_entropy(
     return _of_the_batch(call(op, input, target, weights, *divisor), reduction)
 
 
+def _of_probabilities(
+    input: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int, reduction: Reduction,
+    label_smoothing: float,
+) -> Tensor:  # fmt: skip
+    """Cross-entropy whose target is a distribution in each row; a mean is over rows."""
+    if ignore_index >= 0:
+        raise ConfigError(
+            f"cross_entropy: class probabilities have no label {ignore_index} to ignore",
+            code="OOC-106", fix="class numbers, or without ignore_index",
+        )  # fmt: skip
+    if input.storage is not None:
+        _hint_at_softmax(input)
+    if label_smoothing:
+        target = target * (1.0 - label_smoothing) + label_smoothing / input.shape[1]
+    logarithms = call(SoftmaxAlong(1, log=True), input)
+    terms = call(ValueLoss("soft_labels", reduction=reduction), logarithms, target)
+    if weight is not None:
+        weights = call(ClassWeights(_class_weights(weight)))
+        terms = terms * weights.reshape((input.shape[1], *(1,) * (input.ndim - 2)))
+    return _reduced(terms.sum(1), reduction)
+
+
 def _of_the_batch(loss: Tensor, reduction: Reduction) -> Tensor:
     """A part's share of the batch's loss, where a batch goes through in parts: the mean of the
     shares is the loss."""
     parts = current_tape().parts
-    return loss * parts.count if parts is not None and reduction == "sum" else loss
+    return loss * parts.factor if parts is not None and reduction == "sum" else loss
 
 
 def mse_loss(input: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Tensor:

@@ -8,6 +8,7 @@ are checked when they enter (`check_labels`), not in kernels. Read next: `weight
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -38,6 +39,10 @@ class SoftmaxCrossEntropy(class_loss.ClassLoss):
         require(fits, "cross_entropy: logits are (N, K) or (N, K, H, W)", logits)
         wanted = (logits.shape[0], *logits.shape[2:])
         what, fix = f"labels must have shape {wanted}", "labels are class numbers, not one-hot rows"
+        if math.prod(labels.shape) == math.prod(wanted):
+            fix = f"labels.reshape({wanted})"
+        elif labels.shape == logits.shape:
+            fix = "class numbers, one_hot.argmax(1); or probabilities, one_hot.astype(np.float32)"
         require(labels.shape == wanted, f"cross_entropy: {what}", logits, labels, fix=fix)
         what, fix = f"labels must be int64, not {labels.dtype}", "labels.astype(np.int64)"
         require(labels.dtype == "int64", f"cross_entropy: {what}", labels, fix=fix)

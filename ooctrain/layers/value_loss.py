@@ -1,4 +1,5 @@
-"""Losses of values, element by element: binary cross-entropy of logits, smooth absolute error.
+"""Losses of values, element by element: binary cross-entropy of logits, smooth absolute error,
+terms of cross-entropy with class probabilities.
 
 Predictions and targets of one shape give a loss for each element. Weights, sums and means are other
 operations (`reduction.py`), so a loss is a function of two numbers in a table, `VALUE_LOSSES`, as
@@ -118,6 +119,10 @@ VALUE_LOSSES: Mapping[str, FunctionOfTwo] = {
         lambda x, t, p: (1 - t) * x - np.minimum(x, 0) + np.log1p(np.exp(-np.abs(x))),
         lambda x, t, p: sigmoid(x) - t,
         lambda x, t, p: -x,
+    ),
+    # -target x, x the logarithm of a probability: a term of cross-entropy with class probabilities
+    "soft_labels": FunctionOfTwo(
+        lambda x, t, p: -t * x, lambda x, t, p: -t + 0 * x, lambda x, t, p: -x + 0 * t
     ),
     "smooth_l1": FunctionOfTwo(_smooth, _smooth_slope, lambda x, t, p: -_smooth_slope(x, t, p)),
 }

@@ -36,10 +36,12 @@ class BasicBlock(nn.Module):
         self.conv2 = nn.Conv2d(planes, planes, 3, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(planes)
         self.downsample = downsample
+        self.depth: nn.Module | None = None  # stochastic depth, see `ResNet`
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.relu(self.bn1(self.conv1(x)))
         out = self.bn2(self.conv2(out))
+        out = out if self.depth is None else self.depth(out)
         identity = x if self.downsample is None else self.downsample(x)
         return self.relu(out + identity)
 
@@ -62,11 +64,13 @@ class Bottleneck(nn.Module):
         self.bn3 = nn.BatchNorm2d(planes * self.expansion)
         self.relu = nn.ReLU(inplace=True)
         self.downsample = downsample
+        self.depth: nn.Module | None = None  # stochastic depth, see `ResNet`
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.relu(self.bn1(self.conv1(x)))
         out = self.relu(self.bn2(self.conv2(out)))
         out = self.bn3(self.conv3(out))
+        out = out if self.depth is None else self.depth(out)
         identity = x if self.downsample is None else self.downsample(x)
         return self.relu(out + identity)
 
@@ -82,11 +86,14 @@ class ResNet(nn.Module):
         layers: blocks in each of the four stages.
         dilate: for the last three stages, whether dilation stands in for the stride, so that the
             maps stay large (DeepLab; torchvision: `replace_stride_with_dilation`).
+        stochastic_depth: with which probability the last block is dropped from a sample in
+            training; block l of L with l / L of it (Huang et al. 2016).
     """
 
     def __init__(
         self, block: Block, layers: Sequence[int], num_classes: int = 1000, stem: str = "imagenet",
         in_channels: int = 3, dilate: tuple[bool, bool, bool] = (False, False, False),
+        stochastic_depth: float = 0.0,
     ):  # fmt: skip
         super().__init__()
         if stem == "imagenet":
@@ -111,6 +118,10 @@ class ResNet(nn.Module):
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init_kaiming_normal(module.weight)
+        blocks = [module for module in self.modules() if isinstance(module, block)]
+        if stochastic_depth:
+            for number, part in enumerate(blocks, 1):
+                part.depth = nn.StochasticDepth(stochastic_depth * number / len(blocks), "row")
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.maxpool(self.relu(self.bn1(self.conv1(x))))

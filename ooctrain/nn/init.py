@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -21,8 +22,8 @@ from ooctrain.engine.tensor import current_tape
 
 def init_normal(parameter: Parameter, std: float) -> None:
     """The parameter begins with normally distributed values."""
-    generator, shape = current_tape().next_generator(), parameter.shape
-    _begin(parameter, lambda: generator().standard_normal(shape, np.float32) * np.float32(std))
+    generator = current_tape().next_generator()
+    _begin(parameter, partial(_normal, generator, parameter.shape, std))
 
 
 def init_kaiming_normal(
@@ -35,8 +36,7 @@ def init_kaiming_normal(
 
 def init_constant(parameter: Parameter, value: float) -> None:
     """The parameter begins with one value everywhere."""
-    shape = parameter.shape
-    _begin(parameter, lambda: np.full(shape, value, np.float32))
+    _begin(parameter, partial(np.full, parameter.shape, value, np.float32))
 
 
 def _begin(parameter: Parameter, initial: Callable[[], np.ndarray]) -> None:
@@ -47,4 +47,19 @@ def uniform(shape: tuple[int, ...], fan_in: int) -> Parameter:
     """U(-b, b) with b = 1 / sqrt(fan_in): PyTorch's kaiming_uniform_ with a = sqrt(5)."""
     bound = np.float32(1 / math.sqrt(fan_in) if fan_in else 0.0)
     generator = current_tape().next_generator()
-    return Parameter(shape, initial=lambda: (2 * generator().random(shape, np.float32) - 1) * bound)
+    return Parameter(shape, initial=partial(_uniform, generator, shape, bound))
+
+
+# At the top, and no lambdas: a model whose weights nobody has read yet goes to other processes.
+
+
+def _normal(
+    generator: Callable[[], np.random.Generator], shape: tuple[int, ...], std: float
+) -> np.ndarray:
+    return generator().standard_normal(shape, np.float32) * np.float32(std)
+
+
+def _uniform(
+    generator: Callable[[], np.random.Generator], shape: tuple[int, ...], bound: np.float32
+) -> np.ndarray:
+    return (2 * generator().random(shape, np.float32) - 1) * bound

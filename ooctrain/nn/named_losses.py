@@ -8,14 +8,24 @@ middle of tracing, once the shape of the model's output is known. Read next: `tr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from ooctrain import functional as F
 from ooctrain.engine.module import Module
+from ooctrain.engine.nested import TargetGiven, taken_apart
+from ooctrain.engine.parts import Parts
 from ooctrain.engine.tensor import Tensor
-from ooctrain.errors import ConfigError
-from ooctrain.nn import CrossEntropyLoss, NLLLoss
+from ooctrain.errors import ConfigError, ShapeError
+from ooctrain.nn import (
+    BCEWithLogitsLoss,
+    CrossEntropyLoss,
+    L1Loss,
+    MSELoss,
+    NLLLoss,
+    SmoothL1Loss,
+)
 from ooctrain.step.op import Spec
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -23,6 +33,10 @@ LOSSES: Mapping[str, Loss] = {"cross_entropy": F.cross_entropy, "mse": F.mse_los
 
 #: whose target has the shape of the output
 OF_VALUES = (F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.binary_cross_entropy_with_logits)
+#: the same of modules
+_OF_VALUES = (BCEWithLogitsLoss, L1Loss, MSELoss, SmoothL1Loss)
+_OF_CLASSES = (CrossEntropyLoss, NLLLoss)
+_MODULES = (*_OF_VALUES, *_OF_CLASSES)
 
 
 @runtime_checkable
@@ -58,41 +72,78 @@ def named_loss(loss: str | Loss | None, model: Module) -> Loss:
 
 
 def target_of(
-    model: Module, loss: Loss, output: Any, target_shape: Sequence[int] | None, parts: int = 1
+    model: Module, loss: Loss, output: Any, given: TargetGiven | None, parts: Parts | None = None
 ) -> Spec:
     """Shape and type of the target for the whole batch.
 
     Args:
-        output: what the model returned for one of the `parts` of the batch.
-        target_shape: as given by the user.
+        output: what the model returned, for one of the `parts` of the batch if there are any.
+        given: by the user.
 
     Raises:
         ConfigError: a named loss cannot take several outputs.
+        ShapeError: the target that is given does not fit the loss.
     """
-    if isinstance(model, OwnLoss) and loss == model.loss and target_shape is None:
+    if isinstance(model, OwnLoss) and loss == model.loss:
         spec = model.target_spec(output)
-        return Spec((spec.shape[0] * parts, *spec.shape[1:]), spec.dtype)
-    if not isinstance(output, Tensor):
+        return Spec(_of_the_batch(spec.shape, parts), spec.dtype)
+    known = loss in LOSSES.values() or (isinstance(loss, Module) and type(loss) in _MODULES)
+    if known and not isinstance(output, Tensor):
         raise ConfigError(
-            f"{type(model).__name__} has several outputs; a named loss takes one", code="OOC-106",
+            f"{type(model).__name__} has several outputs; this loss takes one", code="OOC-106",
             fix="give a function of (outputs, target) as loss",
         )  # fmt: skip
-    return _spec_for(loss, output, target_shape, parts)
+    wholes = [_of_the_batch(one.shape, parts) for one in taken_apart(output, "output")[0].values()]
+    if not wholes:
+        raise ConfigError(f"{type(model).__name__} returns no tensor", code="OOC-106",
+                          fix="return the output from forward")  # fmt: skip
+    if given is None:
+        return _usual(loss, wholes[0])
+    if known:
+        return _fitting(given, loss, wholes[0])
+    floats = given.shape in wholes or given.dtype == "float32"
+    return Spec(given.shape, "float32" if floats else "int64")
 
 
-def _spec_for(loss: Loss, output: Tensor, target_shape: Sequence[int] | None, parts: int) -> Spec:
-    """Shape and type of the target that fits a loss: class numbers, or another output.
+def _of_the_batch(shape: tuple[int, ...], parts: Parts | None) -> tuple[int, ...]:
+    return shape if parts is None else (parts.length_of(shape[0]), *shape[1:])
 
-    Args:
-        output: of one part of the batch; the target is for all `parts`.
-        target_shape: as given by the user; with the output's own shape the target is float32.
-    """
-    whole = (output.shape[0] * parts, *output.shape[1:])
-    if target_shape is not None:
-        return Spec(tuple(target_shape), "float32" if tuple(target_shape) == whole else "int64")
-    if loss in OF_VALUES:
-        return Spec(whole)
-    of_classes = isinstance(loss, CrossEntropyLoss | NLLLoss)
-    if isinstance(loss, Module) and not of_classes:
+
+def _usual(loss: Loss, whole: tuple[int, ...]) -> Spec:
+    """The target that fits a loss, given the shape of the output: class numbers, or another
+    output."""
+    of_classes = isinstance(loss, _OF_CLASSES)
+    if loss in OF_VALUES or (isinstance(loss, Module) and not of_classes):
         return Spec(whole)
     return Spec((whole[0], *whole[2:]), "int64")
+
+
+def _fitting(given: TargetGiven, loss: Any, whole: tuple[int, ...]) -> Spec:
+    """The target that is given. Raises ShapeError: it does not fit a loss of the library."""
+    labels = (whole[0], *whole[2:])
+    if loss in OF_VALUES or type(loss) in _OF_VALUES:
+        if given.shape != whole:
+            reshaped = math.prod(given.shape) == math.prod(whole)
+            raise ShapeError(
+                f"the target has shape {given.shape}, the output {whole}",
+                fix=f"target.reshape({whole})" if reshaped else "a target for each output",
+            )
+        return Spec(whole)
+    probable = loss is F.cross_entropy or isinstance(loss, CrossEntropyLoss)
+    if given.shape == whole and given.dtype != "int64" and probable:
+        return Spec(whole)  # class probabilities
+    if given.shape == whole:
+        raise ShapeError(
+            f"the target has the shape {whole} of the output, but holds no class probabilities",
+            fix="one_hot.astype(np.float32), or class numbers: one_hot.argmax(1)"
+            if probable else "class numbers: one_hot.argmax(1)",
+        )  # fmt: skip
+    if given.shape != labels:
+        alone = (*labels[:1], 1, *labels[1:]) == given.shape or (*labels, 1) == given.shape
+        raise ShapeError(
+            f"the labels have shape {given.shape}, one for each "
+            f"{'image' if len(labels) == 1 else 'pixel'} is {labels}",
+            fix=f"labels.reshape({labels})" if alone else
+            f"class numbers of shape {labels}" + f", or class probabilities {whole}" * probable,
+        )  # fmt: skip
+    return Spec(labels, "int64")

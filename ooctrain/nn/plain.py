@@ -7,6 +7,7 @@ name, and handed to the function of `functional` that does the rest. Read next: 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from ooctrain import functional as F
 from ooctrain.engine.module import Module
@@ -215,3 +216,21 @@ class Dropout2d(Module):
 
     def extra_repr(self) -> str:
         return f"p={self.p}"
+
+
+class StochasticDepth(Module):
+    """Zeroes samples with probability p in training; see `functional.stochastic_depth`.
+
+    Args:
+        mode: "row": each sample by itself; "batch": all together.
+    """
+
+    def __init__(self, p: float, mode: Literal["batch", "row"]):
+        super().__init__()
+        self.p, self.mode = p, mode
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.stochastic_depth(input, self.p, self.mode, self.training)
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}, mode={self.mode}"

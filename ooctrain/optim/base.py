@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from numbers import Real
 from typing import Any, TypeGuard
 
@@ -350,7 +351,7 @@ def _no_rate(scalars: Mapping[str, object]) -> ConfigError:
 def _zeros(parameter: Tensor) -> Tensor:
     slot = Tensor(Spec(parameter.shape), kind="state")
     shape = parameter.shape
-    slot.storage = Storage(shape=shape, initial=lambda: np.zeros(shape, np.float32))
+    slot.storage = Storage(shape=shape, initial=partial(np.zeros, shape, np.float32))
     return slot
 
 

@@ -26,6 +26,7 @@ class TraceBuilder:
         self.calls: list[Call] = []
         self.carries: dict[int, int] = {}
         self.outputs: dict[str, int] = {}
+        self.form: Any = None
         self._names: dict[str, int] = {}
 
     def variable(
@@ -65,6 +66,7 @@ class TraceBuilder:
             MappingProxyType(dict(self.outputs)),
             self.threads,
             self.device,
+            self.form,
         )
         trace.check()
         return trace

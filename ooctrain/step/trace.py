@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Literal, get_args
@@ -97,6 +97,11 @@ class Call:
     forward_of: int | None = None
     duration_ns: int | None = None
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A read-only dictionary cannot be pickled."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return _again, (Call, values | {"reuse": dict(self.reuse)}, ("reuse",))
+
     def touched(self) -> tuple[int, ...]:
         """Its distinct variables, inputs first, in order of first appearance."""
         return tuple(dict.fromkeys(self.ins + self.outs))
@@ -113,6 +118,7 @@ class Trace:
             for the final gradient of each parameter.
         threads: of the device, for which workspaces were asked; None where no kernels run it.
         device: "cpu" or "cuda": whose algorithms and workspaces the calls have.
+        form: of the model's outputs, where they are several (`engine/nested.py`).
     """
 
     variables: tuple[Variable, ...]
@@ -121,6 +127,13 @@ class Trace:
     outputs: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     threads: int | None = None
     device: str = "cpu"
+    form: Any = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What is derived from it is found again."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        found = {"carries": dict(self.carries), "outputs": dict(self.outputs)}
+        return _again, (Trace, values | found, tuple(found))
 
     def __hash__(self) -> int:
         """Steps of other sizes may share it; equality looks at everything."""
@@ -308,3 +321,8 @@ def _check_carries(trace: Trace) -> None:
     for name, variable in trace.outputs.items():
         if not 0 <= variable < len(trace.variables):
             raise _broken(f"output {name!r} names no variable")
+
+
+def _again(kind: type[Any], values: dict[str, Any], proxies: tuple[str, ...]) -> Any:
+    """A call or a trace from what a pickle holds of it; some of its dictionaries are read-only."""
+    return kind(**values | {name: MappingProxyType(values[name]) for name in proxies})

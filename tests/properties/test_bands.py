@@ -243,6 +243,7 @@ CASES = {
     "dilation": (nn.Conv2d(2, 3, 3, padding=2, dilation=2), nn.AvgPool2d(4, 2, 1)),
     "padding below alone": (nn.Conv2d(2, 3, 1), nn.ReLU(), nn.ZeroPad2d((0, 0, 0, 2))),
     "dropout and padding": (nn.ZeroPad2d((0, 1, 2, 1)), nn.Dropout(0.5), nn.Conv2d(2, 3, 3, 2)),
+    "stochastic depth": (nn.Conv2d(2, 3, 3), nn.StochasticDepth(0.5, "row"), nn.Conv2d(3, 2, 3)),
 }  # fmt: skip
 
 

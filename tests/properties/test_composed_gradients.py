@@ -70,6 +70,8 @@ SHAPED = {
     "gelu": lambda x: F.gelu(x) + F.gelu(x, "tanh") * F.silu(x),
     "hard": lambda x: F.hardswish(x * 3.0) + F.hardsigmoid(x * 3.0) * F.relu6(x * 3.0),
     "dropout2d": lambda x: F.dropout2d(x, 0.4),
+    "stochastic_depth of rows": lambda x: F.stochastic_depth(x, 0.4, "row"),
+    "stochastic_depth of batches": lambda x: F.stochastic_depth(x, 0.1, "batch"),
     "layer_norm": lambda x: F.layer_norm(x, (3, 5)) + F.layer_norm(x, 5),
     "group_norm": lambda x: F.group_norm(x, 2),
 }

@@ -108,7 +108,7 @@ BY_NAME: dict[str, Callable[[Any, Any], Any]] = {
     "stride": lambda owner, old: 2, "dilation": lambda owner, old: 2,
     "kernel_size": lambda owner, old: 3, "output_padding": lambda owner, old: 1,
     "size": lambda owner, old: (12, 12), "scale_factor": lambda owner, old: 3,
-    "mode": lambda owner, old: "max" if old == "min" else "bilinear",
+    "mode": lambda owner, old: {"min": "max", "row": "batch"}.get(old, "bilinear"),
     "align_corners": lambda owner, old: True, "threshold_mode": lambda owner, old: "abs",
     "milestones": lambda owner, old: [3],
     "approximate": lambda owner, old: "tanh", "normalized_shape": lambda owner, old: (6, 6),

@@ -111,7 +111,7 @@ def results(model, loss, x, y, parts, mode):
 @settings(max_examples=60)
 @given(
     loss=class_losses | likelihoods | value_losses, chosen=labels, per_pixel=st.booleans(),
-    parts=st.sampled_from([2, 3, 6]), mode=st.sampled_from(["reference", "cpu"]),
+    parts=st.sampled_from([2, 3, 4, 5, 6, 9]), mode=st.sampled_from(["reference", "cpu"]),
 )  # fmt: skip
 @example(nn.CrossEntropyLoss(), [-100, -100, 0, 1, 2, 0], False, 3, "cpu")
 @example(nn.CrossEntropyLoss(reduction="sum"), [0, 1, 2, 0, 1, 2], False, 2, "cpu")
@@ -119,6 +119,11 @@ def results(model, loss, x, y, parts, mode):
 @example(nn.CrossEntropyLoss(np.array([0, 1, 2], np.float32), label_smoothing=0.1),
          [0, 0, 0, 2, 2, 1], False, 2, "cpu")  # fmt: skip
 @example(nn.NLLLoss(), [-100, -100, 0, 1, 2, 0], False, 3, "cpu")
+@example(nn.CrossEntropyLoss(WEIGHT), [0, -100, 0, 2, 2, 1], True, 4, "cpu")
+@example(nn.NLLLoss(WEIGHT), [0, -100, 0, 2, 2, 1], False, 5, "cpu")
+@example(nn.CrossEntropyLoss(reduction="sum"), [0, 1, 2, 0, 1, 2], False, 4, "cpu")
+@example("mse", [0] * SAMPLES, True, 4, "cpu")
+@example("cross_entropy", [0, 1, 2, 0, -100, 2], False, 9, "reference")
 @example(nn.NLLLoss(WEIGHT), [0, 0, 0, 2, 2, 1], True, 2, "cpu")
 @example(nn.NLLLoss(WEIGHT, reduction="sum"), [0, 1, 2, 0, 1, 2], False, 2, "cpu")
 @example(nn.BCEWithLogitsLoss(reduction="sum"), [0] * SAMPLES, True, 2, "cpu")
@@ -180,7 +185,7 @@ class TwoHeads(nn.Module):
         return Spec(output[0].shape[:1], "int64")
 
 
-@pytest.mark.parametrize("parts", [2, 3])
+@pytest.mark.parametrize("parts", [2, 3, 4])
 def test_a_loss_of_the_model_s_own_is_that_of_the_whole(parts):
     oc.manual_seed(1)
     model, x, y = TwoHeads(), images(), np.array([0, -100, -100, 2, 2, 1])

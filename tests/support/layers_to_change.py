@@ -66,6 +66,7 @@ LAYERS: dict[str, Callable[[], nn.Module]] = {
     "ReLU6": nn.ReLU6, "PReLU": lambda: nn.PReLU(4), "Softmax": lambda: nn.Softmax(1),
     "LogSoftmax": lambda: nn.LogSoftmax(1), "GroupNorm": lambda: nn.GroupNorm(2, 4),
     "LayerNorm": lambda: nn.LayerNorm(6), "Dropout2d": lambda: nn.Dropout2d(0.3),
+    "StochasticDepth": lambda: nn.StochasticDepth(0.5, "row"),
     "ConstantPad2d": lambda: nn.ConstantPad2d(1, 0.5), "PixelShuffle": lambda: nn.PixelShuffle(1),
     "ModuleDict": Parts, "BatchNorm1d": nn.Identity,
     "ModuleList": Listed, "Flatten": nn.Identity, "Linear": nn.Identity,  # the chain has these

@@ -48,6 +48,7 @@ LAYERS: Mapping[str, Callable[[], nn.Module]] = MappingProxyType({
     "relu": nn.ReLU,
     "dropout": lambda: nn.Dropout(0.3),
     "dropout2d": lambda: nn.Dropout2d(0.3),
+    "stochastic_depth": lambda: nn.StochasticDepth(0.3, "row"),
     "concat": lambda: nn.Conv2d(2 * C, C, 1),
 })  # fmt: skip
 JOINS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = MappingProxyType({

@@ -23,18 +23,18 @@ BATCH, STEPS, IGNORED = 8, 2, -100
 
 
 class Small(nn.Module):
-    """Conv, batch norm, dropout, one linear layer used twice, a head."""
+    """Conv, batch norm, dropout, stochastic depth, one linear layer used twice, a head."""
 
     def __init__(self, norm: bool = True):
         super().__init__()
         self.conv = nn.Conv2d(1, 4, 3, stride=2)
         self.norm = nn.BatchNorm2d(4) if norm else nn.ReLU()
-        self.drop = nn.Dropout(0.4)
+        self.drop, self.depth = nn.Dropout(0.4), nn.StochasticDepth(0.3, "row")
         self.twice = nn.Linear(36, 36)
         self.head = nn.Linear(36, 5)
 
     def forward(self, x):
-        x = self.drop(self.norm(self.conv(x))).flatten(1)
+        x = self.depth(self.drop(self.norm(self.conv(x)))).flatten(1)
         return self.head(self.twice(oc.functional.relu(self.twice(x))))
 
 

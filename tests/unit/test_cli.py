@@ -138,7 +138,6 @@ WRONG = {
     "checkpoint into no folder": (["train", *SMALL, "--checkpoint", "none/x"], "no folder"),
     "more threads than sense": (["plan", "lenet", "--threads", "99999"], "--threads"),
     "negative seed": (["plan", *SMALL, "--seed", "-1"], "--seed"),
-    "parts that do not divide": (["plan", *SMALL, "--accumulate", "3"], "accumulate"),
     "unknown algorithm": (["plan", *SMALL, "--conv-algorithm", "fft"], "fft"),
     "rate that is not a number": (["train", *SMALL, "--lr", "nan"], "not a finite number above 0"),
     "rate without an end": (["train", *SMALL, "--lr", "inf"], "not a finite number above 0"),

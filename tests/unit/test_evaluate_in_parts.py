@@ -91,9 +91,9 @@ def test_an_output_is_whole_in_any_number_of_parts(most):
     def forward(part, target, whole, bands):
         if len(part) > most:
             raise Infeasible("too large", minimum_bytes=0)
-        return trace, {"doubled": 2 * part}
+        return trace, {"output": 2 * part}
 
-    assert np.array_equal(InParts(forward, lambda *_: trace).output(x, "doubled"), 2 * x)
+    assert np.array_equal(InParts(forward, lambda *_: trace).output(x), 2 * x)
 
 
 #: Samples of six and whether in bands, as they are asked for.
@@ -114,10 +114,10 @@ def test_bands_are_tried_where_no_part_fits_without(bands_last, expected):
         asked.append((len(part), bands))
         if len(part) > 2 or not bands:
             raise Infeasible("too large", minimum_bytes=0)
-        return trace, {"doubled": 2 * part}
+        return trace, {"output": 2 * part}
 
     in_parts = InParts(forward, lambda *_: trace, bands_last=bands_last)
-    assert np.array_equal(in_parts.output(x, "doubled"), 2 * x)
+    assert np.array_equal(in_parts.output(x), 2 * x)
     assert asked == expected
 
 
@@ -131,7 +131,7 @@ def test_a_batch_whose_samples_are_mixed_is_tried_whole_in_bands():
         raise Infeasible("too large", minimum_bytes=0)
 
     with pytest.raises(Infeasible):
-        InParts(forward, lambda *_: trace, bands_last=True).output(x, "doubled")
+        InParts(forward, lambda *_: trace, bands_last=True).output(x)
     assert asked == [(6, False), (6, True)]
 
 
@@ -313,12 +313,12 @@ def test_a_batch_that_cannot_be_cut_stays_whole_after_one_that_was():
         asked.append(part.shape[0])
         if part.shape[0] > 2 and isinstance(part, np.ndarray):
             raise Infeasible("too large", minimum_bytes=0)
-        return trace, {"doubled": part.values if isinstance(part, Rows) else part}
+        return trace, {"output": part.values if isinstance(part, Rows) else part}
 
     def traced(x, y):
         return oc.trace(network(), x.shape, training=False, threads=1)
 
     in_parts = InParts(forward, traced)
     for given in (x, Rows(x), x):
-        assert np.array_equal(in_parts.output(given, "doubled"), x)
+        assert np.array_equal(in_parts.output(given), x)
     assert asked == [6, 3, 2, 2, 2, 6, 2, 2, 2]

@@ -15,6 +15,7 @@ from ooctrain import nn
 from ooctrain.engine.algebra import REFUSED as REFUSED_METHODS
 from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.functional.refused import FUNCTIONS, MODULES
+from ooctrain.models.resnet import BasicBlock, ResNet
 
 X = np.random.default_rng(0).standard_normal((2, 4, 3, 5)).astype(np.float32)
 
@@ -127,6 +128,67 @@ def test_whole_channels_are_dropped():
     y.sum().backward()
     assert np.array_equal(x.grad.numpy(), y.numpy())
     assert nn.Dropout2d(0.25).eval()(x) is x
+
+
+@pytest.mark.parametrize("shape", [(32, 3, 2, 2), (32, 5), (32, 4, 3), (32,)])
+def test_whole_samples_are_dropped(shape):
+    x = oc.tensor(np.ones(shape, np.float32), requires_grad=True)
+    y = nn.StochasticDepth(0.25, "row")(x)
+    rows = y.numpy().reshape(32, -1)
+    assert (rows == rows[:, :1]).all()
+    assert set(np.unique(rows)) == {np.float32(0), np.float32(1 / 0.75)}
+    y.sum().backward()
+    assert np.array_equal(x.grad.numpy(), y.numpy())
+    assert nn.StochasticDepth(0.25, "row").eval()(x) is x
+    assert not nn.StochasticDepth(1.0, "row")(x).numpy().any()
+
+
+def test_a_batch_is_dropped_whole():
+    x = oc.tensor(np.ones((3, 2), np.float32))
+    drawn = [nn.StochasticDepth(0.5, "batch")(x).numpy() for _ in range(40)]
+    assert {tuple(np.unique(one)) for one in drawn} == {(0.0,), (2.0,)}
+
+
+class Deep(nn.Module):
+    def __init__(self, mode):
+        super().__init__()
+        oc.manual_seed(0)
+        self.stem, self.depth = nn.Linear(6, 6), nn.StochasticDepth(0.5, mode)
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.head(x + self.depth(self.stem(x)))
+
+
+@pytest.mark.parametrize("mode", ["row", "batch"])
+def test_parts_of_a_batch_drop_what_the_whole_does(mode):
+    """Step by step other samples, and with any accumulation the same ones."""
+    x = np.random.default_rng(0).standard_normal((8, 6)).astype(np.float32)
+    losses = {}
+    for parts in (1, 2, 8):
+        model = Deep(mode)
+        sgd = oc.optim.SGD(model.parameters(), lr=0.0)
+        with oc.Trainer(model, optimizer=sgd, accumulate=parts, threads=1, seed=3) as trainer:
+            losses[parts] = [trainer.step(x, np.arange(8) % 3) for _ in range(6)]
+    assert len(set(losses[1])) > (5 if mode == "row" else 1)
+    assert np.allclose(losses[1], losses[2], rtol=1e-6)
+    assert np.allclose(losses[1], losses[8], rtol=1e-6)
+
+
+def test_later_blocks_of_a_resnet_are_dropped_more_often():
+    net = ResNet(BasicBlock, (1, 1, 1, 1), 10, "cifar", stochastic_depth=0.4)
+    found = [part.p for part in net.modules() if isinstance(part, nn.StochasticDepth)]
+    assert np.allclose(found, [0.1, 0.2, 0.3, 0.4])
+    plain = ResNet(BasicBlock, (1, 1, 1, 1), 10, "cifar")
+    assert list(plain.state_dict()) == list(net.state_dict())
+    step = oc.trace(net, (2, 3, 8, 8), threads=1)
+    assert sum(type(call.op).__name__ == "Dropout" for call in step.calls) >= 4
+
+
+def test_modes_of_stochastic_depth():
+    for p, mode in ((0.5, "sample"), (1.5, "row")):
+        with pytest.raises(ConfigError):
+            nn.StochasticDepth(p, mode)(oc.tensor(X))
 
 
 def test_a_dictionary_of_modules():

@@ -249,7 +249,7 @@ def test_losses_and_their_targets():
 @pytest.mark.parametrize(
     "options",
     [
-        {"loss": "hinge"}, {"optimizer": "lion"}, {"device": "tpu"}, {"accumulate": 4},
+        {"loss": "hinge"}, {"optimizer": "lion"}, {"device": "tpu"}, {"accumulate": -1},
         {"accumulate": 0}, {"conv_algorithm": "magic"}, {"loss": None},
         {"loss": lambda output, target: 1.0}, {"loss": lambda output, target: (output, target)},
         {"loss": lambda output, target: None, "training": False},

@@ -44,7 +44,7 @@ BUGS = {
         "read()",
     ),
     "masks by the number of the sample in the part": RankBug(
-        parts.Parts, "place_of", "(self.number * shape[0], 0, 0, 0)", "(0, 0, 0, 0)",
+        parts.Parts, "place_of", "(first * each, 0, 0, 0)", "(0, 0, 0, 0)",
     ),
     "masks of all ranks are those of the first": RankBug(
         recording.Sharing, "__init__", "self._loss: _Sent | None = None",

@@ -14,10 +14,11 @@ import pytest
 from zoo.planting import plant
 
 from ooctrain import functional, train
-from ooctrain.engine import fingerprint, parts
+from ooctrain.engine import draws, fingerprint, parts, seeds
 from ooctrain.engine.module import Module
+from ooctrain.engine.tensor import Tensor
 from ooctrain.execution import checkpoint, evaluation, executor, guard, seen, sessions
-from ooctrain.functional import losses
+from ooctrain.functional import elementwise, losses
 from ooctrain.layers.kernels.cpu import weighted_losses
 from ooctrain.optim import LRScheduler, Optimizer, SequentialLR
 from ooctrain.optim.schedules import plateau
@@ -45,8 +46,69 @@ def only_plain_attributes_are_counted(patch: pytest.MonkeyPatch) -> None:
 
 def lists_are_looked_at_once(patch: pytest.MonkeyPatch) -> None:
     """A list in a module changes without its module being told."""
-    piece = "np.ndarray) or _parts(value) is not None"
-    plant(patch, fingerprint, "_can_change", piece, "np.ndarray)")
+    piece = "not isinstance(one, fixed) and one[0] not in _FIXED"
+    plant(patch, fingerprint, "_is_loose", piece, "False")
+
+
+def only_dictionaries_hold_attributes(patch: pytest.MonkeyPatch) -> None:
+    """An object's slots are not looked at."""
+    plant(patch, fingerprint, "_slots_of", "tuple(slots)", "()")
+
+
+def what_a_class_says_stays(patch: pytest.MonkeyPatch) -> None:
+    """An object that gets an attribute of its own, where its class had one, has not changed."""
+    piece = "{*held, *(name for kind in kinds if self._is_own(kind) for name in vars(kind))}"
+    plant(patch, fingerprint.ReachedState, "_of_object", piece, "set(held)")
+
+
+def global_names_are_nobodys(patch: pytest.MonkeyPatch) -> None:
+    """What a function reads of its module is not looked at."""
+    piece = "sorted(name for name in names if name in there)"
+    plant(patch, fingerprint.ReachedState, "_of_function", piece, "()")
+
+
+def a_draw_is_what_differs(patch: pytest.MonkeyPatch) -> None:
+    """Generators are not compared, only traces are; a rare draw is not noticed."""
+    plant(patch, draws.Generators, "drawn", "self._states() != self._before", "False")
+
+
+def other_threads_may_not_draw(patch: pytest.MonkeyPatch) -> None:
+    """Whoever draws while a step is traced is taken for the step."""
+    plant(patch, draws.Generators, "drawn", "return _Hooks(held).line_of(record)", "return 'here'")
+
+
+def counters_are_settings(patch: pytest.MonkeyPatch) -> None:
+    """What a trace changes itself makes each step another one."""
+    plant(patch, train.Trainer, "_repeat", "self._apart |= changed", "pass")
+
+
+def two_traces_may_differ(patch: pytest.MonkeyPatch) -> None:
+    """The first of them is taken."""
+    planted = plant(patch, seen, "expect_the_same", "first == again or", "True or")
+    patch.setattr(train, "expect_the_same", planted)
+
+
+def samples_are_drawn_by_their_place_in_a_part(patch: pytest.MonkeyPatch) -> None:
+    """Each part of a batch drops the same samples."""
+    piece = 'tape.parts is None or mode == "batch"'
+    planted = plant(patch, elementwise, "stochastic_depth", piece, "True")
+    patch.setattr(functional, "stochastic_depth", planted)
+
+
+def every_thread_is_the_first(patch: pytest.MonkeyPatch) -> None:
+    """Threads and tasks draw the same numbers."""
+    plant(patch, seeds.Seeds, "take", "self._others += 1", "self._others = 1")
+
+
+def labels_are_as_they_were(patch: pytest.MonkeyPatch) -> None:
+    """Smoothed class probabilities keep the share that is to be spread."""
+    piece = "target * (1.0 - label_smoothing)"
+    plant(patch, losses, "_of_probabilities", piece, "target")
+
+
+def histories_are_copied(patch: pytest.MonkeyPatch) -> None:
+    """A pickled tensor takes all along that it was computed from."""
+    plant(patch, Tensor, "__reduce__", '{"source": None,', "{")
 
 
 def whoever_is_frozen_stays_trained(patch: pytest.MonkeyPatch) -> None:
@@ -123,12 +185,19 @@ def a_stopped_step_counts(patch: pytest.MonkeyPatch) -> None:
 
 def parts_average_their_own_labels(patch: pytest.MonkeyPatch) -> None:
     """Mean of means: right as long as every label counts as much."""
-    plant(patch, parts.Parts, "divisor", "return (self._weights[key],)", "return ()")
+    plant(
+        patch, parts.Parts, "divisor", "return (weight if equal", "return () and (weight if equal"
+    )
 
 
 def sums_are_taken_for_means(patch: pytest.MonkeyPatch) -> None:
     """Halved where a batch goes through in two parts."""
-    plant(patch, losses, "_of_the_batch", "loss * parts.count", "loss")
+    plant(patch, losses, "_of_the_batch", "loss * parts.factor", "loss")
+
+
+def parts_are_equal(patch: pytest.MonkeyPatch) -> None:
+    """The divisor of a part is a share of the labels, which is another one where parts differ."""
+    plant(patch, parts.Parts, "divisor", "weight * self.share", "weight * (1 / self.count)")
 
 
 def ignored_labels_weigh_something(patch: pytest.MonkeyPatch) -> None:
@@ -212,6 +281,18 @@ BUGS: dict[str, tuple[str, str, Plant]] = {
         ("seen", "BatchNorm2d:model.train", modes_are_not_counted),
         ("seen", "BatchNorm2d:1.running_mean", only_plain_attributes_are_counted),
         ("seen", "ModuleList:1.slopes[:]", lists_are_looked_at_once),
+        ("python", "slots", only_dictionaries_hold_attributes),
+        ("python", "an attribute of the class", what_a_class_says_stays),
+        ("python loss", "a global number", global_names_are_nobodys),
+        ("python draw", "", a_draw_is_what_differs),
+        ("python draw", "threads", other_threads_may_not_draw),
+        ("python", "counter", counters_are_settings),
+        ("python", "own counter", two_traces_may_differ),
+        ("depth", "", samples_are_drawn_by_their_place_in_a_part),
+        ("threads", "", every_thread_is_the_first),
+        ("soft labels", "", labels_are_as_they_were),
+        ("pickles", "", histories_are_copied),
+        ("unequal parts", "", parts_are_equal),
         ("seen", "Identity:4.weight.requires_grad", whoever_is_frozen_stays_trained),
         ("seen", "Identity:trainer.clip", clipping_is_no_part_of_the_key),
         ("seen", "SGD:optimizer.state", slots_are_taken_for_granted),

@@ -27,7 +27,6 @@ from ooctrain.rewrite.tile import steps
 from ooctrain.rewrite.tile.writer import TraceWriter
 from ooctrain.sched.bounds import lp
 from ooctrain.sched.rules import claims
-from ooctrain.train import Trainer
 
 # The package's attributes of these names are the functions.
 fuse = import_module("ooctrain.rewrite.fuse")
@@ -257,22 +256,22 @@ SURVIVORS: dict[str, Survivor] = {
         },
     ),
     "a percentage is another budget for each shape": Survivor(
-        "one budget", (StepCache, "_fitted", "replace(settings, budget=first)", "settings"),
+        "one budget", (StepCache, "_in_bytes", "replace(settings, budget=known)", "settings"),
         {
             "for each evaluation": (
-                StepCache, "_add", "self._fitted(key[0], settings)",
-                "self._fitted(key[0], settings) if key[1].training else settings",
+                StepCache, "_in_bytes", "elif known is None:", "else:",
             ),
-            "for who evaluates first": (
-                Trainer, "_forward",
-                "if self.prepared is None and self.settings.budget is not None:", "if False:",
+            "for whoever evaluates first": (
+                StepCache, "_in_bytes", "trace if training is None else training()", "trace",
             ),
-            "for the first step there is none": (
-                StepCache, "_fitted", "settings.budget is None or first is None",
-                "settings.budget is None",
+            "what was planned before is kept": (
+                StepCache, "_add", "self._forget(key[0])", "pass",
             ),
-            "that of the first plan's peak": (
-                StepCache, "_add", "found.budget_bytes", "found.plan.peak_bytes",
+            "a larger step has that of the first": (
+                StepCache, "_in_bytes", "max(known, share_bytes(trace, settings))", "known",
+            ),
+            "twice that of the step": (
+                StepCache, "_add", "= found.budget_bytes", "= 2 * found.budget_bytes",
             ),
         },
     ),

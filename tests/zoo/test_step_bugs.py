@@ -16,7 +16,12 @@ from properties import test_resumed_schedules as schedules
 from properties import test_step_counts as counted
 from properties import test_what_a_step_reads as reads
 from properties import test_whole_batch as whole
+from strangers import test_models_in_threads as threads
+from strangers import test_pickles as pickles
+from strangers import test_python_state as python
+from strangers import test_targets as targets
 from support.quick import quick
+from unit import test_torch_face as face
 from zoo.step_bugs import BUGS
 
 import ooctrain as oc
@@ -85,7 +90,59 @@ def law_of_schedules(*_) -> None:
     schedules.check(["cosine", "power"], 2, {1: 0.5})
 
 
+def law_of_python_state(where: str, _) -> None:
+    """What an object holds; a counter of a forward pass."""
+    if where == "counter":
+        python.test_what_a_forward_pass_notes_of_its_input_does_not_make_batches_thrash()
+    elif where == "own counter":
+        python.test_a_counter_that_changes_the_step_is_refused_with_its_line()
+    else:
+        python.test_what_a_model_holds_and_reads_is_seen(where or "an object")
+
+
+def law_of_losses_that_read(where: str, _) -> None:
+    """What a loss reads of its surroundings."""
+    python.test_what_a_loss_reads_is_seen(where or "a closure")
+
+
+def law_of_draws(where: str, _) -> None:
+    """A draw of the forward pass is refused, one beside it is not."""
+    if where == "threads":
+        python.test_draws_of_other_threads_are_nobodys_business()
+    else:
+        python.test_a_loss_that_draws_is_refused()
+
+
+def law_of_depth(*_) -> None:
+    """Parts of a batch drop what the whole does."""
+    face.test_parts_of_a_batch_drop_what_the_whole_does("row")
+
+
+def law_of_threads(*_) -> None:
+    """Members of an ensemble differ."""
+    threads.test_members_differ_and_the_seed_reaches_them("contexts")
+
+
+def law_of_soft_labels(*_) -> None:
+    """Class probabilities with smoothing."""
+    targets.test_class_probabilities_are_a_target((4, 3), "mean", 0.1, None)
+
+
+def law_of_pickles(*_) -> None:
+    """A pickled tensor is its value."""
+    pickles.test_tensors_leave_their_history_behind("pickle")
+
+
+def law_of_unequal_parts(*_) -> None:
+    """Six samples in four parts."""
+    whole.check_parts(nn.CrossEntropyLoss(), [-100, -100, 0, 1, 2, 0], False, 4, "cpu")
+
+
 LAWS: dict[str, Callable[..., None]] = {
+    "python": law_of_python_state, "python loss": law_of_losses_that_read,
+    "python draw": law_of_draws, "depth": law_of_depth, "threads": law_of_threads,
+    "soft labels": law_of_soft_labels, "pickles": law_of_pickles,
+    "unequal parts": law_of_unequal_parts,
     "seen": law_of_what_is_seen, "counts": law_of_counts, "bad losses": law_of_bad_losses,
     "whole batch": law_of_the_whole_batch, "evaluation": law_of_evaluation,
     "schedules": law_of_schedules,
@@ -110,5 +167,5 @@ def test_the_bug_passes_plain_tests_and_breaks_its_law(name, monkeypatch, tmp_pa
     law, detail, plant = BUGS[name]
     plant(monkeypatch)
     plain_training()
-    with pytest.raises((AssertionError, oc.OoctrainError, pytest.fail.Exception)):
+    with pytest.raises((AssertionError, oc.OoctrainError, pytest.fail.Exception, RecursionError)):
         LAWS[law](detail, tmp_path)

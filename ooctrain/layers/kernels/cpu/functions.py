@@ -43,9 +43,10 @@ NUMBERS: Mapping[str, int] = {
     "hardsigmoid": HARDSIGMOID, "relu6": RELU6, "softplus": SOFTPLUS, "at_least": AT_LEAST,
     "at_most": AT_MOST,
 }  # fmt: skip
-BINARY_CROSS_ENTROPY, SMOOTH_L1 = range(2)
+BINARY_CROSS_ENTROPY, SMOOTH_L1, SOFT_LABELS = range(3)
 LOSS_NUMBERS: Mapping[str, int] = {
     "binary_cross_entropy": BINARY_CROSS_ENTROPY, "smooth_l1": SMOOTH_L1,
+    "soft_labels": SOFT_LABELS,
 }  # fmt: skip
 
 
@@ -137,6 +138,8 @@ def _loss(x, target, y, which, p, lo, hi, thread):
         if which == BINARY_CROSS_ENTROPY:
             rest = vlog1p(vexp(ZERO - vabs(v)))
             v = (ONE - t) * v - vmin(zero, v) + rest
+        elif which == SOFT_LABELS:
+            v = ZERO - t * v
         else:
             away = vabs(v - t)
             v = vselect_gt(beta, away, away * away * scale, away - half)
@@ -152,6 +155,8 @@ def _loss_grad(x, target, dy, dx, which, p, of_target, lo, hi, thread):
         v, t = vload_upto(x, i, n), vload_upto(target, i, n)
         if which == BINARY_CROSS_ENTROPY:
             v = ZERO - v if of_target else vsigmoid(v) - t
+        elif which == SOFT_LABELS:
+            v = ZERO - v if of_target else ZERO - t
         else:
             away = v - t
             # NaN stays, as it does in a product with 0.

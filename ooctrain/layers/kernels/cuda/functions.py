@@ -169,6 +169,18 @@ def cross_entropy_of_target(x, target, dy, p):
 
 
 @device
+def soft_label(x, target, p):
+    """-target x."""
+    return -target * x
+
+
+@device
+def soft_label_slope(x, target, dy, p):
+    """-dy target."""
+    return -dy * target
+
+
+@device
 def smooth_error(x, target, p):
     """|d| - p / 2 beyond p, else d^2 / (2 p); d = x - target."""
     away = abs(x - target)
@@ -207,14 +219,17 @@ SLOPES: Mapping[str, Kernel] = {
 }  # fmt: skip
 LOSSES: Mapping[str, Kernel] = {
     "binary_cross_entropy": binary(cross_entropy_of), "smooth_l1": binary(smooth_error),
+    "soft_labels": binary(soft_label),
 }  # fmt: skip
 #: of the prediction
 LOSS_SLOPES: Mapping[str, Kernel] = {
     "binary_cross_entropy": ternary(cross_entropy_slope), "smooth_l1": ternary(smooth_error_slope),
+    "soft_labels": ternary(soft_label_slope),
 }  # fmt: skip
 TARGET_SLOPES: Mapping[str, Kernel] = {
     "binary_cross_entropy": ternary(cross_entropy_of_target),
     "smooth_l1": ternary(smooth_error_of_target),
+    "soft_labels": ternary(cross_entropy_of_target),
 }
 
 
