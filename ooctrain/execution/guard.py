@@ -133,14 +133,21 @@ class Guard:
             places: (variable, address) of all in `changed_by`.
             ins: the call's inputs, views of the device.
         """
-        in_place = len(call.reuse) == len(call.outs)
-        if places and self._sound is False and in_place:
-            return False
-        if places and (self._sound is None or self._undoes or not in_place):
-            self._keep(places)
-        elif places and not self._expect_finite(call, dict(places), ins):
+        if places and not self._may_change(call, places, ins):
             return False
         return self.error is None or self._tells_others(call, ins)
+
+    def _may_change(
+        self, call: Call, places: Sequence[tuple[int, int]], ins: Sequence[Any]
+    ) -> bool:
+        """Whether a call may change what persists; copies are kept where it is to be undone."""
+        in_place = len(call.reuse) == len(call.outs)
+        if self._sound is False and in_place:
+            return False
+        if self._sound is None or self._undoes or not in_place:
+            self._keep(places)
+            return True
+        return self._expect_finite(call, dict(places), ins)
 
     def _tells_others(self, call: Call, ins: Sequence[Any]) -> bool:
         """Whether a call exchanges a message, for which other ranks wait. After an error it sends

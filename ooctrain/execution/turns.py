@@ -20,7 +20,7 @@ from ooctrain.execution.finished import acting_thread
 ONE_THREAD = "one thread after the other, with a threading.Lock; or a model for each thread"
 _LOOK_S = 0.001  # between two looks at whether what has the turn works or only looks
 _HOLDER = "holder"
-_ENDING = 0  # in the place of a thread's identity, which is never 0
+_ENDING = 0  # no thread has this identity
 
 
 class Turns:

@@ -19,7 +19,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Kernels have judges of their own: definitions in NumPy, the emulator, the interpreter of PTX, and
-#: planted bugs (`tests/zoo/kernel_bugs.py`, `ptx_bugs.py`). Numba compiles them, for minutes each.
+#: planted bugs (`tests/zoo/kernel_bugs.py`,
+#: `tests/zoo/ptx_bugs.py`). Numba compiles them, for minutes each.
 LEFT_OUT = "ooctrain/layers/kernels/"
 
 

@@ -24,7 +24,7 @@ BUGS: dict[str, tuple[Any, ...]] = {
         "an operation", (Session, "_failing", "self._guard.fail(error)", "raise"),
     ),
     "no copy is kept once the loss is known": (
-        "backwards", (Guard, "lets", " or self._undoes", ""),
+        "backwards", (Guard, "_may_change", " or self._undoes", ""),
     ),
     "what was changed is not restored after an error": (
         "an operation", (Guard, "fail", ", self._sound = self.error or error, False",
@@ -47,7 +47,7 @@ BUGS: dict[str, tuple[Any, ...]] = {
         "ranks that fail", (Guard, "lets", " or self._tells_others(call, ins)", ""),
     ),
     "a gradient that is not finite is written where no copy is kept": (
-        "gradients", (Guard, "lets", "not self._expect_finite(", "not self._looks and not ("),
+        "gradients", (Guard, "_may_change", "return self", "return True or self"),
     ),
     "what is written is not looked at": (
         "gradients", (Guard, "look_at_changes", "not is_finite(array)", "False"),
