@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from zoo.planting import plant
 
-from ooctrain.course import interfaces, interview, isolation, remote_planner
+from ooctrain.course import hunt, interfaces, interview, isolation, remote_planner
 from ooctrain.course.cage import told, wire
 
 
@@ -110,6 +110,12 @@ BUGS = {
     "a planner is among what is given": Here(
         interfaces, "copy_interfaces", "for name in GIVEN:",
         "for name in (*GIVEN, 'sched/planners/keep_all.py'):", "given"),
+    "the right arena comes behind the broken one": Here(
+        hunt, "hunt_with", "order.shuffle(asked)", "pass", "a blind law counts"),
+    "a twin gets numbers of its own": Here(
+        hunt, "hunt_with", 'f"{seed}/{pair}"', 'f"{seed}/{pair}/{side}"', "a pair"),
+    "a false alarm costs its own arena": Here(
+        hunt, "_hunted", "if alarms:", "if not alarms:", "a false alarm"),
     "orphans go elsewhere": There(
         "supervise.py", "if limits.adopt_descendants():", "if False:", "a daemon"),
     "only the child is ended": There(

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from strangers import test_blind_laws as BLIND
 from unit import test_cage as CAGE
 from unit import test_grade as GRADE
 from unit import test_grade_attacks as ATTACKS
@@ -53,6 +54,11 @@ def a_daemon(folder):
 
 
 LAW = {
+    "a blind law counts": lambda folder: BLIND.test_a_law_that_asks_nothing_gets_nothing(
+        "the other number of the call"
+    ),
+    "a pair": lambda folder: BLIND.test_both_sides_of_a_pair_are_asked_the_same_question(),
+    "a false alarm": lambda folder: BLIND.test_one_false_alarm_ends_the_hunt(),
     "a message": lambda folder: CAGE.test_a_message_keeps_to_its_limits(),
     "a message in time": in_time,
     "a deep answer": an_attack("a deep answer"),
@@ -83,7 +89,8 @@ LAW = {
 #: Each kind of bug once in every run; the others are variants, or take a while.
 QUICK = (
     "any length of an answer is read", "any answer is the answer", "any error may be named",
-    "orphans go elsewhere", "Landlock lets all be seen",
+    "the right arena comes behind the broken one", "orphans go elsewhere",
+    "Landlock lets all be seen",
 )  # fmt: skip
 
 
