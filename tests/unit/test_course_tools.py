@@ -21,8 +21,9 @@ from ooctrain.cli import main
 from ooctrain.course.assignments import ASSIGNMENTS, folder_of
 from ooctrain.course.autograders.notebook_graders import parts_of, write_nbgrader, write_otter
 from ooctrain.course.autograders.results_json import not_graded, results_of
-from ooctrain.course.classroom import Graded, assignment_of, handed_in
+from ooctrain.course.classroom import Graded, assignment_of
 from ooctrain.course.grade import Grade, Row
+from ooctrain.course.handed_in import handed_in
 from ooctrain.course.item_statistics import (
     correlation,
     item_statistics,
@@ -323,7 +324,7 @@ def test_a_class_is_files_or_folders_and_a_link_is_no_submission(tmp_path):
     (students / "dan" / "one.py").write_text("x = 1\n")
     (students / "cid.py").symlink_to(tmp_path / "tiny" / "lru.py")
     found = {one.student: (one.file and one.file.name, one.why) for one in
-             handed_in(students, rubric)}  # fmt: skip
+             handed_in(students, rubric, tmp_path / "unpacked")}  # fmt: skip
     assert list(found) == ["ada", "bea", "cid", "dan", "eve"]
     assert found["ada"] == ("ada.py", "")
     assert found["bea"] == ("lru.py", "")
@@ -331,7 +332,7 @@ def test_a_class_is_files_or_folders_and_a_link_is_no_submission(tmp_path):
     assert "a link" in found["cid"][1]
     assert "there is no lru.py" in found["eve"][1]
     with pytest.raises(ConfigError, match="no submissions"):
-        handed_in(students / "eve", rubric)
+        handed_in(students / "eve", rubric, tmp_path)
 
 
 def test_the_files_of_a_class_say_which_assignment_they_are_for(tmp_path):

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from zoo.planting import plant
 
-from ooctrain.course import hunt, interfaces, interview, isolation, remote_planner
+from ooctrain.course import hunt, interfaces, interview, isolation, remote_planner, unpacked
 from ooctrain.course.cage import told, wire
 
 
@@ -114,6 +114,8 @@ BUGS = {
         hunt, "hunt_with", "order.shuffle(asked)", "pass", "a blind law counts"),
     "a twin gets numbers of its own": Here(
         hunt, "hunt_with", 'f"{seed}/{pair}"', 'f"{seed}/{pair}/{side}"', "a pair"),
+    "what macOS adds is a submission": Here(
+        unpacked, "is_noise", "return hidden or", "return", "a folder of a Mac"),
     "a false alarm costs its own arena": Here(
         hunt, "_hunted", "if alarms:", "if not alarms:", "a false alarm"),
     "orphans go elsewhere": There(

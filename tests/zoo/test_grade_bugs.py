@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from strangers import test_blind_laws as BLIND
+from strangers import test_hand_ins as HAND_INS
 from unit import test_cage as CAGE
 from unit import test_grade as GRADE
 from unit import test_grade_attacks as ATTACKS
@@ -53,10 +54,19 @@ def a_daemon(folder):
             os.kill(int(path.read_text()), 9)
 
 
+def a_folder_of_a_mac(folder):
+    (folder / "class").mkdir()
+    place = HAND_INS.read_rubric(HAND_INS.tiny_assignment(folder / "tiny")), folder / "class"
+    HAND_INS.test_a_right_submission_is_found(
+        "what macOS and Jupyter add", (*place, folder / "unpacked")
+    )
+
+
 LAW = {
     "a blind law counts": lambda folder: BLIND.test_a_law_that_asks_nothing_gets_nothing(
         "the other number of the call"
     ),
+    "a folder of a Mac": a_folder_of_a_mac,
     "a pair": lambda folder: BLIND.test_both_sides_of_a_pair_are_asked_the_same_question(),
     "a false alarm": lambda folder: BLIND.test_one_false_alarm_ends_the_hunt(),
     "a message": lambda folder: CAGE.test_a_message_keeps_to_its_limits(),
