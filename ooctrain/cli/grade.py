@@ -108,7 +108,9 @@ def _shown(
     console.print(grade_table(found))
     console.print()
     verdict = "passed" if found.passed else f"not passed: {found.pass_points:g} are needed"
-    console.print(f"{found.points:g} of {found.most_points:g} points, {verdict}")
+    if found.unsafe:
+        verdict = f"not passed: nobody passes without {found.unsafe}"
+    console.print(f"{found.points:g} of {found.most_points:g} points, {verdict}", markup=False)
     if found.isolation:
         console.print(f"isolation: {in_words(found.isolation)}", style="dim")
     if json_path:
@@ -165,6 +167,7 @@ def _as_json(assignment: str, named: str, seed: int, found: Grade) -> dict[str, 
         "most_points": found.most_points,
         "pass_points": found.pass_points,
         "passed": found.passed,
+        "unsafe": found.unsafe,
         "rows": [asdict(row) for row in found.rows],
         "isolation": list(found.isolation),
         "error": None,

@@ -36,12 +36,14 @@ class Hunted:
         bug: what is wrong with the arenas.
         killed, draws: how many of them it has stopped.
         why: it has not stopped all.
+        false_alarm: because a right arena is stopped.
     """
 
     bug: str
     killed: int
     draws: int
     why: str
+    false_alarm: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,7 @@ def _hunted(
         return Hunted(name, 0, draws, (
             f"a false alarm, and a law that stops a right arena kills nothing: a right arena of "
             f"{right.size} bytes is stopped: {alarm}"
-        ))  # fmt: skip
+        ), false_alarm=True)  # fmt: skip
     reasons = []
     for number in range(draws):
         broken, twin = said[(name, number), 0], said[(name, number), 1]

@@ -37,19 +37,19 @@ from ooctrain.errors import ConfigError
 TINY = """
 kind = "planner"
 submission = "lru.py:Lru"
-pass_points = 5
+pass_points = 50
 time_limit_s = {limit_s}
 withheld = ["sched/planners/lru.py"]
 
 [laws]
-points = 2
+points = 20
 examples = 1
 
 [tests]
 file = "test_name.py"
 
 [tests.points]
-test_it_has_a_name = 4
+test_it_has_a_name = 40
 
 [[measures]]
 model = "lenet"
@@ -60,7 +60,7 @@ ranges = false
 par = "lru"
 full_ratio = 1.05
 none_ratio = 1.5
-points = 4
+points = 40
 """
 TEST = "def test_it_has_a_name(planner):\n    assert planner.name\n"
 
@@ -275,14 +275,14 @@ def test_results_are_there_if_nothing_was_handed_in(packed, tmp_path):
 
 
 HANDED_IN = {
-    "right": (solved(), 10),
+    "right": (solved(), 100),
     "a crash": ("import os\nos._exit(3)", 0),
     "no Python": ("def f(:", 0),
     "it writes results": (
         f"{solved()}\nimport os\nfor path in ('results', '../results'):\n    try:\n"
         "        open(f'{path}/results.json', 'w').write('{\"score\": 100}')\n"
         "    except OSError:\n        pass\nprint('{\"score\": 100}')\n",
-        10,
+        100,
     ),
 }
 
@@ -401,9 +401,9 @@ def test_nobody_harms_a_class(tmp_path, capsys, monkeypatch):
     assert not (students / "harm.txt").exists()
     assert not Path("/tmp/harm-of-a-class").exists()
     points = {row["student"]: row["points"] for row in json.loads(numbers.read_text())["students"]}
-    assert points["ada"] == points["print"] == 10
+    assert points["ada"] == points["print"] == 100
     assert points["crash"] == points["hang"] == 0
-    assert 0 < points["bob"] < 10
+    assert 0 < points["bob"] < 100
     with (out / "grades.csv").open() as file:
         rows = {row["student"]: row for row in csv.DictReader(file)}
     assert list(rows) == sorted(CLASS)
@@ -464,7 +464,7 @@ def test_a_notebook_s_cells_give_the_points_of_the_grade(tmp_path, monkeypatch):
             names: dict = {}
             exec(compile(ast.Module(body.body[:-1], []), "cell", "exec"), names)
             had += eval(compile(ast.Expression(body.body[-1].value), "cell", "eval"), names)
-    assert had == 10
+    assert had == 100
 
 
 @pytest.mark.parametrize("name", quick(list(ASSIGNMENTS), 0))

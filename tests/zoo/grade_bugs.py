@@ -17,6 +17,7 @@ from zoo.planting import plant
 
 from ooctrain.course import hunt, interfaces, interview, isolation, remote_planner, unpacked
 from ooctrain.course.cage import told, wire
+from ooctrain.testing import allocator_laws
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,9 @@ BUGS = {
         hunt, "hunt_with", 'f"{seed}/{pair}"', 'f"{seed}/{pair}/{side}"', "a pair"),
     "what macOS adds is a submission": Here(
         unpacked, "is_noise", "return hidden or", "return", "a folder of a Mac"),
+    "the first law that breaks ends the list": Here(
+        allocator_laws, "hold", "if verdicts is None or law in verdicts.tried:", "if True:",
+        "laws apart"),
     "a false alarm costs its own arena": Here(
         hunt, "_hunted", "if alarms:", "if not alarms:", "a false alarm"),
     "orphans go elsewhere": There(
