@@ -4,7 +4,7 @@ The client makes requests of an allocator over a `Ground`, in the way the execut
 waits for every release listed before it, work on a block waits for the block's earlier work, and a
 release names the events of its last uses. Any fault that remains is therefore the allocator's: two
 blocks in one place, bytes that change, totals that do not add up, memory that is mapped too late or
-not given back. The client then raises `Broken` with the law; laws P1 to P18 are stated in
+not given back. The client then raises `Broken` with the law; laws P1 to P19 are stated in
 `allocator_laws.py`. Read next: `check_allocator.py`.
 """
 
@@ -34,6 +34,20 @@ from ooctrain.testing.allocator_work import Queues
 ALIGN_BYTES = 64  # kernels use vector instructions on whole cache lines
 
 
+class _Memory:
+    """The ground's memory; it remembers where it begins if it is asked for in one piece."""
+
+    def __init__(self, memory: Any):
+        self._memory, self.base = memory, None
+
+    def linear(self) -> int:
+        self.base = self._memory.linear()
+        return self.base
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._memory, name)
+
+
 class Client:
     """Makes requests of one allocator.
 
@@ -46,7 +60,8 @@ class Client:
     def __init__(self, make: Callable[[Any], Allocator], ground: Ground, *, thorough: bool = True):
         self._ground, self._queues, self._thorough = ground, Queues(ground), thorough
         self._before = ground.held()
-        self.allocator = make(ground.memory)
+        self._memory = _Memory(ground.memory)
+        self.allocator = make(self._memory)
         self._fresh_bytes = self.allocator.stats().largest_bytes
         self._laws = own_laws(self.allocator.name)
         self._unit = self.allocator.granule.size_bytes
@@ -367,6 +382,13 @@ class Client:
         total = stats.granted_bytes + stats.pending_bytes + stats.cached_bytes
         hold("P7", stats.reserved_bytes == total, "V is not A + W + C")
         hold("P6", stats.peak_reserved_bytes <= self.allocator.budget_bytes, "V was over budget")
+        base = self._memory.base
+        if base is not None and self.live:
+            reach = max(h.block.address + h.block.granted_bytes for h in self.live) - base
+            # A limit below the arena's size is of what is granted, wherever it lies.
+            reach = min(reach, self.allocator.budget_bytes)
+            hold("P19", stats.reserved_bytes >= reach, f"the blocks reach over {reach} B of the "
+                 f"arena, and {stats.reserved_bytes} B are said to be reserved")  # fmt: skip
         peak = (stats.peak_requested_bytes, stats.peak_granted_bytes, stats.peak_reserved_bytes)
         self._peak = tuple(map(max, zip(self._peak, (wanted, granted, total), strict=True)))  # type: ignore[assignment]
         hold("P7", all(a <= b for a, b in zip(self._peak, peak, strict=True)), "a peak is too low")

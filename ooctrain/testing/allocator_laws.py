@@ -40,6 +40,7 @@ LAWS: Mapping[str, str] = {
     "P16": "check() passes after every request, and after every refusal of the driver",
     "P17": "a free within an allocate is done afterwards, not lost (thread-safe wrappers)",
     "P18": "a snapshot is plain data",
+    "P19": "what is reserved of one piece of memory reaches to its highest block: holes count",
     "B1": "blocks and holes tile the arena up to its top",
     "B2": "no two holes touch, and none touches the top",
     "B3": "the smallest hole that fits is taken, and the free end of the arena last",
