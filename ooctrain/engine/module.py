@@ -103,7 +103,12 @@ class Module:
         for registry in ("_parameters", "_buffers", "_modules"):
             if name in self.__dict__.get(registry, ()):
                 return self.__dict__[registry][name]
-        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        # Not at the top: a table of words, read when a name is missing.
+        from ooctrain.engine.torch_names import refusal
+
+        own = [known for r in ("_parameters", "_buffers", "_modules") for known in
+               self.__dict__.get(r, ())]  # fmt: skip
+        raise refusal(type(self).__name__, name, "module", [*dir(type(self)), *self.__dict__, *own])
 
     def __delattr__(self, name: str) -> None:
         self._changed()
@@ -132,6 +137,41 @@ class Module:
         others = self._not_saved - {name}
         object.__setattr__(self, "_not_saved", others if persistent else others | {name})
         self._buffers[name] = None if tensor is None else as_buffer(tensor)
+
+    def register_module(self, name: str, module: Module) -> None:
+        """The same as `add_module`."""
+        self.add_module(name, module)
+
+    def get_submodule(self, target: str) -> Module:
+        """The part with a dotted name; "" is itself. Raises AttributeError: there is none."""
+        found = self
+        for place, name in enumerate(target.split(".") if target else ()):
+            part = found._modules.get(name)
+            if part is None:
+                reached = ".".join(target.split(".")[:place])
+                known = ", ".join(name for name, _ in found.named_children()) or "none"
+                raise AttributeError(
+                    f"{reached or type(self).__name__!r} has no part {name!r}; it has {known}"
+                )
+            found = part
+        return found
+
+    def get_parameter(self, target: str) -> Parameter:
+        """The parameter with a dotted name. Raises AttributeError: there is none."""
+        return self._registered("_parameters", target, "parameter")
+
+    def get_buffer(self, target: str) -> Tensor:
+        """The buffer with a dotted name. Raises AttributeError: there is none."""
+        return self._registered("_buffers", target, "buffer")
+
+    def _registered(self, registry: str, target: str, what: str) -> Any:
+        path, _, name = target.rpartition(".")
+        owner = self.get_submodule(path)
+        found = owner.__dict__[registry].get(name)
+        if found is None:
+            known = ", ".join(owner.__dict__[registry]) or "none"
+            raise AttributeError(f"there is no {what} {target!r}; {path or 'here'} has {known}")
+        return found
 
     def add_module(self, name: str, module: Module) -> None:
         """Registers a part under a name."""
@@ -242,6 +282,14 @@ class Module:
                 code="OOC-106",
                 fix=f"Trainer(model, ..., device={device!r}) trains it there",
             )
+        return self
+
+    def cpu(self) -> Module:
+        """Itself: parameters are on the host, see `to`."""
+        return self
+
+    def float(self) -> Module:
+        """Itself: parameters are float32."""
         return self
 
     def requires_grad_(self, requires_grad: bool = True) -> Module:

@@ -87,8 +87,43 @@ class Tensor(Algebra):
         return np.array(self.numpy(), dtype=dtype, copy=copy)
 
     def item(self) -> float:
-        """The value of a tensor of one element."""
+        """The value of a tensor of one element. Raises ShapeError: it has more, or none."""
+        if self.numel() != 1:
+            raise ShapeError(
+                f"a tensor of shape {self.shape} is not one number",
+                fix="tensor.numpy(), or a sum or mean of it",
+            )
         return self.numpy().item()
+
+    def tolist(self) -> Any:
+        """The value as Python's numbers, in lists of lists; a number for a tensor without axes."""
+        return self.numpy().tolist()
+
+    def dim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    def nelement(self) -> int:
+        """Number of elements."""
+        return self.numel()
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether it was not computed from a tensor that backward shall reach."""
+        return self.source is None
+
+    def requires_grad_(self, requires_grad: bool = True) -> Tensor:
+        """Itself, from now on with or without a gradient.
+
+        Raises:
+            AutogradError: without, for a tensor that was computed.
+        """
+        if not requires_grad and not self.is_leaf:
+            raise AutogradError(
+                f"{self.name or 'this tensor'!r} was computed, so it has a history", fix="detach()"
+            )
+        self.requires_grad = requires_grad
+        return self
 
     def copy_(self, array: Any) -> Tensor:
         """Overwrites the value in place. If backward still needs the old one, it will say so.
@@ -126,6 +161,35 @@ class Tensor(Algebra):
 
     def __bool__(self) -> bool:
         return bool(self.item())
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __format__(self, how: str) -> str:
+        """A tensor without axes as its number, `f"{loss:.3f}"`; others as `str`."""
+        if self.shape == () and self.storage is not None:
+            return format(self.item(), how)
+        if how:
+            self.value()  # a traced tensor has none, and says so
+            raise TypeError(f"a tensor of shape {self.shape} cannot be formatted as {how!r}")
+        return str(self)
+
+    # Of one element: `if loss < best`. Equality stays that of the object, as sets and tables need.
+
+    def __lt__(self, other: Any) -> bool:
+        return self.item() < float(other)
+
+    def __le__(self, other: Any) -> bool:
+        return self.item() <= float(other)
+
+    def __gt__(self, other: Any) -> bool:
+        return self.item() > float(other)
+
+    def __ge__(self, other: Any) -> bool:
+        return self.item() >= float(other)
 
     def __repr__(self) -> str:
         value = "traced" if self.storage is None else str(self.numpy())
