@@ -20,7 +20,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, Any
 
 #: Of one hand-in: bytes that are read, files of an archive, archives within archives.
 MOST_BYTES, MOST_FILES, MOST_DEPTH = 64 << 20, 5000, 3
@@ -31,7 +31,7 @@ _TAR = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tbz", ".tar.xz", ".txz
 ARCHIVES = (".zip", *_TAR, ".gz", ".bz2", ".xz")
 #: Archives that Python's library cannot read.
 _UNKNOWN = (".7z", ".rar")
-_OPENERS: tuple[tuple[bytes, Callable[[IO[bytes]], IO[bytes]]], ...] = (
+_OPENERS: tuple[tuple[bytes, Callable[[IO[bytes]], Any]], ...] = (
     (b"\x1f\x8b", lambda file: gzip.GzipFile(fileobj=file)),
     (b"BZh", bz2.BZ2File),
     (b"\xfd7zXZ", lzma.LZMAFile),

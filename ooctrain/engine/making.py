@@ -127,7 +127,7 @@ def randint(low: int, high: int | Size = (), size: Size | None = None) -> Tensor
     """
     if size is None:
         low, high, size = 0, low, high
-    if not isinstance(high, Integral) or high <= low:
+    if not isinstance(high, int | np.integer) or high <= low:
         raise ConfigError(f"randint: no number from {low} to below {high}", code="OOC-106")
     return wrap(_generator().integers(low, int(high), _shape((size,)), np.int64))
 

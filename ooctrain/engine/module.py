@@ -16,9 +16,9 @@ from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
 import numpy as np
 
 from ooctrain.engine.parameter import Parameter, as_buffer, clear_grad
+from ooctrain.engine.state_dicts import COUNTS, as_values, check_keys, plain_state
 from ooctrain.engine.tensor import Tensor, current_tape
-from ooctrain.errors import ConfigError, ShapeError
-from ooctrain.step.foreign import as_numbers
+from ooctrain.errors import ConfigError
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
@@ -310,6 +310,10 @@ class Module:
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> LoadResult:
         """Writes parameters and buffers; the reverse of `state_dict`.
 
+        Taken as well are {"state_dict": ...} and the like, the prefixes of torch's wrappers
+        ("module.", "_orig_mod.") if all keys have them, tensors of torch, and files without
+        `num_batches_tracked`, whose counts stay.
+
         Args:
             strict: keys must be the same; else what matches is loaded.
 
@@ -318,29 +322,17 @@ class Module:
 
         Raises:
             ShapeError: a value of another shape, or no array of real numbers; nothing is changed.
-            ConfigError: `strict` and keys are missing or unexpected.
+            ConfigError: `strict` and keys are missing or unexpected; no key fits; no state dict.
         """
         mine = dict(self._state())
+        given = plain_state(state_dict, mine)
         result = LoadResult(
-            [key for key in mine if key not in state_dict],
-            [key for key in state_dict if key not in mine],
+            [key for key in mine if key not in given and key.rpartition(".")[2] != COUNTS],
+            [key for key in given if key not in mine],
         )
-        if strict and any(result):
-            raise ConfigError(
-                "state_dict does not fit the model",
-                code="OOC-112",
-                numbers=f"missing {_first(result.missing_keys)}; "
-                f"unexpected {_first(result.unexpected_keys)}",
-                fix="load_state_dict(..., strict=False) loads what matches",
-            )
-        arrays = {k: as_numbers(state_dict[k], repr(k)) for k in mine if k in state_dict}
-        for key, array in arrays.items():
-            if array.shape != mine[key].shape:
-                raise ShapeError(
-                    f"{key!r} has shape {array.shape}, the model wants {mine[key].shape}"
-                )
-        for key, array in arrays.items():
-            mine[key].storage.write(array.astype(mine[key].dtype))
+        check_keys(given, mine, *result, strict=strict)
+        for key, array in as_values(given, mine).items():
+            mine[key].storage.write(array)
         return result
 
     def _state(self, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -394,8 +386,3 @@ def frozen(module: Module) -> Iterator[None]:
     tape = current_tape()
     with tape.reading({p: tape.runner.constant(p) for p in module.parameters()}):
         yield
-
-
-def _first(keys: list[str], most: int = 4) -> str:
-    more = f" and {len(keys) - most} more" if len(keys) > most else ""
-    return (", ".join(keys[:most]) or "nothing") + more

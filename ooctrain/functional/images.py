@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from numbers import Real
-from typing import Literal
+from typing import Any, Literal
 
 from ooctrain.engine.tensor import Tensor, call
 from ooctrain.errors import ConfigError, ShapeError
@@ -98,9 +98,9 @@ def interpolate(
 
 def _factors(scale_factor: float | Sequence[float]) -> tuple[float, float]:
     """(rows, columns). Raises ConfigError: not one or two positive finite numbers."""
-    given = [scale_factor] * 2 if isinstance(scale_factor, Real) else scale_factor
+    given: Any = (scale_factor,) * 2 if isinstance(scale_factor, Real) else scale_factor
     try:
-        rows, columns = (finite(factor, "scale_factor") for factor in given)  # type: ignore[union-attr]
+        rows, columns = (finite(factor, "scale_factor") for factor in given)
     except (TypeError, ValueError) as error:
         raise ConfigError(
             f"scale_factor {scale_factor!r} is not one number or two", code="OOC-106"

@@ -38,11 +38,12 @@ class _Memory:
     """The ground's memory; it remembers where it begins if it is asked for in one piece."""
 
     def __init__(self, memory: Any):
-        self._memory, self.base = memory, None
+        self._memory = memory
+        self.base: int | None = None
 
     def linear(self) -> int:
-        self.base = self._memory.linear()
-        return self.base
+        address = self.base = self._memory.linear()
+        return address
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._memory, name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from strangers.test_pytorchs_words import DRAWN, RESIZED, VALUES, same
+from strangers.test_pytorchs_words import DRAWN, RESIZED, VALUES, net, same
 
 import ooctrain as oc
 from ooctrain import functional as F
@@ -18,6 +18,24 @@ def test_a_word_has_the_recorded_value(words):
     torch.relu, torch.nn.functional  # noqa: B018
     computed, wanted = VALUES[words]
     assert same(computed(torch), wanted)
+
+
+@pytest.mark.parametrize("wrapped", [
+    lambda model: model, torch.nn.DataParallel, torch.compile,
+    lambda model: torch.nn.DataParallel(torch.compile(model)),
+])  # fmt: skip
+def test_state_dicts_of_torch_are_taken_as_they_are(wrapped):
+    peer = wrapped(net(torch))
+    for state in (peer.state_dict(), dict(peer.named_parameters()) | dict(peer.named_buffers())):
+        model = net(oc)
+        assert model.load_state_dict({"state_dict": state, "epoch": 1}) == ([], [])
+        plain = [value.detach().numpy() for value in state.values()]
+        found = (
+            model.load_state_dict(state),
+            [model.state_dict()[key] for key in net(oc).state_dict()],
+        )
+        assert len(found[1]) == len(plain)
+        assert all(any(np.array_equal(a, b) for b in plain) for a in found[1])
 
 
 @pytest.mark.parametrize("name", DRAWN)
