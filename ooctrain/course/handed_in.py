@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ooctrain.course.notebook_source import source_of_notebook
 from ooctrain.course.rubric import Rubric
-from ooctrain.course.unpacked import ARCHIVES, NOTEBOOK, Piece, is_noise, pieces_of, stem
+from ooctrain.course.unpacked import ARCHIVES, NOTEBOOK, HandedPiece, is_noise, pieces_of, stem
 from ooctrain.errors import ConfigError, printable
 
 #: Files that are named where there are too many.
@@ -96,7 +96,9 @@ def file_of(path: Path, rubric: Rubric, place: Path) -> tuple[Path | None, str]:
     return place / wanted, ""
 
 
-def _chosen(pieces: Sequence[Piece], faults: Sequence[str], path: Path, rubric: Rubric) -> Piece:
+def _chosen(
+    pieces: Sequence[HandedPiece], faults: Sequence[str], path: Path, rubric: Rubric
+) -> HandedPiece:
     """The piece that counts. Raises ValueError: there is none, or there are several."""
     wanted, _, name = rubric.submission.partition(":")
     own = [piece for piece in pieces if not _is_given(piece, rubric)] or list(pieces)
@@ -124,7 +126,7 @@ def _chosen(pieces: Sequence[Piece], faults: Sequence[str], path: Path, rubric: 
     raise ValueError(f"{path.name} is not a Python file, a notebook or an archive")
 
 
-def _is_given(piece: Piece, rubric: Rubric) -> bool:
+def _is_given(piece: HandedPiece, rubric: Rubric) -> bool:
     """Whether it is a file of the handout, unchanged."""
     given = rubric.folder / piece.file
     return given.is_file() and _text(given.read_bytes()) == _text(piece.content)

@@ -85,7 +85,7 @@ def _parsed(cell: str) -> list[ast.stmt]:
 
 
 def _without_magic(line: str) -> str:
-    """A line of Python in the place of one of IPython's, and any other as it is."""
+    """A line of Python instead of one of IPython's, and any other as it is."""
     if assigned := _ASSIGNED.match(line):
         return f"{assigned[1]}{assigned[2]}= None"
     magic = _MAGIC.match(line)

@@ -36,12 +36,12 @@ _OPENERS: tuple[tuple[bytes, Callable[[IO[bytes]], Any]], ...] = (
     (b"BZh", bz2.BZ2File),
     (b"\xfd7zXZ", lzma.LZMAFile),
 )
-#: Names of files beside a submission that are none: of the handout, of Windows.
+#: Names of files that come along with a submission: of the handout, of Windows.
 _NO_SUBMISSIONS = ("adapters.py", "conftest.py", "__init__.py", "thumbs.db", "desktop.ini")
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class HandedPiece:
     """A file of a hand-in.
 
     Args:
@@ -66,7 +66,7 @@ def is_noise(name: str) -> bool:
 
 
 def stem(name: str) -> str:
-    """A file's name without the endings that are known here, such as ada of ada.py.gz."""
+    """A file's name without the endings that are known here, such as mine of mine.py.gz."""
     known = sorted((*PYTHON, *NOTEBOOK, *ARCHIVES, *_UNKNOWN), key=len, reverse=True)
     for ending in known:
         if name.lower().endswith(ending) and len(name) > len(ending):
@@ -75,7 +75,7 @@ def stem(name: str) -> str:
     return PurePosixPath(name).stem
 
 
-def pieces_of(path: Path) -> tuple[list[Piece], list[str]]:
+def pieces_of(path: Path) -> tuple[list[HandedPiece], list[str]]:
     """The Python files and notebooks of a hand-in, and what could not be read, each in one line."""
     bag = _Bag()
     if path.is_symlink():  # it may lead to somebody else's file, or to the teacher's
@@ -105,7 +105,7 @@ class _Bag:
         left_bytes, left_files: that may still be read.
     """
 
-    pieces: list[Piece] = field(default_factory=list)
+    pieces: list[HandedPiece] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     left_bytes: int = MOST_BYTES
     left_files: int = MOST_FILES
@@ -143,7 +143,7 @@ class _Bag:
         if content is None:
             self.faults.append(f"{name} is larger than {MOST_BYTES >> 20} MiB, or unpacks to more")
         elif not name.lower().endswith(ARCHIVES):
-            self.pieces.append(Piece(name, content))
+            self.pieces.append(HandedPiece(name, content))
         elif depth == MOST_DEPTH:
             self.faults.append(f"{name} is an archive in more than {MOST_DEPTH} others")
         else:

@@ -34,6 +34,13 @@ class Algebra:
     #: `array * tensor` is the tensor's business, which names the mistake.
     __array_priority__ = 1000
     shape: tuple[int, ...]
+    storage: Any
+
+    if TYPE_CHECKING:  # of `Tensor`
+
+        def item(self) -> float: ...
+
+        def numpy(self) -> np.ndarray: ...
 
     def _apply(self, op: Op, *ins: Any) -> Self:
         """Records one call; returns its first output."""
@@ -183,6 +190,42 @@ class Algebra:
             code="OOC-106",
             fix="functional.linear(x, weight), or an oc.Op",
         )
+
+    # As single numbers
+
+    def tolist(self) -> Any:
+        """The value as Python's numbers, in lists of lists; a number for a tensor without axes."""
+        return self.numpy().tolist()
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __format__(self, how: str) -> str:
+        """A tensor without axes as its number, `f"{loss:.3f}"`; others as `str`."""
+        if self.shape == () and self.storage is not None:
+            return format(self.item(), how)
+        if how and self.storage is None:
+            self.numpy()  # says that a traced tensor has no value
+        if how:
+            raise TypeError(f"a tensor of shape {self.shape} cannot be formatted as {how!r}")
+        return str(self)
+
+    # Of one element: `if loss < best`. Equality stays that of the object, as sets and tables need.
+
+    def __lt__(self, other: Any) -> bool:
+        return self.item() < float(other)
+
+    def __le__(self, other: Any) -> bool:
+        return self.item() <= float(other)
+
+    def __gt__(self, other: Any) -> bool:
+        return self.item() > float(other)
+
+    def __ge__(self, other: Any) -> bool:
+        return self.item() >= float(other)
 
     if not TYPE_CHECKING:  # else any attribute would be taken for one
 

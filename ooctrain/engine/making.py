@@ -125,11 +125,12 @@ def randint(low: int, high: int | Size = (), size: Size | None = None) -> Tensor
     Raises:
         ConfigError: there is no number between the two.
     """
-    if size is None:
-        low, high, size = 0, low, high
-    if not isinstance(high, int | np.integer) or high <= low:
-        raise ConfigError(f"randint: no number from {low} to below {high}", code="OOC-106")
-    return wrap(_generator().integers(low, int(high), _shape((size,)), np.int64))
+    first: Any
+    stop: Any
+    first, stop, wanted = (0, low, high) if size is None else (low, high, size)
+    if not isinstance(stop, int | np.integer) or stop <= first:
+        raise ConfigError(f"randint: no number from {first} to below {stop}", code="OOC-106")
+    return wrap(_generator().integers(first, int(stop), _shape((wanted,)), np.int64))
 
 
 def randperm(n: int) -> Tensor:

@@ -95,10 +95,6 @@ class Tensor(Algebra):
             )
         return self.numpy().item()
 
-    def tolist(self) -> Any:
-        """The value as Python's numbers, in lists of lists; a number for a tensor without axes."""
-        return self.numpy().tolist()
-
     def dim(self) -> int:
         """Number of axes."""
         return len(self.shape)
@@ -161,35 +157,6 @@ class Tensor(Algebra):
 
     def __bool__(self) -> bool:
         return bool(self.item())
-
-    def __float__(self) -> float:
-        return float(self.item())
-
-    def __int__(self) -> int:
-        return int(self.item())
-
-    def __format__(self, how: str) -> str:
-        """A tensor without axes as its number, `f"{loss:.3f}"`; others as `str`."""
-        if self.shape == () and self.storage is not None:
-            return format(self.item(), how)
-        if how:
-            self.value()  # a traced tensor has none, and says so
-            raise TypeError(f"a tensor of shape {self.shape} cannot be formatted as {how!r}")
-        return str(self)
-
-    # Of one element: `if loss < best`. Equality stays that of the object, as sets and tables need.
-
-    def __lt__(self, other: Any) -> bool:
-        return self.item() < float(other)
-
-    def __le__(self, other: Any) -> bool:
-        return self.item() <= float(other)
-
-    def __gt__(self, other: Any) -> bool:
-        return self.item() > float(other)
-
-    def __ge__(self, other: Any) -> bool:
-        return self.item() >= float(other)
 
     def __repr__(self) -> str:
         value = "traced" if self.storage is None else str(self.numpy())

@@ -67,7 +67,7 @@ def interpolate(
     """
     if align_corners is not None and mode == "nearest":
         raise ConfigError(
-            "interpolate: align_corners means nothing where mode is 'nearest'", code="OOC-106",
+            "interpolate: mode 'nearest' takes no align_corners", code="OOC-106",
             fix="mode='bilinear', or leave align_corners out",
         )  # fmt: skip
     if (size is None) == (scale_factor is None):

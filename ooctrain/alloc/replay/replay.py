@@ -19,8 +19,8 @@ from ooctrain.alloc.base import Allocator, Block, RangedAllocator, Stats
 from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.registry import choose_dry
 from ooctrain.alloc.replay.log import AllocationLog, Request, foresee, hold_whole
+from ooctrain.alloc.replay.spanned import Spanned
 from ooctrain.alloc.static import plannable
-from ooctrain.alloc.wrapped.spanned import Spanned
 from ooctrain.errors import ConfigError, OutOfDeviceMemory
 from ooctrain.units import BYTES, Granule, parse_bytes
 

@@ -58,7 +58,7 @@ def seed(request):
 
 
 def stops(law, kind, seed, least):
-    """The law tells at least so many of ten broken arenas from their right twins."""
+    """Of ten broken arenas the law tells at least `least` from their right twins."""
     found = told_apart(law, kind, f"{seed}/{kind.__name__}")
     assert found >= least, (
         f"of ten arenas in each of which {kind.__doc__[0].lower()}{kind.__doc__[1:-1]}, your law "

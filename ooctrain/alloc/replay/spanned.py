@@ -4,7 +4,7 @@ Where an allocator uses its memory as one piece, all from the first byte to the 
 block is reserved: the blocks, and the holes between them. Where it maps memory, wherever it lies,
 what its live blocks hold is reserved at least. Both are known from addresses and sizes alone, so an
 allocator of one's own whose books leave the holes out is found, named, and counted right. Read
-next: `../replay/replay.py`, `execution/placement.py`, which do not believe books either.
+next: `replay.py`, `execution/placement.py`, which do not believe books either.
 """
 
 from __future__ import annotations
