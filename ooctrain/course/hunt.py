@@ -22,6 +22,7 @@ from ooctrain.course.interview import NoAnswer
 from ooctrain.course.outcomes import MOST_BROKEN
 from ooctrain.course.rubric import Hunt
 from ooctrain.course.submitted import law_of, why_not
+from ooctrain.errors import Withheld
 from ooctrain.testing.law_by_hand import HoleArena, LawByHand, refusal_of
 
 #: Makes a law that knows nothing of what was asked before.
@@ -77,10 +78,13 @@ def hunt_with(fresh: Fresh, draws: int, seed: int, order: random.Random) -> list
         seed: of sizes, rules and the moments at which bugs strike.
         order: draws in which order the arenas are asked.
     """
-    pairs = {
-        (name, number): _pair(name, f"{seed}/{name}/{number}")
-        for name in BUGS for number in range(draws)
-    }  # fmt: skip
+    try:
+        pairs = {
+            (name, number): _pair(name, f"{seed}/{name}/{number}")
+            for name in BUGS for number in range(draws)
+        }  # fmt: skip
+    except Withheld as error:  # in a course wheel
+        return [Hunted(name, 0, draws, why_not(error)) for name in BUGS]
     asked = [(pair, side) for pair in pairs for side in (0, 1)]
     order.shuffle(asked)
     said: dict[tuple[tuple[str, int], int], _Said] = {}

@@ -9,6 +9,7 @@ PyTorch's. Read next: `autograd.py`, for tensors from arrays.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from numbers import Integral
 from typing import Any
@@ -125,12 +126,10 @@ def randint(low: int, high: int | Size = (), size: Size | None = None) -> Tensor
     Raises:
         ConfigError: there is no number between the two.
     """
-    first: Any
-    stop: Any
     first, stop, wanted = (0, low, high) if size is None else (low, high, size)
-    if not isinstance(stop, int | np.integer) or stop <= first:
+    if not isinstance(stop, int) or stop <= first:
         raise ConfigError(f"randint: no number from {first} to below {stop}", code="OOC-106")
-    return wrap(_generator().integers(first, int(stop), _shape((wanted,)), np.int64))
+    return wrap(_generator().integers(first, stop, _shape((wanted,)), np.int64))
 
 
 def randperm(n: int) -> Tensor:
@@ -155,10 +154,10 @@ def from_numpy(ndarray: np.ndarray) -> Tensor:
 
 def _shape(size: Sequence[Any]) -> tuple[int, ...]:
     """A shape given as numbers or as one sequence. Raises ConfigError: neither."""
-    given = size[0] if len(size) == 1 and not isinstance(size[0], Integral) else size
+    given: Any = size[0] if len(size) == 1 and not isinstance(size[0], Integral) else size
     try:
-        shape = tuple(int(n) for n in given if isinstance(n, Integral) and n >= 0)
-        if len(shape) == len(tuple(given)):
+        shape = tuple(operator.index(extent) for extent in given)
+        if min(shape, default=0) >= 0:
             return shape
     except TypeError:
         pass
