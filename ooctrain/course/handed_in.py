@@ -91,6 +91,8 @@ def file_of(path: Path, rubric: Rubric, place: Path) -> tuple[Path | None, str]:
             source = source_of_notebook(source, name).encode()
     except ValueError as error:
         return None, printable(str(error))
+    except (RecursionError, MemoryError) as error:  # of a notebook that is made to be so
+        return None, f"{path.name} cannot be read: {type(error).__name__}"
     place.mkdir(parents=True)
     (place / wanted).write_bytes(source)
     return place / wanted, ""
@@ -104,7 +106,9 @@ def _chosen(
     own = [piece for piece in pieces if not _is_given(piece, rubric)] or list(pieces)
     books = [piece for piece in own if piece.file.lower().endswith(NOTEBOOK)]
     python = [piece for piece in own if piece not in books]
-    defines = re.compile(rf"^\s*(class\s+{re.escape(name)}\b|{re.escape(name)}\s*=)", re.MULTILINE)
+    defines = re.compile(
+        rf"^[ \t]*(class\s+{re.escape(name)}\b|{re.escape(name)}\s*=)", re.MULTILINE
+    )
     levels = (
         [piece for piece in python if stem(piece.file).lower() == stem(wanted).lower()],
         [piece for piece in python if defines.search(piece.content.decode(errors="replace"))],

@@ -20,6 +20,8 @@ _ASSIGNED = re.compile(r"^(\s*)([\w, ]+)=\s*[!%].*$")
 _MAGIC = re.compile(r"^(\s*)(?:[!%?].*|[\w.]+\?{1,2}\s*)$")
 #: Magics of a whole cell whose text is Python that runs.
 _PYTHON_CELLS = ("%%time", "%%timeit", "%%capture", "%%prun", "%%python", "%%python3")
+#: Of a line of a cell that may be a magic.
+MOST_LETTERS = 1000
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 
@@ -86,6 +88,8 @@ def _parsed(cell: str) -> list[ast.stmt]:
 
 def _without_magic(line: str) -> str:
     """A line of Python instead of one of IPython's, and any other as it is."""
+    if len(line) > MOST_LETTERS:  # patterns take their time with what nobody has typed
+        return line
     if assigned := _ASSIGNED.match(line):
         return f"{assigned[1]}{assigned[2]}= None"
     magic = _MAGIC.match(line)

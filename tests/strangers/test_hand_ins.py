@@ -146,6 +146,12 @@ WRONG = {
     "a notebook of odd cells": ({"ada.ipynb": b'{"cells": [1, {"cell_type": "code"}, null]}'},
                                 "no code cell defines Lru"),
     "a notebook that is deep": ({"ada.ipynb": b"[" * 100_000}, "not JSON"),
+    "a notebook of a deep sum": (
+        {"ada.ipynb": notebook("class Lru:\n    x = " + "-" * 200_000 + "1\n")}, ""),
+    "a notebook of blanks": ({"ada.ipynb": notebook("class Lru(:\n" + " " * 300_000 + "%\n")},
+                             "code cell 1"),
+    "a file of empty lines and another": (
+        {"ada/a.py": b"\n" * 300_000, "ada/b.py": b" " * 300_000}, "2 files"),
     "a notebook without the class": ({"ada.ipynb": notebook("x = 1")}, "no code cell defines Lru"),
     "a notebook with a slip": ({"ada.ipynb": notebook("x = 1", "class Lru:\n    def f(:\n")},
                                "code cell 2"),
