@@ -187,7 +187,7 @@ def _compared_row(
 ) -> Row:
     name = name_of(part)
     if found.ratio is None:
-        return Row(kind, name, 0.0, part.points, found.why)
+        return Row(kind, name, 0.0, part.points, found.why, unsafe=found.unsafe)
     par = "the bound" if part.par == BOUND else f"the library's {part.par}"
     needed = f"{in_words(found.needed)}, {found.ratio:.2f} x {par}"
     reason = f"{needed}; all points up to {part.full_ratio:g} x"

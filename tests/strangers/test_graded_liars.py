@@ -17,17 +17,22 @@ from support.handouts import (
     AHEAD,
     AHEAD_STUB,
     ASSIGNMENTS,
+    FIT_STUB,
+    FITTING,
     LRU_STUB,
     SOLUTION,
 )
 
 from ooctrain.alloc.best_fit import BestFit
 from ooctrain.alloc.bump import Bump
+from ooctrain.alloc.dry_run import DryMemory
+from ooctrain.alloc.registry import choose_allocator
 from ooctrain.course.assignments import ASSIGNMENTS as NAMES
 from ooctrain.course.autograders.results_json import results_of
-from ooctrain.course.grade import Grade, Row
+from ooctrain.course.grade import Grade, Row, grade
 from ooctrain.course.measures import budget_bytes_of, granule_of, par_us, step_of
-from ooctrain.course.rubric import SAFETY, read_rubric
+from ooctrain.course.replays import addresses_given, extent_bytes, log_of
+from ooctrain.course.rubric import SAFETY, Replay, read_rubric
 from ooctrain.plugins import load_from_file
 from ooctrain.step.presets import machine
 from ooctrain.testing.allocator_laws import LAWS as ALLOCATOR_LAWS
@@ -133,6 +138,34 @@ def test_nobody_passes_without_safety():
     assert Grade("", UNSAFE[1:], 60.0).passed
 
 
+class OverlapsWhereLarge(BestFit):
+    """Right with the small blocks of the laws, and wrong with a network's."""
+
+    def allocate(self, nbytes, tag=""):
+        block = super().allocate(nbytes, tag)
+        if nbytes > 1 << 20:
+            block.address -= 1 << 19
+        return block
+
+    def free(self, block, after=()):
+        if block.requested_bytes > 1 << 20:
+            block.address += 1 << 19
+        super().free(block, after)
+
+
+def test_blocks_on_each_other_in_a_real_step_are_unsafe_too(tmp_path):
+    assert broken_laws(OverlapsWhereLarge, 3, 0, ("plain",)).found == {}
+    part = Replay("resnet18", 8, "50%", "v100-pcie", "lru", "best-fit", 1.02, 1.5, 20)
+    path = tmp_path / "large.py"
+    path.write_text(
+        "from strangers.test_graded_liars import OverlapsWhereLarge\nLarge = OverlapsWhereLarge\n"
+    )
+    named = choose_allocator(f"{path}:Large", 1 << 30, binding=False)
+    addresses = addresses_given(log_of(part), named.make(DryMemory(1 << 30)))
+    with pytest.raises(ValueError, match="which is live"):
+        extent_bytes(log_of(part), addresses)
+
+
 def test_a_report_for_students_shows_no_hidden_case():
     results = results_of(Grade("", UNSAFE, 60.0))
     shown = str(results)
@@ -191,3 +224,29 @@ def test_par_is_no_slower_than_the_simplest_right_planner(name):
         ratio = plan.makespan_us / par_us(part)
         print(f"{name}, {part.model}, {part.budget}: {ratio:.3f} x par")
         assert ratio >= 1
+
+
+@pytest.mark.slow
+def test_an_allocator_that_overlaps_in_a_real_step_alone_does_not_pass(tmp_path):
+    path = tmp_path / "large.py"
+    path.write_text(
+        FIT_STUB
+        + FITTING
+        + """
+
+class Large(Solved):
+    def allocate(self, nbytes, tag=""):
+        block = super().allocate(nbytes, tag)
+        block.address -= (1 << 19) * (nbytes > 1 << 20)
+        return block
+
+    def free(self, block, after=()):
+        block.address += (1 << 19) * (block.requested_bytes > 1 << 20)
+        super().free(block, after)
+"""
+    )
+    found = grade(read_rubric(ASSIGNMENTS / "best_fit"), f"{path}:Large")
+    assert [row.kind for row in found.rows if row.unsafe] == ["replay"]
+    assert found.rows[0].unsafe
+    assert not found.passed
+    assert found.points < found.pass_points
