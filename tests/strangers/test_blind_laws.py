@@ -22,7 +22,7 @@ from ooctrain.course.rubric import Hunt
 from ooctrain.course.submitted import law_of
 from ooctrain.testing.law_by_hand import HoleArena, refusal_of, told_apart
 
-DRAWS, RUNS = 2, 50
+DRAWS, RUNS = 2, 25
 #: What a law may expect that stops a single arena, of 24 broken and 24 right ones, and no more.
 MOST_SHARE = 0.06
 

@@ -22,6 +22,7 @@ from support.handouts import (
     LRU_STUB,
     SOLUTION,
 )
+from support.quick import quick
 
 from ooctrain.alloc.best_fit import BestFit
 from ooctrain.alloc.bump import Bump
@@ -42,7 +43,7 @@ from ooctrain.testing.check_planner import LAWS as PLANNER_LAWS
 from ooctrain.testing.law_by_hand import LAW_LAWS
 from ooctrain.testing.tiled.check_bands import BANDS_LAWS
 
-BACKENDS = ("strict", "memfd", "plain")
+BACKENDS = ("strict", "plain")
 
 
 class Overlaps(Bump):
@@ -98,18 +99,18 @@ class Unreliable(BestFit):
 
 @pytest.mark.parametrize("kind", [Overlaps, AlsoMiscounts, AlsoGrantsMore])
 def test_overlapping_blocks_are_found_behind_whatever_else_is_broken(kind):
-    found = broken_laws(kind, 10, 0, BACKENDS).found
+    found = broken_laws(kind, 3, 0, BACKENDS).found
     print(sorted(found))
     assert "P1" in found
     assert "P16" in found
     assert ("P2" in found) == (kind is AlsoGrantsMore)
-    failure = find_broken(kind, "P1", 10, 0, ("strict",))
+    failure = find_broken(kind, "P1", 10, 0, ("plain",))
     assert failure.law == "P1"
     assert len(failure.requests) <= 3
 
 
 def test_a_right_allocator_breaks_nothing_and_an_error_says_little_of_laws():
-    assert broken_laws(BestFit, 5, 0, BACKENDS).found == {}
+    assert broken_laws(BestFit, 2, 0, BACKENDS).found == {}
     verdicts = broken_laws(Unreliable, 5, 0, ("plain",))
     assert verdicts.found.keys() == {""}
     assert 2 * verdicts.cut > verdicts.lists
@@ -213,7 +214,7 @@ SIMPLEST = {
 }
 
 
-@pytest.mark.parametrize("name", SIMPLEST)
+@pytest.mark.parametrize("name", quick([*SIMPLEST], 0))
 def test_par_is_no_slower_than_the_simplest_right_planner(name):
     names: dict = {}
     exec(SIMPLEST[name], names)
