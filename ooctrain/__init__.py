@@ -37,6 +37,30 @@ _NAMES = {
     ),
     "engine.autograd": ("Tensor", "manual_seed", "no_grad", "tensor"),
     "engine.draws": ("traced_every_step",),
+    "engine.making": (
+        "arange",
+        "as_tensor",
+        "eye",
+        "float32",
+        "from_numpy",
+        "full",
+        "full_like",
+        "int64",
+        "linspace",
+        "long",
+        "ones",
+        "ones_like",
+        "rand",
+        "rand_like",
+        "randint",
+        "randn",
+        "randn_like",
+        "randperm",
+        "uint8",
+        "zeros",
+        "zeros_like",
+    ),
+    "functional": ("cat", "concat", "flatten", "relu", "sigmoid", "softmax", "tanh"),
     "engine.own_op": ("Op",),
     "errors": ("Infeasible", "OoctrainError", "ScheduleError"),
     "execution.allocation_log": ("allocation_log",),
@@ -94,6 +118,27 @@ if TYPE_CHECKING:  # "x as x" is how a type checker knows that a name is public
     from ooctrain.engine.autograd import no_grad as no_grad
     from ooctrain.engine.autograd import tensor as tensor
     from ooctrain.engine.draws import traced_every_step as traced_every_step
+    from ooctrain.engine.making import arange as arange
+    from ooctrain.engine.making import as_tensor as as_tensor
+    from ooctrain.engine.making import eye as eye
+    from ooctrain.engine.making import float32 as float32
+    from ooctrain.engine.making import from_numpy as from_numpy
+    from ooctrain.engine.making import full as full
+    from ooctrain.engine.making import full_like as full_like
+    from ooctrain.engine.making import int64 as int64
+    from ooctrain.engine.making import linspace as linspace
+    from ooctrain.engine.making import long as long
+    from ooctrain.engine.making import ones as ones
+    from ooctrain.engine.making import ones_like as ones_like
+    from ooctrain.engine.making import rand as rand
+    from ooctrain.engine.making import rand_like as rand_like
+    from ooctrain.engine.making import randint as randint
+    from ooctrain.engine.making import randn as randn
+    from ooctrain.engine.making import randn_like as randn_like
+    from ooctrain.engine.making import randperm as randperm
+    from ooctrain.engine.making import uint8 as uint8
+    from ooctrain.engine.making import zeros as zeros
+    from ooctrain.engine.making import zeros_like as zeros_like
     from ooctrain.engine.own_op import Op as Op
     from ooctrain.engine.tensor import Tensor as Tensor
     from ooctrain.errors import Infeasible as Infeasible
@@ -101,6 +146,13 @@ if TYPE_CHECKING:  # "x as x" is how a type checker knows that a name is public
     from ooctrain.errors import ScheduleError as ScheduleError
     from ooctrain.execution.allocation_log import allocation_log as allocation_log
     from ooctrain.execution.planners import planners as planners
+    from ooctrain.functional import cat as cat
+    from ooctrain.functional import concat as concat
+    from ooctrain.functional import flatten as flatten
+    from ooctrain.functional import relu as relu
+    from ooctrain.functional import sigmoid as sigmoid
+    from ooctrain.functional import softmax as softmax
+    from ooctrain.functional import tanh as tanh
     from ooctrain.report import pictures as pictures
     from ooctrain.rewrite import apply_rewrites as apply_rewrites
     from ooctrain.rewrite import rewrites as rewrites
@@ -147,7 +199,9 @@ def __getattr__(name: str) -> Any:
     elif name in _MODULES:
         value = import_module(f"ooctrain.{_MODULES[name]}")
     else:
-        raise AttributeError(f"module 'ooctrain' has no attribute {name!r}")
+        # Not at the top: a table of words, read when a name is missing.
+        refusal = import_module("ooctrain.engine.torch_names").refusal
+        raise refusal("ooctrain", name, "oc", __all__)
     globals()[name] = value
     return value
 

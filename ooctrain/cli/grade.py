@@ -8,6 +8,7 @@ below the points. Read next: `grade_class.py`, `ooctrain/course/grade.py`, `tuto
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,10 @@ from ooctrain.cli.terminal import make_console
 from ooctrain.cli.values import OutputFile, UserPath, WholeNumber
 from ooctrain.course.assignments import folder_of
 from ooctrain.course.autograders.results_json import not_graded, results_of
-from ooctrain.course.classroom import assignment_of
+from ooctrain.course.classroom import assignment_of, no_submission
 from ooctrain.course.grade import Grade
 from ooctrain.course.grade import grade as run_grade
+from ooctrain.course.handed_in import file_of
 from ooctrain.course.isolation import in_words
 from ooctrain.course.rubric import RUBRIC, read_rubric
 from ooctrain.errors import ConfigError
@@ -37,7 +39,7 @@ JSON_VERSION = 1
 
 @click.command()
 @click.argument("assignment", metavar="ASSIGNMENT", type=click.Path())
-@click.argument("submission", metavar="[FILE.py:CLASS | FOLDER]", required=False)
+@click.argument("submission", metavar="[FILE.py:CLASS | FILE | FOLDER]", required=False)
 @seed_option("Of the laws' random cases; one of your own makes them unknown.")
 @json_option
 @click.option(
@@ -55,6 +57,8 @@ def grade(
     assignment: str, submission: str | None, gradescope: str | None, **rest: Any
 ) -> int:  # fmt: skip
     """Grade one submission, FILE.py:CLASS, or a FOLDER with those of a whole class.
+
+    A notebook or an archive, as it was handed in, is a submission too.
 
     ASSIGNMENT is a name, such as lru_planner, or a folder with a grade.toml. Without a submission
     its own stub is graded. `ooctrain grade FOLDER` grades a class, too: the names of the files tell
@@ -76,26 +80,37 @@ def _graded(
 ) -> int:  # fmt: skip
     folder = folder_of(assignment)
     students = Path(submission) if submission else folder
-    if students.is_dir() and not (students / RUBRIC).is_file() and not gradescope:
+    is_folder = students.is_dir() and not (students / RUBRIC).is_file()
+    if is_folder and not gradescope:
         of_class = folder if submission else assignment_of(students) or students
         return grade_all(of_class, students, ClassOptions(**rest))
-    return _grade_one(assignment, submission, gradescope, rest["seed"], rest["json_path"])
+    rubric = read_rubric(folder)
+    with tempfile.TemporaryDirectory(prefix="ooctrain-handed-in-") as unpacked:
+        submitted, why = submission or str(rubric.folder / rubric.submission), ""
+        if submission and (is_folder or students.is_file()):
+            file, why = file_of(students, rubric, Path(unpacked) / "one")
+            submitted = f"{file}:{rubric.submission.partition(':')[2]}"
+        if why:
+            found = no_submission(rubric, why)
+        else:
+            submitted = _whole_path(submitted)
+            with make_console(stderr=True).status("trying it, test by test ..."):
+                found = run_grade(rubric, submitted, rest["seed"])
+    named = submission or str(rubric.folder / rubric.submission)
+    return _shown(found, assignment, named, gradescope, rest["seed"], rest["json_path"])
 
 
-def _grade_one(
-    assignment: str, submission: str | None, gradescope: str | None, seed: int,
+def _shown(
+    found: Grade, assignment: str, named: str, gradescope: str | None, seed: int,
     json_path: str | None,
 ) -> int:  # fmt: skip
-    rubric = read_rubric(folder_of(assignment))
-    named = submission or str(rubric.folder / rubric.submission)
-    submitted = _whole_path(named)
-    with make_console(stderr=True).status("trying it, test by test ..."):
-        found = run_grade(rubric, submitted, seed)
     console = make_console()
     console.print(grade_table(found))
     console.print()
     verdict = "passed" if found.passed else f"not passed: {found.pass_points:g} are needed"
-    console.print(f"{found.points:g} of {found.most_points:g} points, {verdict}")
+    if found.unsafe:
+        verdict = f"not passed: nobody passes without {found.unsafe}"
+    console.print(f"{found.points:g} of {found.most_points:g} points, {verdict}", markup=False)
     if found.isolation:
         console.print(f"isolation: {in_words(found.isolation)}", style="dim")
     if json_path:
@@ -152,6 +167,7 @@ def _as_json(assignment: str, named: str, seed: int, found: Grade) -> dict[str, 
         "most_points": found.most_points,
         "pass_points": found.pass_points,
         "passed": found.passed,
+        "unsafe": found.unsafe,
         "rows": [asdict(row) for row in found.rows],
         "isolation": list(found.isolation),
         "error": None,

@@ -6,6 +6,7 @@ files hold all points, the items and the leaderboard. Read next: `ooctrain/cours
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,8 @@ from rich.text import Text
 
 from ooctrain.cli import DONE, FAILED
 from ooctrain.cli.terminal import make_console
-from ooctrain.course.classroom import Graded, grade_class, handed_in
+from ooctrain.course.classroom import Graded, grade_class
+from ooctrain.course.handed_in import handed_in
 from ooctrain.course.item_statistics import item_statistics, leaderboard, write_class
 from ooctrain.course.rubric import read_rubric
 from ooctrain.errors import OoctrainError, printable
@@ -46,20 +48,21 @@ class ClassOptions:
 
 def grade_all(assignment: Path, students: Path, options: ClassOptions) -> int:
     """Grades a folder of submissions; the status says whether each one has a grade."""
-    jobs, out, seed = options.jobs, options.out, options.seed
+    out, seed = options.out, options.seed
     rubric, console = read_rubric(assignment), make_console()
-    found = handed_in(students, rubric)
-    console.print(f"{assignment.name}: {len(found)} submissions, {jobs} at a time")
+    with tempfile.TemporaryDirectory(prefix="ooctrain-handed-in-") as unpacked:
+        found = handed_in(students, rubric, Path(unpacked))
+        console.print(f"{assignment.name}: {len(found)} submissions, {options.jobs} at a time")
 
-    def told(graded: Graded) -> None:
-        grade = graded.grade
-        verdict = graded.fault or ("passed" if grade.passed else "not passed")
-        console.print(
-            f"{escape(printable(graded.student))}: {grade.points:g} of {grade.most_points:g}, "
-            f"{escape(verdict)}"
-        )
+        def told(graded: Graded) -> None:
+            grade = graded.grade
+            verdict = graded.fault or ("passed" if grade.passed else "not passed")
+            console.print(
+                f"{escape(printable(graded.student))}: {grade.points:g} of {grade.most_points:g}, "
+                f"{escape(verdict)}"
+            )
 
-    grades = grade_class(rubric, found, jobs, seed, told)
+        grades = grade_class(rubric, found, options.jobs, seed, told)
     console.print()
     console.print(item_table(grades))
     best = [f"{printable(graded.student)}" for graded in leaderboard(grades)[:3]]

@@ -64,6 +64,9 @@ def replay(
             console.print(f"\n{row.allocator} fails at request {row.failure.place} of "
                           f"{len(log.requests)}, step {row.failure.step}:")  # fmt: skip
             console.print(row.failure.text, soft_wrap=True)
+    for row in rows:
+        if row.misbooked:
+            console.print(f"\n{row.misbooked}", style="yellow", soft_wrap=True, markup=False)
     if any(row.held_whole for row in rows):
         console.print("\n* has no ranges: blocks of which the log moves parts were held whole")
     return DOES_NOT_FIT if all(row.failure for row in rows) else DONE
@@ -79,7 +82,7 @@ def replay_table(rows: list[Replayed]) -> Table:
         stats = row.stats
         table.add_row(
             row.allocator + "*" * row.held_whole,
-            format_bytes(stats.peak_granted_bytes), format_bytes(stats.peak_reserved_bytes),
+            format_bytes(row.granted_bytes), format_bytes(row.reserved_bytes),
             f"{row.external_share:.1%}", f"{row.internal_share:.1%}",
             str(stats.maps), str(row.maps_by_step[-1]),
             "all" if row.failure is None else f"{row.served}",
@@ -90,7 +93,7 @@ def replay_table(rows: list[Replayed]) -> Table:
 def _shot(log: AllocationLog, row: Replayed, budget_bytes: int | None) -> dict[str, Any]:
     """The arena when it needs most; where none was asked for it ends with what was reserved."""
     shot = snapshot_at_peak(log, row)
-    return shot if budget_bytes else {**shot, "budget": row.stats.peak_reserved_bytes}
+    return shot if budget_bytes else {**shot, "budget": row.reserved_bytes}
 
 
 def _facts(log: AllocationLog, budget_bytes: int | None) -> list[tuple[str, str]]:
@@ -126,8 +129,9 @@ def _row(row: Replayed, replay_us: float) -> dict[str, Any]:
         "allocator": row.allocator,
         "arena_bytes": row.budget_bytes,
         "peak_requested_bytes": stats.peak_requested_bytes,
-        "peak_granted_bytes": stats.peak_granted_bytes,
-        "peak_reserved_bytes": stats.peak_reserved_bytes,
+        "peak_granted_bytes": row.granted_bytes,
+        "peak_reserved_bytes": row.reserved_bytes,
+        "misbooked": row.misbooked,
         "external_share": row.external_share,
         "internal_share": row.internal_share,
         "maps": stats.maps,

@@ -18,11 +18,14 @@ class BesidePar:
         needed: by the submission; None where its answer does not count.
         par: what par needs.
         why: its answer does not count.
+        unsafe: because it is wrong: a list that is refused, blocks on each other, rows that are not
+            there. Nobody passes with such an answer.
     """
 
     needed: float | None
     par: float
     why: str = ""
+    unsafe: bool = False
 
     @property
     def ratio(self) -> float | None:

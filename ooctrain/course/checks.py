@@ -27,11 +27,13 @@ class CheckResult:
     Args:
         name: of the test, with its class and its parameters: "TestMine::test_it[3]".
         why: what it says where it fails, in full.
+        of_case: that is of the case that was tried, and not of how the submission's process ended.
     """
 
     name: str
     passed: bool
     why: str = ""
+    of_case: bool = False
 
     @property
     def function(self) -> str:
@@ -82,12 +84,13 @@ def _session(
     """Runs what is not known yet, and adds it: (all that counts, what was begun, how it ended)."""
     asked: dict[str, Any] = {
         "wanted": [law_test(rubric), *rubric.tests.points], "known": [*known], "broken": broken,
+        "hidden": [law_test(rubric), *rubric.tests.hidden],
         "submission": submission, "kind": rubric.kind, "limit_s": rubric.time_limit_s,
     }  # fmt: skip
     arguments = [
         f"--{rubric.kind}", submission, "--law-examples", str(rubric.laws.examples),
         "--law-seed", str(seed), "--law-seconds", "inf",
-        "--pyargs", f"ooctrain.laws.{law_test(rubric)}",
+        "--law-briefly", "--pyargs", f"ooctrain.laws.{law_test(rubric)}",
         str((rubric.folder / rubric.tests.file).resolve()),
     ]  # fmt: skip
     told, ended = run_tests(arguments, asked, rubric.time_limit_s)
@@ -97,4 +100,4 @@ def _session(
 
 
 def _outcome(line: Mapping) -> CheckResult:
-    return CheckResult(line["ends"], line["passed"], line["why"])
+    return CheckResult(line["ends"], line["passed"], line["why"], line.get("of_case", False))

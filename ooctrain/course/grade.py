@@ -20,11 +20,12 @@ from ooctrain.course.footprints import counted
 from ooctrain.course.hunt import hunted
 from ooctrain.course.measures import measured
 from ooctrain.course.replays import replayed
-from ooctrain.course.rubric import BOUND, Compared, Rubric, name_of, points_for
+from ooctrain.course.rubric import BOUND, SAFETY, Compared, Rubric, name_of, points_for
 from ooctrain.course.submitted import introduced
 from ooctrain.testing.allocator_laws import LAWS
 from ooctrain.units import format_bytes, format_us
 
+HIDDEN = "the case is hidden; with a --seed of your own `ooctrain grade` shows such cases"
 #: Kinds of rows that have a ratio to par.
 COMPARED = ("measure", "replay", "footprint")
 
@@ -41,6 +42,8 @@ class Row:
         reason: one line; "" where there is nothing to say.
         details: all that was said.
         ratio: how many times par, where it is compared with par.
+        public: the reason without what is hidden of the cases; None: nothing of it is hidden.
+        unsafe: it is required, and not kept: nobody passes with it.
     """
 
     kind: str
@@ -50,6 +53,8 @@ class Row:
     reason: str = ""
     details: str = ""
     ratio: float | None = None
+    public: str | None = None
+    unsafe: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +63,7 @@ class Grade:
 
     Args:
         submission: as it was named.
-        rows: laws first, then tests, then what is measured.
+        rows: what is required and not kept; then laws, tests, what is measured.
         pass_points: the least that passes.
         isolation: what was in force while its code ran, as in `isolation.IN_WORDS`; empty for a
             name of the library's, whose code needs none.
@@ -71,8 +76,14 @@ class Grade:
 
     @property
     def points(self) -> float:
-        """All points."""
-        return round(sum(row.points for row in self.rows), 1)
+        """All points; where something required is not kept, fewer than are needed to pass."""
+        total = sum(row.points for row in self.rows)
+        return round(min(total, max(0.0, self.pass_points - 1)) if self.unsafe else total, 1)
+
+    @property
+    def unsafe(self) -> str:
+        """Names of what is required and not kept, with commas; "" where all of it is."""
+        return ", ".join(row.name for row in self.rows if row.unsafe)
 
     @property
     def most_points(self) -> float:
@@ -88,8 +99,8 @@ class Grade:
 
     @property
     def passed(self) -> bool:
-        """Whether they are enough."""
-        return self.points >= self.pass_points
+        """Whether they are enough, and nothing that is required is broken."""
+        return self.points >= self.pass_points and not self.unsafe
 
 
 def grade(rubric: Rubric, submission: str, seed: int = 0) -> Grade:
@@ -107,6 +118,7 @@ def grade(rubric: Rubric, submission: str, seed: int = 0) -> Grade:
             *_checked(rubric, submission, seed), *_compared(rubric, submission),
             *_hunted(rubric, submission, seed),
         ]  # fmt: skip
+    rows.sort(key=lambda row: not row.unsafe)
     return Grade(submission, tuple(rows), rubric.pass_points, known.isolation)
 
 
@@ -117,22 +129,33 @@ def _checked(rubric: Rubric, submission: str, seed: int) -> Iterator[Row]:
     for outcome in laws:
         name = outcome.name.removeprefix(f"{law}[").removesuffix("]").replace("_", " ")
         number = name.rpartition(" ")[2]
+        required = {name, number} & {*SAFETY[rubric.kind], *rubric.laws.required}
         if rubric.kind == "allocator" and number in LAWS:
             name = f"{name}: {LAWS[number]}"
         elif name == "law none names it":
             name = "no error that no law names"
-        yield _row("law", name, rubric.laws.points / len(laws), outcome)
+        yield _row("law", name, rubric.laws.points / len(laws), outcome, hidden=True,
+                   required=bool(required))  # fmt: skip
     for test, points in rubric.tests.points.items():
         cases = [outcome for outcome in outcomes if outcome.function == test]
         for outcome in cases:
-            yield _row("test", outcome.name, points / len(cases), outcome)
+            yield _row(
+                "test", outcome.name, points / len(cases), outcome,
+                hidden=test in rubric.tests.hidden, required=test in rubric.tests.required,
+            )  # fmt: skip
         if not cases:
             yield Row("test", test, 0.0, points, f"{rubric.tests.file} has no such test")
 
 
-def _row(kind: str, name: str, points: float, outcome: CheckResult) -> Row:
+def _row(
+    kind: str, name: str, points: float, outcome: CheckResult, *, hidden: bool, required: bool
+) -> Row:
     reason = outcome.why.splitlines()[0] if outcome.why else ""
-    return Row(kind, name, points if outcome.passed else 0.0, points, reason, outcome.why)
+    return Row(
+        kind, name, points if outcome.passed else 0.0, points, reason, outcome.why,
+        public=f"{name}: {HIDDEN}" if hidden and outcome.of_case and reason else None,
+        unsafe=required and not outcome.passed,
+    )  # fmt: skip
 
 
 def _compared(rubric: Rubric, submission: str) -> Iterator[Row]:
@@ -153,8 +176,10 @@ def _hunted(rubric: Rubric, submission: str, seed: int) -> Iterator[Row]:
         most = hunt.points / len(BUGS)
         for found in hunted(hunt, submission, rubric.time_limit_s, seed):
             points = most * found.killed / found.draws
-            reason = f"{found.killed} of {found.draws} killed; {found.why}" if found.why else ""
-            yield Row("bug", found.bug, points, most, reason)
+            killed = f"{found.killed} of {found.draws} killed"
+            reason = f"{killed}; {found.why}" if found.why else ""
+            public = f"a false alarm: {HIDDEN}" if found.false_alarm else f"{killed}; {HIDDEN}"
+            yield Row("bug", found.bug, points, most, reason, public=public if reason else None)
 
 
 def _compared_row(
@@ -162,7 +187,7 @@ def _compared_row(
 ) -> Row:
     name = name_of(part)
     if found.ratio is None:
-        return Row(kind, name, 0.0, part.points, found.why)
+        return Row(kind, name, 0.0, part.points, found.why, unsafe=found.unsafe)
     par = "the bound" if part.par == BOUND else f"the library's {part.par}"
     needed = f"{in_words(found.needed)}, {found.ratio:.2f} x {par}"
     reason = f"{needed}; all points up to {part.full_ratio:g} x"

@@ -131,6 +131,8 @@ def _ratio(graded: Graded) -> float:
 def _note(graded: Graded) -> str:
     if graded.fault:
         return f"no grade: {graded.fault}"
+    if graded.grade.unsafe:
+        return f"does not pass without {graded.grade.unsafe}"
     return next((row.reason for row in graded.grade.rows if row.kind == "file"), "")
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ from ooctrain.course.remote_planner import RemotePlanner
 from ooctrain.course.submitted import is_file
 
 NAME = "ooctrain-outcomes"
+#: Before what an error says; `ooctrain explain` has no page for a student's own.
+_CODE = re.compile(r"^\[OOC-\d+\] ")
 #: How many tests may end the submission's process before the others are left out.
 MOST_BROKEN = 3
 
@@ -87,19 +90,23 @@ class _Outcomes:
     """Tells what happens.
 
     Args:
-        asked: `wanted` (names of test functions), `known` (names of tests), `broken` (how many of
-            them were ended), `out` (a descriptor to write to).
+        asked: `wanted` (names of test functions), `hidden` (those with hidden cases), `known`
+            (names of tests), `broken` (how many of them were ended), `out` (a descriptor to write
+            to).
         interview: of the submission, if it is a file.
     """
 
     def __init__(self, asked: Mapping[str, Any], interview: Interview | None):
         self.wanted, self.known, self.out = asked["wanted"], asked["known"], asked["out"]
         self.interview, self.broken = interview, asked["broken"]
+        self.hidden, self.was_hidden = asked["hidden"], False
+        self.told: dict[str, str] = {}
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Keeps the tests that count."""
         counted = [item for item in items if getattr(item, "originalname", "") in self.wanted]
         self._tell(collected=[_name(item.nodeid) for item in counted])
+        self.told = {item.nodeid: _in_words(item) for item in counted}
         items[:] = [item for item in counted if _name(item.nodeid) not in self.known]
 
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
@@ -111,8 +118,14 @@ class _Outcomes:
         return True
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        """A test begins, and its time."""
+        """A test begins, and its time. What a hidden case has shown is forgotten before a test
+        whose report shows what a submission says.
+        """
         if self.interview is not None:
+            hidden = _name(nodeid).partition("[")[0].rpartition("::")[2] in self.hidden
+            if self.was_hidden and not hidden:
+                self.interview.close()
+            self.was_hidden = hidden
             self.interview.begin()
         self._tell(begins=_name(nodeid))
 
@@ -122,7 +135,8 @@ class _Outcomes:
             fault = self.interview.fault if self.interview is not None else ""
             self.broken += bool(fault)
             passed = report.passed and not fault
-            self._tell(ends=_name(report.nodeid), passed=passed, why=fault or _why(report))
+            why = fault or _why(report, self.told.get(report.nodeid, ""))
+            self._tell(ends=_name(report.nodeid), passed=passed, why=why, of_case=not fault)
 
     def _tell(self, **told: Any) -> None:
         rest = memoryview(json.dumps(told).encode() + b"\n")
@@ -135,11 +149,26 @@ def _name(nodeid: str) -> str:
     return nodeid.partition("::")[2]
 
 
-def _why(report: pytest.TestReport) -> str:
-    """What a test that fails says, without the way there."""
+def _in_words(item: pytest.Item) -> str:
+    """What a test is for: the first line of its docstring, or its name in words."""
+    written = getattr(getattr(item, "function", None), "__doc__", None) or ""
+    name = _name(item.nodeid).partition("[")[0].rpartition("::")[2].removeprefix("test_")
+    return next(iter(written.strip().splitlines()), "") or name.replace("_", " ")
+
+
+def _why(report: pytest.TestReport, told: str) -> str:
+    """What a test that fails says, without the way there: a sentence in the first line.
+
+    Args:
+        told: what the test is for; said where an assertion has no words of its own.
+    """
     if report.passed:
         return ""
     if isinstance(report.longrepr, tuple):  # skipped: file, line, reason
-        return str(report.longrepr[2])
+        return str(report.longrepr[2]).removeprefix("Skipped: ")
     crash = getattr(report.longrepr, "reprcrash", None)
-    return str(crash.message if crash else report.longrepr)
+    said = str(crash.message if crash else report.longrepr)
+    said = said.removeprefix("Failed: ").removeprefix("AssertionError: ")
+    if said.startswith(("assert ", "AssertionError")):
+        return f"{told.rstrip('.')}: this does not hold\n{said}"
+    return _CODE.sub("", said)

@@ -8,20 +8,36 @@ par is not in the file: it is computed when it is asked for, so it cannot be out
 
 from __future__ import annotations
 
+import ast
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ooctrain.errors import ConfigError, reason
+from ooctrain.errors import ConfigError, did_you_mean, reason
 from ooctrain.step.schema import Misfit, fitted
+from ooctrain.testing.allocator_laws import LAWS as ALLOCATOR_LAWS
+from ooctrain.testing.allocator_laws import SAFETY as ALLOCATOR_SAFETY
+from ooctrain.testing.law_by_hand import LAW_LAWS
+from ooctrain.testing.planner_laws import LAWS as PLANNER_LAWS
+from ooctrain.testing.tiled.check_bands import BANDS_LAWS
 
 RUBRIC = "grade.toml"
 #: {what is written: what of it is a matter of degree}
 KINDS = {
     "planner": "measures", "allocator": "replays", "bands": "footprints", "law": "hunts",
 }  # fmt: skip
+#: {what is written: the laws that nobody passes without}: a list that is wrong, blocks that lie on
+#: each other, rows that are not there. A rubric may name more.
+SAFETY = {
+    "planner": ("plans are legal", "results are exact"),
+    "allocator": ALLOCATOR_SAFETY,
+    "bands": ("rows are there",),
+    "law": ("right arenas pass",),
+}  # fmt: skip
+#: The points of a rubric, so that points and shares are one number.
+ALL_POINTS = 100
 #: What is counted of bands.
 COUNTS = ("work", "peak")
 #: As par: what no list beats that swaps and computes nothing again; what no allocator can.
@@ -35,10 +51,12 @@ class Laws:
     Args:
         points: for all of them together, the same for each.
         examples: random cases for each law.
+        required: names of laws that nobody passes without, beside those of `SAFETY`.
     """
 
     points: float
     examples: int
+    required: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +66,14 @@ class Tests:
     Args:
         file: in the assignment's folder.
         points: {test function: points}; other tests of the file do not count.
+        required: those that nobody passes without.
+        hidden: those whose cases depend on the seed: a student's report does not show them.
     """
 
     file: str
     points: Mapping[str, float]
+    required: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +260,12 @@ def _check(rubric: Rubric, path: Path) -> None:
     """Raises ConfigError where a number of a rubric cannot be."""
     if not (rubric.folder / rubric.tests.file).is_file():
         raise _refuse(path, f"there is no file {rubric.tests.file!r} beside it")
+    _check_tests(rubric, path)
+    given = [rubric.laws.points, *rubric.tests.points.values()]
+    given += [part.points for part in (*rubric.compared, *rubric.hunts)]
+    if min(given) < 0 or abs(rubric.most_points - ALL_POINTS) > 1e-6:
+        raise _refuse(path, f"its points are {rubric.most_points:g} in all, not {ALL_POINTS}, or "
+                      "some are below 0")  # fmt: skip
     if not 0 < rubric.pass_points <= rubric.most_points:
         had, most = f"{rubric.pass_points:g}", f"{rubric.most_points:g}"
         raise _refuse(path, f"{had} of {most} points cannot pass")
@@ -256,6 +284,40 @@ def _check(rubric: Rubric, path: Path) -> None:
             raise _refuse(path, f"{name_of(part)}: 1 <= full_ratio < none_ratio does not hold")
         if isinstance(part, BandsPart) and (part.counts not in COUNTS or part.par != "frontiers"):
             raise _refuse(path, f"{name_of(part)}: counts 'work' or 'peak' beside 'frontiers'")
+
+
+def _check_tests(rubric: Rubric, path: Path) -> None:
+    """Raises ConfigError: a test or law that the rubric names is not there."""
+    source = (rubric.folder / rubric.tests.file).read_text(encoding="utf-8")
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError) as error:
+        raise _refuse(path, f"{rubric.tests.file} is not Python: {error}") from error
+    there = {
+        node.name for node in ast.walk(tree)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+    }  # fmt: skip
+    tests = rubric.tests
+    for name in (*tests.points, *tests.required, *tests.hidden):
+        if name not in there:
+            near = did_you_mean(name, there)
+            raise _refuse(path, f"{tests.file} has no test {name!r}{near and f'; {near}'}")
+    for name in (*tests.required, *tests.hidden):
+        if name not in tests.points:
+            raise _refuse(path, f"the test {name!r} is required or hidden, and has no points")
+    known = _laws(rubric.kind)
+    for name in rubric.laws.required:
+        if name not in known:
+            near = did_you_mean(name, known)
+            raise _refuse(path, f"there is no law {name!r}{near and f'; {near}'}")
+
+
+def _laws(kind: str) -> Collection[str]:
+    """Names of the laws of a kind."""
+    found: dict[str, Collection[str]] = {
+        "planner": PLANNER_LAWS, "allocator": ALLOCATOR_LAWS, "bands": BANDS_LAWS, "law": LAW_LAWS,
+    }  # fmt: skip
+    return found.get(kind, ())
 
 
 def _refuse(path: Path, why: str) -> ConfigError:

@@ -6,6 +6,8 @@ class numbers (N,) int64, class numbers of each pixel (N, H, W) int64, or images
 float32. Read next: `dataset.py`, `loader.py`, `registry.py`, `transforms.py`.
 """
 
+from typing import NoReturn
+
 from ooctrain.data import transforms
 from ooctrain.data.cifar10 import cifar10
 from ooctrain.data.dataset import DataIdentity, Dataset, ImageDataset, Shape, Target, identity_of
@@ -45,3 +47,10 @@ __all__ = [
     "synthetic_pixels",
     "transforms",
 ]
+
+
+def __getattr__(name: str) -> NoReturn:
+    # Not at the top: a table of words, read when a name is missing.
+    from ooctrain.engine.torch_names import refusal
+
+    raise refusal(__name__, name, "data", __all__)

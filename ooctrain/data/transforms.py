@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NoReturn
 
 import numpy as np
 
@@ -291,3 +291,10 @@ def _chance(p: float) -> float:
             f"p {p!r} is not a chance from 0 to 1", fix="0.5 does it to every second image"
         )
     return p
+
+
+def __getattr__(name: str) -> NoReturn:
+    # Not at the top: a table of words, read when a name is missing.
+    from ooctrain.engine.torch_names import refusal
+
+    raise refusal(__name__, name, "transforms", globals())

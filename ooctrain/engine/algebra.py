@@ -8,7 +8,7 @@ Read next: `tensor.py`; `../layers/arithmetic.py`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from numbers import Real
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
@@ -25,27 +25,6 @@ from ooctrain.layers.regions import Slice
 from ooctrain.step.op import Op
 
 Dims = int | Sequence[int] | None
-_OWN_OP = "write an oc.Op"
-_FUNCTION = "there is a function of that name in oc.functional"
-#: {name of PyTorch's: what to do instead}
-REFUSED: Mapping[str, str] = {
-    "abs": _OWN_OP, "exp": _OWN_OP, "log": _OWN_OP, "sqrt": _OWN_OP, "maximum": _OWN_OP,
-    "where": _OWN_OP, "masked_fill": _OWN_OP, "max": _OWN_OP, "min": _OWN_OP,
-    "argmax": "tensor.numpy().argmax(...): no gradient passes through it",
-    "std": "((x - x.mean(dim, keepdim=True)) ** 2).mean(dim) is its square", "var": "((x - x."
-    "mean(dim, keepdim=True)) ** 2).mean(dim)", "norm": "(x * x).sum() is its square",
-    "pow": "multiply it with itself", "matmul": "functional.linear(x, weight), or an oc.Op",
-    "mm": "functional.linear(x, weight.transpose(0, 1))", "bmm": _OWN_OP,
-    "T": "transpose(0, 1)", "t": "transpose(0, 1)", "expand": "operands repeat themselves",
-    "expand_as": "operands repeat themselves", "repeat": "operands repeat themselves",
-    "chunk": "slice it: x[:, :c]", "split": "slice it: x[:, :c]", "narrow": "slice it: x[:, a:b]",
-    "contiguous": "leave it out", "clone": "oc.tensor(x.numpy())", "data": "detach()",
-    "to": "Trainer(model, ..., device=...) chooses the device", "cpu": "leave it out",
-    "cuda": "Trainer(model, ..., device='cuda')", "float": "tensors of numbers are float32",
-    "half": "tensors of numbers are float32", "double": "tensors of numbers are float32",
-    "long": "oc.tensor(whole numbers)", "tolist": "numpy().tolist()", "relu": _FUNCTION,
-    "sigmoid": _FUNCTION, "tanh": _FUNCTION, "softmax": _FUNCTION, "log_softmax": _FUNCTION,
-}  # fmt: skip
 
 
 class Algebra:
@@ -55,6 +34,13 @@ class Algebra:
     #: `array * tensor` is the tensor's business, which names the mistake.
     __array_priority__ = 1000
     shape: tuple[int, ...]
+    storage: Any
+
+    if TYPE_CHECKING:  # of `Tensor`
+
+        def item(self) -> float: ...
+
+        def numpy(self) -> np.ndarray: ...
 
     def _apply(self, op: Op, *ins: Any) -> Self:
         """Records one call; returns its first output."""
@@ -205,11 +191,49 @@ class Algebra:
             fix="functional.linear(x, weight), or an oc.Op",
         )
 
+    # As single numbers
+
+    def tolist(self) -> Any:
+        """The value as Python's numbers, in lists of lists; a number for a tensor without axes."""
+        return self.numpy().tolist()
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __format__(self, how: str) -> str:
+        """A tensor without axes as its number, `f"{loss:.3f}"`; others as `str`."""
+        if self.shape == () and self.storage is not None:
+            return format(self.item(), how)
+        if how and self.storage is None:
+            self.numpy()  # says that a traced tensor has no value
+        if how:
+            raise TypeError(f"a tensor of shape {self.shape} cannot be formatted as {how!r}")
+        return str(self)
+
+    # Of one element: `if loss < best`. Equality stays that of the object, as sets and tables need.
+
+    def __lt__(self, other: Any) -> bool:
+        return self.item() < float(other)
+
+    def __le__(self, other: Any) -> bool:
+        return self.item() <= float(other)
+
+    def __gt__(self, other: Any) -> bool:
+        return self.item() > float(other)
+
+    def __ge__(self, other: Any) -> bool:
+        return self.item() >= float(other)
+
     if not TYPE_CHECKING:  # else any attribute would be taken for one
 
         def __getattr__(self, name: str) -> NoReturn:
-            instead = f": {REFUSED[name]}" if name in REFUSED else ""
-            raise AttributeError(f"a tensor has no {name!r}{instead}")
+            # Not at the top: a table of words, read when a name is missing.
+            from ooctrain.engine.torch_names import refusal
+
+            raise refusal("a tensor", name, "tensor", dir(type(self)))
 
     def __getitem__(self, key: slice | tuple[slice, ...]) -> Self:
         return self._apply(Slice.of(self.shape, key if isinstance(key, tuple) else (key,)), self)

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Real
+from typing import NoReturn
 
 import numpy as np
 
@@ -136,3 +137,10 @@ def _scaled(op: ScaleBy | ClipValue, parameter: Tensor, *factor: Tensor) -> Tens
     tape = current_tape()
     with tape.at(path=f"clip.{parameter.name}", leaf=True, forward_of=None, phase="update"):
         return tape.call(op, (gradient_of(parameter), *factor), of=(parameter,))[0]
+
+
+def __getattr__(name: str) -> NoReturn:
+    # Not at the top: a table of words, read when a name is missing.
+    from ooctrain.engine.torch_names import refusal
+
+    raise refusal(__name__, name, "utils", ("clip_grad_norm_", "clip_grad_value_"))

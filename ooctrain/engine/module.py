@@ -16,9 +16,9 @@ from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
 import numpy as np
 
 from ooctrain.engine.parameter import Parameter, as_buffer, clear_grad
+from ooctrain.engine.state_dicts import COUNTS, as_values, check_keys, plain_state
 from ooctrain.engine.tensor import Tensor, current_tape
-from ooctrain.errors import ConfigError, ShapeError
-from ooctrain.step.foreign import as_numbers
+from ooctrain.errors import ConfigError
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
@@ -103,7 +103,12 @@ class Module:
         for registry in ("_parameters", "_buffers", "_modules"):
             if name in self.__dict__.get(registry, ()):
                 return self.__dict__[registry][name]
-        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        # Not at the top: a table of words, read when a name is missing.
+        from ooctrain.engine.torch_names import refusal
+
+        own = [known for r in ("_parameters", "_buffers", "_modules") for known in
+               self.__dict__.get(r, ())]  # fmt: skip
+        raise refusal(type(self).__name__, name, "module", [*dir(type(self)), *self.__dict__, *own])
 
     def __delattr__(self, name: str) -> None:
         self._changed()
@@ -132,6 +137,41 @@ class Module:
         others = self._not_saved - {name}
         object.__setattr__(self, "_not_saved", others if persistent else others | {name})
         self._buffers[name] = None if tensor is None else as_buffer(tensor)
+
+    def register_module(self, name: str, module: Module) -> None:
+        """The same as `add_module`."""
+        self.add_module(name, module)
+
+    def get_submodule(self, target: str) -> Module:
+        """The part with a dotted name; "" is itself. Raises AttributeError: there is none."""
+        found = self
+        for place, name in enumerate(target.split(".") if target else ()):
+            part = found._modules.get(name)
+            if part is None:
+                reached = ".".join(target.split(".")[:place])
+                known = ", ".join(name for name, _ in found.named_children()) or "none"
+                raise AttributeError(
+                    f"{reached or type(self).__name__!r} has no part {name!r}; it has {known}"
+                )
+            found = part
+        return found
+
+    def get_parameter(self, target: str) -> Parameter:
+        """The parameter with a dotted name. Raises AttributeError: there is none."""
+        return self._registered("_parameters", target, "parameter")
+
+    def get_buffer(self, target: str) -> Tensor:
+        """The buffer with a dotted name. Raises AttributeError: there is none."""
+        return self._registered("_buffers", target, "buffer")
+
+    def _registered(self, registry: str, target: str, what: str) -> Any:
+        path, _, name = target.rpartition(".")
+        owner = self.get_submodule(path)
+        found = owner.__dict__[registry].get(name)
+        if found is None:
+            known = ", ".join(owner.__dict__[registry]) or "none"
+            raise AttributeError(f"there is no {what} {target!r}; {path or 'here'} has {known}")
+        return found
 
     def add_module(self, name: str, module: Module) -> None:
         """Registers a part under a name."""
@@ -244,6 +284,14 @@ class Module:
             )
         return self
 
+    def cpu(self) -> Module:
+        """Itself: parameters are on the host, see `to`."""
+        return self
+
+    def float(self) -> Module:
+        """Itself: parameters are float32."""
+        return self
+
     def requires_grad_(self, requires_grad: bool = True) -> Module:
         """Whether its parameters are trained."""
         for parameter in self.parameters():
@@ -262,6 +310,10 @@ class Module:
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> LoadResult:
         """Writes parameters and buffers; the reverse of `state_dict`.
 
+        Taken as well are {"state_dict": ...} and the like, the prefixes of torch's wrappers
+        ("module.", "_orig_mod.") if all keys have them, tensors of torch, and files without
+        `num_batches_tracked`, whose counts stay.
+
         Args:
             strict: keys must be the same; else what matches is loaded.
 
@@ -270,29 +322,17 @@ class Module:
 
         Raises:
             ShapeError: a value of another shape, or no array of real numbers; nothing is changed.
-            ConfigError: `strict` and keys are missing or unexpected.
+            ConfigError: `strict` and keys are missing or unexpected; no key fits; no state dict.
         """
         mine = dict(self._state())
+        given = plain_state(state_dict, mine)
         result = LoadResult(
-            [key for key in mine if key not in state_dict],
-            [key for key in state_dict if key not in mine],
+            [key for key in mine if key not in given and key.rpartition(".")[2] != COUNTS],
+            [key for key in given if key not in mine],
         )
-        if strict and any(result):
-            raise ConfigError(
-                "state_dict does not fit the model",
-                code="OOC-112",
-                numbers=f"missing {_first(result.missing_keys)}; "
-                f"unexpected {_first(result.unexpected_keys)}",
-                fix="load_state_dict(..., strict=False) loads what matches",
-            )
-        arrays = {k: as_numbers(state_dict[k], repr(k)) for k in mine if k in state_dict}
-        for key, array in arrays.items():
-            if array.shape != mine[key].shape:
-                raise ShapeError(
-                    f"{key!r} has shape {array.shape}, the model wants {mine[key].shape}"
-                )
-        for key, array in arrays.items():
-            mine[key].storage.write(array.astype(mine[key].dtype))
+        check_keys(given, mine, *result, strict=strict)
+        for key, array in as_values(given, mine).items():
+            mine[key].storage.write(array)
         return result
 
     def _state(self, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -346,8 +386,3 @@ def frozen(module: Module) -> Iterator[None]:
     tape = current_tape()
     with tape.reading({p: tape.runner.constant(p) for p in module.parameters()}):
         yield
-
-
-def _first(keys: list[str], most: int = 4) -> str:
-    more = f" and {len(keys) - most} more" if len(keys) > most else ""
-    return (", ".join(keys[:most]) or "nothing") + more

@@ -96,8 +96,39 @@ class Tensor(Algebra):
         return np.array(self.numpy(), dtype=dtype, copy=copy)
 
     def item(self) -> float:
-        """The value of a tensor of one element."""
+        """The value of a tensor of one element. Raises ShapeError: it has more, or none."""
+        if self.numel() != 1:
+            raise ShapeError(
+                f"a tensor of shape {self.shape} is not one number",
+                fix="tensor.numpy(), or a sum or mean of it",
+            )
         return self.numpy().item()
+
+    def dim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    def nelement(self) -> int:
+        """Number of elements."""
+        return self.numel()
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether it was not computed from a tensor that backward shall reach."""
+        return self.source is None
+
+    def requires_grad_(self, requires_grad: bool = True) -> Tensor:
+        """Itself, from now on with or without a gradient.
+
+        Raises:
+            AutogradError: without, for a tensor that was computed.
+        """
+        if not requires_grad and not self.is_leaf:
+            raise AutogradError(
+                f"{self.name or 'this tensor'!r} was computed, so it has a history", fix="detach()"
+            )
+        self.requires_grad = requires_grad
+        return self
 
     def copy_(self, array: Any) -> Tensor:
         """Overwrites the value in place. If backward still needs the old one, it will say so.

@@ -103,7 +103,9 @@ ARGUMENTS: Mapping[str, Explanation] = {
     ),
     "OOC-112": Explanation(
         "a state that does not fit the model",
-        "The names or shapes of a state_dict are not those of the model.",
+        "The names or shapes of a state_dict are not those of the model, or what was given is no "
+        "mapping of names to arrays, such as a path. Wrappers ({'state_dict': ...}) and the "
+        "prefixes 'module.' and '_orig_mod.' at all keys are taken off.",
         "resnet18.load_state_dict(resnet34.state_dict())",
         "load it into the model it was saved from",
     ),

@@ -2,8 +2,8 @@
 
 A function turns its arguments into one operation (or a few, for norms) and records it on the tape
 in force; it computes nothing itself. A name of PyTorch's that is missing gives an error that says
-what to do instead (`refused.py`). Read next: `conv.py`, `../nn/`, and `../layers/` for the
-operations.
+what to do instead (`engine/torch_names.py`). Read next: `conv.py`, `../nn/`, and `../layers/` for
+the operations.
 """
 
 from typing import NoReturn
@@ -50,7 +50,6 @@ from ooctrain.functional.losses import (
     smooth_l1_loss,
 )
 from ooctrain.functional.norm import batch_norm, group_norm, instance_norm, layer_norm
-from ooctrain.functional.refused import FUNCTIONS, refusal
 
 __all__ = [
     "IntOrPair", "adaptive_avg_pool2d", "avg_pool2d", "batch_norm",
@@ -64,4 +63,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> NoReturn:
-    raise refusal(__name__, name, FUNCTIONS)
+    # Not at the top: a table of words, read when a name is missing.
+    from ooctrain.engine.torch_names import refusal
+
+    raise refusal(__name__, name, "functional", __all__)

@@ -7,15 +7,19 @@ become four explicit sides here. Read next: `../layers/pooling.py`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from fractions import Fraction
+from numbers import Real
+from typing import Any, Literal
 
 import numpy as np
 
 from ooctrain.engine.tensor import Tensor, call
 from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.functional.arguments import IntOrPair, finite, pair, sides
+from ooctrain.functional.elementwise import cat
 from ooctrain.layers.arithmetic import BytesToFloat
 from ooctrain.layers.average_pooling import AdaptiveAvgPool2d, AvgPool2d
 from ooctrain.layers.layout import ConstantPad, Pad
@@ -26,6 +30,8 @@ from ooctrain.layers.upsample import Upsample
 #: One number, or one for each channel.
 Each = float | Sequence[float] | np.ndarray
 PlainEach = float | tuple[float, ...]
+#: Into how many pieces a factor of `interpolate` may cut a pixel, and how near to a fraction it is.
+MOST_PIECES, _SAME = 64, 1e-6
 _PADDINGS: Mapping[str, type[Pad] | type[ReflectionPad2d]] = {
     "constant": Pad, "reflect": ReflectionPad2d,
 }  # fmt: skip
@@ -68,36 +74,87 @@ def _numbers(value: Each, what: str) -> tuple[float, ...]:
 
 
 def interpolate(
-    input: Tensor, size: IntOrPair | None = None, scale_factor: float | None = None,
+    input: Tensor, size: IntOrPair | None = None,
+    scale_factor: float | Sequence[float] | None = None,
     mode: str = "nearest", align_corners: bool | None = None,
+    recompute_scale_factor: bool | None = None,
 ) -> Tensor:  # fmt: skip
     """Images in another size: (N, C, H, W) give (N, C, OH, OW).
 
     Args:
         size: (OH, OW); or
-        scale_factor: OH / H and OW / W, positive; both products must be whole numbers.
+        scale_factor: one positive number for both axes, or two; a pixel of the result is 1 /
+            scale_factor of one of the image, and what is left of a pixel behind the last whole one
+            is not computed.
         mode: "nearest" or "bilinear".
         align_corners: bilinear: True lets the centres of the corner pixels fall on each other, else
-            the borders of the images do.
+            the borders of the images do. Not for "nearest".
+        recompute_scale_factor: the result's size alone decides: a pixel of it is H / OH of one of
+            the image.
 
     Raises:
-        ConfigError: both or neither of size and scale_factor, a factor that is not a finite number
-            or leaves fractions.
+        ConfigError: both or neither of size and scale_factor, a factor that is not a positive
+            finite number or no simple fraction, align_corners with "nearest".
         ShapeError: no images, an output without pixels, or no such mode.
     """
-    if size is not None and scale_factor is None:
-        return call(Upsample(pair(size), mode, bool(align_corners)), input)
-    if size is not None or scale_factor is None:
-        raise ConfigError("interpolate takes either size or scale_factor", code="OOC-106")
-    factor = finite(scale_factor, "scale_factor")
-    extents = [extent * factor for extent in getattr(input, "shape", ())[2:]]
-    if any(extent != int(extent) for extent in extents):
+    if align_corners is not None and mode == "nearest":
         raise ConfigError(
-            f"scale_factor {scale_factor} makes {' x '.join(map(str, extents))} of "
-            f"{' x '.join(map(str, input.shape[2:]))}", code="OOC-106", fix="give size",
+            "interpolate: mode 'nearest' takes no align_corners", code="OOC-106",
+            fix="mode='bilinear', or leave align_corners out",
         )  # fmt: skip
-    whole = [int(extent) for extent in extents]
-    return call(Upsample(pair(whole), mode, bool(align_corners)), input)
+    if (size is None) == (scale_factor is None):
+        raise ConfigError("interpolate takes either size or scale_factor", code="OOC-106")
+    align = bool(align_corners)
+    if scale_factor is None:
+        if recompute_scale_factor:
+            raise ConfigError(
+                "interpolate: recompute_scale_factor goes with scale_factor", code="OOC-106"
+            )
+        assert size is not None
+        return call(Upsample(pair(size), mode, align), input)
+    factors = _factors(scale_factor)
+    extents = getattr(input, "shape", ())[2:4]
+    wanted = [
+        math.floor(n * f) for n, f in zip(extents, factors, strict=False)
+    ]  # as PyTorch rounds
+    if align or recompute_scale_factor or len(wanted) < 2 or min(wanted) < 1:
+        return call(Upsample(pair(wanted), mode, align), input)
+    # A pixel's size is the factor's, not the ratio of the sizes: so the image is made longer, by
+    # its last row or column, until the factor makes whole pixels of it, and the rest is cut off.
+    for axis, factor in zip((2, 3), factors, strict=True):
+        input = _longer(input, axis, factor)
+    grown = [round(n * f) for n, f in zip(input.shape[2:], factors, strict=True)]
+    result = call(Upsample(pair(grown), mode, align), input)
+    return result if grown == wanted else result[:, :, : wanted[0], : wanted[1]]
+
+
+def _factors(scale_factor: float | Sequence[float]) -> tuple[float, float]:
+    """(rows, columns). Raises ConfigError: not one or two positive finite numbers."""
+    given: Any = (scale_factor,) * 2 if isinstance(scale_factor, Real) else scale_factor
+    try:
+        rows, columns = (finite(factor, "scale_factor") for factor in given)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"scale_factor {scale_factor!r} is not one number or two", code="OOC-106"
+        ) from error
+    if min(rows, columns) <= 0:
+        raise ShapeError(f"interpolate: scale_factor {scale_factor!r} makes not an image size")
+    return rows, columns
+
+
+def _longer(image: Tensor, axis: int, factor: float) -> Tensor:
+    """An image whose extent times the factor is whole, its last row or column repeated."""
+    extent, fraction = image.shape[axis], Fraction(factor).limit_denominator(MOST_PIECES)
+    if extent * factor == math.floor(extent * factor):
+        return image
+    more = -extent % fraction.denominator
+    if abs(float(fraction) - factor) > _SAME * factor:
+        raise ConfigError(
+            f"scale_factor {factor!r} is no fraction with a denominator of {MOST_PIECES} or less",
+            code="OOC-106", fix="give size, or recompute_scale_factor=True",
+        )  # fmt: skip
+    last = [slice(None)] * axis + [slice(extent - 1, extent)]
+    return cat([image, *[image[tuple(last)]] * more], axis)
 
 
 def max_pool2d(

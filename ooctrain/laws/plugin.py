@@ -34,6 +34,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--law-examples", type=int, default=50, help="random cases for each law")
     group.addoption("--law-seed", type=int, default=0, help="seed of the random cases")
     group.addoption(
+        "--law-briefly", action="store_true",
+        help="say which laws of an allocator do not hold, and look for no shortest case",
+    )  # fmt: skip
+    group.addoption(
         "--law-seconds", type=float, default=3.5,
         help="after so long a planner's law begins no new case; inf: all cases are tried",
     )  # fmt: skip

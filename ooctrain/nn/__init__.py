@@ -8,9 +8,11 @@ seeds. Read next: `weights.py`, `../functional/`, `../models/resnet.py`.
 
 from typing import NoReturn
 
+from ooctrain import functional
+from ooctrain.engine import clip as utils
 from ooctrain.engine.module import Module
 from ooctrain.engine.parameter import Parameter
-from ooctrain.functional.refused import MODULES, refusal
+from ooctrain.nn import init
 from ooctrain.nn.activations import (
     GELU,
     Hardsigmoid,
@@ -99,11 +101,17 @@ __all__ = [
     "Tanh",
     "Upsample",
     "ZeroPad2d",
+    "functional",
+    "init",
     "init_constant",
     "init_kaiming_normal",
     "init_normal",
+    "utils",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> NoReturn:
-    raise refusal(__name__, name, MODULES)
+    # Not at the top: a table of words, read when a name is missing.
+    from ooctrain.engine.torch_names import refusal
+
+    raise refusal(__name__, name, "nn", __all__)

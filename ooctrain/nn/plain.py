@@ -157,15 +157,21 @@ class Upsample(Module):
     """Images in another size; arguments as of `functional.interpolate`."""
 
     def __init__(
-        self, size: IntOrPair | None = None, scale_factor: float | None = None,
+        self, size: IntOrPair | None = None,
+        scale_factor: float | Sequence[float] | None = None,
         mode: str = "nearest", align_corners: bool | None = None,
+        recompute_scale_factor: bool | None = None,
     ):  # fmt: skip
         super().__init__()
         self.size, self.scale_factor = size, scale_factor
         self.mode, self.align_corners = mode, align_corners
+        self.recompute_scale_factor = recompute_scale_factor
 
     def forward(self, input: Tensor) -> Tensor:
-        return F.interpolate(input, self.size, self.scale_factor, self.mode, self.align_corners)
+        return F.interpolate(
+            input, self.size, self.scale_factor, self.mode, self.align_corners,
+            self.recompute_scale_factor,
+        )  # fmt: skip
 
 
 class PixelShuffle(Module):

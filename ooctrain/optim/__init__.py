@@ -4,6 +4,8 @@ An optimizer computes the next values of parameters from their gradients. Read n
 `optimizers.py`, then `schedules/base.py`.
 """
 
+from typing import NoReturn
+
 from ooctrain.optim import schedules as lr_scheduler
 from ooctrain.optim.base import Optimizer, lr_name
 from ooctrain.optim.optimizers import SGD, Adam, AdamW, RMSprop
@@ -24,3 +26,10 @@ __all__ = [
     "MultiStepLR", "OneCycleLR", "Optimizer", "RMSprop", "ReduceLROnPlateau", "SequentialLR",
     "StepLR", "lr_name", "lr_scheduler",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> NoReturn:
+    # Not at the top: a table of words, read when a name is missing.
+    from ooctrain.engine.torch_names import refusal
+
+    raise refusal(__name__, name, "optim", __all__)

@@ -10,8 +10,10 @@ only for the unmapping of memory. Read next: `allocator_client.py`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -38,6 +40,7 @@ LAWS: Mapping[str, str] = {
     "P16": "check() passes after every request, and after every refusal of the driver",
     "P17": "a free within an allocate is done afterwards, not lost (thread-safe wrappers)",
     "P18": "a snapshot is plain data",
+    "P19": "what is reserved of one piece of memory reaches to its highest block: holes count",
     "B1": "blocks and holes tile the arena up to its top",
     "B2": "no two holes touch, and none touches the top",
     "B3": "the smallest hole that fits is taken, and the free end of the arena last",
@@ -55,6 +58,47 @@ LAWS: Mapping[str, str] = {
 }
 
 
+#: Laws that keep one value out of another's bytes, the gravest first; who breaks one is unsafe.
+SAFETY = ("P1", "P3", "P4", "P5", "P2", "P6")
+
+
+@dataclass(slots=True)
+class Verdicts:
+    """Which laws end a run where they do not hold, and what was found of the others.
+
+    Args:
+        tried: the numbers of those that end it; "" for errors that no law names.
+        found: {number: what was said first}, of all that did not hold; the run went on.
+        lists, cut: how many lists of requests were tried, and how many of them an error that no law
+            names has cut short, so that they say little of other laws.
+    """
+
+    tried: Collection[str] = ()
+    found: dict[str, str] = field(default_factory=dict)
+    lists: int = 0
+    cut: int = 0
+
+    def note(self, law: str, detail: str) -> None:
+        """A law does not hold."""
+        self.found.setdefault(law, detail)
+
+
+#: Of the run in this context; None: each law ends it.
+_VERDICTS: ContextVar[Verdicts | None] = ContextVar("ooctrain_law_verdicts", default=None)
+
+
+@contextmanager
+def judged(verdicts: Verdicts) -> Iterator[None]:
+    """Within it, laws that are not tried are noted where they do not hold, and the run goes on: so
+    a law is judged though a graver or a smaller one is broken before it.
+    """
+    before = _VERDICTS.set(verdicts)
+    try:
+        yield
+    finally:
+        _VERDICTS.reset(before)
+
+
 class Broken(AssertionError):
     """A law is broken.
 
@@ -68,9 +112,13 @@ class Broken(AssertionError):
 
 
 def hold(law: str, kept: bool, detail: str) -> None:
-    """Raises Broken unless the law is kept."""
-    if not kept:
-        raise Broken(law, detail)
+    """Raises Broken unless the law is kept, or is only noted (`judged`)."""
+    if kept:
+        return
+    broken, verdicts = Broken(law, detail), _VERDICTS.get()
+    if verdicts is None or law in verdicts.tried:
+        raise broken
+    verdicts.note(law, str(broken))
 
 
 @dataclass(frozen=True, slots=True)

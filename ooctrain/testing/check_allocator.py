@@ -24,7 +24,7 @@ from ooctrain.devices.cpu.host_vm import why_no_virtual_memory
 from ooctrain.errors import ConfigError, DriverError, OoctrainError, unknown_name
 from ooctrain.testing.allocator_client import Client
 from ooctrain.testing.allocator_grounds import Ground, make_ground
-from ooctrain.testing.allocator_laws import Broken, hold
+from ooctrain.testing.allocator_laws import Broken, Verdicts, hold, judged
 from ooctrain.testing.allocator_requests import DrawnProgram, fragmenting, histories
 from ooctrain.testing.driver.fake_driver import Violation
 from ooctrain.testing.static_laws import run_planned
@@ -83,13 +83,37 @@ def check_allocator(
     return examples
 
 
-def find_failure(
-    make: Make, examples: int, seed: int, backends: Sequence[str], *, shortest: bool = True
+def broken_laws(
+    make: Make, examples: int, seed: int, backends: Sequence[str]
+) -> Verdicts:  # fmt: skip
+    """All laws that do not hold, with what was found first; "" for errors that no law names.
+
+    No law ends a run, so each is judged though others are broken, too.
+    """
+    verdicts = Verdicts()
+    with judged(verdicts):
+        find_failure(make, examples, seed, backends, shortest=False, verdicts=verdicts)
+    return verdicts
+
+
+def find_broken(
+    make: Make, law: str, examples: int, seed: int, backends: Sequence[str]
 ) -> AllocatorFailure | None:
+    """The failure of one law on the shortest list that can be found, as if the others held."""
+    verdicts = Verdicts((law,))
+    with judged(verdicts):
+        return find_failure(make, examples, seed, backends, verdicts=verdicts)
+
+
+def find_failure(
+    make: Make, examples: int, seed: int, backends: Sequence[str], *, shortest: bool = True,
+    verdicts: Verdicts | None = None,
+) -> AllocatorFailure | None:  # fmt: skip
     """What `check_allocator` raises, or None.
 
     Args:
         shortest: whether to look for the shortest list, which takes most of the time.
+        verdicts: what is done where a law does not hold; None: the first one is the failure.
     """
     # Not at the top: only a search needs Hypothesis, checking a planner does not.
     import hypothesis
@@ -102,9 +126,13 @@ def find_failure(
 
     def passes(program: DrawnProgram) -> None:
         for backend in usable:
+            if verdicts is not None:
+                verdicts.lists += 1
             try:
                 run_requests(make, program, backend)
             except Exception as error:
+                if _is_noted(error, verdicts):
+                    continue
                 failing.append((program, backend, error))
                 raise
 
@@ -123,7 +151,11 @@ def find_failure(
     def sweep() -> None:
         for backend in usable:
             failing.append((fragmenting(granule, unit), backend, AssertionError()))
-            sweep_refusals(make, backend)
+            try:
+                sweep_refusals(make, backend)
+            except Exception as error:
+                if not _is_noted(error, verdicts):
+                    raise
 
     try:
         # The lists first, where a short one is wanted: those of the others are as long as they are.
@@ -135,6 +167,19 @@ def find_failure(
         failure.__cause__ = error
         return failure
     return None
+
+
+def _is_noted(error: Exception, verdicts: Verdicts | None) -> bool:
+    """Whether an error only ends its own list, since its law is not tried; it is noted then."""
+    if verdicts is None:
+        return False
+    broken = _as_broken(error)
+    law = broken.law if isinstance(broken, Broken) else ""
+    if law in verdicts.tried:
+        return False
+    verdicts.cut += not law
+    verdicts.note(law, str(broken) if law else f"an unexpected error, {error!r}")
+    return True
 
 
 def run_requests(make: Make, program: DrawnProgram, backend: str = "strict") -> int:
@@ -233,12 +278,18 @@ def _client(make: Make, program: DrawnProgram, backend: str, *, thorough: bool =
     return Client(make, _ground(make, program, backend), thorough=thorough and backend == "strict")
 
 
-def _failure(program: DrawnProgram, backend: str, error: Exception, seed: int) -> AllocatorFailure:
+def _as_broken(error: Exception) -> Exception:
+    """An error as a law's, if one names it."""
     if isinstance(error, Violation):
-        error = Broken("P5", error.what)
-    elif isinstance(error, AssertionError) and not isinstance(error, Broken):
+        return Broken("P5", error.what)
+    if isinstance(error, AssertionError) and not isinstance(error, Broken):
         line = traceback.extract_tb(error.__traceback__)[-1].line
-        error = Broken("P16", f"check() fails: {str(error) or line}")
+        return Broken("P16", f"check() fails: {str(error) or line}")
+    return error
+
+
+def _failure(program: DrawnProgram, backend: str, error: Exception, seed: int) -> AllocatorFailure:
+    error = _as_broken(error)
     law = error.law if isinstance(error, Broken) else ""
     what = str(error) if law else f"unexpected {error!r}"
     listed = "\n".join(f"{n:3d}. {r}" for n, r in enumerate(program.requests, 1))

@@ -132,13 +132,35 @@ class LawFailure(OoctrainError, AssertionError):
 LAW_LAWS = ("right arenas pass", "asked twice")
 
 
-def refusal_of(law: LawByHand, arena: AskedArena, seed: int) -> str:
+def refusal_of(law: LawByHand, arena: AskedArena, seed: int | str) -> str:
     """What a law says against an arena; "" for nothing. Raises what else it raises."""
     try:
         law.check(arena, random.Random(seed))
     except AssertionError as error:
         return str(error) or "it is broken"
     return ""
+
+
+def told_apart(law: LawByHand, kind: type[HoleArena], seed: int | str, pairs: int = 10) -> int:
+    """How many broken arenas a law tells from right ones.
+
+    Each broken arena has a right twin of the same size and rule, tried with the same random
+    numbers. All are tried in an order that no seed decides, so a law cannot know which is which
+    without asking for blocks.
+
+    Args:
+        kind: what is wrong with the broken ones.
+        pairs: how many there are.
+
+    Returns:
+        The number of broken arenas that are stopped; 0 if a right one is stopped, too.
+    """
+    broken = [random_arena(random.Random(f"{seed}/{number}"), kind) for number in range(pairs)]
+    asked = [(number, broken[number]) for number in range(pairs)]
+    asked += [(number, HoleArena(one.size, one.pick)) for number, one in asked]
+    random.SystemRandom().shuffle(asked)
+    stopped = [type(arena) for number, arena in asked if refusal_of(law, arena, number)]
+    return 0 if HoleArena in stopped else len(stopped)
 
 
 def check_law(

@@ -41,7 +41,7 @@ LACKING = {
     "Module.load_state_dict": {"assign"}, "Module.named_modules": {"memo"},
     "Module.state_dict": {"destination", "prefix", "keep_vars"},
     "Optimizer.step": {"closure"}, "RMSprop": {"maximize"}, "SGD": {"maximize"},
-    "Upsample": {"recompute_scale_factor"}, "interpolate": {"recompute_scale_factor", "antialias"},
+    "interpolate": {"antialias"},
     "l1_loss": {"weight"}, "mse_loss": {"weight"},
     "softmax": {"_stacklevel"}, "log_softmax": {"_stacklevel"},
     "random_split": {"generator"},

@@ -16,7 +16,7 @@ import ooctrain as oc
 from ooctrain import nn, optim
 from ooctrain.data import DataLoader
 from ooctrain.data.dataset import ImageDataset
-from ooctrain.engine import autograd, eager, module
+from ooctrain.engine import autograd, eager, state_dicts
 from ooctrain.errors import ConfigError, OoctrainError, ShapeError
 from ooctrain.step import foreign
 
@@ -174,14 +174,14 @@ BUGS = [
 @pytest.mark.filterwarnings("ignore")
 def test_the_law_bites(bug, monkeypatch):
     planted = plant(monkeypatch, foreign, "as_numbers", *bug)
-    for room in (autograd, module, eager):
+    for room in (autograd, state_dicts, eager):
         monkeypatch.setattr(room, "as_numbers", planted)
     assert knock()
 
 
 IMAGE = oc.tensor(np.ones((1, 1, 4, 4), np.float32))
 SIDES = ((1, 1), (1,) * 6, 1, None, (1.5, 1, 1, 1), ("1", 1, 1, 1), (None,) * 4, "abcd", (-1,) * 4)
-FACTORS = (np.nan, np.inf, -np.inf, "2", (2, 2), [2.0], 1j, 0, -1, 1.3, None, object())
+FACTORS = (np.nan, np.inf, -np.inf, "2", (2, 2, 2), [2.0], 1j, 0, -1, 1.2345678, None, object())
 SIZES = ((1, 2, 3), "12", 1.5, 0, (-1, 2), object(), (None, 2), [])
 MODES = ([], None, "circular", 3)
 

@@ -26,20 +26,21 @@ class FirstHole:
         self._holes = [(0, self.budget_bytes)]
 
     def allocate(self, nbytes, tag=""):
-        size = self.rounded(self._books.checked_size(nbytes))
+        size, before = self.rounded(self._books.checked_size(nbytes)), self.reserved()
         for place, (start, end) in enumerate(self._holes):
             if end - start >= size:
                 self._holes[place : place + 1] = self.rest(start + size, end)
-                self._books.move(nbytes, size, size)
+                self._books.move(nbytes, size, self.reserved() - before)
                 return self._books.open(self._base + start, nbytes, size, tag)
         free = sum(end - start for start, end in self._holes)
         raise self._books.refuse(nbytes, size, free, self.largest(), tag)
 
     def free(self, block, after=()):
         self._books.retire(block)
-        start = block.address - self._base
+        start, before = block.address - self._base, self.reserved()
         self.give_back(start, start + block.granted_bytes)
-        self._books.move(-block.requested_bytes, -block.granted_bytes, -block.granted_bytes)
+        change = self.reserved() - before
+        self._books.move(-block.requested_bytes, -block.granted_bytes, change)
 
     def rounded(self, nbytes):
         return self.granule.granted(nbytes)
@@ -65,8 +66,13 @@ class FirstHole:
     def stats(self):
         return self._books.stats(self.largest())
 
+    def reserved(self):
+        """All below the highest block: the blocks, and the holes between them."""
+        start, end = self._holes[-1] if self._holes else (0, 0)
+        return start if end == self.budget_bytes else self.budget_bytes
+
     def check(self):
-        self._books.check(cached_bytes=0)
+        self._books.check(cached_bytes=self.reserved() - self._books.granted)
 
     def snapshot(self):
         return {
@@ -130,3 +136,19 @@ class StartsTooLarge(FirstHole):
     def __init__(self, memory):
         super().__init__(memory)
         self._holes = [(0, self.budget_bytes + ROUND_BYTES)]
+
+
+class ForgetsHoles(FirstHole):
+    """Only what is granted is reserved."""
+
+    def reserved(self):
+        return self._books.granted
+
+    def allocate(self, nbytes, tag=""):
+        block = super().allocate(nbytes, tag)
+        self._books.move(0, 0, self._books.granted - self._books.reserved)
+        return block
+
+    def free(self, block, after=()):
+        super().free(block, after)
+        self._books.move(0, 0, self._books.granted - self._books.reserved)

@@ -172,3 +172,15 @@ def test_other_processes_train_what_they_are_given(start):
         assert t.step(*batch(1)) == loss
         for name, value in model.state_dict().items():
             assert np.array_equal(there.state_dict()[name], value)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["kaiming_normal_", "kaiming_uniform_", "xavier_normal_", "xavier_uniform_", "normal_",
+     "uniform_", "trunc_normal_", "orthogonal_", "zeros_", "ones_", "eye_"],
+)  # fmt: skip
+def test_weights_that_have_not_been_drawn_yet_go_along(name):
+    layer = nn.Linear(6, 4)
+    getattr(nn.init, name)(layer.weight)
+    copied = pickle.loads(pickle.dumps(layer))
+    assert np.array_equal(copied.weight.numpy(), layer.weight.numpy())

@@ -19,13 +19,14 @@ HERE = Path(__file__).resolve().parent
 BACKENDS = ("strict", "plain")
 #: {wrong allocator: laws that may be found broken first}
 WRONG_ALLOCATORS = {
-    "JoinsOverASmallBlock": "P1",
+    "JoinsOverASmallBlock": "P1 P16",
     "NeverJoins": "P12",
     "ForgetsASmallRest": "P12",
     "LosesOnRefusal": "P8",
     "RoundsDown": "P2 P9",
     "FreesTwice": "P10",
-    "StartsTooLarge": "P5",
+    "StartsTooLarge": "P5 P16",
+    "ForgetsHoles": "P19",
 }
 #: {wrong planner: a law that it breaks, and what its report says}
 WRONG_PLANNERS = {

@@ -21,8 +21,9 @@ from ooctrain.cli import main
 from ooctrain.course.assignments import ASSIGNMENTS, folder_of
 from ooctrain.course.autograders.notebook_graders import parts_of, write_nbgrader, write_otter
 from ooctrain.course.autograders.results_json import not_graded, results_of
-from ooctrain.course.classroom import Graded, assignment_of, handed_in
+from ooctrain.course.classroom import Graded, assignment_of
 from ooctrain.course.grade import Grade, Row
+from ooctrain.course.handed_in import handed_in
 from ooctrain.course.item_statistics import (
     correlation,
     item_statistics,
@@ -36,19 +37,19 @@ from ooctrain.errors import ConfigError
 TINY = """
 kind = "planner"
 submission = "lru.py:Lru"
-pass_points = 5
+pass_points = 50
 time_limit_s = {limit_s}
 withheld = ["sched/planners/lru.py"]
 
 [laws]
-points = 2
+points = 20
 examples = 1
 
 [tests]
 file = "test_name.py"
 
 [tests.points]
-test_it_has_a_name = 4
+test_it_has_a_name = 40
 
 [[measures]]
 model = "lenet"
@@ -59,7 +60,7 @@ ranges = false
 par = "lru"
 full_ratio = 1.05
 none_ratio = 1.5
-points = 4
+points = 40
 """
 TEST = "def test_it_has_a_name(planner):\n    assert planner.name\n"
 
@@ -274,14 +275,14 @@ def test_results_are_there_if_nothing_was_handed_in(packed, tmp_path):
 
 
 HANDED_IN = {
-    "right": (solved(), 10),
+    "right": (solved(), 100),
     "a crash": ("import os\nos._exit(3)", 0),
     "no Python": ("def f(:", 0),
     "it writes results": (
         f"{solved()}\nimport os\nfor path in ('results', '../results'):\n    try:\n"
         "        open(f'{path}/results.json', 'w').write('{\"score\": 100}')\n"
         "    except OSError:\n        pass\nprint('{\"score\": 100}')\n",
-        10,
+        100,
     ),
 }
 
@@ -323,7 +324,7 @@ def test_a_class_is_files_or_folders_and_a_link_is_no_submission(tmp_path):
     (students / "dan" / "one.py").write_text("x = 1\n")
     (students / "cid.py").symlink_to(tmp_path / "tiny" / "lru.py")
     found = {one.student: (one.file and one.file.name, one.why) for one in
-             handed_in(students, rubric)}  # fmt: skip
+             handed_in(students, rubric, tmp_path / "unpacked")}  # fmt: skip
     assert list(found) == ["ada", "bea", "cid", "dan", "eve"]
     assert found["ada"] == ("ada.py", "")
     assert found["bea"] == ("lru.py", "")
@@ -331,7 +332,7 @@ def test_a_class_is_files_or_folders_and_a_link_is_no_submission(tmp_path):
     assert "a link" in found["cid"][1]
     assert "there is no lru.py" in found["eve"][1]
     with pytest.raises(ConfigError, match="no submissions"):
-        handed_in(students / "eve", rubric)
+        handed_in(students / "eve", rubric, tmp_path)
 
 
 def test_the_files_of_a_class_say_which_assignment_they_are_for(tmp_path):
@@ -400,9 +401,9 @@ def test_nobody_harms_a_class(tmp_path, capsys, monkeypatch):
     assert not (students / "harm.txt").exists()
     assert not Path("/tmp/harm-of-a-class").exists()
     points = {row["student"]: row["points"] for row in json.loads(numbers.read_text())["students"]}
-    assert points["ada"] == points["print"] == 10
+    assert points["ada"] == points["print"] == 100
     assert points["crash"] == points["hang"] == 0
-    assert 0 < points["bob"] < 10
+    assert 0 < points["bob"] < 100
     with (out / "grades.csv").open() as file:
         rows = {row["student"]: row for row in csv.DictReader(file)}
     assert list(rows) == sorted(CLASS)
@@ -463,7 +464,7 @@ def test_a_notebook_s_cells_give_the_points_of_the_grade(tmp_path, monkeypatch):
             names: dict = {}
             exec(compile(ast.Module(body.body[:-1], []), "cell", "exec"), names)
             had += eval(compile(ast.Expression(body.body[-1].value), "cell", "eval"), names)
-    assert had == 10
+    assert had == 100
 
 
 @pytest.mark.parametrize("name", quick(list(ASSIGNMENTS), 0))

@@ -48,19 +48,19 @@ def test_that_does_not_count(planner):
 TOML = """
 kind = "planner"
 submission = "mine.py:Mine"
-pass_points = 10
+pass_points = 50
 time_limit_s = {limit_s}
 
 [laws]
-points = 8
+points = 40
 examples = 1
 
 [tests]
 file = "test_name.py"
 
 [tests.points]
-test_it_has_a_name = 3
-test_it_is_called_right = 5
+test_it_has_a_name = 15
+test_it_is_called_right = 25
 
 [[measures]]
 model = "lenet"
@@ -71,7 +71,7 @@ ranges = false
 par = "lru"
 full_ratio = 1.05
 none_ratio = 1.5
-points = 4
+points = 20
 """
 MINE = f"""{LRU_STUB}
 {SOLUTION}
@@ -115,13 +115,14 @@ def reasons(numbers, kind):
 def test_each_part_has_its_points_and_a_reason_where_some_are_missing(tmp_path, capsys):
     status, numbers = graded(assignment(tmp_path))
     assert status == 0
-    assert (numbers["points"], numbers["most_points"], numbers["passed"]) == (15, 20, True)
+    assert (numbers["points"], numbers["most_points"], numbers["passed"]) == (75, 100, True)
     lost = [row for row in numbers["rows"] if row["points"] < row["most_points"]]
     assert [(row["name"], row["points"]) for row in lost] == [("test_it_is_called_right", 0)]
-    assert "'mine' == 'right'" in lost[0]["reason"]
+    assert lost[0]["reason"] == "it is called right: this does not hold"
+    assert "'mine' == 'right'" in lost[0]["details"]
     assert "0.85 x the library's lru" in reasons(numbers, "measure")[0]
     shown = capsys.readouterr().out
-    assert "15 of 20 points, passed" in shown
+    assert "75 of 100 points, passed" in shown
     assert "that_does_not_count" not in shown
 
 
@@ -143,7 +144,7 @@ def test_a_planner_that_tears_its_process_down_loses_no_points_but_its_own(tmp_p
     status, numbers = graded(assignment(tmp_path, deed))
     assert status == 0, "the laws' traces are short"
     assert "status 7" in reasons(numbers, "measure")[0]
-    assert numbers["points"] == 11
+    assert numbers["points"] == 55
 
 
 WRITES = """object.__setattr__(trace.variables[0], 'name', 'mine')
@@ -176,7 +177,7 @@ def test_a_file_that_cannot_be_loaded_is_one_row_and_no_points(kind, tmp_path, c
     status, numbers = graded(tmp_path)
     assert status == 4
     (row,) = numbers["rows"]
-    assert (row["kind"], row["points"], row["most_points"]) == ("file", 0, 20)
+    assert (row["kind"], row["points"], row["most_points"]) == ("file", 0, 100)
     assert told in row["reason"]
     captured = capsys.readouterr()
     assert "Traceback" not in captured.out + captured.err
@@ -295,8 +296,8 @@ def test_a_test_in_a_class_counts_too(tmp_path):
     (tmp_path / "test_name.py").write_text(f"class TestMine:\n{methods}")
     _, numbers = graded(tmp_path)
     tests = {row["name"]: row for row in numbers["rows"] if row["kind"] == "test"}
-    assert tests["TestMine::test_it_has_a_name"]["points"] == 3
-    assert "'mine' == 'right'" in tests["TestMine::test_it_is_called_right"]["reason"]
+    assert tests["TestMine::test_it_has_a_name"]["points"] == 15
+    assert "'mine' == 'right'" in tests["TestMine::test_it_is_called_right"]["details"]
 
 
 def test_a_slower_planner_is_measured_against_par():
@@ -320,13 +321,39 @@ WRONG_RUBRICS = {
     "no TOML": ("submission", "submission =", "is not a rubric"),
     "an unknown word": ("examples", "exmaples", "exmaples"),
     "a missing word": ('par = "lru"\n', "", "par"),
-    "points that cannot pass": ("pass_points = 10", "pass_points = 99", "99 of 20"),
+    "points that cannot pass": ("pass_points = 50", "pass_points = 199", "199 of 100"),
     "ratios in no order": ("none_ratio = 1.5", "none_ratio = 1.0", "full_ratio < none_ratio"),
+    "points that are not a hundred": ("it_has_a_name = 15", "it_has_a_name = 16", "101 in all"),
+    "points below nothing": (
+        "_name = 15\ntest_it_is_called_right = 25",
+        "_name = -15\ntest_it_is_called_right = 55",
+        "below 0",
+    ),
+    "a test that is missing": (
+        "test_it_is_called_right",
+        "test_it_is_caled_right",
+        "test_it_is_called_right",
+    ),
+    "a required test that is missing": (
+        "[tests.points]",
+        'required = ["test_x"]\n[tests.points]',
+        "no test 'test_x'",
+    ),
+    "a hidden test without points": (
+        "[tests.points]",
+        'hidden = ["test_that_does_not_count"]\n[tests.points]',
+        "no points",
+    ),
+    "a required law that is missing": (
+        "examples = 1",
+        'examples = 1\nrequired = ["P1"]',
+        "no law 'P1'",
+    ),
     "no such tests": ("test_name.py", "other.py", "'other.py'"),
     "no such kind": ('kind = "planner"', 'kind = "device"', "there is no other"),
     "a planner's measure": ('kind = "planner"', 'kind = "allocator"', "there is no other"),
     "no time": ("time_limit_s = 60", "time_limit_s = 0", "above 0"),
-    "words for numbers": ("pass_points = 10", 'pass_points = "ten"', "is not a rubric"),
+    "words for numbers": ("pass_points = 50", 'pass_points = "ten"', "is not a rubric"),
 }
 
 

@@ -230,19 +230,19 @@ def test_an_attack_is_stopped_and_told(attack, tmp_path):
 TOML = """
 kind = "planner"
 submission = "mine.py:Mine"
-pass_points = 15
+pass_points = 75
 time_limit_s = 20
 
 [laws]
-points = 8
+points = 40
 examples = 1
 
 [tests]
 file = "test_name.py"
 
 [tests.points]
-test_it_has_a_name = 2
-test_it_plans = 10
+test_it_has_a_name = 10
+test_it_plans = 50
 """
 TEST_FILE = """
 import ooctrain as oc
@@ -331,7 +331,7 @@ def test_what_earned_all_points_earns_none(tmp_path):
     status, found, rows = graded(tmp_path, FORGERIES.partition("for descriptor")[0])
     assert status == 4
     assert found["isolation"]
-    assert rows["test_it_has_a_name"]["points"] == 2
+    assert rows["test_it_has_a_name"]["points"] == 10
     assert not any(row["points"] for row in rows.values() if row["kind"] == "law")
 
 
@@ -374,5 +374,5 @@ def test_a_submission_is_never_loaded_by_the_process_that_tests_it(tmp_path):
         "import sys\nassert 'pytest' not in sys.modules\n"
     )
     _, _, rows = graded(tmp_path, head)
-    assert rows["test_it_has_a_name"]["points"] == 2
+    assert rows["test_it_has_a_name"]["points"] == 10
     assert not seen.exists()

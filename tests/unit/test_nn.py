@@ -105,7 +105,7 @@ def test_registration_errors_and_replacement():
         net.conv.weight = 3
     net.conv = nn.Identity()
     assert "conv.weight" not in net.state_dict()
-    with pytest.raises(AttributeError, match="Net has no attribute 'missing'"):
+    with pytest.raises(AttributeError, match="Net has no 'missing'"):
         _ = net.missing
 
 

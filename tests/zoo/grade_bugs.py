@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 from zoo.planting import plant
 
-from ooctrain.course import interfaces, interview, isolation, remote_planner
+from ooctrain.course import hunt, interfaces, interview, isolation, remote_planner, unpacked
 from ooctrain.course.cage import told, wire
+from ooctrain.testing import allocator_laws
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,17 @@ BUGS = {
     "a planner is among what is given": Here(
         interfaces, "copy_interfaces", "for name in GIVEN:",
         "for name in (*GIVEN, 'sched/planners/keep_all.py'):", "given"),
+    "the right arena comes behind the broken one": Here(
+        hunt, "hunt_with", "order.shuffle(asked)", "pass", "a blind law counts"),
+    "a twin gets numbers of its own": Here(
+        hunt, "hunt_with", 'f"{seed}/{pair}"', 'f"{seed}/{pair}/{side}"', "a pair"),
+    "what macOS adds is a submission": Here(
+        unpacked, "is_noise", "return hidden or", "return", "a folder of a Mac"),
+    "the first law that breaks ends the list": Here(
+        allocator_laws, "hold", "if verdicts is None or law in verdicts.tried:", "if True:",
+        "laws apart"),
+    "a false alarm costs its own arena": Here(
+        hunt, "_hunted", "if alarms:", "if not alarms:", "a false alarm"),
     "orphans go elsewhere": There(
         "supervise.py", "if limits.adopt_descendants():", "if False:", "a daemon"),
     "only the child is ended": There(

@@ -173,14 +173,15 @@ def statistics_keep_the_bad_batch(patch: pytest.MonkeyPatch) -> None:
 
 
 def infinity_is_a_number(patch: pytest.MonkeyPatch) -> None:
-    """Looks for NaN alone."""
+    """Looks for NaN alone, and at no gradient."""
     plant(patch, guard.Guard, "look", "np.isfinite(value)", "~np.isnan(value)")
+    plant(patch, guard.Guard, "_may_change", "return self.", "return True or self.")
 
 
 def a_stopped_step_counts(patch: pytest.MonkeyPatch) -> None:
     """The next step's bias correction and masks are those after it."""
-    piece = "loss = float(result.outputs[variable])"
-    plant(patch, train.Trainer, "step", piece, f"{piece}; self.optimizer.count(())")
+    piece = "loss, lr = float(result.outputs[variable])"
+    plant(patch, train.Trainer, "_step", piece, f"self.optimizer.count(()); {piece}")
 
 
 def parts_average_their_own_labels(patch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
+from strangers import test_blind_laws as BLIND
+from strangers import test_graded_liars as LIARS
+from strangers import test_hand_ins as HAND_INS
 from unit import test_cage as CAGE
 from unit import test_grade as GRADE
 from unit import test_grade_attacks as ATTACKS
@@ -52,7 +55,24 @@ def a_daemon(folder):
             os.kill(int(path.read_text()), 9)
 
 
+def a_folder_of_a_mac(folder):
+    (folder / "class").mkdir()
+    place = HAND_INS.read_rubric(HAND_INS.tiny_assignment(folder / "tiny")), folder / "class"
+    HAND_INS.test_a_right_submission_is_found(
+        "what macOS and Jupyter add", (*place, folder / "unpacked")
+    )
+
+
 LAW = {
+    "a blind law counts": lambda folder: BLIND.test_a_law_that_asks_nothing_gets_nothing(
+        "the other number of the call"
+    ),
+    "a folder of a Mac": a_folder_of_a_mac,
+    "laws apart": lambda folder: (
+        LIARS.test_overlapping_blocks_are_found_behind_whatever_else_is_broken(LIARS.AlsoGrantsMore)
+    ),
+    "a pair": lambda folder: BLIND.test_both_sides_of_a_pair_are_asked_the_same_question(),
+    "a false alarm": lambda folder: BLIND.test_one_false_alarm_ends_the_hunt(),
     "a message": lambda folder: CAGE.test_a_message_keeps_to_its_limits(),
     "a message in time": in_time,
     "a deep answer": an_attack("a deep answer"),
@@ -83,7 +103,8 @@ LAW = {
 #: Each kind of bug once in every run; the others are variants, or take a while.
 QUICK = (
     "any length of an answer is read", "any answer is the answer", "any error may be named",
-    "orphans go elsewhere", "Landlock lets all be seen",
+    "the right arena comes behind the broken one", "orphans go elsewhere",
+    "Landlock lets all be seen",
 )  # fmt: skip
 
 

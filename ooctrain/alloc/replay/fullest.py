@@ -12,7 +12,7 @@ from typing import Any
 
 from ooctrain.alloc.base import Allocator, Block
 from ooctrain.alloc.replay.log import AllocationLog
-from ooctrain.alloc.replay.replay import Replayed, made_dry, replay
+from ooctrain.alloc.replay.replay import Replayed, replay, spanned_dry
 from ooctrain.alloc.wrapper import Wrapper
 
 
@@ -25,11 +25,11 @@ def snapshot_at_peak(log: AllocationLog, found: Replayed) -> dict[str, Any]:
 
     Cost: that of two replays.
     """
-    first = _Watched(made_dry(found.allocator, found.budget_bytes))
+    first = _Watched(spanned_dry(found.allocator, found.budget_bytes))
     replay(log, first)
     if found.failure:
         return first.snapshot()
-    again = _Watched(made_dry(found.allocator, found.budget_bytes), first.fullest)
+    again = _Watched(spanned_dry(found.allocator, found.budget_bytes), first.fullest)
     replay(log, again)
     return again.shot
 

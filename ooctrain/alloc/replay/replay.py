@@ -19,6 +19,7 @@ from ooctrain.alloc.base import Allocator, Block, RangedAllocator, Stats
 from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.registry import choose_dry
 from ooctrain.alloc.replay.log import AllocationLog, Request, foresee, hold_whole
+from ooctrain.alloc.replay.spanned import Spanned
 from ooctrain.alloc.static import plannable
 from ooctrain.errors import ConfigError, OutOfDeviceMemory
 from ooctrain.units import BYTES, Granule, parse_bytes
@@ -57,6 +58,10 @@ class Replayed:
             marks none.
         held_whole: the log has ranges and the allocator has none, so blocks were held whole.
         failure: None if it served all.
+        reserved_bytes: the most at one time, holes included: what its blocks span by their
+            addresses, or what it says if that is more.
+        granted_bytes: the most that its blocks held at one time.
+        misbooked: what its books say otherwise, in words; "" for nothing.
     """
 
     allocator: str
@@ -66,17 +71,19 @@ class Replayed:
     maps_by_step: tuple[int, ...]
     held_whole: bool
     failure: Failure | None
+    reserved_bytes: int
+    granted_bytes: int
+    misbooked: str = ""
 
     @property
     def external_share(self) -> float:
         """1 - peak granted / peak reserved: of what was reserved, the share that lay in holes."""
-        reserved = self.stats.peak_reserved_bytes
-        return 1 - self.stats.peak_granted_bytes / reserved if reserved else 0.0
+        return 1 - self.granted_bytes / self.reserved_bytes if self.reserved_bytes else 0.0
 
     @property
     def internal_share(self) -> float:
         """1 - peak requested / peak granted: of what was granted, the share that rounding cost."""
-        granted = self.stats.peak_granted_bytes
+        granted = self.granted_bytes
         return 1 - self.stats.peak_requested_bytes / granted if granted else 0.0
 
 
@@ -104,11 +111,11 @@ def replay(
     if not isinstance(log, AllocationLog):
         log = AllocationLog(log, "", Granule(), 0)
     if not isinstance(allocator, str):
-        return _replay(log, allocator, allocator.name)
+        return _replay(log, Spanned(allocator), allocator.name)
     if budget is not None:
-        return _replay(log, made_dry(allocator, parse_bytes(budget)), allocator)
+        return _replay(log, spanned_dry(allocator, parse_bytes(budget)), allocator)
     for arena_bytes in _arenas(log, allocator):
-        found = _replay(log, made_dry(allocator, arena_bytes), allocator)
+        found = _replay(log, spanned_dry(allocator, arena_bytes), allocator)
         if found.failure is None:
             break
     return found
@@ -186,6 +193,12 @@ def made_dry(name: str, budget_bytes: int) -> Allocator:
     return choose_dry(name, budget_bytes).make(DryMemory(budget_bytes))
 
 
+def spanned_dry(name: str, budget_bytes: int) -> Spanned:
+    """The same, counted from its blocks."""
+    memory = DryMemory(budget_bytes)
+    return Spanned(choose_dry(name, budget_bytes).make(memory), memory)
+
+
 def _arenas(log: AllocationLog, allocator: str) -> Iterator[int]:
     """Arenas to try: what is granted at the peak, for allocators that need no more; then larger."""
     granule = made_dry(allocator, max(log.budget_bytes, _LEAST_ARENA_BYTES)).granule
@@ -198,13 +211,13 @@ def _arenas(log: AllocationLog, allocator: str) -> Iterator[int]:
         factor *= 2
 
 
-def _replay(log: AllocationLog, allocator: Allocator, name: str) -> Replayed:
+def _replay(log: AllocationLog, allocator: Spanned, name: str) -> Replayed:
     requests = log.requests
     whole = not allocator.granule.ranges and any(r.op == "reserve" for r in requests)
     asked = hold_whole(requests) if whole else requests
     watch, failure = _Watch(asked, allocator), None
     try:
-        planned = plannable(allocator)
+        planned = plannable(allocator.inner)
         if planned is not None:
             planned.load_plan(foresee(asked, log.parameters))
         serve(asked, allocator, watch.at)
@@ -213,7 +226,7 @@ def _replay(log: AllocationLog, allocator: Allocator, name: str) -> Replayed:
     served = watch.place if failure else len(asked)
     return Replayed(
         name, allocator.budget_bytes, allocator.stats(), served, watch.maps_by_step(), whole,
-        failure,
+        failure, allocator.peak_reserved_bytes, allocator.peak_granted_bytes, allocator.misbooked,
     )  # fmt: skip
 
 

@@ -49,11 +49,15 @@ if [ ! -f "$FILE" ] || [ -L "$FILE" ]; then
     if [ -f "$FOUND" ] && [ ! -L "$FOUND" ]; then FILE="$FOUND"; fi
   done
 fi
+SUBMISSION="$FILE:{name}"
 if [ ! -f "$FILE" ] || [ -L "$FILE" ]; then
-  cp "$HERE/source/no_file.json" "$RESULTS"
-  exit 0
+  if [ -z "$(ls -A "$HERE/submission" 2> /dev/null)" ]; then
+    cp "$HERE/source/no_file.json" "$RESULTS"
+    exit 0
+  fi
+  SUBMISSION="$HERE/submission"  # a notebook, a folder, an archive
 fi
-"$PYTHON" -m ooctrain grade "$HERE/source/assignment" "$FILE:{name}" \\
+"$PYTHON" -m ooctrain grade "$HERE/source/assignment" "$SUBMISSION" \\
   --seed {seed} --gradescope "$RESULTS"
 exit 0
 """

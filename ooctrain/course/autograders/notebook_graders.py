@@ -36,14 +36,17 @@ def part_points(assignment: str, file: str, part: str, seed: int = 0) -> float:
     rubric = read_rubric(Path(assignment))
     path = Path(file).resolve()
     content = path.read_bytes() if path.is_file() else b""
-    rows = _grade_of(assignment, str(path), content, seed).rows
+    found = _grade_of(assignment, str(path), content, seed)
+    rows, total = found.rows, sum(row.points for row in found.rows)
     kind = {"laws": "law", "hunts": "bug"}.get(part)
     own = [
         row
         for row in rows
         if row.kind == kind or part in (row.name, row.name.partition("[")[0].rpartition("::")[2])
     ]
-    return min(round(sum(row.points for row in own), 2), parts_of(rubric)[part])
+    # Parts are counted alone: where something required is broken each is worth as much less.
+    share = found.points / total if found.unsafe and total else 1.0
+    return min(round(share * sum(row.points for row in own), 2), parts_of(rubric)[part])
 
 
 @lru_cache(maxsize=8)

@@ -1,10 +1,10 @@
 """A grade as Gradescope reads it: `results.json`.
 
 Each row of a grade is a test with its score and its reason. Public tests show all that they said;
-laws and measures, whose cases are hidden, show the reason alone. The leaderboard has what a
-submission's data is worth, the ratio to par, never how long its code took. A platform that finds no
-file shows the student nothing, so there is one whatever happens: `not_graded` says why there is no
-grade. Source: Gradescope, "Autograder Specifications", output format. Read next: `../grade.py`,
+what has hidden cases shows that it does not hold, and nothing of the case. The leaderboard has what
+a submission's data is worth, the ratio to par, never how long its code took. A platform that finds
+no file shows the student nothing, so there is one whatever happens: `not_graded` says why there is
+no grade. Source: Gradescope, "Autograder Specifications", output format. Read next: `../grade.py`,
 whose rows these are; `gradescope.py`, which packs the zip.
 """
 
@@ -22,6 +22,8 @@ MOST_LETTERS = 4000
 def results_of(found: Grade) -> dict[str, Any]:
     """The object of results.json."""
     needed = "" if found.passed else f", and {found.pass_points:g} are needed to pass"
+    if found.unsafe:
+        needed = f"; nobody passes without: {found.unsafe}"
     said = f"{found.points:g} of {found.most_points:g} points{needed}"
     if found.isolation:
         said += f"\nisolation: {in_words(found.isolation)}"
@@ -50,6 +52,7 @@ def not_graded(why: str) -> dict[str, Any]:
 def _test(number: int, row: Row) -> dict[str, Any]:
     full = row.points == row.most_points
     said = row.details if row.kind == "test" and row.details else row.reason
+    said = said if row.public is None else row.public
     return {
         "name": f"{row.kind}: {row.name}",
         "number": str(number),

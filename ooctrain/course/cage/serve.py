@@ -1,8 +1,9 @@
 """What a submission's process does once it is confined: it answers, question by question.
 
 Questions and answers are data, and each question stands alone: a planner gets a trace that is made
-for that question, and each answer names its question. Read next: `serve_allocator.py` for
-allocators; `../remote_planner.py` and `../remote_allocator.py`, which ask.
+for that question, and each answer names its question. What a kind needs is imported where it is
+needed: a law gets a new process for each arena, and has no use for plans and NumPy. Read next:
+`serve_allocator.py` for allocators; `../remote_planner.py` and `../remote_allocator.py`, which ask.
 """
 
 from __future__ import annotations
@@ -11,15 +12,10 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ooctrain.course.cage.serve_allocator import Shelf
-from ooctrain.course.cage.serve_law import serve_law
-from ooctrain.course.cage.step_data import machine_of, trace_data, trace_of
 from ooctrain.course.cage.told import error_data
 from ooctrain.course.cage.wire import Line
 from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.plugins import resolve
-from ooctrain.sched.schedule import Granule, Plan
-from ooctrain.testing.planner_cases import has_other_views
 
 Answer = Callable[[Mapping[str, Any]], Any]
 
@@ -50,8 +46,14 @@ def _asked(line: Line, kind: str, submission: str) -> Answer:
     if kind == "planner":
         return _planner(submission)
     if kind == "law":
+        from ooctrain.course.cage.serve_law import serve_law  # see the head of this file
+
         return serve_law(line, submission)
-    return _bands(submission) if kind == "bands" else Shelf(line, submission)
+    if kind == "bands":
+        return _bands(submission)
+    from ooctrain.course.cage.serve_allocator import Shelf  # see the head of this file
+
+    return Shelf(line, submission)
 
 
 def _sayable(told: dict[str, Any], submission: str) -> dict[str, Any]:
@@ -100,6 +102,11 @@ def _bands(submission: str) -> Answer:
 
 
 def _planned(planner: Any, question: Mapping[str, Any], step: Mapping[str, Any]) -> Any:
+    # See the head of this file.
+    from ooctrain.course.cage.step_data import machine_of, trace_data, trace_of
+    from ooctrain.sched.schedule import Granule, Plan
+    from ooctrain.testing.planner_cases import has_other_views
+
     trace, machine = trace_of(step), machine_of(question["machine"])
     before, fingerprint = repr(machine), trace.fingerprint
     rest = {key: question[key] for key in question["given"]}

@@ -4,6 +4,8 @@ A schedule sets the learning rates of an optimizer epoch by epoch. Read next: `b
 `by_epoch.py`.
 """
 
+from typing import NoReturn
+
 from ooctrain.optim.schedules.base import LRScheduler
 from ooctrain.optim.schedules.by_epoch import (
     CosineAnnealingLR,
@@ -20,3 +22,10 @@ __all__ = [
     "CosineAnnealingLR", "ExponentialLR", "LRScheduler", "LinearLR", "MultiStepLR", "OneCycleLR",
     "ReduceLROnPlateau", "SequentialLR", "StepLR",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> NoReturn:
+    # Not at the top: a table of words, read when a name is missing.
+    from ooctrain.engine.torch_names import refusal
+
+    raise refusal(__name__, name, "lr_scheduler", __all__)

@@ -69,24 +69,27 @@ def test_the_least_budget_is_the_largest_call(planner):
     trace = there_and_back([8, 9, 10, 11, 12])
     with pytest.raises(oc.Infeasible) as refused:
         planner.plan(trace, 1, MACHINE, granule=WHOLE)
-    assert refused.value.minimum_bytes == trace_minimum_bytes(trace, WHOLE)
+    said, least = refused.value.minimum_bytes, trace_minimum_bytes(trace, WHOLE)
+    assert said == least, f"{least} bytes are the least that works; your refusal says {said}"
 
 
 def test_nothing_moves_where_all_fits(planner):
     plan = made(planner, there_and_back([8, 9, 10, 11, 12]), 10_000)
-    assert moved(plan, SwapOut) == []
-    assert moved(plan, SwapIn) == ["x"], "the input comes from the host, once"
+    sent, fetched = moved(plan, SwapOut), moved(plan, SwapIn)
+    assert sent == [], f"all values fit, and yours sends {', '.join(sent)} to the host"
+    assert fetched == ["x"], f"only the input comes from the host, once; yours fetches {fetched}"
 
 
 def test_what_comes_next_is_fetched_while_a_call_runs(planner):
     """Nine calls of 1 us, nine copies of 1 us, room for three values: only the first one waits."""
     plan = made(planner, reads(*"pqrstuvwx"), 35)
-    assert plan.makespan_us <= 10.5, "the copies stand beside the calls' time, not within it"
+    assert plan.makespan_us <= 10.5, f"copies and calls overlap: 10 us, not {plan.makespan_us:.1f}"
 
 
 def test_what_comes_again_soon_stays(planner):
     plan = made(planner, reads(*"ppqpqrqrsrs"), 35)
-    assert sorted(moved(plan, SwapIn)) == list("pqrs"), "each value is fetched once"
+    fetched = "".join(sorted(moved(plan, SwapIn)))
+    assert fetched == "pqrs", f"each value is fetched once; yours fetches {fetched}"
 
 
 @pytest.mark.parametrize("number", range(5))
@@ -98,7 +101,8 @@ def test_hidden_steps(planner, number, request):
     budget_bytes = least + (most - least) // 3
     plan = made(planner, trace, budget_bytes)
     bound_us = fluid_bound(trace, budget_bytes, MACHINE, recompute=False).makespan_us
-    assert plan.makespan_us <= 1.6 * bound_us, "law: not more than 1.6 times what no planner beats"
+    ratio = plan.makespan_us / bound_us
+    assert ratio <= 1.6, f"your plan takes {ratio:.2f} times what no planner beats; 1.6 is the most"
 
 
 @pytest.mark.parametrize("measure", MEASURES, ids=lambda m: f"{m.model}-{m.budget}")
@@ -108,4 +112,5 @@ def test_bound(planner, measure):
     verify(plan, trace, budget_bytes, oc.machine(machine))
     ratio = plan.makespan_us / par_us(measure)
     print(f"{measure.model}, {measure.budget}: {plan.makespan_us:.0f} us, {ratio:.2f} x the bound")
-    assert ratio < measure.none_ratio
+    most = measure.none_ratio
+    assert ratio < most, f"your plan takes {ratio:.2f} times the bound; from {most:g} on no points"
