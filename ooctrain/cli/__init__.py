@@ -26,6 +26,7 @@ from ooctrain.errors import (
     Infeasible,
     OoctrainError,
     OutOfDeviceMemory,
+    PartFailed,
     unknown_name,
 )
 from ooctrain.plugins import fault_of_own_code
@@ -149,8 +150,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         give_up_output()
     except (OoctrainError, OSError, MemoryError) as error:
         if "--traceback" in given:
-            raise
-        status, message = exit_status(error), str(error) or type(error).__name__
+            raised = error.__cause__ if isinstance(error, PartFailed) else None
+            raise raised or error  # of a planner that failed what it raised itself
+        own = fault_of_own_code(error, given) if isinstance(error, PartFailed) else None
+        status, message = exit_status(error), str(own or error) or type(error).__name__
         say(message)
     except (Exception, SystemExit) as error:
         fault = fault_of_own_code(error, given)

@@ -50,6 +50,10 @@ BAND_BUGS: dict[str, Plant] = {
         WEAVER, "_keep_for_next",
         "min(firsts, default=made), made)", "min(firsts, default=made - 1) + 1, made)",
     ),
+    "a factor decides where a product's gradient runs": _slip(
+        banded_calls, "_backward_rows",
+        "if _is_gradient(trace, v)]", "if _is_gradient(trace, v)] or [frontiers[v] for v in cut]",
+    ),
     "kept rows of the band before only": _slip(
         ROWS, "_parts", "sorted(run.parts[v], key=_first_row)", "run.parts[v][-1:]"
     ),
