@@ -18,7 +18,7 @@ import numpy as np
 from ooctrain.engine.incore import initial_values
 from ooctrain.engine.module import Module
 from ooctrain.errors import ConfigError, Infeasible
-from ooctrain.execution.compose import plan_step, rewritten
+from ooctrain.execution.compose import plan_or_enough, rewritten
 from ooctrain.execution.division import prepare_within
 from ooctrain.execution.planners import as_planner
 from ooctrain.execution.prepare import placed
@@ -157,7 +157,7 @@ def plan(
         resolve_host_budget(step.trace, host_budget, where), seed, time_limit_s,
         evaluations,
     )  # fmt: skip
-    return plan_step(step, as_planner(planner), question)
+    return plan_or_enough(step, as_planner(planner), question)
 
 
 @collecting_rarely()

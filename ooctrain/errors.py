@@ -182,7 +182,8 @@ class Infeasible(OoctrainError):
     """No schedule of this planner fits the budget.
 
     Attributes:
-        minimum_bytes: the same planner succeeds at exactly this budget.
+        minimum_bytes: the same question has a plan at exactly this budget; 0: none is known, as
+            host memory is what lacks.
         witness_call: name of the call that needs it.
     """
 

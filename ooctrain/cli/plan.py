@@ -45,7 +45,7 @@ from ooctrain.cli.workload import (
 )
 from ooctrain.errors import DoesNotFit, Infeasible
 from ooctrain.execution.allocation_log import allocation_log
-from ooctrain.execution.compose import plan_step
+from ooctrain.execution.compose import plan_or_enough
 from ooctrain.execution.placement import reserved_peak
 from ooctrain.execution.planners import as_planner, get_planner, planners
 from ooctrain.execution.promise import Promise
@@ -186,7 +186,7 @@ def _answer(workload: Workload, memory: MemoryOptions) -> Answer:
             step.trace, found.budget_bytes, machine, step.granule, found.host_budget_bytes,
             workload.seed, memory.time_limit, memory.evaluations or EVALUATIONS,
         )  # fmt: skip
-        made = plan_step(step, as_planner(found.planner), asked)
+        made = plan_or_enough(step, as_planner(found.planner), asked)
     except Infeasible as refusal:
         changes = _changes(question, refusal, memory, need)
         return Answer(step.trace, split_rows(task), question, need, None, None, refusal, changes,

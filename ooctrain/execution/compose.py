@@ -15,12 +15,19 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from ooctrain.errors import Infeasible, PartFailed, failing_as
+from ooctrain.execution.enough import enough
 from ooctrain.rewrite import REWRITES, apply_rewrites, rewritten_with_remarks
 from ooctrain.rewrite.narrow import narrower
 from ooctrain.rewrite.pin_small import pinning_for, pinning_lasting
 from ooctrain.sched.bounds.closed import lower_bound
-from ooctrain.sched.budget import resolve_budget, trace_minimum_bytes, with_region
+from ooctrain.sched.budget import (
+    resolve_budget,
+    trace_minimum_bytes,
+    trace_peak_bytes,
+    with_region,
+)
 from ooctrain.sched.planning.effort import collecting_rarely
+from ooctrain.sched.planning.host_room import is_short_of_host
 from ooctrain.sched.planning.planner import (
     HOST_LACKS,
     OfferedPlanner,
@@ -31,7 +38,7 @@ from ooctrain.sched.planning.question import Question, plan_beside
 from ooctrain.sched.schedule import BYTES, Plan
 from ooctrain.sched.verify import verify
 from ooctrain.step.trace import Trace
-from ooctrain.units import Granule
+from ooctrain.units import Granule, format_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +113,28 @@ def plan_step(step: RewrittenStep, planner: Planner, question: Question) -> Plan
         plan, step.original, budget_bytes, machine, host_budget_bytes=host_bytes, rewrites=REWRITES
     )
     return plan
+
+
+def plan_or_enough(step: RewrittenStep, planner: Planner, question: Question) -> Plan:
+    """`plan_step`, and where host memory may be what lacks, a refusal whose budget was tried.
+
+    Raises:
+        As `plan_step` does.
+    """
+    try:
+        return plan_step(step, planner, question)
+    except Infeasible as refusal:
+        if not is_short_of_host(question):
+            raise  # what planners name is enough, as their laws show
+
+        def ask(budget_bytes: int) -> Plan:
+            return plan_step(step, planner, replace(question, budget_bytes=budget_bytes))
+
+        def most_bytes() -> int:
+            return trace_peak_bytes(step.trace, step.granule)
+
+        asked = f"{format_bytes(question.budget_bytes)} ({question.budget_bytes} bytes)"
+        raise enough(refusal, ask, asked, most_bytes, planner.name) from refusal.__cause__
 
 
 def found_by(planner: Planner, question: Question) -> Plan:
