@@ -150,8 +150,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         give_up_output()
     except (OoctrainError, OSError, MemoryError) as error:
         if "--traceback" in given:
-            raised = error.__cause__ if isinstance(error, PartFailed) else None
-            raise raised or error  # of a planner that failed what it raised itself
+            if isinstance(error, PartFailed) and error.__cause__ is not None:
+                raise error.__cause__ from None  # what the planner raised itself
+            raise
         own = fault_of_own_code(error, given) if isinstance(error, PartFailed) else None
         status, message = exit_status(error), str(own or error) or type(error).__name__
         say(message)

@@ -48,8 +48,8 @@ def enough(
         return Infeasible(
             f"planner {planner!r} has no plan at this budget, and none is known at which it has",
             minimum_bytes=HOST_LACKS,
-            numbers=f"budget {asked}; {format_bytes(least)} ({least} bytes), which would do for the "
-            "list alone, and the in-core peak have been tried",
+            numbers=f"budget {asked}; {format_bytes(least)} ({least} bytes), which would do for "
+            "the list alone, and the in-core peak have been tried",
             fix="a larger host budget, another planner, or allocator va",
         )  # fmt: skip
     low, high = between

@@ -22,7 +22,7 @@ from ooctrain.sched.schedule import BYTES
 from ooctrain.testing.random_traces import random_machine, random_trace
 from ooctrain.units import Granule
 
-MORE = ("window:size=1", "window:persistent=host", "banded:planner=belady", "combined:evaluations=3")
+MORE = ("window:size=1", "window:persistent=host", "banded:planner=belady", "combined:forms=false")
 
 
 def random_question(rng: random.Random, *, allocators: bool) -> tuple[oc.Trace, int, str, dict]:
