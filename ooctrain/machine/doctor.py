@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Literal
 
 from ooctrain.devices.cuda.driver_abi import version_name
 from ooctrain.errors import ConfigError, DeviceUnavailable
+from ooctrain.step.allowance import cpu_quotas, usable_cores
 from ooctrain.step.presets import (
     TYPICAL_DISK,
     cache_base,
     calibration_path,
     disk_source,
     load_calibration,
-    usable_cores,
 )
 from ooctrain.units import GIB, format_bytes
 
@@ -127,22 +127,26 @@ def check_cache() -> Finding:
 def check_cores() -> Finding:
     """Processor cores that this process may use."""
     cores = usable_cores()
+    quota = min(cpu_quotas(), default=None)
+    why = "" if quota is None else f", a control group has time for {quota:.3g}"
     if cores == 1:
-        return Finding(
-            "cores", "warn", "1: copies and calls take turns", "give it two or more cores"
-        )
-    return Finding("cores", "ok", str(cores))
+        text = f"1{why}: copies and calls take turns"
+        return Finding("cores", "warn", text, "give it two or more cores")
+    return Finding("cores", "ok", f"{cores}{why}")
 
 
 def check_memory() -> Finding:
-    """Memory that is free for the arena and the host slab, control groups considered."""
+    """Memory that is free for the arena and the host slab, with the limits of this process."""
     host_vm = importlib.import_module("ooctrain.devices.cpu.host_vm")
-    available = host_vm.available_memory_bytes()
-    if available is None:
+    room = host_vm.tightest_room()
+    if room is None:
         return Finding("memory", "warn", "this system does not say how much is free")
-    if available < SMALL_MEMORY_BYTES:
-        return Finding("memory", "warn", f"{format_bytes(available)} free", "use small budgets")
-    return Finding("memory", "ok", f"{format_bytes(available)} free")
+    text = f"{format_bytes(room.free_bytes)} free"
+    if room.source != host_vm.MACHINE:
+        text += f" of {format_bytes(room.limit_bytes)} by {room.source}"
+    if room.free_bytes < SMALL_MEMORY_BYTES:
+        return Finding("memory", "warn", text, "use small budgets")
+    return Finding("memory", "ok", text)
 
 
 def check_spill() -> Finding:
