@@ -31,6 +31,7 @@ from ooctrain.errors import (
 )
 from ooctrain.plugins import fault_of_own_code
 from ooctrain.report.numbers_file import NumbersFile
+from ooctrain.units import format_bytes
 
 __all__ = ["COMMANDS", "exit_status", "main"]
 
@@ -154,10 +155,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 raise error.__cause__ from None  # what the planner raised itself
             raise
         own = fault_of_own_code(error, given) if isinstance(error, PartFailed) else None
-        status, message = exit_status(error), str(own or error) or type(error).__name__
+        status, message = exit_status(error), str(own or error) or _out_of_memory()
         say(message)
     except (Exception, SystemExit) as error:
-        fault = fault_of_own_code(error, given)
+        fault = fault_of_own_code(error, given) or _no_thread(error)
         if fault is None or "--traceback" in given:
             raise
         status, message = FAILED, str(fault)
@@ -165,6 +166,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if message is not None:
         numbers.tell(message)
     return status
+
+
+def _out_of_memory() -> str:
+    """What is said of an error without words, which is one of memory, and what limits that."""
+    # Late: a start that goes well does without.
+    from ooctrain.step.allowance import memory_rooms
+
+    limit = next(iter(memory_rooms()), None)
+    if limit is None:
+        return "out of memory"
+    left, whole = format_bytes(limit.free_bytes), format_bytes(limit.limit_bytes)
+    return f"out of memory: {left} are left of {whole} by {limit.source}"
+
+
+def _no_thread(error: BaseException) -> OoctrainError | None:
+    """The error where the system starts no further thread, with what limits that."""
+    if not (isinstance(error, RuntimeError) and "start new thread" in str(error)):
+        return None
+    return OoctrainError(
+        f"the system starts no further thread: {_out_of_memory()}", code="OOC-108",
+        fix="`ulimit -a` shows the limits: -u of threads, -v of their address space",
+    )  # fmt: skip
 
 
 def _called(given: Sequence[str]) -> str:

@@ -29,7 +29,7 @@ from ooctrain.step.presets import (
     disk_source,
     load_calibration,
 )
-from ooctrain.units import GIB, format_bytes
+from ooctrain.units import GIB, MIB, format_bytes
 
 if TYPE_CHECKING:
     from ooctrain.devices.cuda.open import Gpu
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 Level = Literal["ok", "warn", "fail"]
 OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 14)
 SMALL_MEMORY_BYTES = 4 * GIB
+#: Of address space, what a process that trains takes besides this one: stacks and a small arena.
+TRAINING_BYTES = 200 * MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +88,27 @@ def check_package(name: str) -> Finding:
 def check_kernels() -> Finding:
     """Whether Numba compiles a function on this machine and gets the right answer."""
     numba = importlib.import_module("numba")
+    if numba.config.DISABLE_JIT:
+        text = "NUMBA_DISABLE_JIT is set: plans are made as Python, slowly; nothing can be trained"
+        return Finding("compiler", "fail", text, "unset NUMBA_DISABLE_JIT")
+    limited = _limited_compiler()
+    if limited is not None:
+        return Finding("compiler", "warn", f"{limited.what}: {limited.numbers}", limited.fix)
     add = numba.njit("f4(f4, f4)")(_add)
     if add(1.0, 2.0) != 3.0:
         return Finding("compiler", "fail", "1 + 2 is not 3", "reinstall numba and llvmlite")
     name = importlib.import_module("llvmlite.binding").get_host_cpu_name()
     return Finding("compiler", "ok", f"compiles for {name}")
+
+
+def _limited_compiler() -> ConfigError | None:
+    """Why kernels that are not in the cache cannot be compiled, where `ulimit` is the reason."""
+    kept_code = importlib.import_module("ooctrain.layers.kernels.cpu.runtime.kept_code")
+    try:
+        kept_code.require_room(kept_code.COMPILER_BYTES + TRAINING_BYTES)
+    except ConfigError as error:
+        return error
+    return None
 
 
 def check_virtual_memory() -> Finding:
