@@ -248,7 +248,8 @@ WORKLOAD_OPTIONS = (
     ),
     click.option("--flip", is_flag=True, help="Mirror each training image with probability 1/2."),
     click.option(
-        "--classes", type=POSITIVE,
+        "--classes",
+        type=POSITIVE,
         help="Outputs of the network; default: the data's, else your function's own, or the usual.",
     ),
     optimizer_option,

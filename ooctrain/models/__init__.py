@@ -9,7 +9,7 @@ step with two losses.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Literal
@@ -101,8 +101,10 @@ def recipe_of(name: str) -> Recipe:
             framework.
     """
     if is_own(name):
-        usual = usual_of(name)
-        return Recipe(partial(own_model, name), own=frozenset(usual), **usual)
+        usual, any_own = usual_of(name), Recipe(partial(own_model, name))
+        classes = usual.get("classes", any_own.classes)
+        channels = usual.get("channels", any_own.channels)
+        return replace(any_own, channels=channels, classes=classes, own=frozenset(usual))
     if name.endswith(".py"):
         raise ConfigError(
             f"{name!r} names a file, but not the function in it that makes the network",

@@ -69,7 +69,7 @@ def usual_of(name: str) -> dict[str, int]:
     return {
         field: int(value)
         for field, value in found.items()
-        if isinstance(value, Integral) and not isinstance(value, bool) and value > 0
+        if isinstance(value, Integral) and not isinstance(value, bool) and int(value) > 0
     }
 
 

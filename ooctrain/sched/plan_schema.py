@@ -168,9 +168,7 @@ def _beyond(file: _ScheduleFile, trace: Trace) -> Misfit | None:
     return None
 
 
-def _beyond_row(
-    row: tuple[int, int, int], variables: int, trace: Trace
-) -> tuple[int, str] | None:
+def _beyond_row(row: tuple[int, int, int], variables: int, trace: Trace) -> tuple[int, str] | None:
     """Which of the numbers of a range no list can hold, and why."""
     if not 0 <= row[0] < variables:
         return 0, f"the trace has no variable {row[0]}, only {variables} variables"

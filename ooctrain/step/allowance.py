@@ -98,7 +98,7 @@ def groups_of(root: Path, controller: str) -> list[Path]:
 def _group_rooms(root: Path) -> Iterator[Room]:
     for group in groups_of(root, "memory"):
         stat = dict(re.findall(r"^(\w+) (\d+)$", _read(group / "memory.stat") or "", re.MULTILINE))
-        cache = int(stat.get("total_inactive_file", stat.get("inactive_file", "0")))
+        cache = int(stat.get("total_inactive_file") or stat.get("inactive_file") or 0)
         for names, usage_name in _MEMORY_FILES:
             usage = _number(group / usage_name) or 0
             limits = {name: _number(group / name) for name in names}
@@ -145,8 +145,8 @@ def _mounts(root: Path, controller: str) -> Iterator[tuple[set[str], Path, str]]
         words, kind = before.split(" "), after.split(" ")
         if len(words) < 5 or len(kind) < 3:
             continue
-        shown, top = map(_unescaped, words[3:5])
-        place = root / top.lstrip("/")
+        shown, where = map(_unescaped, words[3:5])
+        place = root / where.lstrip("/")
         if kind[0] == "cgroup2":
             yield {""}, place, shown
         elif kind[0] == "cgroup" and controller in kind[2].split(","):

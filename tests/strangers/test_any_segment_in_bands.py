@@ -104,5 +104,3 @@ def test_planners_of_gates(kind: str) -> None:
             except oc.Infeasible:
                 continue
             oc.verify(plan, trace, budget)
-
-

@@ -23,6 +23,7 @@ from numba.core.registry import CPUDispatcher
 
 from ooctrain.layers.kernels.cpu.runtime.jit import (
     cache_folder,
+    is_off,
     kept_in,
     source_hash,
     uninterrupted,
@@ -30,7 +31,7 @@ from ooctrain.layers.kernels.cpu.runtime.jit import (
 
 #: By how much fewer choices are tried where Numba compiles nothing (NUMBA_DISABLE_JIT): Python
 #: takes that much longer for each.
-SLOWER = 100 if numba.config.DISABLE_JIT else 1
+SLOWER = 100 if is_off() else 1
 #: Signals whose handlers may raise: what ends a process or measures its time.
 MAY_RAISE = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM", "SIGPROF")
@@ -62,7 +63,7 @@ def inner(function: Callable) -> Callable:
 
 
 def _kept(function: Callable, **options: Any) -> Callable:
-    if numba.config.DISABLE_JIT:
+    if is_off():
         return _as_python(function)
     with kept_in(folder_of(Path(function.__code__.co_filename).parent)):
         dispatcher = uninterrupted(numba.njit(nogil=True, cache=True, **options)(function))

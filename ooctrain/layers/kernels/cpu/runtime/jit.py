@@ -58,11 +58,16 @@ def cache_folder() -> Path:
     return cache_base() / f"kernels-{source_hash()}"
 
 
+def is_off() -> bool:
+    """Whether Numba is told to compile nothing (NUMBA_DISABLE_JIT)."""
+    return bool(vars(numba.config).get("DISABLE_JIT"))
+
+
 def require_compiler() -> None:
     """Raises ConfigError where Numba is told to compile nothing: kernels are written in what only
     a compiler knows (vectors, atomic operations, calls by address), so they are not Python.
     """
-    if numba.config.DISABLE_JIT:
+    if is_off():
         raise ConfigError(
             "NUMBA_DISABLE_JIT is set, and the cpu's kernels are no Python: nothing can be trained",
             code="OOC-108",
