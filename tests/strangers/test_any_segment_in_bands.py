@@ -94,7 +94,8 @@ class Gates(nn.Module):
 
 @pytest.mark.parametrize("kind", ["pixels", "space", "channels", "quotient"])
 def test_planners_of_gates(kind: str) -> None:
-    """A plan, or a refusal, for each budget; and the plan runs to the same loss."""
+    """A plan, or a refusal, for each budget; with half of what is moved there is a plan."""
+    fitting = 0
     trace = oc.trace(Gates(kind), (2, 3, 16, 16), threads=1)
     low, high = oc.trace_minimum_bytes(trace), oc.trace_peak_bytes(trace)
     for planner in ("banded", "auto"):
@@ -104,3 +105,5 @@ def test_planners_of_gates(kind: str) -> None:
             except oc.Infeasible:
                 continue
             oc.verify(plan, trace, budget)
+            fitting += 1
+    assert fitting

@@ -28,7 +28,7 @@ from ooctrain.devices.cpu.host_calls import (
     why_no_virtual_memory,
 )
 from ooctrain.errors import ConfigError, DriverError
-from ooctrain.step.allowance import Room, memory_rooms
+from ooctrain.step.allowance import MemoryRoom, memory_rooms
 from ooctrain.units import format_bytes
 
 __all__ = [
@@ -250,7 +250,7 @@ def check_memory(size_bytes: int, what: str, available_bytes: int | None = None)
     if available_bytes is None:
         room = tightest_room()
     else:
-        room = Room(available_bytes, available_bytes, MACHINE)
+        room = MemoryRoom(available_bytes, available_bytes, MACHINE)
     if room is not None and size_bytes > room.free_bytes:
         limited = room.source != MACHINE
         source = f" of {format_bytes(room.limit_bytes)} by {room.source}" if limited else ""
@@ -273,10 +273,10 @@ def available_memory_bytes(root: Path = Path("/")) -> int | None:
     return None if tightest is None else tightest.free_bytes
 
 
-def tightest_room(root: Path = Path("/")) -> Room | None:
+def tightest_room(root: Path = Path("/")) -> MemoryRoom | None:
     """What limits this process's memory most: the machine, a control group or a resource limit."""
     free = _meminfo_available(root)
-    machine = [] if free is None else [Room(free, free, MACHINE)]
+    machine = [] if free is None else [MemoryRoom(free, free, MACHINE)]
     return min([*machine, *memory_rooms(root)], key=lambda room: room.free_bytes, default=None)
 
 
