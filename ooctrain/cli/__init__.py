@@ -31,11 +31,13 @@ from ooctrain.errors import (
 )
 from ooctrain.plugins import fault_of_own_code
 from ooctrain.report.numbers_file import NumbersFile
-from ooctrain.units import format_bytes
+from ooctrain.units import MIB, format_bytes
 
 __all__ = ["COMMANDS", "exit_status", "main"]
 
 DONE, FAILED, USAGE, DOES_NOT_FIT, BELOW = range(5)
+#: Of a resource limit: whatever fails with less left has most likely failed for that.
+STARVED_BYTES = 16 * MIB
 #: {command: its line in `ooctrain --help`}; each is a function of its own name in `cli/<name>.py`.
 COMMANDS: Mapping[str, str] = MappingProxyType(
     {
@@ -158,7 +160,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status, message = exit_status(error), str(own or error) or _out_of_memory()
         say(message)
     except (Exception, SystemExit) as error:
-        fault = fault_of_own_code(error, given) or _no_thread(error)
+        fault = fault_of_own_code(error, given) or _starved(error)
         if fault is None or "--traceback" in given:
             raise
         status, message = FAILED, str(fault)
@@ -180,12 +182,18 @@ def _out_of_memory() -> str:
     return f"out of memory: {left} are left of {whole} by {limit.source}"
 
 
-def _no_thread(error: BaseException) -> OoctrainError | None:
-    """The error where the system starts no further thread, with what limits that."""
-    if not (isinstance(error, RuntimeError) and "start new thread" in str(error)):
+def _starved(error: BaseException) -> OoctrainError | None:
+    """The error where a resource limit is used up, whatever it made Python or a library raise."""
+    # Late: a start that goes well does without.
+    from ooctrain.step.allowance import memory_rooms
+
+    limited = [room for room in memory_rooms() if room.source.startswith("ulimit")]
+    thread = isinstance(error, RuntimeError) and "start new thread" in str(error)
+    if not thread and not any(room.free_bytes < STARVED_BYTES for room in limited):
         return None
+    what = "the system starts no further thread: " if thread else ""
     return OoctrainError(
-        f"the system starts no further thread: {_out_of_memory()}", code="OOC-108",
+        f"{what}{_out_of_memory()}", code="OOC-108",
         fix="`ulimit -a` shows the limits: -u of threads, -v of their address space",
     )  # fmt: skip
 
