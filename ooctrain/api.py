@@ -18,7 +18,7 @@ import numpy as np
 from ooctrain.engine.incore import initial_values
 from ooctrain.engine.module import Module
 from ooctrain.errors import ConfigError, Infeasible
-from ooctrain.execution.compose import plan_step, rewritten
+from ooctrain.execution.compose import plan_or_enough, rewritten
 from ooctrain.execution.division import prepare_within
 from ooctrain.execution.planners import as_planner
 from ooctrain.execution.prepare import placed
@@ -157,7 +157,7 @@ def plan(
         resolve_host_budget(step.trace, host_budget, where), seed, time_limit_s,
         evaluations,
     )  # fmt: skip
-    return plan_step(step, as_planner(planner), question)
+    return plan_or_enough(step, as_planner(planner), question)
 
 
 @collecting_rarely()
@@ -191,10 +191,15 @@ def simulate(
         schedule: legal for `trace` (`verify` first); of a plan, its schedule.
         trace: that the schedule runs, so a plan's `.trace`.
         machine: name, `Machine`, or None for the saved calibration or "cpu-generic".
+
+    Raises:
+        ScheduleError: the list names what the trace has not.
+        ConfigError: neither a plan nor a schedule, or an invalid machine.
     """
     _checked_list(schedule, "oc.simulate(plan, plan.trace, machine)")
     listed = schedule.schedule if isinstance(schedule, Plan) else schedule
-    return simulated(listed, checked_trace(trace), find_machine(machine))
+    laws.check_names(listed, checked_trace(trace))
+    return simulated(listed, trace, find_machine(machine))
 
 
 def lower_bound(
@@ -358,6 +363,7 @@ def execute(
 
     Raises:
         PlanMismatch: the plan is for another shape, model, or an allocator with other granules.
+        ScheduleError: its list breaks a rule.
         ConfigError: not a plan, or one of a step without a loss.
     """
     if not isinstance(plan, Plan):
@@ -375,6 +381,7 @@ def execute(
             "the plan's step has no loss", code="OOC-104",
             fix="Trainer.predict evaluates a model; chains of oc.chain have no kernels",
         )  # fmt: skip
+    laws.verify(plan.schedule, plan.trace, None)  # it may come from a file, and would run as it is
     chosen = replace(settings or Settings(), device=device, allocator=allocator)
     trace = plan.trace
     if chosen.threads is None and trace.device == "cpu":

@@ -7,6 +7,7 @@
     |   +-- NotRepeatable                a forward pass that differs from trace to trace
     |   +-- Withheld                     a part that a course wheel leaves out
     +-- Infeasible                       no schedule of this planner fits (carries the minimum)
+    +-- PartFailed                       a planner or rewrite raised what is none of these errors
     +-- DoesNotFit                       planned, but the allocator's reserved peak is too high
     +-- ScheduleError                    a schedule breaks a verifier's rule (.rule, .index)
     +-- PlanMismatch                     a plan made for another trace, granule or device
@@ -35,7 +36,9 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 #: How the numbers of an error begin that are names to choose from.
 KNOWN = "known: "
@@ -186,7 +189,8 @@ class Infeasible(OoctrainError):
     """No schedule of this planner fits the budget.
 
     Attributes:
-        minimum_bytes: the same planner succeeds at exactly this budget.
+        minimum_bytes: the same question has a plan at exactly this budget; 0: none is known, as
+            host memory is what lacks.
         witness_call: name of the call that needs it.
     """
 
@@ -195,6 +199,38 @@ class Infeasible(OoctrainError):
     def __init__(self, what: str, *, minimum_bytes: int, witness_call: str = "", **details: str):
         super().__init__(what, **details)
         self.minimum_bytes, self.witness_call = minimum_bytes, witness_call
+
+
+class PartFailed(OoctrainError):
+    """A planner or a rewrite raised something that is no error of this tree.
+
+    Where several are asked, such as by `auto`, the others still are, and the plan's remarks name
+    the failure. `__cause__` is what was raised, with its traceback.
+    """
+
+    default_code = "OOC-126"
+
+
+@contextmanager
+def failing_as(part: str) -> Iterator[None]:
+    """Meanwhile what `part` raises, if it is no error of this tree, becomes a `PartFailed`; short
+    memory and interrupts stay what they are.
+
+    Args:
+        part: as in a message, for example "planner 'lru'".
+    """
+    try:
+        yield
+    except (OoctrainError, MemoryError):
+        raise
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        raise PartFailed(
+            f"{part} failed: {text}", where=f"{last.filename}, line {last.lineno}, in {last.name}",
+            fix="another one; of your own, `ooctrain --traceback COMMAND ...` shows the whole way "
+            "there; of this library, please report it",
+        ) from error  # fmt: skip
 
 
 class DoesNotFit(OoctrainError):

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ooctrain.errors import ConfigError, OoctrainError, did_you_mean, unknown_name
+from ooctrain.errors import ConfigError, OoctrainError, PartFailed, did_you_mean, unknown_name
 from ooctrain.units import parse_bytes
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
@@ -184,6 +184,8 @@ def load_from_file(path: str, name: str) -> Callable[..., Any]:
 
 def fault_of_own_code(error: BaseException, given: Sequence[str]) -> OoctrainError | None:
     """The error as its author should read it; None if it did not pass through a file of his."""
+    if isinstance(error, PartFailed) and error.__cause__ is not None:
+        error = error.__cause__
     files = {Path(file).resolve() for file in own_files(given)}
     places = [p for p in _places(error) if Path(p[0]).resolve() in files]
     if not places:

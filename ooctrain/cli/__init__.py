@@ -26,14 +26,18 @@ from ooctrain.errors import (
     Infeasible,
     OoctrainError,
     OutOfDeviceMemory,
+    PartFailed,
     unknown_name,
 )
 from ooctrain.plugins import fault_of_own_code
 from ooctrain.report.numbers_file import NumbersFile
+from ooctrain.units import MIB, format_bytes
 
 __all__ = ["COMMANDS", "exit_status", "main"]
 
 DONE, FAILED, USAGE, DOES_NOT_FIT, BELOW = range(5)
+#: Of a resource limit: whatever fails with less left has most likely failed for that.
+STARVED_BYTES = 16 * MIB
 #: {command: its line in `ooctrain --help`}; each is a function of its own name in `cli/<name>.py`.
 COMMANDS: Mapping[str, str] = MappingProxyType(
     {
@@ -149,11 +153,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         give_up_output()
     except (OoctrainError, OSError, MemoryError) as error:
         if "--traceback" in given:
+            if isinstance(error, PartFailed) and error.__cause__ is not None:
+                raise error.__cause__ from None  # what the planner raised itself
             raise
-        status, message = exit_status(error), str(error) or type(error).__name__
+        own = fault_of_own_code(error, given) if isinstance(error, PartFailed) else None
+        status, message = exit_status(error), str(own or error) or _out_of_memory()
         say(message)
     except (Exception, SystemExit) as error:
-        fault = fault_of_own_code(error, given)
+        fault = fault_of_own_code(error, given) or _starved(error)
         if fault is None or "--traceback" in given:
             raise
         status, message = FAILED, str(fault)
@@ -161,6 +168,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if message is not None:
         numbers.tell(message)
     return status
+
+
+def _out_of_memory() -> str:
+    """What is said of an error without words, which is one of memory, and what limits that."""
+    # Late: a start that goes well does without.
+    from ooctrain.step.allowance import memory_rooms
+
+    limit = next(iter(memory_rooms()), None)
+    if limit is None:
+        return "out of memory"
+    left, whole = format_bytes(limit.free_bytes), format_bytes(limit.limit_bytes)
+    return f"out of memory: {left} are left of {whole} by {limit.source}"
+
+
+def _starved(error: BaseException) -> OoctrainError | None:
+    """The error where a resource limit is used up, whatever it made Python or a library raise."""
+    # Late: a start that goes well does without.
+    from ooctrain.step.allowance import memory_rooms
+
+    limited = [room for room in memory_rooms() if room.source.startswith("ulimit")]
+    thread = isinstance(error, RuntimeError) and "start new thread" in str(error)
+    if not thread and not any(room.free_bytes < STARVED_BYTES for room in limited):
+        return None
+    what = "the system starts no further thread: " if thread else ""
+    return OoctrainError(
+        f"{what}{_out_of_memory()}", code="OOC-108",
+        fix="`ulimit -a` shows the limits: -u of threads, -v of their address space",
+    )  # fmt: skip
 
 
 def _called(given: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from ooctrain.errors import Infeasible
+from ooctrain.errors import Infeasible, PartFailed
 from ooctrain.execution.planners import get_planner
 from ooctrain.rewrite.narrow import narrower
 from ooctrain.sched.budget import trace_minimum_bytes
@@ -149,7 +149,7 @@ def describe_change(change: Change) -> str:
 def _by_planner(question: FitQuestion, trace: Trace, name: str, other: Planner) -> Change | None:
     try:
         plan = question.ask(other, trace, question.budget_bytes)
-    except Infeasible:
+    except (Infeasible, PartFailed):
         return None
     return Change("planner", f"--planner {name}", plan.makespan_us / question.batch)
 

@@ -47,6 +47,7 @@ class Workload:
         download: whether the data is fetched first.
         split: patches that the network trains in, "depth=0.5,grid=2x2"; "": none.
         crop, pad, flip: how images are cut and mirrored, as in `data.Augmentation`.
+        classes: outputs of the network; None: those of the data, else the usual ones.
     """
 
     model: str
@@ -66,6 +67,7 @@ class Workload:
     crop: int | None = None
     pad: int = 0
     flip: bool = False
+    classes: int | None = None
 
     @property
     def title(self) -> str:
@@ -248,6 +250,11 @@ WORKLOAD_OPTIONS = (
         "--pad", type=WholeNumber(min=0), default=0, help="Zeros on each side before --crop."
     ),
     click.option("--flip", is_flag=True, help="Mirror each training image with probability 1/2."),
+    click.option(
+        "--classes",
+        type=POSITIVE,
+        help="Outputs of the network; default: the data's, else your function's own, or the usual.",
+    ),
     optimizer_option,
     click.option(
         "--lr",

@@ -37,6 +37,7 @@ from ooctrain.cli.options import (
 from ooctrain.cli.terminal import make_console
 from ooctrain.cli.workload import (
     as_on,
+    classes_rows,
     find_machine,
     host_rows,
     make_task,
@@ -45,7 +46,7 @@ from ooctrain.cli.workload import (
 )
 from ooctrain.errors import DoesNotFit, Infeasible
 from ooctrain.execution.allocation_log import allocation_log
-from ooctrain.execution.compose import plan_step
+from ooctrain.execution.compose import plan_or_enough
 from ooctrain.execution.placement import reserved_peak
 from ooctrain.execution.planners import as_planner, get_planner, planners
 from ooctrain.execution.promise import Promise
@@ -146,7 +147,7 @@ class Answer:
 
     Args:
         trace: of the step, rewritten.
-        split: rows that say what is split, if anything is.
+        split: rows that say what is split, if anything is, and of classes other than usual.
         question, need: what was asked, and what the step needs by itself.
         plan, timeline: where it fits.
         refusal, changes: what the planner said, and what would fit, where it does not.
@@ -186,16 +187,16 @@ def _answer(workload: Workload, memory: MemoryOptions) -> Answer:
             step.trace, found.budget_bytes, machine, step.granule, found.host_budget_bytes,
             workload.seed, memory.time_limit, memory.evaluations or EVALUATIONS,
         )  # fmt: skip
-        made = plan_step(step, as_planner(found.planner), asked)
+        made = plan_or_enough(step, as_planner(found.planner), asked)
     except Infeasible as refusal:
         changes = _changes(question, refusal, memory, need)
-        return Answer(step.trace, split_rows(task), question, need, None, None, refusal, changes,
-                      found.promise)  # fmt: skip
+        said = [*classes_rows(task, workload), *split_rows(task)]
+        return Answer(step.trace, said, question, need, None, None, refusal, changes, found.promise)
     if rows := split_rows(task):
-        said = "; ".join(text for _, text in rows)
-        made = replace(made, notes={**made.notes, "split": said})
+        in_words = "; ".join(text for _, text in rows)
+        made = replace(made, notes={**made.notes, "split": in_words})
     timeline = simulate(made.schedule, made.trace, machine)
-    rows = split_rows(task)
+    rows = [*classes_rows(task, workload), *split_rows(task)]
     return Answer(step.trace, rows, question, need, made, timeline, None, [], found.promise)
 
 

@@ -21,7 +21,14 @@ from ooctrain.cli.options import (
     workload_options,
 )
 from ooctrain.cli.terminal import bar_blocks, make_console
-from ooctrain.cli.workload import as_on, find_machine, make_task, make_trace, split_rows
+from ooctrain.cli.workload import (
+    as_on,
+    classes_rows,
+    find_machine,
+    make_task,
+    make_trace,
+    split_rows,
+)
 from ooctrain.report.numbers_file import write_numbers
 from ooctrain.report.record import drawing
 from ooctrain.report.text import facts, lanes, search_rows, tiling_rows, timeline_rows
@@ -65,7 +72,8 @@ def simulate(
     timeline = run_simulator(made.schedule, made.trace, machine)
     console.print(lanes(timeline, min(console.width, 120), bar_blocks(console)))
     console.print()
-    rows = [*split_rows(task), ("machine", machine.name), *timeline_rows(timeline)]
+    rows = [*classes_rows(task, workload), *split_rows(task), ("machine", machine.name)]
+    rows += timeline_rows(timeline)
     rows += [("instructions", str(len(made.schedule))), *tiling_rows(made), *search_rows(made)]
     console.print(facts(rows))
     if json_path:

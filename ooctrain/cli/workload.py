@@ -18,6 +18,7 @@ from ooctrain.engine.autograd import manual_seed
 from ooctrain.engine.module import Module
 from ooctrain.errors import ConfigError
 from ooctrain.models import MODELS, build, recipe_of, stem_for
+from ooctrain.models.own import is_own, takes_classes
 from ooctrain.split.model import SplitModel
 from ooctrain.step.machine import Machine
 from ooctrain.step.presets import (
@@ -76,6 +77,7 @@ def make_task(workload: Workload) -> Task:
         test = test if len(test) else None  # a folder of which no image is for testing says so
         shape = data.shape_of(train)
     _check_target(workload, shape)
+    shape = _with_classes(workload, shape)
     augmentation = Augmentation(workload.crop, workload.pad, workload.flip)
     shape = _augmented(shape, augmentation)
     if train is not None and len(train) < workload.batch:
@@ -188,7 +190,7 @@ def _usual_shape(workload: Workload) -> Shape:
     height = workload.image_size or recipe.height
     width = height * recipe.width // recipe.height
     small = recipe.target == "class" and stem_for(height, width) == "cifar"
-    classes = SMALL_CLASSES if small else recipe.classes
+    classes = SMALL_CLASSES if small and "classes" not in recipe.own else recipe.classes
     return Shape(recipe.channels, height, width, classes, recipe.target)
 
 
@@ -202,6 +204,41 @@ def _check_target(workload: Workload, shape: Shape) -> None:
             f"{workload.model} learns {words[wanted]}, but {workload.data} has "
             f"{words[shape.target]}", code="OOC-111", fix=f"--data {USUAL_DATA[wanted]}",
         )  # fmt: skip
+
+
+def _with_classes(workload: Workload, shape: Shape) -> Shape:
+    """With as many outputs as asked for. Raises ConfigError: fewer than the data has classes, or
+    none can be asked for.
+    """
+    wanted = workload.classes
+    if wanted is None:
+        return shape
+    if shape.target == "image":
+        raise ConfigError(
+            f"--classes {wanted}, but {workload.model} makes images", code="OOC-106",
+            fix="leave --classes out",
+        )  # fmt: skip
+    if is_own(workload.model) and not takes_classes(workload.model):
+        raise ConfigError(
+            f"--classes {wanted}, but {workload.model} takes no num_classes", code="OOC-106",
+            fix="a parameter num_classes of that function, or leave --classes out",
+        )  # fmt: skip
+    if workload.data is not None and wanted < shape.classes:
+        raise ConfigError(
+            f"--classes {wanted}, but {workload.data} has {shape.classes}", code="OOC-111",
+            fix=f"--classes {shape.classes} or more, or leave it out",
+        )  # fmt: skip
+    return replace(shape, classes=wanted)
+
+
+def classes_rows(task: Task, workload: Workload) -> list[tuple[str, str]]:
+    """That a function of one's own was given another number of classes than its default."""
+    recipe = recipe_of(workload.model)
+    if "classes" not in recipe.own or recipe.classes == task.shape.classes:
+        return []
+    source = "as --classes says" if workload.classes is not None else f"as {workload.data} has"
+    said = f"{task.shape.classes}, {source}; {workload.model} has {recipe.classes} by default"
+    return [("classes", said)]
 
 
 def _augmented(shape: Shape, augmentation: Augmentation) -> Shape:

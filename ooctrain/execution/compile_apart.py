@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ooctrain.layers.kernels.cpu.conv.conv2d import modules_of_algorithms
-from ooctrain.layers.kernels.cpu.runtime.jit import cache_folder
+from ooctrain.layers.kernels.cpu.runtime.jit import cache_folder, require_compiler
 from ooctrain.layers.kernels.tables import TABLES
 from ooctrain.sched.search.jit import search_folder
 from ooctrain.step.op import Op
@@ -41,6 +41,7 @@ def compile_apart(ops: Iterable[Op], *, searches: bool = False) -> None:
 
     Cost: the time of a start, and of compiling, for what no child has compiled yet.
     """
+    require_compiler()
     lists = dict.fromkeys(modules_of(list(ops)), cache_folder() / list_name(PACKAGE))
     if searches:
         lists[SEARCH] = search_folder() / list_name(PACKAGE)

@@ -11,15 +11,23 @@ waste fits too.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from ooctrain.errors import Infeasible
+from ooctrain.errors import Infeasible, PartFailed, failing_as
+from ooctrain.execution.enough import enough
 from ooctrain.rewrite import REWRITES, apply_rewrites, rewritten_with_remarks
 from ooctrain.rewrite.narrow import narrower
 from ooctrain.rewrite.pin_small import pinning_for, pinning_lasting
 from ooctrain.sched.bounds.closed import lower_bound
-from ooctrain.sched.budget import resolve_budget, trace_minimum_bytes, with_region
+from ooctrain.sched.budget import (
+    resolve_budget,
+    trace_minimum_bytes,
+    trace_peak_bytes,
+    with_region,
+)
 from ooctrain.sched.planning.effort import collecting_rarely
+from ooctrain.sched.planning.host_room import is_short_of_host
 from ooctrain.sched.planning.planner import (
     HOST_LACKS,
     OfferedPlanner,
@@ -30,7 +38,7 @@ from ooctrain.sched.planning.question import Question, plan_beside
 from ooctrain.sched.schedule import BYTES, Plan
 from ooctrain.sched.verify import verify
 from ooctrain.step.trace import Trace
-from ooctrain.units import Granule
+from ooctrain.units import Granule, format_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +100,13 @@ def plan_step(step: RewrittenStep, planner: Planner, question: Question) -> Plan
     """
     budget_bytes, machine = question.budget_bytes, question.machine
     found = found_by(planner, question)
-    remarks = {"remarks": [*step.remarks]} if step.remarks else {}
+    said = [*step.remarks, *found.notes.get("remarks", ())]
+    remarks = {"remarks": said} if said else {}
     plan = replace(
         found,
         rewrites=(*step.rewrites, *found.rewrites),
         lower_bound=found.lower_bound or lower_bound(found.trace, budget_bytes, machine),
-        notes={"planner": planner.name, **remarks, **found.notes},
+        notes={"planner": planner.name, **found.notes, **remarks},
     )
     host_bytes = question.host_budget_bytes
     verify(
@@ -106,12 +115,35 @@ def plan_step(step: RewrittenStep, planner: Planner, question: Question) -> Plan
     return plan
 
 
+def plan_or_enough(step: RewrittenStep, planner: Planner, question: Question) -> Plan:
+    """`plan_step`, and where host memory may be what lacks, a refusal whose budget was tried.
+
+    Raises:
+        As `plan_step` does.
+    """
+    try:
+        return plan_step(step, planner, question)
+    except Infeasible as refusal:
+        if not is_short_of_host(question):
+            raise  # what planners name is enough, as their laws show
+
+        def ask(budget_bytes: int) -> Plan:
+            return plan_step(step, planner, replace(question, budget_bytes=budget_bytes))
+
+        def most_bytes() -> int:
+            return trace_peak_bytes(step.trace, step.granule)
+
+        asked = f"{format_bytes(question.budget_bytes)} ({question.budget_bytes} bytes)"
+        raise enough(refusal, ask, asked, most_bytes, planner.name) from refusal.__cause__
+
+
 def found_by(planner: Planner, question: Question) -> Plan:
     """What a planner finds, of the step or of a form of it that it is offered; not verified yet.
 
     Raises:
         Infeasible: it finds no schedule.
         ConfigError: what it returned is not a plan.
+        PartFailed: it raised something that is no error of the library.
     """
     if isinstance(planner, OfferedPlanner):
         return _found_with_offers(planner, question)
@@ -125,17 +157,26 @@ def _found_with_offers(planner: OfferedPlanner, question: Question) -> Plan:
     offered at the budget that it needs. So a least that only such a form has is asked for again,
     with what is offered there.
     """
-    offers, told = narrower(question.trace, question.budget_bytes), None
+    offers, told = _offers(question.trace, question.budget_bytes), None
     while True:
         try:
             return plan_beside(planner.offered(offers), question)
         except Infeasible as refusal:
             if told is not None and refusal.minimum_bytes <= told.minimum_bytes != HOST_LACKS:
-                raise told from None  # with what is offered there it does
+                raise told from told.__cause__  # with what is offered there it does
             told = refusal
         if not _may_be_of_an_offer(told.minimum_bytes, offers, question):
             raise told
-        offers = narrower(question.trace, told.minimum_bytes)
+        offers = _offers(question.trace, told.minimum_bytes)
+
+
+def _offers(trace: Trace, budget_bytes: int) -> Mapping[str, Trace]:
+    """The narrow form of a step, where there is one; none where the rewrite fails: the step as it
+    is remains.
+    """
+    with suppress(PartFailed), failing_as("rewrite 'narrow'"):
+        return narrower(trace, budget_bytes)
+    return {}
 
 
 def _may_be_of_an_offer(least_bytes: int, offers: Mapping[str, Trace], question: Question) -> bool:

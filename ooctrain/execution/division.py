@@ -19,8 +19,9 @@ from dataclasses import dataclass, replace
 from ooctrain.devices.cpu.host_vm import PAGE_BYTES
 from ooctrain.devices.host_file import IN_FLIGHT, PIECE_BYTES
 from ooctrain.errors import ConfigError, DoesNotFit, Infeasible
+from ooctrain.execution.enough import enough
 from ooctrain.execution.executor import host_extent_bytes
-from ooctrain.execution.least import at_once, least_found
+from ooctrain.execution.least import NO_TIME_S, at_once, least_found
 from ooctrain.execution.planners import as_planner, without_bands
 from ooctrain.execution.prepare import INEXACT_US, PreparedStep, prepare
 from ooctrain.execution.promise import (
@@ -43,6 +44,9 @@ from ooctrain.units import MIB, format_bytes, parse_bytes
 HOST_SHARES = (0.0, 0.125, 0.25)
 #: Calls of the step, times the divisions that are searched.
 MOST_CALLS = 2500
+#: Calls of the longest step that is searched once more to see whether the budget that a refusal
+#: names does.
+SEARCHED_CALLS = 300
 #: No division is quicker than in-core; one that takes at most this many times as long is taken.
 NEAR = 1.1
 CPU_PRESET = "cpu-generic"
@@ -67,7 +71,7 @@ def prepare_within(
         As `prepare` does.
     """
     if settings.memory is None:
-        return prepare(trace, settings)
+        return _prepared_or_enough(trace, settings)
     machine = settings.find_machine()
     if machine.name in PRESETS and machine.name != CPU_PRESET:
         raise ConfigError(
@@ -77,6 +81,27 @@ def prepare_within(
     memory_bytes = parse_bytes(settings.memory, what="memory")
     parts = parts_of(trace, memory_bytes, own, settings.thread_count, whole)
     return _Division(trace, replace(settings, memory=None), parts).quickest()
+
+
+def _prepared_or_enough(trace: Trace, settings: Settings) -> PreparedStep:
+    """`prepare`, and a refusal whose budget was tried; in a long step by planners that are given no
+    time to search.
+    """
+    try:
+        return prepare(trace, settings)
+    except Infeasible as refusal:
+        long = len(trace.calls) > SEARCHED_CALLS
+        how = replace(settings, time_limit_s=NO_TIME_S) if long else settings
+
+        def ask(budget_bytes: int) -> PreparedStep:
+            return prepare(trace, replace(how, budget=budget_bytes))
+
+        def most_bytes() -> int:
+            return prepare(trace, replace(how, budget=None)).budget_bytes
+
+        name = as_planner(settings.planner).name
+        found = enough(refusal, ask, str(settings.budget), most_bytes, name)
+        raise found from refusal.__cause__
 
 
 @dataclass(frozen=True, slots=True)

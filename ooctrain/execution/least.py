@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from ooctrain.devices.cpu.host_vm import PAGE_BYTES
-from ooctrain.errors import DoesNotFit, Infeasible
+from ooctrain.errors import DoesNotFit, Infeasible, PartFailed
 from ooctrain.execution.planners import as_planner
 from ooctrain.execution.prepare import PreparedStep
 from ooctrain.execution.settings import Settings
@@ -69,17 +69,19 @@ class FirstFound:
         host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
     ) -> Plan:  # fmt: skip
         """See `Planner`. The minimum is the least of all asked."""
+        question = Question(
+            trace, budget_bytes, machine, granule, host_budget_bytes, seed, time_limit_s
+        )
         refusals: list[Infeasible] = []
         for form_name, form in {"": trace, **self._forms}.items():
             rewrites = (form_name,) if form_name else ()
             for planner in self._planners:
                 try:
-                    plan = planner.plan(
-                        form, budget_bytes, machine, granule=granule, seed=seed,
-                        host_budget_bytes=host_budget_bytes, time_limit_s=time_limit_s,
-                    )  # fmt: skip
+                    plan = replace(question, trace=form).put_to(planner)
                 except Infeasible as refusal:
                     refusals.append(refusal)
+                except PartFailed:
+                    refusals.append(host_lacks(planner.name))
                 else:
                     notes = {**plan.notes, "chosen": planner.name}
                     return replace(plan, rewrites=(*rewrites, *plan.rewrites), notes=notes)
@@ -115,11 +117,13 @@ class LeanBands:
         refusals: list[Infeasible] = []
         fitting = [offer for offer in offers if 0 < offer.need_bytes <= budget_bytes]
         for offer in fitting[:WRITTEN]:
-            tiled = tiled_as_offered(trace, offer)
-            if tiled is None or len(tiled.calls) > MORE_CALLS:
-                continue
             try:
+                tiled = tiled_as_offered(trace, offer)
+                if tiled is None or len(tiled.calls) > MORE_CALLS:
+                    continue
                 plan = replace(question, trace=tiled).put_to(Belady())
+            except PartFailed:
+                continue
             except Infeasible as refusal:
                 refusals.append(refusal)
             else:
@@ -158,7 +162,7 @@ def least_found(
             tried, found = (low + size_of(best)) // 2, None
             if size_of(best) - low <= PAGE_BYTES:
                 break
-            with suppress(Infeasible, DoesNotFit):
+            with suppress(Infeasible, DoesNotFit, PartFailed):
                 found = prepared_in(how, tried)
             if found is None:
                 low = tried

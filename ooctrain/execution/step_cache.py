@@ -16,6 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from ooctrain.devices.cpu.host_vm import check_memory
 from ooctrain.devices.spill import Spill, look_at
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import DoesNotFit, Infeasible, OoctrainError
@@ -154,6 +155,9 @@ class StepCache:
             if isinstance(found, PreparedStep):
                 needed_bytes = self._running_bytes(found)
                 if self._is_kept(found):
+                    if found.promise is not None:
+                        rest_bytes = found.promise.promised_bytes - held_here()
+                        check_memory(rest_bytes, "the rest of --memory wants")
                     _compile_apart(found.plan.trace)
                     return found
             else:

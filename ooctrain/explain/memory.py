@@ -61,6 +61,16 @@ MEMORY: Mapping[str, Explanation] = {
         "ooctrain train my_model.py:make --memory 1GiB, where make() keeps every batch",
         "a smaller --memory leaves room; `docs/memory.md` lists what is counted",
     ),
+    "OOC-126": Explanation(
+        "a planner or a rewrite failed",
+        "It raised something other than the library's own errors, so it is a bug: of your own "
+        "planner or rewrite, or of the library's. Where several planners are asked, as by `auto`, "
+        "the others still are, and the plan's remarks name the failure; this error means that it "
+        "was asked by name, or that no other one has a plan. In Python, `__cause__` is what was "
+        "raised.",
+        "ooctrain plan lenet --planner mine.py:Mine, which divides by zero",
+        "another planner; `ooctrain --traceback COMMAND ...` shows where it was raised",
+    ),
     "OOC-130": Explanation(
         "out of device memory",
         "An allocation found no room in the arena. With a verified plan this is a bug: "

@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING, Literal
 
 from ooctrain.devices.cuda.driver_abi import version_name
 from ooctrain.errors import ConfigError, DeviceUnavailable
+from ooctrain.step.allowance import cpu_quotas, usable_cores
 from ooctrain.step.presets import (
     TYPICAL_DISK,
     cache_base,
     calibration_path,
     disk_source,
     load_calibration,
-    usable_cores,
 )
-from ooctrain.units import GIB, format_bytes
+from ooctrain.units import GIB, MIB, format_bytes
 
 if TYPE_CHECKING:
     from ooctrain.devices.cuda.open import Gpu
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 Level = Literal["ok", "warn", "fail"]
 OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 14)
 SMALL_MEMORY_BYTES = 4 * GIB
+#: Of address space, what a process that trains takes besides this one: stacks and a small arena.
+TRAINING_BYTES = 200 * MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +88,27 @@ def check_package(name: str) -> Finding:
 def check_kernels() -> Finding:
     """Whether Numba compiles a function on this machine and gets the right answer."""
     numba = importlib.import_module("numba")
+    if numba.config.DISABLE_JIT:
+        text = "NUMBA_DISABLE_JIT is set: plans are made as Python, slowly; nothing can be trained"
+        return Finding("compiler", "fail", text, "unset NUMBA_DISABLE_JIT")
+    limited = _limited_compiler()
+    if limited is not None:
+        return Finding("compiler", "warn", f"{limited.what}: {limited.numbers}", limited.fix)
     add = numba.njit("f4(f4, f4)")(_add)
     if add(1.0, 2.0) != 3.0:
         return Finding("compiler", "fail", "1 + 2 is not 3", "reinstall numba and llvmlite")
     name = importlib.import_module("llvmlite.binding").get_host_cpu_name()
     return Finding("compiler", "ok", f"compiles for {name}")
+
+
+def _limited_compiler() -> ConfigError | None:
+    """Why kernels that are not in the cache cannot be compiled, where `ulimit` is the reason."""
+    kept_code = importlib.import_module("ooctrain.layers.kernels.cpu.runtime.kept_code")
+    try:
+        kept_code.require_room(kept_code.COMPILER_BYTES + TRAINING_BYTES)
+    except ConfigError as error:
+        return error
+    return None
 
 
 def check_virtual_memory() -> Finding:
@@ -127,22 +145,26 @@ def check_cache() -> Finding:
 def check_cores() -> Finding:
     """Processor cores that this process may use."""
     cores = usable_cores()
+    quota = min(cpu_quotas(), default=None)
+    why = "" if quota is None else f", a control group has time for {quota:.3g}"
     if cores == 1:
-        return Finding(
-            "cores", "warn", "1: copies and calls take turns", "give it two or more cores"
-        )
-    return Finding("cores", "ok", str(cores))
+        text = f"1{why}: copies and calls take turns"
+        return Finding("cores", "warn", text, "give it two or more cores")
+    return Finding("cores", "ok", f"{cores}{why}")
 
 
 def check_memory() -> Finding:
-    """Memory that is free for the arena and the host slab, control groups considered."""
+    """Memory that is free for the arena and the host slab, with the limits of this process."""
     host_vm = importlib.import_module("ooctrain.devices.cpu.host_vm")
-    available = host_vm.available_memory_bytes()
-    if available is None:
+    room = host_vm.tightest_room()
+    if room is None:
         return Finding("memory", "warn", "this system does not say how much is free")
-    if available < SMALL_MEMORY_BYTES:
-        return Finding("memory", "warn", f"{format_bytes(available)} free", "use small budgets")
-    return Finding("memory", "ok", f"{format_bytes(available)} free")
+    text = f"{format_bytes(room.free_bytes)} free"
+    if room.source != host_vm.MACHINE:
+        text += f" of {format_bytes(room.limit_bytes)} by {room.source}"
+    if room.free_bytes < SMALL_MEMORY_BYTES:
+        return Finding("memory", "warn", text, "use small budgets")
+    return Finding("memory", "ok", text)
 
 
 def check_spill() -> Finding:

@@ -9,7 +9,7 @@ step with two losses.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Literal
@@ -23,7 +23,7 @@ from ooctrain.models.deeplab import deeplabv3plus_resnet50, deeplabv3plus_xcepti
 from ooctrain.models.densenet import densenet121, densenet161, densenet169, densenet201
 from ooctrain.models.inception import inception_v3
 from ooctrain.models.lenet import lenet
-from ooctrain.models.own import is_own, own_model, refuse_foreign
+from ooctrain.models.own import is_own, own_model, refuse_foreign, usual_of
 from ooctrain.models.pix2pixhd import pix2pixhd, pix2pixhd_perceptual
 from ooctrain.models.resnet import resnet18, resnet34, resnet50, resnet101, resnet152
 from ooctrain.models.unet import unet
@@ -43,6 +43,7 @@ class Recipe:
         height, width, channels, classes: of the usual images and labels.
         target: "class": a class number for each image; "pixels": one for each pixel; "image":
             another image.
+        own: which of these are the defaults of a function of one's own: "classes", "channels".
     """
 
     make: Callable[..., Module]
@@ -51,6 +52,7 @@ class Recipe:
     channels: int = 3
     classes: int = 1000
     target: Target = "class"
+    own: frozenset[str] = frozenset()
 
 
 MODELS: Mapping[str, Recipe] = MappingProxyType(
@@ -88,7 +90,8 @@ MODELS: Mapping[str, Recipe] = MappingProxyType(
 
 
 def recipe_of(name: str) -> Recipe:
-    """A network and what it is usually trained on; one of your own as classifiers of ImageNet are.
+    """A network and what it is usually trained on; one of your own as its function's defaults say,
+    else as classifiers of ImageNet are.
 
     Args:
         name: one of `MODELS`, or "file.py:function".
@@ -98,7 +101,10 @@ def recipe_of(name: str) -> Recipe:
             framework.
     """
     if is_own(name):
-        return Recipe(partial(own_model, name))
+        usual, any_own = usual_of(name), Recipe(partial(own_model, name))
+        classes = usual.get("classes", any_own.classes)
+        channels = usual.get("channels", any_own.channels)
+        return replace(any_own, channels=channels, classes=classes, own=frozenset(usual))
     if name.endswith(".py"):
         raise ConfigError(
             f"{name!r} names a file, but not the function in it that makes the network",
@@ -118,18 +124,19 @@ def stem_for(height: int, width: int) -> Stem:
 
 
 def build(
-    name: str, num_classes: int = 10, stem: Stem | None = None, in_channels: int = 3
-) -> Module:
+    name: str, num_classes: int | None = None, stem: Stem | None = None,
+    in_channels: int | None = None,
+) -> Module:  # fmt: skip
     """A network with fresh weights (seeded by `oc.manual_seed`).
 
     Args:
         name: one of `MODELS`, or "file.py:function", which is given those of the other arguments
             that it takes.
-        num_classes: outputs.
+        num_classes: outputs; None: 10, or the default of your own function.
         stem: "imagenet": torchvision's layout; "cifar": for small images (28 to 64 pixels). None:
             the one for the images that the network is usually given: torchvision's, and of LeNet
             the one for 32 x 32.
-        in_channels: of the images.
+        in_channels: of the images; None: 3, or the default of your own function.
 
     Raises:
         ConfigError: no such network, or no such stem.
@@ -142,4 +149,8 @@ def build(
             code="OOC-106",
             fix="--stem cifar for images of 32 x 32, --stem imagenet for large ones",
         )
+    if num_classes is None:
+        num_classes = recipe.classes if "classes" in recipe.own else 10
+    if in_channels is None:
+        in_channels = recipe.channels if "channels" in recipe.own else 3
     return recipe.make(num_classes=num_classes, stem=stem, in_channels=in_channels)

@@ -2,7 +2,8 @@
 
 The function gets those of the arguments num_classes, stem and in_channels of `models.build` that
 are among its parameters, and returns a `Module`. A network of fixed size therefore need not take
-any argument. A graph or a state that another framework has written is no such file; the error says
+any argument. Where nobody says how many classes or channels there are, the function's own defaults
+do. A graph or a state that another framework has written is no such file; the error says
 how its network and its weights come here. Read next: `__init__.py`.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from numbers import Integral
 from pathlib import PurePath
 from types import MappingProxyType
 
@@ -48,6 +50,33 @@ def refuse_foreign(name: str) -> None:
             fix="write the network in Python and name it file.py:function (docs/howto/network.md); "
             "its load_state_dict takes the state_dict of a torch model (docs/howto/weights.md)",
         )  # fmt: skip
+
+
+def usual_of(name: str) -> dict[str, int]:
+    """What the function itself takes by default, as fields of `models.Recipe`: its classes and
+    channels, as far as it says.
+
+    Args:
+        name: "file.py:function".
+
+    Raises:
+        ConfigError: no such file or function.
+    """
+    path, _, function_name = name.rpartition(":")
+    accepted = inspect.signature(load_from_file(path, function_name)).parameters
+    words = {"classes": "num_classes", "channels": "in_channels"}
+    found = {field: accepted[word].default for field, word in words.items() if word in accepted}
+    return {
+        field: int(value)
+        for field, value in found.items()
+        if isinstance(value, Integral) and not isinstance(value, bool) and int(value) > 0
+    }
+
+
+def takes_classes(name: str) -> bool:
+    """Whether the function can be given a number of classes. Raises ConfigError as `usual_of`."""
+    path, _, function_name = name.rpartition(":")
+    return "num_classes" in inspect.signature(load_from_file(path, function_name)).parameters
 
 
 def own_model(name: str, *, num_classes: int, stem: str, in_channels: int) -> Module:

@@ -21,7 +21,7 @@ from ooctrain.report.holdings import Group, Holding, holdings
 from ooctrain.report.list_file import ListedStep, list_from_json, list_to_json
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.timeline import Event, Timeline
-from ooctrain.step.schema import Count, FileKind, Finite, Misfit
+from ooctrain.step.schema import Count, Duration, FileKind, Finite, Misfit
 
 #: Stands for `drawing` where there is no step to draw.
 NOT_DRAWN: Mapping[str, None] = MappingProxyType(
@@ -69,16 +69,16 @@ class _EventFile(msgspec.Struct):
 class _TimelineFile(msgspec.Struct):
     """The times in a record."""
 
-    makespan_us: Finite
+    makespan_us: Duration
     peak_bytes: Count
     host_peak_bytes: Count
     bytes_out: Count
     bytes_in: Count
-    compute_us: Finite
-    recompute_us: Finite
-    stall_us: Finite
+    compute_us: Duration
+    recompute_us: Duration
+    stall_us: Duration
     events: tuple[_EventFile, ...]
-    ledger: tuple[tuple[Finite, Count], ...]
+    ledger: tuple[tuple[Duration, Count], ...]
 
 
 class _RecordFile(msgspec.Struct):

@@ -209,7 +209,7 @@ def held_shares(timeline: Timeline, columns: int) -> list[float]:
     for (start, held), (end, _) in pairwise(steps):
         first, last = (min(int(time / piece), columns - 1) for time in (start, end))
         for column in range(first, last + 1):
-            shares[column] = max(shares[column], held / (timeline.peak_bytes or 1))
+            shares[column] = max(shares[column], min(1.0, held / (timeline.peak_bytes or 1)))
     return shares
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from ooctrain import plugins as specs
-from ooctrain.errors import ConfigError
+from ooctrain.errors import ConfigError, failing_as
 from ooctrain.rewrite.fuse import fuse
 from ooctrain.rewrite.narrow import NAME as NARROW
 from ooctrain.rewrite.narrow import narrow_by_name
@@ -68,9 +68,12 @@ def apply_rewrites(trace: Trace, names: Sequence[str]) -> Trace:
 
     Raises:
         ConfigError: a name that no rewrite has.
+        PartFailed: one raised something that is no error of the library.
     """
     for name in names:
-        trace = _known(name)(trace)
+        rewrite = _known(name)
+        with failing_as(f"rewrite {name!r}"):
+            trace = rewrite(trace)
     return trace
 
 

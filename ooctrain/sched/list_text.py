@@ -42,6 +42,8 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _SIZE = re.compile(r"\s*(-?[0-9]+)([KMG]?)\s*", re.ASCII)
+#: Of a number in a list, as in a plan file; and of its digits.
+_MOST, _MOST_DIGITS = (1 << 63) - 1, 24
 _UNITS = {"": 1, "K": KIB, "M": MIB, "G": GIB}
 Item = TypeVar("Item")
 
@@ -210,7 +212,7 @@ class _Statement:
         """The id of the call or variable that comes next."""
         word = self._take(f"a {what}")
         if word.kind == "id":
-            return int(word.text[1:])
+            return self._whole(word, word.text[1:])
         if known is None:
             raise self.refused(word, "names need a trace", fix="Schedule.parse(text, trace)")
         name = word.text if word.kind == "name" else listed.unquoted(word.text)
@@ -245,4 +247,12 @@ class _Statement:
         found = _SIZE.fullmatch(text)
         if not found:
             raise self.refused(word, f"{text.strip()!r} is not a size", fix="65536 or 64K, M, G")
-        return int(found[1]) * _UNITS[found[2]]
+        return self._whole(word, found[1], _UNITS[found[2]])
+
+    def _whole(self, word: _Word, digits: str, unit: int = 1) -> int:
+        """A number of 64 bits, as files hold it. Python reads no more than some thousand digits."""
+        number = int(digits) * unit if len(digits) <= _MOST_DIGITS else 1 << 64
+        if not -_MOST - 1 <= number <= _MOST:
+            short = digits if len(digits) <= _MOST_DIGITS else f"{digits[:_MOST_DIGITS]}..."
+            raise self.refused(word, f"{short} is too large", fix="a number of at most 63 bits")
+        return number

@@ -15,31 +15,32 @@ from typing import Any, Literal
 import msgspec
 
 from ooctrain.errors import ConfigError, PlanMismatch
-from ooctrain.sched.instructions import End, Fence, Free, Instruction, Range, Run, SwapIn, SwapOut
+from ooctrain.sched.instructions import End, Fence, Free, Instruction, Run, SwapIn, SwapOut
 from ooctrain.sched.plan_file import FORMAT_VERSION, Parts
-from ooctrain.step.schema import FileKind
+from ooctrain.step.schema import FileKind, Finite, Misfit, Whole
+from ooctrain.step.trace import Trace
 from ooctrain.units import Granule
 
 
 class _RunRow(msgspec.Struct, array_like=True, tag="run", forbid_unknown_fields=True):
     """["run", call, keep or null]."""
 
-    call: int
-    keep: tuple[int, ...] | None
+    call: Whole
+    keep: tuple[Whole, ...] | None
 
 
 class _EndRow(msgspec.Struct, array_like=True, tag="end", forbid_unknown_fields=True):
     """["end", call]."""
 
-    call: int
+    call: Whole
 
 
 class _PartRow(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """[word, variable, lo, hi]."""
 
-    var: int
-    lo: int
-    hi: int
+    var: Whole
+    lo: Whole
+    hi: Whole
 
 
 class _OutRow(_PartRow, tag="out"):
@@ -58,15 +59,17 @@ class _FenceRow(msgspec.Struct, array_like=True, tag="fence", forbid_unknown_fie
     """["fence"]."""
 
 
+#: (variable, lo, hi)
+_RangeRow = tuple[Whole, Whole, Whole]
 _Row = _RunRow | _EndRow | _OutRow | _InRow | _FreeRow | _FenceRow
 
 
 class _GranuleFile(msgspec.Struct):
     """A granule in a file."""
 
-    size_bytes: int
+    size_bytes: Whole
     ranges: bool
-    fixed_bytes: int = 0
+    fixed_bytes: Whole = 0
 
     def __post_init__(self) -> None:
         self.granule()
@@ -80,15 +83,15 @@ class _ScheduleFile(msgspec.Struct):
     """A list in a file."""
 
     granule: _GranuleFile
-    start_device: tuple[Range, ...]
-    start_host: tuple[Range, ...]
+    start_device: tuple[_RangeRow, ...]
+    start_host: tuple[_RangeRow, ...]
     instructions: tuple[_Row, ...]
 
 
 class _BoundFile(msgspec.Struct, forbid_unknown_fields=True):
     """A bound in a file."""
 
-    makespan_us: float
+    makespan_us: Finite
     kind: str
 
 
@@ -99,9 +102,9 @@ class PlanFile(msgspec.Struct):
     trace_fingerprint: str
     rewrites: tuple[str, ...]
     schedule: _ScheduleFile
-    makespan_us: float
-    peak_bytes: int
-    host_peak_bytes: int
+    makespan_us: Finite
+    peak_bytes: Whole
+    host_peak_bytes: Whole
     lower_bound: _BoundFile | None
     notes: dict[str, Any]
 
@@ -116,7 +119,7 @@ def schedule_from_json(data: Mapping[str, Any]) -> Parts:
     return _parts(_SCHEDULE.made(data))
 
 
-def plan_from_json(data: Any, trace_fingerprint: str, name: str) -> tuple[PlanFile, Parts]:
+def plan_from_json(data: Any, trace: Trace, name: str) -> tuple[PlanFile, Parts]:
     """What a plan file says.
 
     Args:
@@ -126,6 +129,7 @@ def plan_from_json(data: Any, trace_fingerprint: str, name: str) -> tuple[PlanFi
         ConfigError: it is not a plan file of this version.
         PlanMismatch: it was made for another trace.
     """
+    trace_fingerprint = trace.fingerprint
     if not isinstance(data, Mapping) or data.get("version") != FORMAT_VERSION:
         raise PLAN_FILE.refused(name, f"it is not an object of version {FORMAT_VERSION}")
     if data.get("trace_fingerprint") != trace_fingerprint:
@@ -135,7 +139,44 @@ def plan_from_json(data: Any, trace_fingerprint: str, name: str) -> tuple[PlanFi
             fix="trace with the same model, batch, optimizer and threads, or plan again",
         )
     found = PLAN_FILE.made(data, name)
+    if (misfit := _beyond(found.schedule, trace)) is not None:
+        raise PLAN_FILE.refused(name, misfit)
     return found, _parts(found.schedule)
+
+
+def _beyond(file: _ScheduleFile, trace: Trace) -> Misfit | None:
+    """The first number that no list of the trace can hold: a call or variable that is not there, or
+    bytes beyond all of one. What a list does with numbers that it can hold is the verifier's.
+    """
+    calls, variables = len(trace.calls), len(trace.variables)
+    for side in ("start_device", "start_host"):
+        for number, row in enumerate(getattr(file, side)):
+            if (found := _beyond_row(row, variables, trace)) is not None:
+                return Misfit(f"$.schedule.{side}[{number}][{found[0]}]", found[1])
+    for number, row in enumerate(file.instructions):
+        place = f"$.schedule.instructions[{number}]"
+        if isinstance(row, _RunRow | _EndRow) and not 0 <= row.call < calls:
+            return Misfit(f"{place}[1]", f"the trace has no call {row.call}, only {calls} calls")
+        if isinstance(row, _RunRow):
+            for which, v in enumerate(row.keep or ()):
+                if not 0 <= v < variables:
+                    return Misfit(f"{place}[2][{which}]", f"the trace has no variable {v}")
+        if isinstance(row, _PartRow):
+            part = (row.var, row.lo, row.hi)
+            if (found := _beyond_row(part, variables, trace)) is not None:
+                return Misfit(f"{place}[{found[0] + 1}]", found[1])
+    return None
+
+
+def _beyond_row(row: tuple[int, int, int], variables: int, trace: Trace) -> tuple[int, str] | None:
+    """Which of the numbers of a range no list can hold, and why."""
+    if not 0 <= row[0] < variables:
+        return 0, f"the trace has no variable {row[0]}, only {variables} variables"
+    size = trace.variables[row[0]].nbytes
+    for which in (1, 2):
+        if not 0 <= row[which] <= size:
+            return which, f"{row[which]} is not a byte of a variable of {size} bytes"
+    return None
 
 
 def _parts(file: _ScheduleFile) -> Parts:

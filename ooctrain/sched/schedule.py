@@ -175,7 +175,7 @@ class Plan:
             ConfigError: not a plan file, or of a version this library does not know.
             PlanMismatch: made for another trace.
         """
-        file, parts = _plan_schema().plan_from_json(data, trace.fingerprint, name)
+        file, parts = _plan_schema().plan_from_json(data, trace, name)
         found = file.lower_bound
         bound = None if found is None else LowerBound(found.makespan_us, found.kind)
         return Plan(

@@ -38,6 +38,8 @@ __all__ = ["RULES", "Rule", "verify"]
 
 Rewrite = Callable[[Trace], Trace]
 _NONE: Mapping[str, Rewrite] = MappingProxyType({})
+#: Rules on what an instruction names, whatever came before.
+_NAMES = ("R101", "R102", "R105")
 #: Rewrites before which a percentage is resolved (`budget.py`).
 _BEFORE_TILES = ("fuse", "share_storage", "pin_small")
 
@@ -80,6 +82,24 @@ def verify(
     limit = None if budget is None else resolve_budget(resolved_on, budget, plan.schedule.granule)
     issued = _check_list(plan.schedule, plan.trace, limit, host_limit)
     _check_claims(plan, issued, machine)
+
+
+def check_names(schedule: Schedule, trace: Trace) -> None:
+    """Whether a list names what the trace has, in ranges inside of it: what a walk through the list
+    needs, be it legal or not.
+
+    Raises:
+        ScheduleError: the first rule of R1 that is broken.
+    """
+    state = State(
+        trace, schedule, Ledger(trace, Schedule((), granule=schedule.granule)), None, None,
+        [0] * len(trace.calls),
+    )  # fmt: skip
+    _ask("R106", "before the step", state)
+    for index, instruction in enumerate(schedule.instructions):
+        for code in BEFORE[type(instruction)]:
+            if code in _NAMES and (problem := RULES[code].check(state, index, instruction)):
+                raise _error(code, problem, _where(state, index, instruction), index)
 
 
 def _check_rewrites(plan: Plan, trace: Trace, rewrites: Mapping[str, Rewrite]) -> Trace:

@@ -19,9 +19,12 @@ from typing import Literal
 from ooctrain.errors import ConfigError
 from ooctrain.step.op import Op, Spec
 from ooctrain.step.trace import Call, Trace
+from ooctrain.units import LEAST_BYTES_PER_US, MAX_BYTES
 
 Link = Literal["shared", "duplex"]
 MINIMUM_CALL_NS = 1
+#: Of one call, copy or message: eleven days. What is longer is a slip of the pen.
+LONGEST_US = 1e12
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +121,16 @@ class Machine:
                  *self.profile.values())  # fmt: skip
         if not all(math.isfinite(rate) and rate > 0 for rate in rates):
             raise self._broken("a rate that is not positive")
+        if min(rates) < LEAST_BYTES_PER_US:
+            raise self._broken(f"a rate below {LEAST_BYTES_PER_US} a microsecond")
         if not all(math.isfinite(time_us) and time_us >= 0 for time_us in times):
             raise self._broken("a time that is not 0 or more")
-        if not (math.isfinite(self.interference) and self.interference >= 1):
+        if max(times) > LONGEST_US:
+            raise self._broken(f"a time of more than {LONGEST_US:.0e} us")
+        if not (1 <= self.interference <= LONGEST_US):
             raise self._broken("an interference that is not 1 or more")
-        if not (self.device_bytes > 0 and (self.host_bytes is None or self.host_bytes >= 0)):
+        sizes = self.device_bytes, 0 if self.host_bytes is None else self.host_bytes
+        if not (self.device_bytes > 0 and min(sizes) >= 0 and max(sizes) <= MAX_BYTES):
             raise self._broken("a memory of no size")
 
     def _broken(self, what: str) -> ConfigError:

@@ -25,6 +25,7 @@ import msgspec
 from platformdirs import user_cache_dir
 
 from ooctrain.errors import ConfigError
+from ooctrain.step.allowance import usable_cores as usable_cores
 from ooctrain.step.machine import Disk, Machine
 from ooctrain.step.schema import FileKind
 from ooctrain.units import GIB, rate_of
@@ -207,13 +208,6 @@ def threads_for(which: str | None) -> int:
     if which is None or ALIASES.get(which, which) not in PRESETS:
         return usable_cores()
     return CPU_GENERIC_CORES if which == "cpu-generic" else 1
-
-
-def usable_cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def cache_base() -> Path:

@@ -43,6 +43,8 @@ Whole = Annotated[int, msgspec.Meta(ge=-_MOST - 1, le=_MOST)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
 #: A number that is neither infinite nor "not a number".
 Finite = Annotated[float, msgspec.Meta(ge=-_LARGEST, le=_LARGEST)]
+#: The same from 0 on, as of durations.
+Duration = Annotated[float, msgspec.Meta(ge=0, le=_LARGEST)]
 _PLACE = re.compile(r"(?s)(.*) - at `(?:key` in `)?(\$.*)`")
 _STEP = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
 _MISSING = re.compile("Object missing required field `(.*)`")

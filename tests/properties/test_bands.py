@@ -192,7 +192,7 @@ def graph_trace(model: nn.Module, image: tuple[int, int, int, int]) -> Trace | N
 def test_graphs_on_any_data(
     graph: tuple[Graph, tuple[int, int, int, int]], cut: Cut, seed: int
 ) -> None:
-    """Forks, sums, concatenations, upsampling; skips that enter the segment or leave it."""
+    """Forks, sums, products, quotients, concatenations, upsampling; skips that enter or leave."""
     trace = graph_trace(*graph)
     assume(trace is not None)
     values = random_values(trace, seed, integers=None)
@@ -215,6 +215,19 @@ GRAPHS = {
         [("bilinear, odd", 0, 0), ("3x3", 0, 0), ("corners, odd", 0, 0), ("nearest, odd", 0, 0)]
     ),
     "bilinear and smaller": Graph([("3x3", 0, 0), ("bilinear, smaller", 0, 0), ("bilinear", 0, 0)]),
+    "a gate": Graph([("3x3", 0, 0), ("gate", 1, 0), ("relu", 0, 0)]),
+    "a gate read first": Graph([("5x5", 0, 0), ("multiply", 0, 1), ("3x3", 0, 0)]),
+    "a gate of a gate": Graph(
+        [("3x3", 0, 0), ("multiply", 0, 1), ("5x5", 0, 0), ("gate", 1, 0), ("divide", 0, 4)]
+    ),
+    "a quotient": Graph([("3x3", 0, 0), ("divide", 1, 0), ("divide", 0, 3)]),
+    "a difference": Graph([("3x3", 0, 0), ("subtract", 1, 0), ("subtract", 0, 3)]),
+    "a gate from below": Graph(
+        [("pool", 0, 0), ("3x3", 0, 0), ("up", 0, 0), ("gate", 3, 0), ("multiply", 0, 2)]
+    ),
+    "a factor that enters": Graph([("3x3", 0, 0), ("multiply", 0, 0), ("gate", 0, 3)]),
+    "a factor that leaves": Graph([("3x3", 0, 0), ("multiply", 0, 1)], leaving=2),
+    "a square": Graph([("3x3", 0, 0), ("multiply", 0, 0), ("3x3", 0, 0), ("gate", 0, 1)]),
     "a sum with itself": Graph([("3x3", 0, 0), ("add", 0, 3), ("relu", 0, 0)]),
 }
 

@@ -52,6 +52,15 @@ NORMS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+#: Of two tensors of one shape, which may be ahead of each other; the divisor is never near zero.
+BINARY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "subtract": lambda a, b: a - b,
+    "multiply": lambda a, b: a * b,
+    "divide": lambda a, b: a / (b * b + 1.5),
+    "gate": lambda a, b: a * F.sigmoid(b),
+}
+
+
 class Graph(nn.Module):
     """Runs its steps one after the other; "last" reads the newest tensor.
 
@@ -95,11 +104,13 @@ class Graph(nn.Module):
             return getattr(self, f"conv{number}")(x)
         if what in NORMS:
             return getattr(self, f"norm{number}")(x)
-        if what in ("add", "concat"):
+        if what in ("add", "concat", *BINARY):
             partners = [t for t in tensors if t.shape == x.shape]
             partner = partners[-1 - other % len(partners)]
             if what == "add":
                 return x + partner
+            if what in BINARY:
+                return BINARY[what](x, partner)
             return getattr(self, f"conv{number}")(F.concat([x, partner], 1))
         if what == "pool":
             return F.max_pool2d(x, 3, 2, 1) if other % 2 else F.max_pool2d(x, 2)
@@ -127,6 +138,7 @@ WHAT = (
     "pool",
     "up",
     "relu",
+    *BINARY,
     *RESIZED,
 )
 newest = st.sampled_from([0, 0, 0, 0, 1, 2])

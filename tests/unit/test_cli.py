@@ -253,7 +253,9 @@ def test_garbage_is_collected_again_after_a_command_is_loaded(run, monkeypatch):
     assert (seen, gc.isenabled()) == ([False], True)
 
 
-@pytest.mark.parametrize(("command", "asks"), [("plan", "plan_step"), ("simulate", "make_plan")])
+@pytest.mark.parametrize(
+    ("command", "asks"), [("plan", "plan_or_enough"), ("simulate", "make_plan")]
+)
 def test_the_numbers_of_a_command_that_is_interrupted_say_so(
     run, tmp_path, monkeypatch, command, asks
 ):

@@ -11,7 +11,7 @@ from support.quick import quick
 import ooctrain as oc
 from ooctrain import functional as F
 from ooctrain import nn
-from ooctrain.errors import Infeasible
+from ooctrain.errors import Infeasible, PartFailed
 from ooctrain.execution.compose import found_by, plan_step, rewritten
 from ooctrain.execution.settings import DEFAULT_REWRITES
 from ooctrain.rewrite import REWRITES
@@ -99,7 +99,7 @@ def test_nothing_is_offered_where_no_call_is_wide(residual):
     fused = rewritten(residual[1], DEFAULT_REWRITES)
     planner = Offered()
     question = Question(fused.trace, 1 << 40, MACHINE)
-    with pytest.raises(ValueError, match="not enough values"):
+    with pytest.raises(PartFailed, match="not enough values"):
         plan_step(fused, planner, question)
     assert planner.steps == {}
 

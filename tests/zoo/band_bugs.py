@@ -45,6 +45,12 @@ def _slip_of_rule(name: str, piece: str, wrong: str) -> Plant:
     return planted
 
 
+#: Of a segment that ends with a product, which no case of properties/test_bands.py does.
+OF_PRODUCTS = _slip(
+    banded_calls, "_backward_rows",
+    "near = near or [frontiers[v] for v in cut]", "near += [frontiers[v] for v in cut]",
+)  # fmt: skip
+
 BAND_BUGS: dict[str, Plant] = {
     "kept rows one short": _slip(
         WEAVER, "_keep_for_next",

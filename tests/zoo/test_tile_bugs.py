@@ -15,11 +15,14 @@ import test_tiled_equals_untiled as FIRST
 from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 from properties.test_bands import CASES, EVERY_ROW, GRAPHS, Cut, check_bits, graph_trace
+from strangers.test_any_segment_in_bands import (
+    test_a_segment_that_ends_with_a_product as check_product,
+)
 from support.check_tile import check_tile, random_values
 from support.quick import all_but
 from support.tile_chains import Chain, chains, exact_values
 from unit import test_tile_trace as PLAIN
-from zoo.band_bugs import BAND_BUGS, OF_KERNELS
+from zoo.band_bugs import BAND_BUGS, OF_KERNELS, OF_PRODUCTS
 from zoo.tile_bugs import BUGS
 
 from ooctrain import manual_seed, nn
@@ -105,6 +108,14 @@ def test_bug_of_bands(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # NumPy: shapes do not fit; or rows of a tensor that nobody has made.
     with pytest.raises((AssertionError, OoctrainError, ValueError, KeyError)):
         all_named_cases("cpu" if bug in OF_KERNELS else "reference")
+
+
+def test_a_factor_that_decides_where_the_gradient_of_a_product_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    OF_PRODUCTS(monkeypatch)
+    with pytest.raises(AssertionError):
+        check_product("multiply", swapped=False, again=False)
 
 
 def test_what_a_student_reads_first_names_layer_row_and_numbers(

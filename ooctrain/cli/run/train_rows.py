@@ -14,7 +14,7 @@ from ooctrain.cli.limits import promise_rows
 from ooctrain.cli.options import Workload
 from ooctrain.cli.run.kept_promise import Rows, counted_rows
 from ooctrain.cli.run.run_record import RunRecord, TrainingRun, typical_us
-from ooctrain.cli.workload import Task, split_rows
+from ooctrain.cli.workload import Task, classes_rows, split_rows
 from ooctrain.data import Shape
 from ooctrain.execution.prepare import PreparedStep
 from ooctrain.machine.measured import profile_of_steps
@@ -37,15 +37,25 @@ def plan_rows(prepared: PreparedStep, workload: Workload, task: Task) -> Rows:
     return [
         ("training", f"{workload.model} on {workload.data}, batch {workload.batch}"),
         *_stem_row(workload.model, task.shape),
+        *classes_rows(task, workload),
         *split_rows(task),
         ("in-core peak", format_bytes(peak)),
         ("budget", f"{format_bytes(budget)}, {share(budget, peak)} of the in-core peak"),
         *promise_rows(prepared.promise),
+        *_measured_row(prepared),
         ("plan", f"{name}, {len(plan.schedule)} instructions"),
         *tiling_rows(plan),
         *search_rows(plan),
         ("placement", placement(prepared.allocator.name, prepared.reserved_bytes, plan.peak_bytes)),
     ]
+
+
+def _measured_row(prepared: PreparedStep) -> Rows:
+    """Why the same command may be planned otherwise next time."""
+    if prepared.promise is None:
+        return []
+    said = "the process itself is measured at each start; where less is compiled already it holds "
+    return [("", f"{said}more, and arena and plan may differ")]
 
 
 def _stem_row(model: str, shape: Shape) -> Rows:

@@ -28,12 +28,15 @@ from ooctrain.devices.cpu.host_calls import (
     why_no_virtual_memory,
 )
 from ooctrain.errors import ConfigError, DriverError
+from ooctrain.step.allowance import MemoryRoom, memory_rooms
 from ooctrain.units import format_bytes
 
 __all__ = [
     "PAGE_BYTES", "Arena", "VirtualArena", "available_memory_bytes", "check_memory",
-    "max_mapped_chunks", "open_arena", "whole_pages", "why_no_virtual_memory",
+    "max_mapped_chunks", "open_arena", "tightest_room", "whole_pages", "why_no_virtual_memory",
 ]  # fmt: skip
+#: What limits memory where no limit of the process is tighter.
+MACHINE = "the machine"
 _DEFAULT_MAX_MAPS = 65530
 _SPARE_MAPS = 4096  # for Python, NumPy, compiled kernels and threads
 
@@ -239,28 +242,42 @@ def open_arena(
 
 
 def check_memory(size_bytes: int, what: str, available_bytes: int | None = None) -> None:
-    """Raises ConfigError if this machine or this process's control group has less memory free.
+    """Raises ConfigError if this machine or a limit of this process leaves less memory.
 
     Args:
         what: wants the memory, with its verb: "the arena wants".
     """
-    available = available_memory_bytes() if available_bytes is None else available_bytes
-    if available is not None and size_bytes > available:
+    if available_bytes is None:
+        room = tightest_room()
+    else:
+        room = MemoryRoom(available_bytes, available_bytes, MACHINE)
+    if room is not None and size_bytes > room.free_bytes:
+        limited = room.source != MACHINE
+        source = f" of {format_bytes(room.limit_bytes)} by {room.source}" if limited else ""
         raise ConfigError(
-            f"{what} more memory than this machine has free",
+            f"{what} more memory than "
+            + ("a limit leaves to this process" if limited else "this machine has free"),
             code="OOC-108",
-            numbers=f"wanted {format_bytes(size_bytes)}, free {format_bytes(available)}",
-            fix="a smaller --budget (100% is all that a step can use, and less will do) or "
-            "--host-budget",
+            numbers=f"wanted {format_bytes(size_bytes)}, free {format_bytes(room.free_bytes)}"
+            + source,
+            fix="a smaller --budget (100% is all that a step can use, and less will do), "
+            "--host-budget or --memory",
         )
 
 
 def available_memory_bytes(root: Path = Path("/")) -> int | None:
-    """Free memory by /proc/meminfo and the control group's limit; None where neither can be
-    read."""
-    limits = [_meminfo_available(root), _cgroup_available(root)]
-    known = [limit for limit in limits if limit is not None]
-    return min(known) if known else None
+    """Memory that this process may still take: what is free, and no more than each of its limits
+    leaves (`step/allowance.py`); None where nothing of that can be read.
+    """
+    tightest = tightest_room(root)
+    return None if tightest is None else tightest.free_bytes
+
+
+def tightest_room(root: Path = Path("/")) -> MemoryRoom | None:
+    """What limits this process's memory most: the machine, a control group or a resource limit."""
+    free = _meminfo_available(root)
+    machine = [] if free is None else [MemoryRoom(free, free, MACHINE)]
+    return min([*machine, *memory_rooms(root)], key=lambda room: room.free_bytes, default=None)
 
 
 def max_mapped_chunks(root: Path = Path("/")) -> int:
@@ -278,19 +295,6 @@ def _meminfo_available(root: Path) -> int | None:
     for line in (_read(root / "proc/meminfo") or "").splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
-    return None
-
-
-def _cgroup_available(root: Path) -> int | None:
-    """Version 2 of the control groups, then version 1."""
-    group = root / "sys/fs/cgroup"
-    for limit_file, usage_file in (
-        ("memory.max", "memory.current"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
-    ):
-        limit, usage = _read(group / limit_file), _read(group / usage_file)
-        if limit and usage and limit.strip().isdigit() and usage.strip().isdigit():
-            return max(0, int(limit) - int(usage))
     return None
 
 

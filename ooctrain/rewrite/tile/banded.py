@@ -17,11 +17,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ooctrain.errors import Infeasible
+from ooctrain.errors import Infeasible, PartFailed, failing_as
 from ooctrain.rewrite.mixed_bands import few_tilings, mixed_tilings, sparing
 from ooctrain.rewrite.tile.choose import tilings_of
 from ooctrain.rewrite.tile.offers import (
@@ -45,7 +44,7 @@ from ooctrain.sched.planners.prefix import Prefix
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.planning.host_room import is_short_of_host
 from ooctrain.sched.planning.parameters import check_whole_numbers
-from ooctrain.sched.planning.planner import HOST_LACKS, Planner, call_need_bytes
+from ooctrain.sched.planning.planner import HOST_LACKS, Planner, call_need_bytes, remarked
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine, call_durations_ns
@@ -100,32 +99,36 @@ class Banded:
             trace, budget_bytes, machine, granule, host_budget_bytes, seed, time_limit_s,
             self.evaluations,
         )  # fmt: skip
-        offers = offers_for(trace, machine, untiled=self.untiled)
         planner = get_planner(self.planner) if self.planner else None
         attempts = _Attempts(question, planner, self.choices)
+        offers = attempts.offered(lambda of: offers_for(of.trace, of.machine, untiled=self.untiled))
         in_turn = _in_turn(offers, budget_bytes)
         for offer in in_turn:
             attempts.make(offer)
             if attempts.best is not None:
                 break
         if attempts.best is not None and self.choices == 1:
-            return attempts.best
+            return remarked(attempts.best, attempts.failures)
         mixed = attempts.best is not None and attempts.calls <= VERY_LONG
-        for offer in _mixed(question) if mixed else ():
+        for offer in attempts.offered(_mixed) if mixed else ():
             attempts.make(offer, of_any_length=True)
         for offer in in_turn:
             if attempts.enough():
                 break
             attempts.make(offer)
-        if attempts.offer is not None and (faster := _sparing(question, attempts.offer)):
+        for faster in attempts.offered(_sparing_of(attempts.offer)):
             attempts.make(faster)
-        for offer in _few(question) if mixed else ():
+        for offer in attempts.offered(_few) if mixed else ():
             attempts.search(offer)
         if not (attempts.best or attempts.refusals):  # no offer could be written
             attempts.make(UNTILED)
         if attempts.best is None:
-            raise nothing_fits(self.name, budget_bytes, attempts.refusals, missing_rules(trace))
-        return attempts.best
+            failed = next(iter(attempts.failures), None)
+            if failed is not None and not attempts.refusals:
+                raise failed
+            missing = missing_rules(trace)
+            raise nothing_fits(self.name, budget_bytes, attempts.refusals, missing) from failed
+        return remarked(attempts.best, attempts.failures)
 
 
 def can_be_banded(trace: Trace) -> bool:
@@ -163,10 +166,16 @@ def _few(question: Question) -> list[Offer]:
     return few_tilings(operators, OperatorTimes.of(operators, question.machine), question)
 
 
-def _sparing(question: Question, offer: Offer) -> Offer | None:
+def _sparing_of(offer: Offer | None) -> Callable[[Question], list[Offer]]:
     """The best offer, if more is stored; see `mixed_bands.sparing`."""
-    operators = operators_of(question.trace)
-    return sparing(operators, OperatorTimes.of(operators, question.machine), offer)
+
+    def offered(question: Question) -> list[Offer]:
+        operators = operators_of(question.trace)
+        times = OperatorTimes.of(operators, question.machine)
+        found = None if offer is None else sparing(operators, times, offer)
+        return [] if found is None else [found]
+
+    return offered
 
 
 def _in_turn(offers: Sequence[Offer], budget_bytes: int) -> Iterator[Offer]:
@@ -185,13 +194,16 @@ def _in_turn(offers: Sequence[Offer], budget_bytes: int) -> Iterator[Offer]:
 
 
 class _Attempts:
-    """Plans of tiled steps, the best of them and its offer, and why others have none."""
+    """Plans of tiled steps, the best of them and its offer, and why others have none: refusals, and
+    failures of a rewrite or planner, which end that one offer.
+    """
 
     def __init__(self, question: Question, planner: Planner | None, choices: int) -> None:
         self.question, self.planner, self.choices = question, planner, choices
         self.best: Plan | None = None
         self.offer: Offer | None = None
         self.refusals: list[Infeasible] = []
+        self.failures: list[PartFailed] = []
         self.made, self.calls, self.least, self.lacking = 0, 0, math.inf, False
         durations = call_durations_ns(question.trace, question.machine)
         self.untiled_us = sum(durations) / 1000
@@ -201,7 +213,23 @@ class _Attempts:
         tried = self.made >= self.choices or self.calls >= MORE_CALLS
         return self.best is not None and tried
 
+    def offered(self, offers: Callable[[Question], Sequence[Offer]]) -> Sequence[Offer]:
+        """What can be chosen of, too; nothing where finding that out fails."""
+        try:
+            with failing_as("choosing tilings"):
+                return offers(self.question)
+        except PartFailed as failure:
+            self.failures.append(failure)
+            return ()
+
     def make(self, offer: Offer, *, of_any_length: bool = False) -> None:
+        """See `_make`; a failure ends this offer alone."""
+        try:
+            self._make(offer, of_any_length)
+        except PartFailed as failure:
+            self.failures.append(failure)
+
+    def _make(self, offer: Offer, of_any_length: bool) -> None:
         """Plans an offer, unless a better plan is there, or no list of it can have the least budget
         of all, or it would take too long.
         """
@@ -234,14 +262,18 @@ class _Attempts:
         assert self.best is not None, "a search pays where there is a plan"
         if self.best.makespan_us <= max(NEAR, offer.work) * self.untiled_us:
             return
-        tiled = tiled_as_offered(self.question.trace, offer)
-        if tiled is None or len(tiled.calls) > min(MOST_SEARCHED, MORE_CALLS - self.calls):
-            return
         number = self.question.evaluations
-        searching = Combined(EVALUATIONS if number is None else number)
-        with suppress(Infeasible):
-            asked, planner = replace(self.question, trace=tiled), self.planner or searching
+        planner = self.planner or Combined(EVALUATIONS if number is None else number)
+        try:
+            tiled = tiled_as_offered(self.question.trace, offer)
+            if tiled is None or len(tiled.calls) > min(MOST_SEARCHED, MORE_CALLS - self.calls):
+                return
+            asked = replace(self.question, trace=tiled)
             self._take(asked.put_to(planner), asked, offer, planner)
+        except Infeasible:
+            return
+        except PartFailed as failure:
+            self.failures.append(failure)
 
     def _lacks_host(self, offer: Offer) -> bool:
         """Whether `belady`, who is asked first, would refuse since device and host together hold

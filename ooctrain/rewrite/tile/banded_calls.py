@@ -229,12 +229,13 @@ def _backward_rows(
         assert read is not None
         after = frontiers[forward.outs[0]]
         return frontiers.get(v) or frontier_before(read, after, trace.variables[v].shape[2])
-    # Of gradients, if there are any: what forward reads is there wherever forward has run.
+    # What forward reads is there wherever forward has run, so it decides nothing: one factor of a
+    # product may be far ahead of the other, and with it of the product.
     cut = [v for v in call.ins if v in frontiers]
-    gradients = [v for v in cut if _is_gradient(trace, v)]
-    near = [frontiers[v] for v in gradients or cut]
+    near = [frontiers[v] for v in cut if _is_gradient(trace, v)]
     if forward is not None and forward.outs[0] in frontiers:
         near.append(frontiers[forward.outs[0]])
+    near = near or [frontiers[v] for v in cut]
     return tuple(map(max, zip(*near, strict=True)))
 
 

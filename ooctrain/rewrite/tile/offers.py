@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, get_args
 
-from ooctrain.errors import ConfigError, Infeasible
+from ooctrain.errors import ConfigError, Infeasible, failing_as
 from ooctrain.rewrite.pin_small import pin_again
 from ooctrain.rewrite.tile import tile_by_name
 from ooctrain.rewrite.tile.operators import Operators
@@ -70,7 +70,8 @@ UNTILED = Offer((), 1.0, why="nothing can be tiled")
 def tiled_by(trace: Trace, names: tuple[str, ...]) -> Trace:
     """The step after these tilings; what was pinned stays pinned."""
     for name in names:
-        trace = pin_again(tile_by_name(trace, name), trace)
+        with failing_as(f"rewrite {name!r}"):
+            trace = pin_again(tile_by_name(trace, name), trace)
     return trace
 
 
@@ -89,7 +90,8 @@ def known_alive_bytes(trace: Trace, names: tuple[str, ...]) -> int:
     cost where a batch has many images. What one of the tilings holds between the passes the others
     leave as it is.
     """
-    return max((least_alive_bytes(trace, parse_name(name)) for name in names), default=0)
+    with failing_as(f"rewrite {', '.join(names)}"):
+        return max((least_alive_bytes(trace, parse_name(name)) for name in names), default=0)
 
 
 def forget_tilings() -> None:

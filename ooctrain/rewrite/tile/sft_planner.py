@@ -18,7 +18,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ooctrain.errors import ConfigError, Infeasible
+from ooctrain.errors import ConfigError, Infeasible, PartFailed
 from ooctrain.rewrite.graph_tiles import graph_calls, rows_computed
 from ooctrain.rewrite.tile.banded_calls import BandedCalls
 from ooctrain.rewrite.tile.halo import split_evenly
@@ -35,7 +35,7 @@ from ooctrain.rewrite.tile.sft import (
 from ooctrain.sched.budget import trace_peak_bytes
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planning.parameters import check_whole_numbers
-from ooctrain.sched.planning.planner import HOST_LACKS
+from ooctrain.sched.planning.planner import HOST_LACKS, remarked
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.sched.spans import held_during
 from ooctrain.step.machine import Machine, specs_of
@@ -77,13 +77,18 @@ class Sft:
         """See `Planner`. The minimum is the least of all partitions and grids."""
         operators = operators_of(trace)
         refusals: list[Infeasible] = []
+        failures: list[PartFailed] = []
         offers, least = self.offers(operators, machine), math.inf
         needs = {offer: at_least_bytes(operators, offer, granule) for offer in offers}
         # Those that cannot fit come last, and only as far as one may have the least budget.
         for offer in sorted(offers, key=lambda offer: max(needs[offer] - budget_bytes, 0)):
             if needs[offer] > budget_bytes and needs[offer] >= least:
                 continue
-            tiled = tiled_as_offered(trace, offer)
+            try:
+                tiled = tiled_as_offered(trace, offer)
+            except PartFailed as failure:  # of one tiling; the others are tried
+                failures.append(failure)
+                continue
             if tiled is None:
                 continue
             peak = trace_peak_bytes(tiled, granule)
@@ -100,8 +105,12 @@ class Sft:
                 refusals.append(refusal)
                 least = min(least, refusal.minimum_bytes)
                 continue
-            return with_tiling(plan, offer, peak)
-        raise nothing_fits(self.name, budget_bytes, refusals, obstacles(operators))
+            return remarked(with_tiling(plan, offer, peak), failures)
+        failed = next(iter(failures), None)
+        if failed is not None and not refusals:
+            raise failed
+        missing = obstacles(operators)
+        raise nothing_fits(self.name, budget_bytes, refusals, missing) from failed
 
     def offers(self, operators: Operators, machine: Machine) -> list[Offer]:
         """The step as it is, and all partitions in all grids that do not work too much for their

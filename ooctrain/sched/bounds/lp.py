@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from ooctrain.sched.bounds.fluid_items import Covered
 from ooctrain.sched.bounds.fluid_program import FluidProgram
 from ooctrain.sched.bounds.linear import LpSolution
+from ooctrain.sched.budget import input_bytes
 from ooctrain.sched.schedule import LowerBound
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
@@ -82,10 +83,13 @@ def fluid_bound(
         machine: durations and the link; latencies count as nothing.
         recompute: whether calls may run again.
         resident: only lists that leave parameters and optimizer slots on the device.
-        host_budget_bytes: of inputs and host copies; None: unlimited.
+        host_budget_bytes: of inputs and host copies; less than the inputs means the inputs and
+            nothing else, as for plans; None: unlimited.
 
     Cost: an LP of some 15 rows for each call and 3 columns for each gap: 0.5 s for 600 calls.
     """
+    if host_budget_bytes is not None:
+        host_budget_bytes = max(host_budget_bytes, input_bytes(trace))
     covered = Covered(recompute, resident, host_budget_bytes)
     fluid = FluidProgram(trace, budget_bytes, machine, covered)
     solution = fluid.write().solve()

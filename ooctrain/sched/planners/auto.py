@@ -34,7 +34,7 @@ from ooctrain.sched.planners.lms.lms_grid import LmsGrid
 from ooctrain.sched.planners.lru import Lru
 from ooctrain.sched.planners.naive import Naive
 from ooctrain.sched.planners.pofo.pofo import Pofo
-from ooctrain.sched.planners.poll import NEAR, Poll, in_chunks
+from ooctrain.sched.planners.poll import NEAR, Others, Poll, in_chunks
 from ooctrain.sched.planners.prefix import Prefix
 from ooctrain.sched.planners.revolve import Revolve
 from ooctrain.sched.planners.rotor import Rotor
@@ -52,9 +52,6 @@ from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
 
-#: Which planners to ask besides, given the best plan so far (None: no planner has one, or none that
-#: is good): those that rewrite the step first, which this floor does not know.
-Others = Callable[[Question, Plan | None], Sequence[Planner]]
 #: Where chunks waste more than this share of the budget, planners that move parts of variables are
 #: asked to the byte too.
 WASTE = 0.01
@@ -179,7 +176,7 @@ class Auto:
             poll.ask(Belady())
             if poll.best_us <= near_us and len(trace.calls) <= MOST_CALLS_QUICK:
                 poll.ask(Dtr(), Prefix())
-            rewriting = self._others(question, poll.best) if poll.best is not None else ()
+            rewriting = poll.besides(self._others, poll.best) if poll.best is not None else ()
             poll.ask(*rewriting)
             poll.kept_s = 0.0
             as_it_is, *others = forms = forms_of(trace, self._offered)
@@ -190,7 +187,7 @@ class Auto:
                 if poll.best is None:
                     poll.ask(SlidingWindow(), form=other)
             if not rewriting and poll.best_us > FAR / NEAR * near_us and not poll.is_over():
-                for planner in self._others(question, None):
+                for planner in poll.besides(self._others, None):
                     poll.ask_also(planner)
         return poll.outcome()
 

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ooctrain.errors import Infeasible
+from ooctrain.errors import Infeasible, PartFailed, failing_as
 from ooctrain.sched.bounds.closed import arrivals_us
 from ooctrain.sched.planners.belady import Belady, offload
 from ooctrain.sched.planners.checkmate.checkmate import Checkmate
@@ -41,7 +41,7 @@ from ooctrain.sched.planning.host_room import (
 )
 from ooctrain.sched.planning.lower import plan_of
 from ooctrain.sched.planning.parameters import check_true_or_false
-from ooctrain.sched.planning.planner import Planner, least_refusal
+from ooctrain.sched.planning.planner import Planner, least_refusal, remarked
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import Use, read_off, rematerialise_after
 from ooctrain.sched.schedule import BYTES, Granule, Plan, Run
@@ -123,18 +123,24 @@ class Combined:
         first = starts(question)
         best = asked.best_plan(first if self.checkmate else _without_checkmate(first))
         if best is None and not is_short_of_host(question):
-            raise least_refusal("combined", asked.refusals, budget_bytes)
+            raise least_refusal("combined", asked.refusals, budget_bytes, asked.failures)
         cut_short = asked.cut_short
         if best is None or not (asked.all_fits or asked.is_least(best)):
             deadline = asked.deadline.earlier(asked.writing_s)
-            found = self._searched_with_and_without(question, deadline, asked.again)
+            found = _Searched(None, cut_short=False)
+            try:
+                with failing_as("the search of 'combined'"):
+                    found = self._searched_with_and_without(question, deadline, asked.again)
+            except PartFailed as failure:
+                asked.failures.append(failure)
             plans = [plan for plan in (best, found.plan) if plan is not None]
             if not plans:
                 plans += filter(None, [asked.best_plan(last_asked(question))])
             if not plans:
-                raise least_refusal("combined", asked.refusals, budget_bytes)
+                raise least_refusal("combined", asked.refusals, budget_bytes, asked.failures)
             best = min(plans, key=lambda plan: plan.makespan_us)
             cut_short |= found.cut_short
+        best = remarked(best, asked.failures)
         return replace(best, notes={**best.notes, "cut_short": True}) if cut_short else best
 
     def promise(self, question: Question) -> float:
@@ -224,7 +230,7 @@ class _Starts:
         all_fits: whether the step fits as it is; then a search finds nothing to drop.
         again: plans of those who compute again.
         writing_s: how long it takes at most to write a plan down.
-        refusals: of those that have no plan.
+        refusals, failures: of those that have no plan.
         cut_short: whether one of them was not asked, or was cut short itself.
     """
 
@@ -234,6 +240,7 @@ class _Starts:
         self.all_fits = self.cut_short = False
         self.writing_s = 0.0
         self.refusals: list[Infeasible] = []
+        self.failures: list[PartFailed] = []
         self.again: list[Plan] = []
 
     def best_plan(self, planners: Iterable[Planner]) -> Plan | None:
@@ -251,6 +258,9 @@ class _Starts:
                 plan = replace(self.question, time_limit_s=first.left_s()).put_to(planner)
             except Infeasible as refusal:
                 self.refusals.append(refusal)
+                continue
+            except PartFailed as failure:
+                self.failures.append(failure)
                 continue
             if planner.name == "belady":
                 self.writing_s = WRITING * (time.monotonic() - began_s)

@@ -10,19 +10,22 @@ default allocator, and their lists are counted again in the granule of the quest
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from ooctrain.errors import Infeasible, Withheld
+from ooctrain.errors import Infeasible, PartFailed, Withheld, failing_as
 from ooctrain.sched.planners.belady import Belady
 from ooctrain.sched.planners.combined import Combined
 from ooctrain.sched.planning.effort import Deadline
 from ooctrain.sched.planning.forms import StepForm
-from ooctrain.sched.planning.planner import Planner, least_refusal, make_plan
+from ooctrain.sched.planning.planner import Planner, least_refusal, make_plan, remarked
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import Granule, Plan
 from ooctrain.step.trace import Trace
 
+#: Which planners to ask besides, given the best plan so far (None: no planner has one, or none that
+#: is good): those that rewrite the step first, which this floor does not know.
+Others = Callable[[Question, Plan | None], Sequence[Planner]]
 #: A plan within this factor of what no list beats is not worth seconds of search, and a plan within
 #: it of another one is as good.
 NEAR = 1.03
@@ -41,6 +44,7 @@ class Poll:
         best: the plan with the shortest step so far.
         best_us: its step; infinite before there is one.
         refusals: of those that have none.
+        failures: of those that raised what no planner should; the others are asked all the same.
         cut_short: whether somebody was not asked any more.
         deadline: of all together.
         kept_s: seconds before it that those who are asked now leave to others.
@@ -51,6 +55,7 @@ class Poll:
     best: Plan | None = None
     best_us: float = math.inf
     refusals: list[Infeasible] = field(default_factory=list)
+    failures: list[PartFailed] = field(default_factory=list)
     cut_short: bool = False
     deadline: Deadline = field(init=False)
     kept_s: float = 0.0
@@ -92,6 +97,9 @@ class Poll:
             plan = of_step.named(asked.put_to(planner))
         except Withheld:
             return
+        except PartFailed as failure:
+            self.failures.append(failure)
+            return
         except Infeasible as refusal:
             if narrower is None:
                 self.refusals.append(refusal)
@@ -121,7 +129,21 @@ class Poll:
     def promise(self, trace: Trace) -> float:
         """What `combined` promises for a form of the step."""
         asked = replace(self.question, trace=trace, time_limit_s=self.deadline.left_s())
-        return Combined().promise(asked)
+        try:
+            with failing_as("planner 'combined'"):
+                return Combined().promise(asked)
+        except PartFailed as failure:
+            self.failures.append(failure)
+            return math.inf
+
+    def besides(self, others: Others, best: Plan | None) -> Sequence[Planner]:
+        """Which other planners there are to ask; none where finding that out fails."""
+        try:
+            with failing_as("choosing other planners"):
+                return others(self.question, best)
+        except PartFailed as failure:
+            self.failures.append(failure)
+            return ()
 
     def _put(self, planner: Planner, asked: Question, form: StepForm | None) -> None:
         """Puts a question to a planner, and notes what came of it."""
@@ -130,6 +152,9 @@ class Poll:
         try:
             plan = self._answer(planner, asked)
         except Withheld:  # a course wheel has not got this one: the others are asked
+            return
+        except PartFailed as failure:
+            self.failures.append(failure)
             return
         except Infeasible as refusal:
             # The least budget in chunks says nothing about the least budget in bytes.
@@ -150,11 +175,13 @@ class Poll:
 
         Raises:
             Infeasible: no planner had one.
+            PartFailed: none had one, and none refused, either.
         """
         if self.best is None:
-            raise least_refusal("auto", self.refusals, self.question.budget_bytes)
+            budget_bytes = self.question.budget_bytes
+            raise least_refusal("auto", self.refusals, budget_bytes, self.failures)
         notes = {**self.best.notes, **({"cut_short": True} if self.cut_short else {})}
-        return replace(self.best, notes=notes)
+        return remarked(replace(self.best, notes=notes), self.failures)
 
     def _answer(self, planner: Planner, asked: Question) -> Plan:
         """Its plan. One that moves parts moves whole chunks, and its ledger is counted in the

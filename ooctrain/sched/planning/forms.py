@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
-from ooctrain.errors import Infeasible
+from ooctrain.errors import Infeasible, PartFailed
 from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planning.effort import Deadline
-from ooctrain.sched.planning.planner import Planner, least_refusal
+from ooctrain.sched.planning.planner import Planner, least_refusal, remarked
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine
@@ -120,7 +120,7 @@ class ByPromise:
             return question.put_to(self.planner)
         deadline = Deadline.after(time_limit_s)
         ordered, cut_short = self._ordered(question)
-        best, refusals = None, list[Infeasible]()
+        best, refusals, failures = None, list[Infeasible](), list[PartFailed]()
         for promised_ns, form in ordered:
             too = not form.rewrite and len(trace.calls) <= self.short
             if best is not None and best.makespan_us * 1000 <= promised_ns and not too:
@@ -131,10 +131,14 @@ class ByPromise:
             except Infeasible as refusal:
                 refusals.append(refusal)
                 continue
+            except PartFailed as failure:
+                failures.append(failure)
+                continue
             if best is None or plan.makespan_us < best.makespan_us:
                 best = plan
         if best is None:
-            raise least_refusal(self.name, refusals, budget_bytes)
+            raise least_refusal(self.name, refusals, budget_bytes, failures)
+        best = remarked(best, failures)
         return replace(best, notes={**best.notes, "cut_short": True}) if cut_short else best
 
     def _ordered(self, question: Question) -> tuple[list[Promised], bool]:

@@ -9,10 +9,11 @@ at which it has one (`infeasible`). Read next: `list_writer.py`, then `sched/pla
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from numbers import Integral
 from typing import Any, Protocol, runtime_checkable
 
-from ooctrain.errors import ConfigError, Infeasible
+from ooctrain.errors import ConfigError, Infeasible, OoctrainError, PartFailed
 from ooctrain.sched.ledger import peaks, walk
 
 # Here the how-to and the assignments look for them, beside the interface.
@@ -198,18 +199,33 @@ def check_host(planner: str, plan: Plan, host_budget_bytes: int | None) -> None:
         )
 
 
-def least_refusal(planner: str, refusals: Sequence[Infeasible], budget_bytes: int) -> Infeasible:
+def remarked(plan: Plan, failures: Sequence[PartFailed]) -> Plan:
+    """A plan whose remarks name the planners and rewrites that failed beside it, each once."""
+    said = [*plan.notes.get("remarks", ()), *(failure.what for failure in failures)]
+    return replace(plan, notes={**plan.notes, "remarks": [*dict.fromkeys(said)]}) if said else plan
+
+
+def least_refusal(
+    planner: str, refusals: Sequence[Infeasible], budget_bytes: int,
+    failures: Sequence[PartFailed] = (),
+) -> OoctrainError:  # fmt: skip
     """The refusal of a planner that asked others, which all refused.
 
     It names the least device budget that one of them named. Where one of them had enough of that
     and lacked host memory, what others named may turn out to lack it as well: then no budget is
-    named (`HOST_LACKS`).
+    named (`HOST_LACKS`). Planners that failed are its cause, or all that there is to raise.
     """
+    if failures and not refusals:
+        return failures[0]
     for refusal in refusals:
         if refusal.minimum_bytes == HOST_LACKS:
-            return host_lacks(planner, refusal.numbers)
-    least = min(refusals, key=lambda refusal: refusal.minimum_bytes)
-    return infeasible(planner, budget_bytes, least.minimum_bytes, least.witness_call)
+            found = host_lacks(planner, refusal.numbers)
+            break
+    else:
+        least = min(refusals, key=lambda refusal: refusal.minimum_bytes)
+        found = infeasible(planner, budget_bytes, least.minimum_bytes, least.witness_call)
+    found.__cause__ = next(iter(failures), None)
+    return found
 
 
 def smallest_budget(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ooctrain.errors import Infeasible
+from ooctrain.errors import Infeasible, failing_as
 from ooctrain.sched.planning.effort import collecting_rarely, with_effort
 from ooctrain.sched.planning.planner import (
     HOST_LACKS,
@@ -49,12 +49,14 @@ class Question:
 
         Raises:
             Infeasible: the planner's.
+            PartFailed: it raised something that is no error of the library.
         """
-        return with_effort(planner, self.evaluations).plan(
-            self.trace, self.budget_bytes, self.machine, granule=self.granule,
-            host_budget_bytes=self.host_budget_bytes, seed=self.seed,
-            time_limit_s=self.time_limit_s,
-        )  # fmt: skip
+        with failing_as(f"planner {planner.name!r}"):
+            return with_effort(planner, self.evaluations).plan(
+                self.trace, self.budget_bytes, self.machine, granule=self.granule,
+                host_budget_bytes=self.host_budget_bytes, seed=self.seed,
+                time_limit_s=self.time_limit_s,
+            )  # fmt: skip
 
 
 def plan_beside(planner: Planner, question: Question) -> Plan:
@@ -77,7 +79,7 @@ def plan_beside(planner: Planner, question: Question) -> Plan:
         if not fixed or refusal.minimum_bytes == HOST_LACKS:
             raise
         least, witness = refusal.minimum_bytes + fixed, refusal.witness_call
-        raise infeasible(planner.name, budget_bytes, least, witness) from None
+        raise infeasible(planner.name, budget_bytes, least, witness) from refusal.__cause__
     plan = as_plan(found, planner)
     if not fixed:
         return plan

@@ -29,6 +29,7 @@ from ooctrain.sched.search.anneal import (
     evaluate,
 )
 from ooctrain.sched.search.expand_parts import DROP, DROP_UNREAD, HELD
+from ooctrain.sched.search.jit import SLOWER
 from ooctrain.sched.search.keep_offload_or_recompute import KeepOffloadOrRecomputeSearch, Large
 from ooctrain.sched.search.keep_or_recompute import NOTHING, KeepOrRecomputeSearch, KeptRuns
 from ooctrain.sched.search.play import SearchLimits, link_of
@@ -143,6 +144,7 @@ class Search:
             seed: of the random numbers.
             deadline: interrupts the search.
         """
+        evaluations //= SLOWER
         if not self.copies_nothing:
             choice, runs = begun[0]
             copied = self._with_copies(choice, runs, evaluations // COSTLY, seed, deadline)
@@ -212,7 +214,7 @@ class Search:
         if not values:
             return start
         enough = ENOUGH_SHORT if self.short_of_host else ENOUGH
-        evaluations = min(evaluations, enough * values)
+        evaluations = min(evaluations // SLOWER, enough * values)
         for first in range(0, evaluations, self._block):
             if deadline.passed():
                 self.cut_short = True

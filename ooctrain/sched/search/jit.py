@@ -13,20 +13,25 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import lru_cache
+from functools import lru_cache, wraps
 from pathlib import Path
 from typing import Any
 
 import numba
+import numpy as np
 from numba.core.registry import CPUDispatcher
 
 from ooctrain.layers.kernels.cpu.runtime.jit import (
     cache_folder,
+    is_off,
     kept_in,
     source_hash,
     uninterrupted,
 )
 
+#: By how much fewer choices are tried where Numba compiles nothing (NUMBA_DISABLE_JIT): Python
+#: takes that much longer for each.
+SLOWER = 100 if is_off() else 1
 #: Signals whose handlers may raise: what ends a process or measures its time.
 MAY_RAISE = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM", "SIGPROF")
@@ -58,10 +63,23 @@ def inner(function: Callable) -> Callable:
 
 
 def _kept(function: Callable, **options: Any) -> Callable:
+    if is_off():
+        return _as_python(function)
     with kept_in(folder_of(Path(function.__code__.co_filename).parent)):
         dispatcher = uninterrupted(numba.njit(nogil=True, cache=True, **options)(function))
     dispatcher.__class__ = FromPython
     return dispatcher
+
+
+def _as_python(function: Callable) -> Callable:
+    """The same, not compiled; NumPy's whole numbers wrap around as machine code's do."""
+
+    @wraps(function)
+    def interpreted(*arguments: Any) -> Any:
+        with np.errstate(over="ignore"):
+            return function(*arguments)
+
+    return interpreted
 
 
 class FromPython(CPUDispatcher):

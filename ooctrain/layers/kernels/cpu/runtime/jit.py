@@ -24,6 +24,7 @@ import llvmlite.binding
 import numba
 from numba.core import caching
 
+from ooctrain.errors import ConfigError
 from ooctrain.layers.kernels.cpu.runtime.kept_code import KeptCode, MachineCode
 from ooctrain.step.presets import cache_base
 
@@ -57,11 +58,30 @@ def cache_folder() -> Path:
     return cache_base() / f"kernels-{source_hash()}"
 
 
+def is_off() -> bool:
+    """Whether Numba is told to compile nothing (NUMBA_DISABLE_JIT)."""
+    return bool(vars(numba.config).get("DISABLE_JIT"))
+
+
+def require_compiler() -> None:
+    """Raises ConfigError where Numba is told to compile nothing: kernels are written in what only
+    a compiler knows (vectors, atomic operations, calls by address), so they are not Python.
+    """
+    if is_off():
+        raise ConfigError(
+            "NUMBA_DISABLE_JIT is set, and the cpu's kernels are no Python: nothing can be trained",
+            code="OOC-108",
+            fix="unset NUMBA_DISABLE_JIT; plans, simulations and `reference` of operations do "
+            "without the compiler",
+        )  # fmt: skip
+
+
 def inner(function: Callable) -> Callable:
     """Decorator for a function that only kernels call: compiled into them.
 
     It gets no entry point for Python or C callers; those would double the time of compilation.
     """
+    require_compiler()
     return numba.njit(**_INNER)(function)  # type: ignore[call-overload]
 
 
@@ -73,6 +93,7 @@ def kernel(signature: object) -> Callable[[Callable], Callable]:
     """
 
     def compile_kernel(function: Callable) -> Callable:
+        require_compiler()
         with interrupts_held(), kept_in(cache_folder()):
             return numba.njit(signature, **_OUTER)(function)  # type: ignore[call-overload]
 
@@ -86,6 +107,7 @@ def callback(signature: str) -> Callable[[Callable], Any]:
     """
 
     def compile_callback(function: Callable) -> Any:
+        require_compiler()
         with interrupts_held(), kept_in(cache_folder()):
             return numba.cfunc(signature, **_CALLBACK)(function)  # type: ignore[arg-type]
 

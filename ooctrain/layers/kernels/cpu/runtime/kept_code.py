@@ -24,7 +24,27 @@ from llvmlite.binding import parse_bitcode
 from numba.core import caching
 from numba.core.serialize import dumps
 
+from ooctrain.errors import ConfigError
+from ooctrain.step.allowance import memory_rooms
+from ooctrain.units import MIB, format_bytes
+
+#: Of address space, what LLVM may take for all kernels of a step.
+COMPILER_BYTES = 320 * MIB
 DIGEST_BYTES = hashlib.sha256().digest_size
+
+
+@lru_cache(maxsize=2)  # before the first: what the compiler takes itself is not to count
+def require_room(needed_bytes: int = COMPILER_BYTES) -> None:
+    """Raises ConfigError where `ulimit` leaves too little for LLVM, which would end the process."""
+    limits = [room for room in memory_rooms() if room.source.startswith("ulimit")]
+    tightest = next(iter(limits), None)
+    if tightest is not None and tightest.free_bytes < needed_bytes:
+        raise ConfigError(
+            f"{tightest.source} leaves too little for the compiler", code="OOC-108",
+            numbers=f"{format_bytes(tightest.free_bytes)} of {format_bytes(tightest.limit_bytes)} "
+            f"are left, compiling takes up to {format_bytes(needed_bytes)}",
+            fix=f"{tightest.source} unlimited, or compile once without the limit",
+        )  # fmt: skip
 
 
 class KeptCode:
@@ -41,8 +61,15 @@ class KeptCode:
         self._sources = sources.encode()
 
     def load(self, key: object) -> Any:
-        """What was saved under this key; None: nothing, or it is damaged."""
-        return self._all().get(key)
+        """What was saved under this key; None: nothing, or it is damaged, and will be compiled.
+
+        Raises:
+            ConfigError: a resource limit leaves too little room for that.
+        """
+        found = self._all().get(key)
+        if found is None:
+            require_room()
+        return found
 
     def save(self, key: object, data: object) -> None:
         """Keeps the code, whole or not at all; where nothing can be written, the next start

@@ -1,0 +1,109 @@
+"""From a refusal to a budget that does: the least that a planner names, tried before it is said.
+
+A planner refuses with the least budget at which it has a plan "host memory permitting", and where
+the host has a budget as well it often does not permit it. So what a refusal names is asked for
+again, with the same arguments. If that is refused too, a budget is looked for between there and
+where everything fits on the device. Plans need not get easier with every byte, so nothing is
+concluded from what lies between two tries: the answer is always a budget that was tried. Where none
+of them did, none is known (`HOST_LACKS`). A question that is answered at once costs nothing.
+Read next: `compose.py` and `division.py`, which ask; `least.py`, which does this for one memory
+budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ooctrain.errors import Infeasible, OoctrainError
+from ooctrain.sched.planning.planner import HOST_LACKS
+from ooctrain.units import format_bytes
+
+#: How often what a refused try names is tried next, and how often the way between too little and
+#: enough is halved.
+NEXT_TRIES, HALVINGS = 3, 12
+
+
+def enough(
+    refusal: Infeasible, ask: Callable[[int], object], asked: str, most_bytes: Callable[[], int],
+    planner: str, granule_bytes: int = 1,
+) -> Infeasible:  # fmt: skip
+    """The refusal of a question, with a budget at which the same question has an answer.
+
+    Args:
+        refusal: of the question.
+        ask: puts it with another budget; any error of the library is a no.
+        asked: the budget that was refused, in words.
+        most_bytes: where everything fits on the device: more does not help.
+        planner: its name, for the message.
+        granule_bytes: what budgets are multiples of.
+
+    Returns:
+        The refusal itself if what it names does, or if it names nothing.
+    """
+    least = refusal.minimum_bytes
+    if least == HOST_LACKS:
+        return refusal
+    between = _no_and_yes(ask, least, most_bytes)
+    if between is None:
+        return Infeasible(
+            f"planner {planner!r} has no plan at this budget, and none is known at which it has",
+            minimum_bytes=HOST_LACKS,
+            numbers=f"budget {asked}; {format_bytes(least)} ({least} bytes), which would do for "
+            "the list alone, and the in-core peak have been tried",
+            fix="a larger host budget, another planner, or allocator va",
+        )  # fmt: skip
+    low, high = between
+    if high == least:
+        return refusal
+    best = _halved(ask, low, high, granule_bytes)
+    return Infeasible(
+        refusal.what, minimum_bytes=best, witness_call=refusal.witness_call, where=refusal.where,
+        numbers=f"budget {asked}, {format_bytes(best)} ({best} bytes) have been found to be enough",
+        fix=f"a budget of {best} bytes, a larger host budget, a smaller batch, or another planner",
+    )  # fmt: skip
+
+
+def _no_and_yes(
+    ask: Callable[[int], object], least: int, most_bytes: Callable[[], int]
+) -> tuple[int, int] | None:
+    """A budget that was refused, or is below what can do, and one above it that was tried and does;
+    None where none was found. What was asked plays no part in it.
+    """
+    low, tried = least - 1, least
+    for _ in range(NEXT_TRIES):
+        named = _refused(ask, tried)
+        if named is None:
+            return low, tried
+        low = tried
+        if named <= tried:
+            break
+        tried = named
+    most = most_bytes()
+    return (low, most) if low < most and _refused(ask, most) is None else None
+
+
+def _halved(ask: Callable[[int], object], low: int, high: int, granule_bytes: int) -> int:
+    """The least budget that was tried and did, `high` being one, and `low` none."""
+    for _ in range(HALVINGS):
+        middle = (low + high) // 2
+        middle = max(middle - middle % granule_bytes, low + 1)
+        if middle >= high:
+            break
+        if _refused(ask, middle) is None:
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def _refused(ask: Callable[[int], object], budget_bytes: int) -> int | None:
+    """None if a question has an answer; else the least budget that its refusal names, 0 where it
+    names none.
+    """
+    try:
+        ask(budget_bytes)
+    except Infeasible as refusal:
+        return refusal.minimum_bytes
+    except OoctrainError:
+        return HOST_LACKS
+    return None

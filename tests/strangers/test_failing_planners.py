@@ -1,0 +1,159 @@
+"""What a planner or rewrite raises that is no error of the library ends it alone, with a note.
+
+A bug is planted in each part that `auto`, `banded` and `combined` ask, in turn. There still is a
+plan, with a remark that names the part; only where nothing else has a plan does the run end, with
+a typed error whose cause is what was raised. Of a planner or rewrite that is asked for by name the
+author sees the exception. Interrupts and short memory pass through everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ooctrain as oc
+from ooctrain import nn
+from ooctrain.cli import main
+from ooctrain.errors import PartFailed
+from ooctrain.execution import planners as known
+from ooctrain.rewrite.tile import banded, offers
+from ooctrain.sched.planners.belady import Belady
+from ooctrain.sched.planners.combined import Combined
+from ooctrain.sched.planners.dtr.dtr import Dtr
+from ooctrain.sched.planners.naive import Naive
+from ooctrain.sched.planners.window.window import SlidingWindow
+
+OWN = """
+class Mine:
+    name = "mine"
+    def plan(self, trace, budget_bytes, machine, **rest):
+        return {}["nothing"]
+
+def rewritten(trace):
+    return 1 / 0
+"""
+
+
+def small() -> oc.Trace:
+    net = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3),
+    )  # fmt: skip
+    return oc.trace(net, (2, 3, 32, 32), threads=1)
+
+
+def breaking(error: BaseException) -> Callable[..., Any]:
+    def fails(*_arguments: Any, **_options: Any) -> Any:
+        raise error
+
+    return fails
+
+
+def remarks(plan: oc.Plan) -> str:
+    return " ".join(plan.notes.get("remarks", ()))
+
+
+ERRORS = [AssertionError(), KeyError("x"), RecursionError("deep")]
+PARTS = [
+    (SlidingWindow, ERRORS[0]), (Belady, ERRORS[1]), (Dtr, ERRORS[2]), (Naive, ERRORS[0]),
+    (Combined, ERRORS[1]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("part", "error"), PARTS)
+def test_auto_goes_on_without_a_planner(
+    part: Any, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = small()
+    budget = (oc.trace_minimum_bytes(trace) + oc.trace_peak_bytes(trace)) // 2
+    monkeypatch.setattr(part, "plan", breaking(error))
+    plan = oc.plan(trace, budget, "auto", evaluations=20)
+    assert repr(part.name) in remarks(plan)
+    oc.verify(plan, trace, budget)
+
+
+def test_the_search_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = small()
+    monkeypatch.setattr(Combined, "_searched", breaking(AssertionError()))
+    plan = oc.plan(trace, oc.trace_minimum_bytes(trace), "combined", evaluations=20)
+    assert "'combined'" in remarks(plan)
+
+
+@pytest.mark.parametrize("name", ["offers_for", "mixed_tilings", "few_tilings"])
+def test_bands_that_cannot_be_chosen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = small()
+    low, high = oc.trace_minimum_bytes(trace), oc.trace_peak_bytes(trace)
+    monkeypatch.setattr(banded, name, breaking(AssertionError("rows")))
+    plan = oc.plan(trace, (low + high) // 2, "banded", evaluations=20)
+    oc.verify(plan, trace, (low + high) // 2)
+    assert "choosing tilings failed: AssertionError: rows" in remarks(plan)
+
+
+@pytest.mark.parametrize("planner", ["banded", "sft", "auto"])
+def test_bands_that_cannot_be_written(planner: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = small()
+    offers.forget_tilings()
+    monkeypatch.setattr(offers, "tile_by_name", breaking(AssertionError("rows")))
+    plan = oc.plan(trace, oc.trace_peak_bytes(trace), planner, evaluations=20)
+    oc.verify(plan, trace, oc.trace_peak_bytes(trace))
+    with pytest.raises((oc.Infeasible, PartFailed)) as caught:
+        oc.plan(trace, oc.trace_minimum_bytes(trace) // 4, planner, evaluations=20)
+    assert caught.value.__cause__ is not None or planner != "banded"
+
+
+def test_tilings_that_cannot_be_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = small()
+    monkeypatch.setattr(known, "can_be_banded", breaking(ZeroDivisionError()))
+    plan = oc.plan(trace, oc.trace_minimum_bytes(trace), "auto", host_budget=0, evaluations=20)
+    assert "ZeroDivisionError" in remarks(plan)
+
+
+def test_the_narrow_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = small()
+    monkeypatch.setattr("ooctrain.execution.compose.narrower", breaking(AssertionError()))
+    assert oc.plan(trace, "60%", "auto", evaluations=20).schedule.instructions
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError()])
+def test_interrupts_and_short_memory_pass(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Belady, "plan", breaking(error))
+    with pytest.raises(type(error)):
+        oc.plan(small(), "60%", "auto", evaluations=20)
+
+
+class Mine:
+    """A user's planner with a bug."""
+
+    name = "mine"
+
+    def plan(self, trace: oc.Trace, budget_bytes: int, machine: object, **_rest: object) -> oc.Plan:
+        raise KeyError(budget_bytes)
+
+
+def test_a_planner_of_ones_own_shows_its_exception() -> None:
+    with pytest.raises(PartFailed) as caught:
+        oc.plan(small(), "50%", Mine())
+    assert caught.value.code == "OOC-126"
+    assert isinstance(caught.value.__cause__, KeyError)
+    assert Path(__file__).name in caught.value.where
+
+
+def test_the_command_names_the_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own.py").write_text(OWN, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    lenet = ["plan", "lenet", "--batch", "8", "--budget", "50%"]
+    assert main([*lenet, "--planner", "own.py:Mine"]) == 1
+    said = capsys.readouterr().err
+    assert "OOC-115" in said
+    assert "own.py, line 5" in said
+    assert main([*lenet, "--rewrite", "own.py:rewritten"]) == 1
+    assert "own.py, line 8" in capsys.readouterr().err
+    with pytest.raises(KeyError):
+        main(["--traceback", *lenet, "--planner", "own.py:Mine"])

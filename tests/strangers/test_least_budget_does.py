@@ -1,0 +1,138 @@
+"""The least budget of a refusal does: asked for again with the same arguments, it gives a plan.
+
+Random steps, machines, granules, allocators, budgets of device and host, and all planners by name.
+A refusal either names a budget that has been tried, or says that none is known (0). And what the
+LP bound says of a host budget is said of the plans that keep to it.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+import ooctrain as oc
+from ooctrain.cli import main
+from ooctrain.errors import DoesNotFit
+from ooctrain.execution.enough import enough
+from ooctrain.sched.planners.naive import Naive
+from ooctrain.sched.schedule import BYTES
+from ooctrain.testing.random_traces import random_machine, random_trace
+from ooctrain.units import Granule
+
+MORE = ("window:size=1", "window:persistent=host", "banded:planner=belady", "combined:forms=false")
+
+
+def random_question(rng: random.Random, *, allocators: bool) -> tuple[oc.Trace, int, str, dict]:
+    """A trace, a budget, a planner and the other arguments of `oc.plan`."""
+    trace = random_trace(rng, calls=rng.randint(2, 5), max_bytes=rng.choice([8, 24, 300]))
+    if rng.random() < 0.3:
+        sizes = [[rng.randint(1, 100) for _ in range(5)] for _ in range(2)]
+        extra = [[rng.randint(0, 40)] * 4 for _ in range(2)]
+        trace = oc.chain(*sizes, [10] * 4, [20] * 4, *extra)
+    granule = rng.choice([BYTES, BYTES, Granule(4), Granule(64, True)])
+    peak = oc.trace_peak_bytes(trace, granule)
+    host = rng.choice([None, 0, rng.randint(0, 50), peak // 4, peak])
+    budget = max(1, rng.choice([1, peak // 4, peak // 2, peak * 3 // 4]))
+    planner = rng.choice([*oc.planners(), *MORE])
+    more = {"machine": random_machine(rng), "host_budget": host, "rewrites": (), "evaluations": 5}
+    more |= {"allocator": rng.choice(oc.allocators())} if allocators else {"granule": granule}
+    return trace, budget, planner, more
+
+
+def check(seed: int, *, allocators: bool) -> str:
+    """Puts a random question. What came of it, in a word."""
+    trace, budget, planner, more = random_question(random.Random(seed), allocators=allocators)
+    try:
+        oc.plan(trace, budget, planner, **more)
+    except DoesNotFit:
+        return "does not fit"
+    except oc.Infeasible as refusal:
+        least = refusal.minimum_bytes
+    else:
+        return "plan"
+    if not least:
+        return "none known"
+    plan = oc.plan(trace, least, planner, **more)
+    assert plan.peak_bytes <= least
+    oc.verify(plan, trace, least)
+    return "does"
+
+
+def test_of_lists() -> None:
+    found = [check(seed, allocators=False) for seed in range(70)]
+    assert found.count("does") > 30
+    assert found.count("none known") < 20
+
+
+def test_with_allocators() -> None:
+    found = [check(seed, allocators=True) for seed in range(25)]
+    assert found.count("does") > 15
+
+
+@pytest.mark.slow
+def test_of_many() -> None:
+    for seed in range(1000, 1800):
+        check(seed, allocators=seed % 5 == 0)
+
+
+@pytest.mark.parametrize("host", ["0", "20KiB"])
+@pytest.mark.parametrize("planner", ["window", "naive", "superneurons"])
+def test_of_the_command(planner: str, host: str, tmp_path: Path) -> None:
+    """The budget that `plan` prints fits when it is given."""
+    path = tmp_path / "plan.json"
+    words = ["plan", "lenet", "--batch", "4", "--planner", planner, "--host-budget", host]
+    words += ["--json", str(path), "--budget"]
+    assert main([*words, "1KiB"]) != 0
+    least = json.loads(path.read_text(encoding="utf-8"))["minimum_bytes"]
+    if least:
+        assert main([*words, str(least)]) == 0
+
+
+def test_the_bound_reads_a_host_budget_as_plans_do() -> None:
+    """A host budget below the inputs means the inputs and nothing else."""
+    tried = 0
+    for seed in range(40):
+        rng = random.Random(seed)
+        trace, machine = random_trace(rng, calls=4, max_bytes=24), random_machine(rng)
+        budget = rng.choice([oc.trace_peak_bytes(trace), oc.trace_minimum_bytes(trace)])
+        for host in (0, 1, 10**6):
+            bound = oc.fluid_bound(trace, budget, machine, host_budget_bytes=host)
+            try:
+                plan = oc.plan(trace, budget, "prefix", machine, host_budget=host, rewrites=())
+            except oc.Infeasible:
+                continue
+            assert bound is not None
+            assert bound.makespan_us <= plan.makespan_us * (1 + 1e-9)
+            tried += 1
+    assert tried > 60
+
+
+def test_a_question_with_an_answer_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, plan = [], Naive.plan
+
+    def counted(*arguments: object, **options: object) -> oc.Plan:
+        asked.append(arguments)
+        return plan(*arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Naive, "plan", counted)
+    trace = random_trace(random.Random(1), calls=4, max_bytes=24)
+    oc.plan(trace, oc.trace_peak_bytes(trace), "naive", rewrites=())
+    assert len(asked) == 1
+
+
+def test_what_lies_between_two_tries_is_not_guessed() -> None:
+    """Budgets that do and do not, in turns: the answer is one of those that were tried and did."""
+    tried: dict[int, bool] = {}
+
+    def ask(budget: int) -> None:
+        tried[budget] = budget % 7 == 3 and budget > 40
+        if not tried[budget]:
+            raise oc.Infeasible("no", minimum_bytes=budget)
+
+    found = enough(oc.Infeasible("no", minimum_bytes=11), ask, "1", lambda: 703, "some")
+    assert tried[found.minimum_bytes]
+    none = enough(oc.Infeasible("no", minimum_bytes=11), ask, "1", lambda: 704, "some")
+    assert none.minimum_bytes == 0
