@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Se
 from contextlib import closing
 from functools import partial
 from os import PathLike
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 from weakref import WeakSet
 
 import numpy as np
@@ -67,6 +67,7 @@ from ooctrain.tracing import named_optimizer, takes_bytes
 from ooctrain.tracing import trace as trace_step
 
 Batch = tuple[np.ndarray, np.ndarray]
+R = TypeVar("R")
 #: So many steps in a row that are made anew are a pattern.
 MANY = 4
 
@@ -178,7 +179,7 @@ class Trainer:
         """
         x, y = as_images(x), as_numbers(y, "target")
         prepared = self.prepare(x.shape, y.shape, y.dtype)
-        return finished(partial(self._step, prepared, x, y), self._leaves)
+        return self._finished(partial(self._step, prepared, x, y))
 
     def _step(self, prepared: PreparedStep, x: Images, y: np.ndarray) -> float:
         if self.ranks is not None:
@@ -508,7 +509,7 @@ class Trainer:
         )
         trace = prepared.plan.trace
         inputs, wanted = input_values(trace, x, y), tuple(trace.outputs.values())
-        outputs = finished(partial(self._run, prepared, inputs, wanted)).outputs
+        outputs = self._finished(partial(self._run, prepared, inputs, wanted)).outputs
         return prepared.original, put_together({n: outputs[v] for n, v in trace.outputs.items()})
 
     def _run(
@@ -523,6 +524,12 @@ class Trainer:
             if session.broken or isinstance(error, DriverError):
                 self._residence.abandon()
             raise
+
+    def _finished(self, work: Callable[[], R]) -> R:
+        """Does work that an interrupt waits for; where it is stepped through, in this thread, which
+        may ask a user."""
+        stepped = self.settings.debug.before is not None
+        return work() if stepped else finished(work, self._leaves)
 
     def _manner(self) -> Manner:
         """How batches are read for the model."""

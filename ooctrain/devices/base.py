@@ -41,7 +41,8 @@ class Debug:
         delay_seed: of the delays.
         check_ledger: compare the ledger with the allocator's granted bytes at each instruction.
         before: called with the `execution.program.Program` and the position in its steps, once all
-            earlier steps are done, and before this one is issued.
+            earlier steps are done, and before this one is issued; in the thread of the caller. What
+            it raises undoes the training step.
     """
 
     poison: int | None = None

@@ -105,7 +105,7 @@ class StepCache:
         self, key: tuple[Any, ...], trace: Trace, settings: Settings, values: Iterable[Tensor],
         training: Callable[[], Trace] | None,
     ) -> PreparedStep:  # fmt: skip
-        whole = key[1].whole
+        whole, is_share = key[1].whole, _is_share(settings.budget)
         alike = (
             step
             for (known, shape, persisting, *_), step in self._steps.items()
@@ -125,7 +125,8 @@ class StepCache:
                 )
             finally:
                 _forget_planning()
-            if key[1].training and self._budgets.get(key[0], 0) < found.budget_bytes:
+            more = self._budgets.get(key[0], 0) < found.budget_bytes
+            if key[1].training and more and is_share:
                 self._forget(key[0])
                 self._budgets[key[0]] = found.budget_bytes
         self._steps[key] = found
@@ -206,8 +207,8 @@ class StepCache:
         training: Callable[[], Trace] | None,
     ) -> Settings:  # fmt: skip
         """The settings, a percentage being that of the largest step that was trained."""
-        budget, known = settings.budget, self._budgets.get(key[0])
-        if not isinstance(budget, str) or not budget.strip().endswith("%"):
+        known = self._budgets.get(key[0])
+        if not _is_share(settings.budget):
             return settings
         if key[1].training:
             if known is None:
@@ -224,6 +225,11 @@ class StepCache:
         """Forgets what was planned and refused in fewer bytes: its turn comes again."""
         self._steps = {key: step for key, step in self._steps.items() if key[0] != settings}
         self._refused = {k: refusal for k, refusal in self._refused.items() if k[0] != settings}
+
+
+def _is_share(budget: int | str | None) -> bool:
+    """Whether a budget is a percentage."""
+    return isinstance(budget, str) and budget.strip().endswith("%")
 
 
 def _forget_planning() -> None:

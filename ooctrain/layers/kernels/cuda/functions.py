@@ -226,11 +226,11 @@ LOSS_SLOPES: Mapping[str, Kernel] = {
     "binary_cross_entropy": ternary(cross_entropy_slope), "smooth_l1": ternary(smooth_error_slope),
     "soft_labels": ternary(soft_label_slope),
 }  # fmt: skip
+_OF_TARGET = ternary(cross_entropy_of_target)
 TARGET_SLOPES: Mapping[str, Kernel] = {
-    "binary_cross_entropy": ternary(cross_entropy_of_target),
-    "smooth_l1": ternary(smooth_error_of_target),
-    "soft_labels": ternary(cross_entropy_of_target),
-}
+    "binary_cross_entropy": _OF_TARGET, "smooth_l1": ternary(smooth_error_of_target),
+    "soft_labels": _OF_TARGET,
+}  # fmt: skip
 
 
 def function(launcher: Launcher, x: Array, y: Array, op: Elementwise) -> None:
