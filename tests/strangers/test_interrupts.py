@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
+from queue import SimpleQueue
 from typing import ClassVar
 
 import numpy as np
@@ -59,9 +60,10 @@ class Stop(BaseException):
 
 
 class Touchy(oc.Op):
-    """The identity. Raises once, at the call that is counted down to."""
+    """The identity. Raises once, at the call that is counted down to; a trainer looks at no queue,
+    so it sees no change."""
 
-    left: ClassVar[list[int]] = [-1]
+    fuse: ClassVar[SimpleQueue] = SimpleQueue()
 
     def shape(self, x):
         return x
@@ -75,9 +77,18 @@ class Touchy(oc.Op):
         return dy * 1
 
     def count(self):
-        self.left[0] -= 1
-        if self.left[0] == 0:
-            raise Stop("in an operation")
+        if not self.fuse.empty():
+            self.fuse.get()
+            if self.fuse.empty():
+                raise Stop("in an operation")
+
+
+def light(calls):
+    """The next `calls`-th call of `Touchy` raises; 0: none does."""
+    while not Touchy.fuse.empty():
+        Touchy.fuse.get()
+    for _ in range(calls):
+        Touchy.fuse.put(None)
 
 
 class Network(nn.Module):
@@ -119,7 +130,7 @@ def batch(number, form=""):
 def made(optimizer, form, folder=None, **more):
     """A model and its trainer, always with the same first values."""
     oc.manual_seed(4)
-    Touchy.left[0] = -1
+    light(0)
     model, options = (Plain if form == "bands" else Network)(), dict(FORMS[form])
     if "spill" in options:
         options["spill"] = str(folder)
@@ -236,7 +247,7 @@ def check(kind, place, optimizer, form, folder):
                 armed[0] = 1 + int(place * 3 * len(trainer.plan.schedule.instructions))
                 train_on(trainer, losses, form)
             elif kind == "operation":
-                Touchy.left[0] = 1 + int(place * 18)
+                light(1 + int(place * 18))
                 train_on(trainer, losses, form)
             elif kind == "line":
                 with raising_at_line(1 + int(place * right.lines)):
@@ -246,7 +257,8 @@ def check(kind, place, optimizer, form, folder):
                     train_on(trainer, losses, form)
         except Stop:
             interrupted[0] = True
-        armed[0] = Touchy.left[0] = -1
+        armed[0] = -1
+        light(0)
         assert hashes(trainer) == right.states[trainer.steps_done]
         trainer.predict(batch(9, form)[0])
         train_on(trainer, losses, form)
@@ -269,7 +281,7 @@ PLACES = [
     kind=st.sampled_from(["instruction", "operation", "line", "signal"]),
     place=st.floats(0, 0.999),
     optimizer=st.sampled_from(sorted(OPTIMIZERS)),
-    form=st.sampled_from(sorted(FORMS)),
+    form=st.sampled_from(sorted(FORMS.keys() - {"bands"})),  # it takes seconds to plan
 )
 @always(PLACES)
 def test_an_interrupted_training_goes_on_as_if_nothing_had_been(
@@ -356,16 +368,15 @@ def test_where_one_rank_is_interrupted_the_others_end_with_the_same_values(form)
 
 @pytest.mark.parametrize("call", [4, 6, 8, 9])
 def test_where_an_operation_of_one_rank_raises_all_keep_the_step_before(call):
-    """The 5th call is forwards, in the second step; the 13th is backwards, in the third."""
+    """Three calls a step: twice forwards, and once backwards between two updates."""
 
     def run(ranks):
         oc.manual_seed(4)
-        left = [call if ranks.rank == 1 else -1]
+        calls = iter(range(1, 100))
 
         class Once(Touchy):
             def count(self):
-                left[0] -= 1
-                if left[0] == 0:
+                if next(calls) == call and ranks.rank == 1:
                     raise Stop("in an operation")
 
         class Net(nn.Module):
