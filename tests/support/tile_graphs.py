@@ -120,6 +120,8 @@ class Graph(nn.Module):
         if what in RESIZED and small:
             mode, corners, (up, down, more) = RESIZED[what]
             size = tuple(extent * up // down + more for extent in x.shape[2:])
+            if mode == "nearest":
+                return F.interpolate(x, size, mode=mode)
             return F.interpolate(x, size, mode=mode, align_corners=corners)
         return F.interpolate(x, scale_factor=2) if what == "up" and small else F.relu(x)
 

@@ -130,7 +130,7 @@ SEGMENT_BUGS: dict[str, tuple[Plant, Callable[[], None]]] = {
     "a tiling is dropped for parameters that may move away": (
         _slip(
             banded._Attempts,
-            "make",
+            "_make",
             "self._largest_call_bytes(tiled)",
             "trace_minimum_bytes(tiled, self.question.granule)",
         ),
