@@ -34,7 +34,6 @@ from ooctrain.execution import checkpoint as files
 from ooctrain.execution import saved_state
 from ooctrain.execution.ahead import Ahead, Manner, handed_out, no_batch, position_of
 from ooctrain.execution.evaluation import Evaluation, expect_labels, ignored_by
-from ooctrain.execution.finished import finished
 from ooctrain.execution.guard import expect_finite
 from ooctrain.execution.in_parts import InParts
 from ooctrain.execution.prepare import PreparedStep
@@ -359,7 +358,8 @@ class Trainer:
         """
         read = partial(files.load, path)
         found = read() if self.ranks is None else self.ranks.from_first(read)
-        return finished(partial(saved_state.restore, found, self.model, self.optimizer, config))
+        restore = partial(saved_state.restore, found, self.model, self.optimizer, config)
+        return self._residence.finisher.do(restore)
 
     def close(self) -> None:
         """Gives the device back; values that no other trainer has taken over are on the host."""
@@ -529,7 +529,7 @@ class Trainer:
         """Does work that an interrupt waits for; where it is stepped through, in this thread, which
         may ask a user."""
         stepped = self.settings.debug.before is not None
-        return work() if stepped else finished(work, self._leaves)
+        return work() if stepped else self._residence.finisher.do(work, self._leaves)
 
     def _manner(self) -> Manner:
         """How batches are read for the model."""

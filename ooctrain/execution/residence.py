@@ -24,7 +24,7 @@ from ooctrain.devices.host_file import KeptFile
 from ooctrain.engine.eager import Holder, Storage
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import InUse, OoctrainError
-from ooctrain.execution.finished import finished
+from ooctrain.execution.finished import Finisher
 from ooctrain.execution.prepare import PreparedStep
 from ooctrain.execution.sessions import open_session
 from ooctrain.execution.settings import Settings
@@ -213,10 +213,12 @@ class Residence:
 
     Attributes:
         open: the open session with its values; None: all values are elsewhere.
+        finisher: does what must not be interrupted.
     """
 
     def __init__(self) -> None:
         self.open: Stay | None = None
+        self.finisher = Finisher()
         self._turns, self._kept = Turns(), KeptFile()
         self._tensors: dict[str, Tensor] = {}
         self._dropped: weakref.finalize | None = None
@@ -277,13 +279,14 @@ class Residence:
         """Brings all values to the host and gives the device back, and a disk's space."""
         self._close_session()
         self._kept.close()
+        self.finisher.close()
 
     def _close_session(self) -> None:
         if (stay := self.open) is not None and stay.forked:
             self._forget()  # it is the other process's
         elif stay is not None:
             with self._turns.work():
-                finished(self._close_open)
+                self.finisher.do(self._close_open)
 
     def _close_open(self) -> None:
         if self.open is not None:

@@ -18,7 +18,7 @@ from ooctrain.train import Trainer
 
 BUGS: dict[str, tuple[Any, ...]] = {
     "an interrupt goes on while the step still runs": (
-        "a signal", (finished._Worker, "settle", "self.over.wait()", "pass"),
+        "a signal", (finished._Job, "settle", "self.over.wait()", "pass"),
     ),
     "an operation that raises ends the session": (
         "an operation", (Session, "_failing", "self._guard.fail(error)", "raise"),
