@@ -261,7 +261,8 @@ class Residence:
         variables = prepared.plan.trace.variables
         persistent = [v for v in prepared.plan.trace.initial if variables[v].persistent]
         storages = {v: self._tensors[variables[v].name].storage for v in persistent}
-        opened = open_session(prepared, settings, None, wanted, self._kept)
+        leaving_bytes = sum(storage.leaving_bytes for storage in storages.values())
+        opened = open_session(prepared, settings, None, wanted, self._kept, leaving_bytes)
         self.open = stay = Stay(prepared, wanted, opened, storages, self._turns)
         # A trainer that nobody closes loses no value and leaves no threads and memory behind.
         self._dropped = weakref.finalize(self, self._turns.end, stay.close)

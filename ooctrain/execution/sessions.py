@@ -38,7 +38,7 @@ Images = np.ndarray | ReadByRows
 
 def open_session(
     prepared: PreparedStep, settings: Settings, values: Mapping[int, np.ndarray] | None,
-    wanted: Sequence[int], kept: KeptFile | None = None,
+    wanted: Sequence[int], kept: KeptFile | None = None, leaving_bytes: int = 0,
 ) -> tuple[Device, Session]:  # fmt: skip
     """A device whose arena is exactly the budget, and the step on it with its first values.
 
@@ -47,6 +47,7 @@ def open_session(
             device takes memory as they are written, and all of it when its `allocate` is called.
         wanted: variables whose value each step hands out.
         kept: the file of earlier sessions and later ones; None: a slab on a disk has its own.
+        leaving_bytes: of host memory that values give back as they are written.
 
     Raises:
         PlanMismatch: kernels on this many threads need more scratch than the trace gives them.
@@ -54,9 +55,11 @@ def open_session(
     """
     plan = prepared.plan
     slab = _slab_of(prepared, settings, kept)
-    open_device = _open_cpu if settings.device == "cpu" else _open_cuda
     try:
-        device = open_device(prepared, settings, slab, values is not None)
+        if settings.device == "cpu":
+            device = _open_cpu(prepared, settings, slab, values is not None, leaving_bytes)
+        else:
+            device = _open_cuda(prepared, settings, slab)
     except BaseException:
         if isinstance(slab, HostFile):
             slab.close()
@@ -79,8 +82,9 @@ def _slab_of(prepared: PreparedStep, settings: Settings, kept: KeptFile | None) 
 
 
 def _open_cpu(
-    prepared: PreparedStep, settings: Settings, slab: int | HostFile, at_once: bool
-) -> Device:
+    prepared: PreparedStep, settings: Settings, slab: int | HostFile, at_once: bool,
+    leaving_bytes: int,
+) -> Device:  # fmt: skip
     # Not at the top, since it loads Numba, which planning does without.
     from ooctrain.devices.cpu import copy_engine, device, host_vm
 
@@ -96,13 +100,11 @@ def _open_cpu(
     return device.CpuDevice(
         prepared.allocator.budget_bytes, slab, settings.thread_count,
         copy_engine.CopyLink(prepared.machine.link, rate, rate), settings.debug,
-        open_memory=partial(host_vm.open_arena, at_once=at_once),
+        open_memory=partial(host_vm.open_arena, at_once=at_once), leaving_bytes=leaving_bytes,
     )  # fmt: skip
 
 
-def _open_cuda(
-    prepared: PreparedStep, settings: Settings, slab: int | HostFile, _at_once: bool
-) -> Device:
+def _open_cuda(prepared: PreparedStep, settings: Settings, slab: int | HostFile) -> Device:
     chosen = prepared.allocator
     # Each chunk is a piece of physical memory; who maps nothing takes it all in one.
     return cuda_open.open_device(

@@ -45,6 +45,7 @@ class CpuDevice:
         link: between arena and host slab.
         debug: poison, synchronous mode, delays.
         open_memory: opens the arena, given its size in bytes.
+        leaving_bytes: of host memory that values give back as they move into the arena.
         shuffle_seed: if given, kernels draw their chunks in random order.
 
     Raises:
@@ -59,7 +60,7 @@ class CpuDevice:
         self, budget_bytes: int, host: int | HostFile = 0, threads: int = 1,
         link: CopyLink | None = None, debug: Debug | None = None, *,
         open_memory: Callable[[int], Arena | VirtualArena] = open_arena,
-        shuffle_seed: int | None = None,
+        leaving_bytes: int = 0, shuffle_seed: int | None = None,
     ):  # fmt: skip
         if threads < 1:
             raise ConfigError(
@@ -67,7 +68,8 @@ class CpuDevice:
             )
         link = link or CopyLink()
         in_memory = host if isinstance(host, int) else 0
-        check_memory(budget_bytes + in_memory, "the arena and the host slab want")
+        wanted_bytes = max(0, budget_bytes + in_memory - leaving_bytes)
+        check_memory(wanted_bytes, "the arena and the host slab want")
         self.link: Link = link.kind
         self.debug = debug or Debug()
         self._out_rate, self._in_rate = link.out_bytes_per_us, link.in_bytes_per_us

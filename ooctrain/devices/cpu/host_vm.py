@@ -229,7 +229,7 @@ def open_arena(
         at_once: False: `allocate` will be called.
 
     Raises:
-        ConfigError: not positive, or more than this machine has free.
+        ConfigError: not positive, or more at once than this machine has free.
         DriverError: the system refused.
     """
     if size_bytes <= 0:
@@ -237,7 +237,8 @@ def open_arena(
             f"an arena cannot have {size_bytes} bytes", code="OOC-102",
             fix="`ooctrain plan MODEL` prints the smallest budget that fits",
         )  # fmt: skip
-    check_memory(size_bytes, "the arena wants")
+    if at_once:  # else values move in, and leave as much behind
+        check_memory(size_bytes, "the arena wants")
     return Arena(size_bytes) if probe() else VirtualArena(size_bytes, at_once=at_once)
 
 
