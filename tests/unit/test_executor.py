@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -68,6 +69,9 @@ ALLOCATORS = ("va:chunk=4KiB", "best-fit")
 class Fail(Op):
     def cpu(self, pool, ins, outs, workspace, scalars):
         raise ArithmeticError("this kernel always fails")
+
+
+PATIENCE_S = 5.0
 
 
 @pytest.fixture
@@ -296,6 +300,19 @@ def test_a_failing_operation_changes_nothing_and_the_session_goes_on(bench):
         with pytest.raises(ArithmeticError, match="always fails"):
             run.step(0.5)
         assert np.array_equal(run.session.read(W), before)
+
+
+def test_each_step_of_a_session_may_be_another_threads(bench):
+    run = bench(SWAPPED)
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as two:
+        try:
+            for thread in (one, two, one):
+                thread.submit(run.step, 0.5).result(PATIENCE_S)
+        except TimeoutError:  # the walker is not the thread that waits: let this one walk
+            run.device.streams.attach()
+            run.device.streams.abandon(OoctrainError("it hangs"))
+            raise AssertionError("a step in another thread hangs") from None
+    assert run.session.steps == 3
 
 
 def test_a_failing_device_ends_the_session(bench):

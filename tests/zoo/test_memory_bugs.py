@@ -94,7 +94,7 @@ def test_a_watch_that_forgets_is_seen(monkeypatch):
 
 MOVED_TWICE = {
     "the arena takes all of its memory before values leave the host": (
-        sessions, "open_session", "slab, values is not None)", "slab, True)",
+        sessions, "open_session", "slab, values is not None,", "slab, True,",
     ),
     "what has come home is still in the arena": (
         BetweenSteps, "forget", "self.device.discard(address, hi - lo)", "pass",
@@ -168,7 +168,7 @@ PARTS_BUGS = {
     ),
     "what goes into a term is not looked at": (
         lambda: ADDS_UP("a term that mixes samples"), InParts, "_apart",
-        ", *(v for term in terms for v in term.ins[:2])", "",
+        "*(v for term in terms for v in term.ins[:2])", "",
     ),
 }  # fmt: skip
 

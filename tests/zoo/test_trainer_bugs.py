@@ -10,6 +10,7 @@ import pytest
 from properties import test_trainers_of_one_model as ORDERS
 from support.quick import all_but
 from unit import test_cpu_device as DEVICE
+from unit import test_executor as EXECUTOR
 from unit import test_residence as RESIDENCE
 from zoo import trainer_bugs as ZOO
 
@@ -19,6 +20,17 @@ from ooctrain.errors import OoctrainError
 def any_order():
     with ORDERS.quickly():
         ORDERS.check_orders()
+
+
+def a_sessions_threads():
+    opened = []
+    try:
+        EXECUTOR.test_each_step_of_a_session_may_be_another_threads(
+            lambda *args: opened.append(EXECUTOR.Bench(*args)) or opened[-1]
+        )
+    finally:
+        for one in opened:
+            one.close()
 
 
 def patched(law, *args):
@@ -38,7 +50,7 @@ LAW = {
     ),
     "the tape": RESIDENCE.test_the_tape_sees_what_changed_and_not_what_moved,
     "a device's threads": DEVICE.test_any_thread_walks_after_it_has_said_so,
-    "a trainer's threads": RESIDENCE.test_each_step_may_be_another_threads,
+    "a session's threads": a_sessions_threads,
     "a second thread": RESIDENCE.test_a_second_thread_is_refused_and_nothing_is_broken,
     "an operation": patched(RESIDENCE.test_an_operation_that_looks_at_a_value_in_a_step_is_refused),
     "dropped": patched(RESIDENCE.test_forty_dropped_trainers_leave_nothing, None, True),

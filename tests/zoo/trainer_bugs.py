@@ -52,7 +52,7 @@ BUGS: dict[str, tuple[Any, ...]] = {
         "a device's threads", (CpuDevice, "attach", "self.streams.attach()", "pass"),
     ),
     "a step does not say whose it is": (
-        "a trainer's threads", (Session, "_expect_sound", "self.device.attach()", "pass"),
+        "a session's threads", (Session, "_expect_sound", "self.device.attach()", "pass"),
     ),
     "who looks does not ask whose turn it is": (
         "a second thread",
