@@ -243,7 +243,7 @@ class Algebra:
         """A block: slices with step 1, whole numbers, None and `...`, as in PyTorch.
 
         Raises:
-            ShapeError: another key, an index that there is not, or more keys than axes.
+            ShapeError: another key, an index beyond its axis, or more keys than axes.
         """
         keys = _each_axis(key if isinstance(key, tuple) else (key,), len(self.shape))
         found = [one for one in keys if one is not None]

@@ -261,7 +261,7 @@ def _same_at_other_counts(first: Trace, place: Place, record: Callable[[], Trace
     row."""
     owner, name = place[0].what, place[1]
     held = owner if isinstance(owner, dict) else getattr(owner, "__dict__", {})
-    before = held.get(name)
+    before: Any = held.get(name)
     if type(before) not in (int, float):
         return True
     for count in (before + 1, before + 2, _FAR - 1, _FAR):
