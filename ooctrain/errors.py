@@ -39,6 +39,7 @@ import re
 import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 #: How the numbers of an error begin that are names to choose from.
 KNOWN = "known: "
@@ -214,7 +215,7 @@ class PartFailed(OoctrainError):
 @contextmanager
 def failing_as(part: str) -> Iterator[None]:
     """Meanwhile what `part` raises, if it is no error of this tree, becomes a `PartFailed`; short
-    memory and interrupts stay what they are.
+    memory and interrupts stay what they are, also those that a signal's handler raises.
 
     Args:
         part: as in a message, for example "planner 'lru'".
@@ -224,6 +225,8 @@ def failing_as(part: str) -> Iterator[None]:
     except (OoctrainError, MemoryError):
         raise
     except Exception as error:
+        if raised_by_a_handler(error):
+            raise
         last = traceback.extract_tb(error.__traceback__)[-1]
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         raise PartFailed(
@@ -231,6 +234,26 @@ def failing_as(part: str) -> Iterator[None]:
             fix="another one; of your own, `ooctrain --traceback COMMAND ...` shows the whole way "
             "there; of this library, please report it",
         ) from error  # fmt: skip
+
+
+def raised_by_a_handler(error: BaseException) -> bool:
+    """Whether the handler of a signal raised it, such as a time limit: it ends whatever is done,
+    and says nothing about the code that it happened to meet."""
+    # Not at the top: it is asked for only when something has failed.
+    import signal
+
+    handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()}
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any(frame.f_code in handlers - {None} for frame in frames)
+
+
+def _code_of(handler: Any) -> Any:
+    """The code that runs when a handler is called; None if it is not Python's."""
+    while (inner := getattr(handler, "func", None)) is not None:  # functools.partial
+        handler = inner
+    code = getattr(getattr(handler, "__func__", handler), "__code__", None)
+    of_class = vars(type(handler)).get("__call__")
+    return code or getattr(of_class, "__code__", None)
 
 
 class DoesNotFit(OoctrainError):

@@ -53,6 +53,7 @@ from ooctrain.execution.settings import DEFAULT_REWRITES, Settings, as_rewrites
 from ooctrain.execution.step_cache import StepCache
 from ooctrain.nn.named_losses import Loss
 from ooctrain.optim import LRScheduler, Optimizer, ReduceLROnPlateau
+from ooctrain.optim.schedules.base import expect_schedule_of
 from ooctrain.sched.planning.effort import EVALUATIONS
 from ooctrain.sched.planning.planner import Planner
 from ooctrain.sched.schedule import Plan
@@ -220,7 +221,7 @@ class Trainer:
 
         Raises:
             ConfigError: an epoch without a batch, such as the second one of a generator; or a
-                schedule that ends before the last step.
+                schedule that ends before the last step, or sets rates of another optimizer.
         """
         try:
             return self._fit(batches, epochs, schedule, on_step)
@@ -232,6 +233,8 @@ class Trainer:
         self, batches: Iterable[Batch], epochs: int, schedule: LRScheduler | None,
         on_step: Callable[[int, float], None] | None,
     ) -> list[float]:  # fmt: skip
+        if schedule is not None:
+            expect_schedule_of(self.optimizer, schedule)
         each_step = schedule if schedule is not None and schedule.counts_steps else None
         if each_step is not None and isinstance(batches, Sized):
             each_step.expect_room(epochs * len(batches) - position_of(batches))

@@ -8,8 +8,9 @@ Read next: `tensor.py`; `../layers/arithmetic.py`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from numbers import Real
+from collections.abc import Iterator, Sequence
+from numbers import Integral, Real
+from types import EllipsisType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import numpy as np
@@ -25,6 +26,7 @@ from ooctrain.layers.regions import Slice
 from ooctrain.step.op import Op
 
 Dims = int | Sequence[int] | None
+Key = slice | int | EllipsisType | None
 
 
 class Algebra:
@@ -41,6 +43,8 @@ class Algebra:
         def item(self) -> float: ...
 
         def numpy(self) -> np.ndarray: ...
+
+        def __len__(self) -> int: ...
 
     def _apply(self, op: Op, *ins: Any) -> Self:
         """Records one call; returns its first output."""
@@ -235,8 +239,30 @@ class Algebra:
 
             raise refusal("a tensor", name, "tensor", dir(type(self)))
 
-    def __getitem__(self, key: slice | tuple[slice, ...]) -> Self:
-        return self._apply(Slice.of(self.shape, key if isinstance(key, tuple) else (key,)), self)
+    def __getitem__(self, key: Key | tuple[Key, ...]) -> Self:
+        """A block: slices with step 1, whole numbers, None and `...`, as in PyTorch.
+
+        Raises:
+            ShapeError: another key, an index beyond its axis, or more keys than axes.
+        """
+        keys = _each_axis(key if isinstance(key, tuple) else (key,), len(self.shape))
+        found = [one for one in keys if one is not None]
+        block = Slice.of(self.shape, [
+            one if isinstance(one, slice) else _one_wide(one, extent)
+            for one, extent in zip(found, self.shape, strict=True)
+        ])  # fmt: skip
+        if all(isinstance(one, slice) for one in keys):
+            return self._apply(block, self)
+        extents = iter(block.shape)
+        full: list[int] = []
+        for one in keys:
+            extent = 1 if one is None else next(extents)
+            full += [extent] if one is None or isinstance(one, slice) else []
+        taken = self if block.shape == self.shape else self._apply(block, self)
+        return taken.reshape(full)
+
+    def __iter__(self) -> Iterator[Self]:
+        return (self[place] for place in range(len(self)))
 
     def _with(self, function: Arithmetics, other: Any) -> Self:
         return self._apply(Arithmetic(function), self, other)
@@ -255,6 +281,37 @@ def axes_of(dim: Dims, count: int) -> tuple[int, ...]:
     if len(set(axes)) < len(axes):
         raise ShapeError(f"{dim} names an axis twice")
     return axes
+
+
+def _each_axis(keys: tuple[Any, ...], count: int) -> list[Any]:
+    """A key for each of `count` axes, besides those that are None.
+
+    Raises:
+        ShapeError: there are more, or one is no slice, whole number, None or `...`.
+    """
+    strange = [
+        one for one in keys
+        if not (one is None or one is ... or isinstance(one, slice | Integral))
+        or isinstance(one, bool)
+    ]  # fmt: skip
+    places = [place for place, one in enumerate(keys) if one is ...]
+    missing = count - sum(one is not None and one is not ... for one in keys)
+    if strange or len(places) > 1 or missing < 0:
+        what = f"{type(strange[0]).__name__} {strange[0]!r}" if strange else f"{len(keys)} keys"
+        raise ShapeError(
+            f"a tensor of {count} axes takes slices with step 1, whole numbers, None and one ..., "
+            f"not {what}",
+            fix="x[0:8], x[:, 3], x[..., None]; else index x.numpy()",
+        )
+    place = places[0] if places else len(keys)
+    return [*keys[:place], *[slice(None)] * missing, *keys[place + 1 :]]
+
+
+def _one_wide(index: Any, extent: int) -> slice:
+    """The slice that holds one index. Raises ShapeError: there is no such index."""
+    if not -extent <= index < extent:
+        raise ShapeError(f"an axis of extent {extent} has no index {index}")
+    return slice(int(index) % extent, int(index) % extent + 1)
 
 
 def _number(value: Any) -> float:

@@ -162,6 +162,8 @@ class Tensor(Algebra):
         return call(op, *ins)
 
     def __len__(self) -> int:
+        if not self.shape:
+            raise ShapeError("a tensor without axes has no length", fix="tensor.item()")
         return self.shape[0]
 
     def __bool__(self) -> bool:

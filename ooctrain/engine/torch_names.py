@@ -89,6 +89,7 @@ INSTEAD: Mapping[str, Mapping[str, str]] = {
         "register_load_state_dict_post_hook": "look at what load_state_dict(...) returns",
         "compile": "leave it out: Trainer plans and compiles the step",
         "share_memory": "leave it out", "ipu": _DEVICE, "xpu": _DEVICE,
+        "reset_parameters": "nn.init functions on its parameters, or a new layer",
         "set_submodule": "assign it to the attribute: parent.name = module",
         "fuse_model": "leave it out: Trainer fuses by its rewrites", "device": _DEVICE,
     },

@@ -35,8 +35,8 @@ _IGNORED = -100
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Averages over a data set. `accuracy` is None where no target is a class that counts, and of
-    a model with several outputs."""
+    """Averages over a data set. `accuracy` is None where no target is a class that counts, such as
+    a number to be predicted, and of a model with several outputs, or one value for each sample."""
 
     loss: float
     accuracy: float | None
@@ -81,6 +81,12 @@ class _Batch:
     sums: bool
 
 
+def _are_classes(output: np.ndarray, target: np.ndarray) -> bool:
+    """Whether the target counts classes among which the output chooses."""
+    fits = output.ndim == target.ndim + 1 and output.shape[1] > 1
+    return fits and target.dtype.kind in "iu"
+
+
 @dataclass
 class Averages:
     """Sums up batches.
@@ -119,7 +125,7 @@ class Averages:
         self._batches.append(_Batch(float(loss.reshape(())), weights, len(weights) < len(terms)))
         self._samples += len(target)
         # Of several outputs nobody knows which one is right.
-        self._classes &= output is not None and output.ndim == target.ndim + 1
+        self._classes &= output is not None and _are_classes(output, target)
         if self._classes and output is not None:
             counts = target != self.ignored
             self._hits += int(((output.argmax(axis=1) == target) & counts).sum())

@@ -23,7 +23,7 @@ from ooctrain.engine.incore import named_tensors
 from ooctrain.engine.module import Module
 from ooctrain.engine.nested import TargetGiven
 from ooctrain.engine.tensor import Tensor
-from ooctrain.errors import ConfigError
+from ooctrain.errors import ConfigError, raised_by_a_handler
 from ooctrain.execution.prepare import PreparedStep
 from ooctrain.execution.promise import values_bytes
 from ooctrain.execution.settings import Settings
@@ -32,6 +32,8 @@ from ooctrain.step.op import Scalars
 from ooctrain.step.trace import Trace
 
 _NAMED_AT_MOST = 4
+#: A count of calls that is a multiple of all small numbers, and of many round ones.
+_FAR = 100_800
 
 
 class Training(NamedTuple):
@@ -216,32 +218,65 @@ def changed_places(
 
 
 def expect_the_same(
-    first: Trace, again: Trace, changed: Iterable[Place], record: Callable[[], object]
+    first: Trace, again: Trace, changed: Iterable[Place], record: Callable[[], Trace]
 ) -> None:
     """Compares two traces in a row of one step.
 
     Args:
         changed: places that the second one has changed. Where the traces are the same, such a
-            place, a counter of calls for example, does not count.
+            place does not count: a counter of calls for example, unless a trace differs at which
+            the counter stands higher.
         record: traces once more.
 
     Raises:
         NotRepeatable: the traces differ.
     """
     if first == again or may_be_equal(_parts_of(first), _parts_of(again)):
+        for place in changed:
+            if not _same_at_other_counts(first, place, record):
+                _refuse_changing(place)
         return
-    for owner, name in changed:
-        called = "" if isinstance(owner.what, dict | type(lambda: 0)) else type(owner.what).__name__
-        refuse(
-            line_of(name, owner.what) or called,
-            f"each trace changes {'.'.join(filter(None, (called, name)))}, and comes out "
-            "differently",
-        )
+    for place in changed:
+        _refuse_changing(place)
     if line := line_of_the_clock(record):
         refuse(line, "what the forward pass or the loss computes depends on the clock")
     pairs = zip(first.calls, again.calls, strict=False)
     differing = (a.name for a, b in pairs if not may_be_equal(a, b))
     refuse(next(differing, "the last calls"), "each trace comes out differently")
+
+
+def _refuse_changing(place: Place) -> None:
+    """Raises NotRepeatable: each trace changes the place, and comes out differently."""
+    owner, name = place
+    called = "" if isinstance(owner.what, dict | type(lambda: 0)) else type(owner.what).__name__
+    refuse(
+        line_of(name, owner.what) or called,
+        f"each trace changes {'.'.join(filter(None, (called, name)))}, and comes out differently",
+    )
+
+
+def _same_at_other_counts(first: Trace, place: Place, record: Callable[[], Trace]) -> bool:
+    """Whether a place is no number, or a trace is the same when it has been counted further: a
+    warm-up that ends after some calls, or what happens at each third, shows in no two traces in a
+    row."""
+    owner, name = place[0].what, place[1]
+    held = owner if isinstance(owner, dict) else getattr(owner, "__dict__", {})
+    before: Any = held.get(name)
+    if type(before) not in (int, float):
+        return True
+    for count in (before + 1, before + 2, _FAR - 1, _FAR):
+        held[name] = count
+        try:
+            there = record()
+        except Exception as error:  # such as an index out of range, which says nothing
+            if raised_by_a_handler(error):
+                raise
+            continue
+        finally:
+            held[name] = before
+        if first != there and not may_be_equal(_parts_of(first), _parts_of(there)):
+            return False
+    return True
 
 
 def _parts_of(trace: Trace) -> tuple[Any, ...]:

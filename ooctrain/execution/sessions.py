@@ -173,6 +173,12 @@ def input_values(trace: Trace, x: Images, y: np.ndarray | None) -> dict[int, Any
         shape, dtype = whole_of(name, variables)
         read = value if isinstance(value, ReadByRows) else as_numbers(value, name)
         if tuple(read.shape) != shape:
+            if name == "target" and dtype == "int64":
+                raise ShapeError(
+                    f"the labels have shape {tuple(read.shape)}, one for each "
+                    f"{'image' if len(shape) == 1 else 'pixel'} is {shape}",
+                    fix=f"class numbers of shape {shape}",
+                )
             raise ShapeError(
                 f"{name} has shape {tuple(read.shape)}, the step was planned for {shape}",
                 fix="give batches of one shape, or plan again for this one",

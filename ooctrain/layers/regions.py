@@ -41,7 +41,10 @@ class Slice(Op):
             isinstance(key, slice) and key.step in (None, 1) for key in keys
         )
         if not fits:
-            raise ShapeError("a tensor takes slices with step 1 only", fix="x[0:8] or x[:, :3]")
+            raise ShapeError(
+                "a tensor takes slices with step 1 only",
+                fix="x[0:8] or x[:, :3]; for other steps index the batch in NumPy",
+            )
         bounds = [key.indices(extent)[:2] for key, extent in zip(keys, full, strict=False)]
         bounds += [(0, extent) for extent in full[len(keys) :]]
         start, stop = (tuple(b[i] for b in bounds) for i in (0, 1))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Self
 
 from ooctrain.engine.module import Module
 from ooctrain.engine.tensor import Tensor
@@ -15,7 +16,60 @@ from ooctrain.errors import ConfigError
 from ooctrain.step.trace import Trace
 
 
-class Sequential(Module):
+class _InOrder(Module):
+    """Modules in a list, which can be changed as in PyTorch."""
+
+    def append(self, module: Module) -> Self:
+        """Adds one at the end. Raises ConfigError: it is not a module."""
+        return self.insert(len(self), module)
+
+    def extend(self, modules: Iterable[Module]) -> Self:
+        """Adds some at the end. Raises ConfigError: one is not a module."""
+        for module in list(modules):
+            self.append(module)
+        return self
+
+    def insert(self, index: int, module: Module) -> Self:
+        """Adds one before a place; those behind it get other names. Raises ConfigError: it is not
+        a module."""
+        parts = list(self.children())
+        parts.insert(index, _checked_module(str(index), module))
+        if index == len(self):
+            self.add_module(str(index), module)
+        else:
+            self._hold(parts)
+        return self
+
+    def pop(self, index: int) -> Module:
+        """Takes one out; those behind it get other names."""
+        module = list(self.children())[index]
+        del self[index]
+        return module
+
+    def __setitem__(self, index: int, module: Module) -> None:
+        name = list(self._modules)[index]
+        self.add_module(name, _checked_module(name, module))
+
+    def __delitem__(self, index: int | slice) -> None:
+        parts = list(self.children())
+        del parts[index]
+        self._hold(parts)
+
+    def _hold(self, parts: Iterable[Module]) -> None:
+        """These and no others, under the names 0, 1 and so on."""
+        self._modules.clear()
+        for place, module in enumerate(parts):
+            self.add_module(str(place), module)
+        self._changed()
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+    def __iter__(self) -> Iterator[Module]:
+        return self.children()
+
+
+class Sequential(_InOrder):
     """Modules one after the other; takes them as arguments, or one OrderedDict of named ones.
 
     A slice of it is a Sequential of the same modules under the same names, as in PyTorch.
@@ -72,41 +126,23 @@ class Sequential(Module):
             input = module(input)
         return input
 
-    def __len__(self) -> int:
-        return len(self._modules)
-
     def __getitem__(self, index: int | slice) -> Module:
         named = list(self.named_children())
         if isinstance(index, slice):
             return Sequential(OrderedDict(named[index]))
         return named[index][1]
 
-    def __iter__(self) -> Iterator[Module]:
-        return self.children()
 
-
-class ModuleList(Module):
+class ModuleList(_InOrder):
     """Modules in a list; the owner calls them."""
 
     def __init__(self, modules: Iterable[Module] | None = None):
         super().__init__()
-        for module in modules or ():
-            self.append(module)
+        self.extend(modules or ())
 
-    def append(self, module: Module) -> ModuleList:
-        """Adds one at the end. Raises ConfigError: it is not a module."""
-        name = str(len(self))
-        self.add_module(name, _checked_module(name, module))
-        return self
-
-    def __len__(self) -> int:
-        return len(self._modules)
-
-    def __getitem__(self, index: int) -> Module:
-        return list(self.children())[index]
-
-    def __iter__(self) -> Iterator[Module]:
-        return self.children()
+    def __getitem__(self, index: int | slice) -> Module:
+        found = list(self.children())[index]
+        return ModuleList(found) if isinstance(found, list) else found
 
 
 class ModuleDict(Module):

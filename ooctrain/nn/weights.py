@@ -57,6 +57,21 @@ class Conv2d(Module):
         settings = f"stride={self.stride}, padding={self.padding}"
         return f"{c * self.groups}, {k}, kernel_size=({r}, {s}), {settings}"
 
+    @property
+    def in_channels(self) -> int:
+        """Of the input."""
+        return self.weight.shape[1] * self.groups
+
+    @property
+    def out_channels(self) -> int:
+        """Of the output."""
+        return self.weight.shape[0]
+
+    @property
+    def kernel_size(self) -> tuple[int, int]:
+        """(R, S)."""
+        return self.weight.shape[2], self.weight.shape[3]
+
 
 class ConvTranspose2d(Module):
     """Transposed 2-d convolution: (N, in_channels, H, W) to (N, out_channels, OH, OW).
@@ -99,6 +114,21 @@ class ConvTranspose2d(Module):
         settings = f"stride={self.stride}, padding={self.padding}"
         return f"{k}, {c * self.groups}, kernel_size=({r}, {s}), {settings}"
 
+    @property
+    def in_channels(self) -> int:
+        """Of the input."""
+        return self.weight.shape[0]
+
+    @property
+    def out_channels(self) -> int:
+        """Of the output."""
+        return self.weight.shape[1] * self.groups
+
+    @property
+    def kernel_size(self) -> tuple[int, int]:
+        """(R, S)."""
+        return self.weight.shape[2], self.weight.shape[3]
+
 
 class Linear(Module):
     """y = x W^T + b: (N, in_features) to (N, out_features).
@@ -116,7 +146,17 @@ class Linear(Module):
         return F.linear(input, self.weight, self.bias)
 
     def extra_repr(self) -> str:
-        return f"in_features={self.weight.shape[1]}, out_features={self.weight.shape[0]}"
+        return f"in_features={self.in_features}, out_features={self.out_features}"
+
+    @property
+    def in_features(self) -> int:
+        """Of the input."""
+        return self.weight.shape[1]
+
+    @property
+    def out_features(self) -> int:
+        """Of the output."""
+        return self.weight.shape[0]
 
 
 class _BatchNorm(Module):

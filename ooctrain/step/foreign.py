@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
-from ooctrain.errors import ShapeError
+from ooctrain.errors import ConfigError, ShapeError
 
 REAL_KINDS = "fiub"  # of NumPy's element types: floats, whole numbers, true and false
 #: Lists within lists, in files that this library reads.
@@ -59,8 +59,14 @@ def as_numbers(value: Any, what: str) -> np.ndarray:
 
 def as_path(given: str | PathLike[str]) -> Path:
     """A path as a user writes it: "~" is the home, "file:///tmp/x" is /tmp/x. A name that merely
-    begins with a tilde stays one, as in a shell."""
-    text = fspath(given)
+    begins with a tilde stays one, as in a shell.
+
+    Raises:
+        ConfigError: it is no path, or an empty one.
+    """
+    text: Any = fspath(given) if isinstance(given, str | PathLike) else None
+    if not isinstance(text, str) or not text:
+        raise ConfigError(f"{given!r} is not a path", code="OOC-106", fix="the name of a file")
     if isinstance(given, str) and text.startswith("file://"):
         text = unquote(urlsplit(text).path)
     try:

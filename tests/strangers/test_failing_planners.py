@@ -3,12 +3,15 @@
 A bug is planted in each part that `auto`, `banded` and `combined` ask, in turn. There still is a
 plan, with a remark that names the part; only where nothing else has a plan does the run end, with
 a typed error whose cause is what was raised. Of a planner or rewrite that is asked for by name the
-author sees the exception. Interrupts and short memory pass through everything.
+author sees the exception. Interrupts, time limits of one's own and short
+memory pass through everything.
 """
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +127,39 @@ def test_interrupts_and_short_memory_pass(
     monkeypatch.setattr(Belady, "plan", breaking(error))
     with pytest.raises(type(error)):
         oc.plan(small(), "60%", "auto", evaluations=20)
+
+
+class TimeIsUpError(Exception):
+    """Of a time limit of one's own."""
+
+
+class Limit:
+    """Handlers of signals, in each form that a callable has."""
+
+    def method(self, *_: object) -> None:
+        raise TimeIsUpError
+
+    def __call__(self, *_: object) -> None:
+        raise TimeIsUpError
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="no such signal")
+@pytest.mark.parametrize(
+    "handler", [Limit().method, Limit(), partial(Limit.method, None), lambda *_: Limit()()]
+)
+def test_what_a_signals_handler_raises_passes_and_says_nothing_of_the_planner(
+    handler: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def meanwhile(*_arguments: Any, **_options: Any) -> None:
+        signal.raise_signal(signal.SIGALRM)
+
+    monkeypatch.setattr(Belady, "plan", meanwhile)
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        with pytest.raises(TimeIsUpError):
+            oc.plan(small(), "60%", "auto", evaluations=20)
+    finally:
+        signal.signal(signal.SIGALRM, before)
 
 
 class Mine:

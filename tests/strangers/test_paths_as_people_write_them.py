@@ -58,6 +58,16 @@ def test_a_checkpoint_is_where_the_path_points(text, home):
     expect_writable(text)
 
 
+@pytest.mark.parametrize("given", ["", None, b"run.ck", 3])
+def test_what_is_no_path_is_named(given):
+    model = nn.Linear(2, 2)
+    with oc.Trainer(model, threads=1) as trainer:
+        for use in (trainer.save, trainer.resume):
+            with pytest.raises(ConfigError) as caught:
+                use(given)
+            assert caught.value.code == "OOC-106"
+
+
 def test_a_tilde_that_is_no_home_is_a_name(home):
     save("~nobody-of-this-name.st", ARRAYS, RunState(1))
     assert step_in(Path("~nobody-of-this-name.st")) == 1

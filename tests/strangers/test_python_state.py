@@ -439,6 +439,37 @@ def test_a_counter_that_changes_the_step_is_refused_with_its_line():
     assert caught.value.where == f"{HERE}:{line}"
 
 
+#: {name: what a forward pass does with its count of calls}; no two traces in a row differ.
+RARELY = {
+    "a warm-up": lambda self: 1.0 if self.calls <= 5 else 0.5,
+    "a long warm-up": lambda self: 0.1 if self.calls < 1000 else 1.0,
+    "each third": lambda self: 0.0 if self.calls % 3 == 0 else 1.0,
+    "each hundredth": lambda self: 2.0 if self.calls % 100 == 0 else 1.0,
+}
+
+
+@pytest.mark.parametrize("name", RARELY)
+def test_a_counter_that_changes_the_step_now_and_then_is_refused(name):
+    def scale(self):
+        self.calls += 1
+        return RARELY[name](self)
+
+    with trainer(net(scale, calls=0)) as t, pytest.raises(NotRepeatable) as caught:
+        t.step(*batch())
+    assert caught.value.code == "OOC-340"
+
+
+def test_a_counter_that_may_not_get_further_is_left_alone():
+    def scale(self):
+        self.calls += 1
+        return [1.0, 1.0, 1.0][self.calls]
+
+    model = net(scale, calls=0)
+    with trainer(model) as t:
+        t.step(*batch())
+        assert model.calls == 2
+
+
 def remembers(self):
     self.seen.append(1)
     return 1.0

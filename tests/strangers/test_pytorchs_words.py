@@ -163,8 +163,49 @@ def test_a_models_own_parts_are_near_too():
         Net().clasifier  # noqa: B018
 
 
+def headed(t):
+    """A network whose last layer is another one, as in tutorials of transfer learning."""
+    net = t.nn.Sequential(t.nn.Linear(2, 3), t.nn.ReLU())
+    net[-1] = t.nn.Tanh()
+    return net
+
+
+def changed(t, kind):
+    """Modules in a list that is changed in each way."""
+    parts = kind(*([t.nn.ReLU()],) if kind is t.nn.ModuleList else (t.nn.ReLU(),))
+    parts.append(t.nn.Linear(2, 2)).extend([t.nn.ReLU(), t.nn.Linear(2, 2)])
+    parts.insert(0, t.nn.Linear(2, 2))
+    parts.insert(2, t.nn.Tanh())
+    parts[1] = t.nn.Sigmoid()
+    del parts[2]
+    return parts
+
+
 #: {words: (what is computed by either library, the value)}; t is the library.
 VALUES = {
+    "a row": (lambda t: t.arange(6).reshape(2, 3)[1], np.array([3, 4, 5])),
+    "a column": (lambda t: t.arange(6).reshape(2, 3)[:, -1], np.array([2, 5])),
+    "an axis more": (lambda t: t.arange(4)[None, 1:, None], np.array([[[1], [2], [3]]])),
+    "an ellipsis": (lambda t: t.arange(8).reshape(2, 2, 2)[..., 0], np.array([[0, 2], [4, 6]])),
+    "one number of it": (lambda t: t.arange(6).reshape(2, 3)[1, 2].item(), 5),
+    "a loop over it": (lambda t: [float(r.sum()) for r in t.arange(4.0).reshape(2, 2)], [1, 5]),
+    "unpacked": (lambda t: (lambda a, b: b)(*t.ones(2, 3)), np.ones(3, np.float32)),
+    "in_features": (lambda t: t.nn.Linear(3, 2).in_features, 3),
+    "out_features": (lambda t: t.nn.Linear(3, 2).out_features, 2),
+    "channels": (
+        lambda t: [
+            (conv.in_channels, conv.out_channels, conv.kernel_size)
+            for conv in (t.nn.Conv2d(4, 6, (3, 5), groups=2),
+                         t.nn.ConvTranspose2d(4, 6, (3, 5), groups=2))
+        ],
+        [(4, 6, (3, 5))] * 2,
+    ),
+    "a head of one's own": (lambda t: list(headed(t).state_dict()), ["0.weight", "0.bias"] ),
+    "modules put in and out": (
+        lambda t: [name for kind in (t.nn.Sequential, t.nn.ModuleList) for name, _ in changed(
+            t, kind).named_parameters()],
+        [f"{place}.{name}" for place in (0, 2, 4) for name in ("weight", "bias")] * 2,
+    ),
     "zeros": (lambda t: t.zeros(2, 3), np.zeros((2, 3), np.float32)),
     "zeros of a tuple": (lambda t: t.zeros((2, 3)), np.zeros((2, 3), np.float32)),
     "zeros of whole numbers": (lambda t: t.zeros(2, dtype=t.int64), np.zeros(2, np.int64)),

@@ -46,6 +46,16 @@ def row(o):
     return optim.SequentialLR(o, [optim.LinearLR(o), optim.OneCycleLR(o, 0.5, 4)], [2])
 
 
+@pytest.mark.parametrize(
+    "make", [lambda o: optim.StepLR(made(), 1), lambda o: "cosine", lambda o: [optim.StepLR(o, 1)]]
+)
+def test_what_would_set_no_rate_of_the_trainer_is_refused(make):
+    with pytest.raises(ConfigError) as caught:
+        fitted(make)
+    assert caught.value.code == "OOC-106"
+    assert "trainer.optimizer" in caught.value.fix
+
+
 @pytest.mark.parametrize("make", [cycle(6), row])
 def test_fit_steps_a_cycle_once_a_step(make):
     schedule, rates = fitted(make)

@@ -114,6 +114,29 @@ def test_mixup_of_pixels():
         assert np.isclose(t.step(x, y), defined(logits, y), rtol=1e-5)
 
 
+@pytest.mark.parametrize("shape", [(2,), (2, 3, 3), (2, 6, 5)])
+def test_labels_of_pixels_that_do_not_fit_are_named_with_what_would(shape):
+    with oc.Trainer(nn.Conv2d(3, 4, 1), threads=1) as t, pytest.raises(ShapeError) as caught:
+        t.step(np.zeros((2, 3, 5, 6), np.float32), np.zeros(shape, np.int64))
+    assert "(2, 5, 6)" in caught.value.fix
+
+
+#: {name: (outputs, the loss, the target)} where no class is right or wrong
+NO_CLASSES = {
+    "a number": (3, lambda o, t: ((o.mean(1) - t) ** 2).mean(), np.float32([0, 1, 2, 1])),
+    "yes or no": (1, lambda o, t: F.l1_loss(o.flatten(0), t), np.float32([0, 1, 0, 1])),
+    "yes or no, counted": (1, lambda o, t: F.cross_entropy(o, t), np.array([0, 0, 0, 0])),
+}
+
+
+@pytest.mark.parametrize("name", NO_CLASSES)
+def test_what_is_no_choice_of_classes_has_no_accuracy(name):
+    outputs, loss, target = NO_CLASSES[name]
+    found = trainer(loss=loss, outputs=outputs).evaluate([(images(4), target)])
+    assert found.accuracy is None
+    assert found.loss >= 0
+
+
 #: {name: (outputs, target, loss, what the fix names)}
 WRONG = {
     "BCE of (N,) for (N, 1)": (1, np.ones(8, np.float32), nn.BCEWithLogitsLoss(), "(8, 1)"),

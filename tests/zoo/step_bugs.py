@@ -88,6 +88,11 @@ def two_traces_may_differ(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(train, "expect_the_same", planted)
 
 
+def a_counter_is_looked_at_once(patch: pytest.MonkeyPatch) -> None:
+    """Two equal traces are taken for all that come."""
+    plant(patch, seen, "_same_at_other_counts", "return False", "return True")
+
+
 def samples_are_drawn_by_their_place_in_a_part(patch: pytest.MonkeyPatch) -> None:
     """Each part of a batch drops the same samples."""
     piece = 'tape.parts is None or mode == "batch"'
@@ -289,6 +294,7 @@ BUGS: dict[str, tuple[str, str, Plant]] = {
         ("python draw", "threads", other_threads_may_not_draw),
         ("python", "counter", counters_are_settings),
         ("python", "own counter", two_traces_may_differ),
+        ("python", "a warm-up", a_counter_is_looked_at_once),
         ("depth", "", samples_are_drawn_by_their_place_in_a_part),
         ("threads", "", every_thread_is_the_first),
         ("soft labels", "", labels_are_as_they_were),

@@ -132,3 +132,19 @@ class LRScheduler:
     def _set(self, rates: list[float]) -> None:
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
+
+
+def expect_schedule_of(optimizer: Optimizer, schedule: object) -> None:
+    """Raises ConfigError: it is no schedule, or one of another optimizer, whose rates nobody
+    reads."""
+    if not isinstance(schedule, LRScheduler):
+        raise ConfigError(
+            f"{schedule!r} is not a schedule of learning rates", code="OOC-106",
+            fix="one object, such as oc.optim.StepLR(trainer.optimizer, 30); several in turn are "
+            "oc.optim.SequentialLR",
+        )  # fmt: skip
+    if schedule.optimizer is not optimizer:
+        raise ConfigError(
+            f"{type(schedule).__name__} sets the rates of another optimizer than the trainer's",
+            code="OOC-106", fix=f"{type(schedule).__name__}(trainer.optimizer, ...)",
+        )  # fmt: skip
