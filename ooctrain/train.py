@@ -376,6 +376,12 @@ class Trainer:
             "them there, or trainer.save(path) and resume(path)",
         )  # fmt: skip
 
+    def __getattr__(self, name: str) -> NoReturn:
+        # Not at the top: a table of words, read when a name is missing.
+        from ooctrain.engine.torch_names import refusal
+
+        raise refusal("a trainer", name, "trainer", dir(type(self)))
+
     def __enter__(self) -> Trainer:
         return self
 

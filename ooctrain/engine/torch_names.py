@@ -93,6 +93,17 @@ INSTEAD: Mapping[str, Mapping[str, str]] = {
         "set_submodule": "assign it to the attribute: parent.name = module",
         "fuse_model": "leave it out: Trainer fuses by its rewrites", "device": _DEVICE,
     },
+    "trainer": {
+        "train": "fit(batches) trains epochs, step(x, y) one step", "train_step": "step(x, y)",
+        "test": "evaluate(batches)", "validate": "evaluate(batches)", "eval": "evaluate(batches)",
+        "load": "resume(path)", "load_checkpoint": "resume(path)", "save_checkpoint": "save(path)",
+        "state_dict": "trainer.model.state_dict(), or save(path) for all that persists",
+        "load_state_dict": "trainer.model.load_state_dict(state), or resume(path)",
+        "forward": "predict(x)", "backward": "step(x, y) does it", "zero_grad": "step does it",
+        "to": _DEVICE, "cuda": "Trainer(model, ..., device='cuda')", "cpu": "leave it out",
+        "parameters": "trainer.model.parameters()", "lr": "trainer.optimizer.param_groups",
+        "compile": "prepare(input_shape) traces and plans a step",
+    },
     "functional": {
     "adaptive_max_pool2d": "use adaptive_avg_pool2d, or max_pool2d with a fixed window",
     "alpha_dropout": "use dropout",

@@ -50,8 +50,10 @@ class TraceRunner:
         if tensor not in self.bound:
             if tensor not in self.names:
                 raise ConfigError(
-                    f"a tensor of shape {tensor.shape} made outside the model is used inside it",
-                    fix="register it with register_buffer, or compute it from the input",
+                    f"a tensor of shape {tensor.shape} is neither a parameter nor a buffer of the "
+                    "model, nor computed from its input",
+                    fix="register it with register_buffer, or compute it from the input; noise "
+                    "that differs from step to step: nn.Dropout",
                 )
             name, kind = self.names[tensor], tensor.kind
             self.bound[tensor] = self.builder.variable(name, tensor.shape, tensor.dtype, kind)

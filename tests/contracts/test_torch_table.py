@@ -23,7 +23,7 @@ PLACES = {
     "tensor": "Tensors", "functional": "`ooctrain.functional`", "nn": "`ooctrain.nn`",
     "oc": "`ooctrain`", "module": "Modules", "init": "`ooctrain.nn.init`",
     "utils": "`ooctrain.utils`", "optim": "`ooctrain.optim`",
-    "lr_scheduler": "`ooctrain.optim.lr_scheduler`", "data": "`ooctrain.data`",
+    "trainer": "The trainer", "lr_scheduler": "`ooctrain.optim.lr_scheduler`", "data": "`ooctrain.data`",
     "transforms": "`ooctrain.data.transforms`",
 }  # fmt: skip
 

@@ -106,7 +106,8 @@ WORDS = {
     """,
 }  # fmt: skip
 HOLDERS = {
-    "oc": oc, "tensor": oc.tensor([1.0, 2.0]), "module": nn.Linear(2, 2), "nn": nn,
+    "oc": oc, "tensor": oc.tensor([1.0, 2.0]), "module": nn.Linear(2, 2),
+    "trainer": oc.Trainer(nn.Linear(2, 2)), "nn": nn,
     "functional": F, "init": nn.init, "utils": nn.utils, "optim": oc.optim,
     "lr_scheduler": oc.optim.lr_scheduler, "data": oc.data, "transforms": oc.data.transforms,
 }  # fmt: skip
