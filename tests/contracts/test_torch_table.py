@@ -23,7 +23,8 @@ PLACES = {
     "tensor": "Tensors", "functional": "`ooctrain.functional`", "nn": "`ooctrain.nn`",
     "oc": "`ooctrain`", "module": "Modules", "init": "`ooctrain.nn.init`",
     "utils": "`ooctrain.utils`", "optim": "`ooctrain.optim`",
-    "trainer": "The trainer", "lr_scheduler": "`ooctrain.optim.lr_scheduler`", "data": "`ooctrain.data`",
+    "trainer": "The trainer", "lr_scheduler": "`ooctrain.optim.lr_scheduler`",
+    "data": "`ooctrain.data`",
     "transforms": "`ooctrain.data.transforms`",
 }  # fmt: skip
 
