@@ -78,7 +78,7 @@ RIGHT = {
     "a name with a colon": {"ada.py:copy.py": G},
     "a name with blanks and umlauts": {"Ada Müller (2).py": G},
     "a folder": {"ada/lru.py": G},
-    "a folder in a folder": {"ada/work/final/lru.py": G},
+    "a folder in a folder": {"ada/solution/final/lru.py": G},
     "a folder with other files": {"ada/lru.py": G, "ada/plot.py": NOT, "ada/data.csv": b"1"},
     "another name beside other files": {"ada/mine.py": G, "ada/plot.py": NOT},
     "a name in capitals in a folder": {"ada/LRU.PY": G},
