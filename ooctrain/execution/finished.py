@@ -26,9 +26,8 @@ _END_S = 1.0
 class Finisher:
     """A thread that does one piece of work after another while its callers wait.
 
-    The thread begins with the first piece, since a new one for each step would find the caches of
-    its core and of the C library's heap empty (LeNet, batch 32: 12 % of a step; 2 % so). It ends
-    with `close`, or with its owner.
+    The thread begins with the first piece and is kept: a new one for each step would find the
+    caches of its core and the C library's heap empty. It ends with `close`, or with its owner.
     """
 
     def __init__(self) -> None:
