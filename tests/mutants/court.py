@@ -215,7 +215,7 @@ class Court:
             return {}
 
     def _place(self, mutant: Mutant, stage: int) -> Path:
-        return self.tests.kept / f"{mutant.digest()[:24]}-{stage}.json"
+        return self.tests.kept / f"{mutant.digest(mutant.file)[:24]}-{stage}.json"
 
     def _content(self, mutant: Mutant, stage: int, by: str) -> str:
         """Of the function, and of the test that killed, or of all those that did not."""

@@ -117,9 +117,9 @@ class Mutant:
         return self.file.split("/")[1]
 
     @property
-    def key(self) -> tuple[str, str, str, str, int]:
-        """Its name, which outlives moves of lines."""
-        return self.file, self.place, self.before, self.after, self.which
+    def key(self) -> tuple[str, str, str, int]:
+        """Its name: function and statement, so that it outlives moves of lines and of files."""
+        return self.place, self.before, self.after, self.which
 
     @property
     def reached(self) -> str:
@@ -183,10 +183,10 @@ def digest_of(parts: Iterable[str]) -> str:
 
 
 def sample(mutants: list[Mutant], count: int, seed: str) -> list[Mutant]:
-    """`count` of them, drawn evenly: the same ones wherever they are drawn, and an edit of one
-    function draws no others elsewhere.
+    """`count` of them, drawn evenly: the same ones wherever they are drawn, and neither an edit of
+    one function nor a move to another file draws others elsewhere.
     """
-    return sorted(mutants, key=lambda mutant: mutant.digest(seed))[:count]
+    return sorted(mutants, key=lambda mutant: (mutant.digest(seed), mutant.file))[:count]
 
 
 def texts(change: Change, statement: ast.stmt) -> tuple[str, str]:

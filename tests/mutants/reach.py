@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import resource
 import signal
 import time
@@ -112,7 +113,7 @@ class Tests:
             place = self.kept / f"reach-{name}.json"
             found = read(place, file)
             if found is None:
-                notes = place.with_suffix(".part")
+                notes = place.with_suffix(f".{os.getpid()}.part")
                 notes.write_text("", encoding="utf-8")
                 in_fork(lambda: self._note(file, interpreted, notes))
                 write(place, file, notes)
@@ -158,7 +159,9 @@ def write(place: Path, file: str, notes: Path) -> None:
         "content": content_of(file), "functions": {f: _source_of(f) for f in sorted(functions)},
         "bits": bits, "judges": judges,
     }  # fmt: skip
-    place.write_text(json.dumps(kept), encoding="utf-8")
+    whole = place.with_suffix(f".{os.getpid()}.whole")
+    whole.write_text(json.dumps(kept), encoding="utf-8")
+    whole.replace(place)  # another court may read it meanwhile
 
 
 def read(place: Path, file: str) -> Reach | None:

@@ -13,11 +13,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from mutants.court import KILLED, UNREACHED, Verdict
-from mutants.operators import ROOMS, Mutant, mutants_of
+from mutants.operators import ROOMS, Mutant, files, mutants_of, sources
 
 TABLE = Path(__file__).with_name("equivalent.csv")
-COLUMNS = ("file", "function", "before", "after", "which", "reason")
-Key = tuple[str, str, str, str, int]
+COLUMNS = ("function", "before", "after", "which", "reason")
+Key = tuple[str, str, str, int]
 
 
 def equivalents(table: Path = TABLE) -> dict[Key, str]:
@@ -26,8 +26,8 @@ def equivalents(table: Path = TABLE) -> dict[Key, str]:
     with table.open(encoding="utf-8", newline="") as lines:
         for row in csv.DictReader(lines, fieldnames=None):
             assert tuple(row) == COLUMNS, f"{table.name} has columns {tuple(row)}"
-            file, place, before, after, which, reason = (row[name] for name in COLUMNS)
-            key = file, place, before, after, int(which)
+            place, before, after, which, reason = (row[name] for name in COLUMNS)
+            key = place, before, after, int(which)
             assert key not in found, f"{table.name} has an entry twice: {key}"
             assert reason.strip(), f"{table.name} has an entry without a reason: {key}"
             found[key] = reason
@@ -37,10 +37,10 @@ def equivalents(table: Path = TABLE) -> dict[Key, str]:
 def outdated(entries: Iterable[Key]) -> list[Key]:
     """Entries whose function or statement is no longer there."""
     entries = list(entries)
-    places: dict[str, set[str]] = {}
-    for file, place, *_ in entries:
-        places.setdefault(file, set()).add(place)
-    there = {m.key for file, named in places.items() for m in mutants_of(file, named)}
+    places = {place for place, *_ in entries}
+    there = {
+        m.key for file in files() if places & set(sources(file)) for m in mutants_of(file, places)
+    }
     return [key for key in entries if key not in there]
 
 

@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,12 @@ def test_mutants_have_names_of_their_own_and_a_sample_is_the_same_each_time():
     assert drawn != sample(mutants, 5, "2")
     # Without one of the others the same ones are drawn.
     assert drawn == sample([m for m in mutants if m != sample(mutants, 6, "1")[-1]], 5, "1")
+
+
+def test_a_function_that_has_moved_to_another_file_has_the_mutants_it_had():
+    moved = [replace(mutant, file="ooctrain/elsewhere.py") for mutant in mutants_of(FILE)]
+    drawn = sample(mutants_of(FILE), 5, "1")
+    assert [mutant.key for mutant in sample(moved, 5, "1")] == [mutant.key for mutant in drawn]
 
 
 def test_a_mutant_takes_the_place_of_a_function_whoever_holds_it():
@@ -200,7 +207,7 @@ def test_an_entry_that_does_not_apply_or_that_a_test_refutes_is_an_error():
 
 def test_a_table_without_a_reason_is_an_error(tmp_path):
     table = tmp_path / "equivalent.csv"
-    table.write_text(f"{','.join(report.COLUMNS)}\n{FILE},f,a,b,0, \n", encoding="utf-8")
+    table.write_text(f"{','.join(report.COLUMNS)}\nf,a,b,0, \n", encoding="utf-8")
     with pytest.raises(AssertionError, match="without a reason"):
         report.equivalents(table)
 
