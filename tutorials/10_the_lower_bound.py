@@ -14,11 +14,11 @@
 import random
 
 from lesson import Lesson
+from support.tiny_steps import tiny_step
 
 import ooctrain as oc
 from ooctrain.sched.bounds.closed import compute_us, per_call_link_us, proposition_3_us
 from ooctrain.sched.bounds.exact import exact_makespan_us
-from ooctrain.testing.tiny_steps import tiny_step
 
 pictures = oc.pictures
 lesson = Lesson("10 the lower bound")

@@ -18,12 +18,14 @@ from itertools import product
 from time import perf_counter
 
 import numpy as np
+from doubles import ptx_machine, ptx_memory
 from lesson import Lesson
+from support import ptx_facts
 
 import ooctrain as oc
 from ooctrain.layers.kernels.cuda.conv import conv2d, conv_gemm, conv_naive, conv_tf32, conv_tiled
 from ooctrain.layers.kernels.cuda.runtime.shim import cuda, float32, kernel, uint32, why_no_ptx
-from ooctrain.testing.emulator import emulator, ptx, ptx_faults, ptx_launcher
+from ooctrain.testing import emulator
 
 pictures = oc.pictures
 lesson = Lesson("18 a CUDA kernel, step by step")
@@ -234,7 +236,7 @@ reason = why_no_ptx()
 if reason:
     print(f"    {reason}: the compiler's output is not read here")
 else:
-    facts = {name: ptx.read_ptx(k, max(k.capability, (7, 5))) for name, k in ladder.items()}
+    facts = {name: ptx_facts.read_ptx(k, max(k.capability, (7, 5))) for name, k in ladder.items()}
     counts = {name: tuple(f.count(what) for what in WHAT) for name, f in facts.items()}
     print(f"    {'':<14}" + "".join(f"{what.partition('.r')[0]:>12}" for what in WHAT))
     for name, numbers in counts.items():
@@ -255,7 +257,7 @@ lesson.cell("the inner loop of the first step")
 if reason:
     print("    (no compiler here: skipped)")
 else:
-    lines = ptx.read_ptx(naive, (7, 5)).text.splitlines()
+    lines = ptx_facts.read_ptx(naive, (7, 5)).text.splitlines()
     place = next(i for i, line in enumerate(lines) if "fma.rn.f32" in line)
     print("\n".join(f"    {line.strip()}" for line in lines[place + 1 : place + 7]))
     in_doubles = [name for name, f in facts.items() if f.double_precision or f.uses_local_memory]
@@ -271,12 +273,12 @@ lesson.cell("running what the compiler made")
 if reason:
     print("    (no compiler here: skipped)")
 else:
-    compiled = ptx_launcher.PtxLauncher((7, 5))
+    compiled = ptx_machine.PtxLauncher((7, 5))
     compiled_error = abs(multiply(tiled, compiled) - a @ b).max()
     print(f"    the tiled product is right to {compiled_error:.1e}")
     try:
         multiply(hasty, compiled)
-    except ptx_faults.PtxFault as fault:
+    except ptx_memory.PtxFault as fault:
         caught.append(fault)
         print(f"    {fault.what}")
 
@@ -357,9 +359,9 @@ assert 1e-5 < errors["tf32"] < 1e-3
 if not reason:
     assert adds == 16 * wide_loads
     assert counts["tf32"][1] > 0, "the fourth step uses tensor cores"
-    first = ptx.read_ptx(naive, (7, 5))
+    first = ptx_facts.read_ptx(naive, (7, 5))
     assert first.count("ld.global") == hunger["naive"] * first.count("fma.rn.f32")
-    second = ptx.read_ptx(tiled, (7, 5))
+    second = ptx_facts.read_ptx(tiled, (7, 5))
     assert second.count("ld.global") == hunger["tiled"] * second.count("fma.rn.f32")
     assert not in_doubles
     assert compiled_error < 1e-5

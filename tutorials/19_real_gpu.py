@@ -21,7 +21,7 @@ from lesson import Lesson
 import ooctrain as oc
 from ooctrain.devices.cuda import open as gpus
 from ooctrain.devices.cuda.device import CudaDevice
-from ooctrain.testing.driver.fake_gpu import fake_gpu
+from ooctrain.testing.fake_gpu import fake_gpu
 
 nn, pictures, units = oc.nn, oc.pictures, oc.units
 lesson = Lesson("19 a real GPU")

@@ -9,8 +9,7 @@ from __future__ import annotations
 import pytest
 
 from ooctrain.laws.plugin import repeat_command
-from ooctrain.testing.tiled.bands_by_hand import BandsByHand
-from ooctrain.testing.tiled.check_bands import BANDS_LAWS, BandsFailure, check_bands
+from ooctrain.testing.tiled.bands_by_hand import BANDS_LAWS, BandsByHand, BandsFailure, check_bands
 
 
 @pytest.mark.parametrize("law", BANDS_LAWS, ids=lambda name: name.replace(" ", "_"))

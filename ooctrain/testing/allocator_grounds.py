@@ -15,15 +15,62 @@ from typing import Any, Protocol, cast
 
 from ooctrain.alloc.base import Reached
 from ooctrain.devices.cpu.host_vm import Arena
-from ooctrain.devices.cuda.driver import open_cuda_driver
+from ooctrain.devices.cuda.driver import failure, open_cuda_driver
+from ooctrain.devices.cuda.driver_abi import OUT_OF_MEMORY
 from ooctrain.devices.cuda.driver_memory import DriverMemory
 from ooctrain.devices.driver_calls import VmmDriver
 from ooctrain.devices.raw_bytes import bytes_at
 from ooctrain.errors import DriverError
 from ooctrain.testing.allocator_laws import hold
-from ooctrain.testing.driver.fake_driver import FakeDriver
-from ooctrain.testing.driver.faulty_driver import FaultyDriver
-from ooctrain.testing.driver.host_driver import HostDriver
+from ooctrain.testing.fake_driver import FakeDriver
+from ooctrain.testing.host_driver import HostDriver
+
+# A driver whose n-th call that obtains something is refused.
+#
+# It wraps any `VmmDriver`. Code that obtains several things in turn has to give back those it has
+# when the next is refused. A test sweeps the refusal over all calls until a run completes without
+# meeting it, as SQLite's tests do with memory.
+
+
+#: What a driver refuses in practice; what gives something back is not refused.
+OBTAINING = ("reserve", "create", "map", "set_access")
+
+
+class FaultyDriver:
+    """Everything goes to the driver inside; the ordered call fails before it gets there.
+
+    Args:
+        inner: the driver.
+    """
+
+    def __init__(self, inner: VmmDriver):
+        self._inner = inner
+        self._before: int | None = None  # obtaining calls that still pass
+
+    def refuse(self, after: int) -> None:
+        """The obtaining call after the next `after` is refused, once."""
+        self._before = after
+
+    def take_back(self) -> bool:
+        """Takes the order back; whether it was still to come."""
+        waiting, self._before = self._before is not None, None
+        return waiting
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(self._inner, name)
+        if name not in OBTAINING or self._before is None:
+            return function
+
+        def counted(*arguments: Any) -> Any:
+            if self._before == 0:
+                self._before = None
+                raise failure(name, OUT_OF_MEMORY, detail="injected")
+            if self._before is not None:
+                self._before -= 1
+            return function(*arguments)
+
+        return counted
+
 
 STREAMS = 3
 _SLAB_BYTES, _WHOLE_BYTES, _BIT_BYTES = 1 << 18, 1 << 16, 64

@@ -31,12 +31,12 @@ from contracts.test_docs import (
     prose_of,
     python_in,
 )
+from doubles.stub_driver import why_no_stub
 from support.handouts import LRU_STUB, SOLUTION
 
 from ooctrain.cli import command_line, main
 from ooctrain.errors import ConfigError
 from ooctrain.layers.kernels.cuda.runtime.shim import why_no_ptx
-from ooctrain.testing.driver.stub.build import why_no_stub
 
 #: In the order in which one reads them; what no page before shows is executed.
 PAGES = list(dict.fromkeys([*DOCUMENTS, *every_page()]))

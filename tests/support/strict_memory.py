@@ -3,13 +3,13 @@
 The fake driver already knows what is mapped where. Here only marks are added, which tests write to
 a range and read back, page by page, by any address. An error is raised where a real machine would
 end the process or go on with wrong data. The calls are those of `devices.base.VirtualMemory`.
-Read next: `testing/driver/fake_driver.py`, `devices/cuda/driver_memory.py`.
+Read next: `testing/fake_driver.py`, `devices/cuda/driver_memory.py`.
 """
 
 from __future__ import annotations
 
 from ooctrain.devices.cuda.driver_memory import DriverMemory
-from ooctrain.testing.driver.fake_driver import FakeDriver
+from ooctrain.testing.fake_driver import FakeDriver
 
 
 class StrictMemory:

@@ -43,8 +43,8 @@ from ooctrain.devices.streams import COMPUTE, IN, OUT
 from ooctrain.errors import ConfigError, DriverError, OoctrainError, OutOfDeviceMemory
 from ooctrain.execution.executor import Session, host_extent_bytes
 from ooctrain.execution.placement import reserved_peak
-from ooctrain.testing.driver.fake_cuda import CpuKernels, queue
-from ooctrain.testing.driver.fake_driver import ACQUIRING, FakeDriver, Violation
+from ooctrain.testing.fake_driver import ACQUIRING, FakeDriver, Violation
+from ooctrain.testing.fake_gpu import CpuKernels, queue
 
 ALLOCATORS = (
     "va:chunk=4KiB",

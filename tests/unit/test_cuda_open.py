@@ -24,7 +24,7 @@ from ooctrain.devices.cuda.open import (
 )
 from ooctrain.errors import ConfigError, DeviceUnavailable
 from ooctrain.layers.relu import ReLU
-from ooctrain.testing.driver.fake_driver import FakeDriver
+from ooctrain.testing.fake_driver import FakeDriver
 
 GPU = Gpu("fake", 13000, (9, 0), 2 << 20, 1 << 30, 2 << 30)
 WHEELS = {"numba-cuda": "0.30.4", "nvidia-cuda-nvrtc": "13.3.1"}

@@ -25,8 +25,8 @@ from ooctrain.engine.incore import initial_values
 from ooctrain.errors import ConfigError, DeviceUnavailable, OutOfDeviceMemory, PlanMismatch
 from ooctrain.execution.prepare import prepare
 from ooctrain.execution.settings import Settings
-from ooctrain.testing.driver.fake_cuda import CpuKernels
-from ooctrain.testing.driver.fake_driver import FakeDriver
+from ooctrain.testing.fake_driver import FakeDriver
+from ooctrain.testing.fake_gpu import CpuKernels
 
 MIB = 1 << 20
 PAGE = 4096

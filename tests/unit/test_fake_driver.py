@@ -12,7 +12,7 @@ from ooctrain.alloc.virtual import VirtualAddressing
 from ooctrain.devices.cuda.driver_memory import DriverMemory
 from ooctrain.devices.raw_bytes import bytes_at
 from ooctrain.errors import ConfigError, DriverError, OutOfDeviceMemory
-from ooctrain.testing.driver.fake_driver import ACQUIRING, FRESH_BYTE, FakeDriver, Violation
+from ooctrain.testing.fake_driver import ACQUIRING, FRESH_BYTE, FakeDriver, Violation
 
 PAGE = 4096
 INVALID_VALUE, OUT_OF_MEMORY = 1, 2

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from doubles.stub_driver import environment, why_no_stub
 from support.quick import quick
 
 from benchmarks.gpu import __main__ as command
@@ -34,8 +35,7 @@ from ooctrain.layers.kernels.cuda.runtime.shim import why_no_ptx
 from ooctrain.layers.relu import ReLU
 from ooctrain.sched.timeline import Event, make_timeline
 from ooctrain.testing.check_op import SCALARS, as_input, check_agreement, spec_of
-from ooctrain.testing.driver.fake_gpu import fake_gpu
-from ooctrain.testing.driver.stub.build import environment, why_no_stub
+from ooctrain.testing.fake_gpu import fake_gpu
 
 ROOT = Path(__file__).parents[2]
 NO_STUB = why_no_stub() or why_no_ptx()

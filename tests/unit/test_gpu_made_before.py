@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from doubles.stub_driver import Stub, why_no_stub
 from support.quick import quick
 
 import ooctrain as oc
@@ -28,9 +29,7 @@ from ooctrain.devices.raw_bytes import bytes_at
 from ooctrain.errors import DriverError
 from ooctrain.execution.prepare import placed
 from ooctrain.step.machine import Machine
-from ooctrain.testing.driver.fake_gpu import fake_gpu
-from ooctrain.testing.driver.stub.build import why_no_stub
-from ooctrain.testing.driver.stub.stub import Stub
+from ooctrain.testing.fake_gpu import fake_gpu
 from ooctrain.units import MIB
 
 FACTS = {"date": "2026-11-22 10:00 UTC", "commit": "abc", "GPU": "one"}

@@ -17,8 +17,8 @@ from ooctrain.devices.cuda.driver_memory import DriverMemory
 from ooctrain.devices.probe import probe
 from ooctrain.devices.raw_bytes import bytes_at
 from ooctrain.errors import ConfigError, DriverError, VmmUnavailable
-from ooctrain.testing.driver.fake_driver import ACQUIRING, FakeDriver
-from ooctrain.testing.driver.host_driver import HostDriver
+from ooctrain.testing.fake_driver import ACQUIRING, FakeDriver
+from ooctrain.testing.host_driver import HostDriver
 
 pytestmark = pytest.mark.skipif(bool(why_no_virtual_memory()), reason="no memfd here")
 PAGES = 16
@@ -165,7 +165,7 @@ def test_a_forked_child_neither_writes_our_bytes_nor_uses_the_driver(driver):
 
 def test_an_unmapped_page_ends_the_process_that_reads_it():
     code = (
-        "from ooctrain.testing.driver.host_driver import HostDriver\n"
+        "from ooctrain.testing.host_driver import HostDriver\n"
         "from ooctrain.devices.raw_bytes import bytes_at\n"
         "d = HostDriver(1 << 20); a = d.reserve(1 << 20); d.map(a, 1 << 20, d.create(1 << 20))\n"
         "print(bytes_at(a, 1)[0], flush=True); d.unmap(a, 1 << 20); print(bytes_at(a, 1)[0])\n"

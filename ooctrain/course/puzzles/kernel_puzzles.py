@@ -167,7 +167,7 @@ def _check(task: KernelTask, kernel: Any, inputs: dict[str, np.ndarray]) -> None
 
 def _emulator() -> ModuleType:
     # Not at the top: Numba, which it loads, is for this series only.
-    from ooctrain.testing.emulator import emulator
+    from ooctrain.testing import emulator
 
     return emulator
 

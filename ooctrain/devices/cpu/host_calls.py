@@ -4,7 +4,7 @@ Python's own `mmap` module cannot place a mapping at an address, so the C functi
 their argument types. Addresses and sizes are plain ints; a failed call raises `DriverError` with
 the call, its errno and the meaning of that errno here. Every call that may destroy foreign memory
 (MAP_FIXED) stands in this file alone. Sources: mmap(2), memfd_create(2), madvise(2). Read next:
-`testing/driver/host_driver.py`.
+`testing/host_driver.py`.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from ooctrain.devices.cuda import mapping_speed
 from ooctrain.devices.cuda import open as cuda_open
 from ooctrain.devices.cuda.mapping_speed import TURNS, measure_mapping
 from ooctrain.machine import memory_speed
-from ooctrain.testing.driver.fake_driver import FakeDriver
+from ooctrain.testing.fake_driver import FakeDriver
 
 PIECE = 4096
 
