@@ -58,7 +58,7 @@ def usable_gpu():
 plugged = ExitStack()
 gpu = usable_gpu()
 if gpu is None:
-    plugged.enter_context(fake_gpu("emulator", choose=max))
+    plugged.enter_context(fake_gpu(choose=max))
     print("    -> from here on: the strict fake driver, and kernels in the emulator")
 
 # %% [markdown]

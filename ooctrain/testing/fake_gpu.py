@@ -1,41 +1,91 @@
-"""A GPU for a machine that has none: the strict fake driver, with kernels of the cpu or emulated.
+"""A GPU for a machine that has none: the cuda device over the strict fake driver.
 
 All code opens its GPU through `devices/cuda/open.py`, so this is the one place where the fake is
-put in, and every caller gets it while the context lasts. Tests of `make gpu`'s own bookkeeping and
-tutorial 19 use it, since it costs no compilation; what a GPU would compile and launch is rehearsed
-over the stub driver (`stub/`). Read next: `fake_gpu.py`.
+put in, and every caller gets it while the context lasts. Kernels are the real device code, run by
+the emulator. They are launched with arrays that are only addresses, are queued on the fake's
+streams, and run when a stream reaches them. As on a GPU, the contents of an array cannot be read
+when a kernel is queued. When it runs, the bytes behind its arrays are gathered from the fake's pages
+(which checks that each is mapped), the kernel runs on them, and they are written back. Arrays over
+the same bytes share them. Read next: `fake_driver.py`, `emulator.py`, `devices/cuda/device.py`;
+tutorial 19.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 from unittest import mock
 
 import numpy as np
 
 from ooctrain.devices.cuda import open as cuda_open
 from ooctrain.devices.cuda.device_array import DeviceArray
-from ooctrain.engine.eager import aligned_bytes
-from ooctrain.layers.conv_algorithms import CUDA_ALGORITHMS
-from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
-from ooctrain.layers.kernels.cpu.table import CPU
+from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher
 from ooctrain.layers.kernels.cuda.table import CUDA
-from ooctrain.rewrite.tile.on_rows import OnRows
-from ooctrain.step.op import LINE_BYTES, Scalars, Spec
+from ooctrain.step.op import LINE_BYTES, Scalars
 from ooctrain.testing.emulator import EmulatedLauncher
 from ooctrain.testing.fake_driver import Choose, FakeDriver
 
-# The cuda device without a GPU: its kernels run on the strict fake driver's bytes.
-#
-# Kernels are launched with arrays that are only addresses, are queued on the fake's streams, and run
-# when a stream reaches them. As on a GPU, the contents of an array cannot be read when a kernel is
-# queued. When it runs, the bytes behind its arrays are gathered from the fake's pages (which checks
-# that each is mapped), the kernel runs on them, and they are written back. Arrays over the same bytes
-# share them. There are two ways to run: the real device code in the emulator (`EmulatedKernels`), or
-# each operation's cpu kernel (`CpuKernels`), which is fast and tests the device alone.
+PAGE_BYTES = 4096
+FAKE_BYTES = 256 << 20
+
+
+class FakeKernels:
+    """Kernels on the bytes of a fake driver (`devices.cuda.Kernels`), but for `launch`.
+
+    Args:
+        driver, stream: where kernels are queued.
+    """
+
+    def __init__(self, driver: FakeDriver, stream: int):
+        self.driver, self.stream = driver, stream
+
+    def array(self, address: int, shape: tuple[int, ...], dtype: str) -> DeviceArray:
+        """The array at an address."""
+        return DeviceArray(address, tuple(shape), dtype)
+
+
+class EmulatedKernels(FakeKernels):
+    """Runs each operation's GPU kernels in the emulator.
+
+    Args:
+        driver, stream: where they are queued.
+        inner: the launcher that runs them on NumPy arrays.
+    """
+
+    def __init__(self, driver: FakeDriver, stream: int, inner: Launcher):
+        super().__init__(driver, stream)
+        self._launcher = FakeLauncher(driver, stream, inner)
+
+    def launch(
+        self, op: Any, ins: Sequence[DeviceArray], outs: Sequence[DeviceArray],
+        workspace: DeviceArray, scalars: Scalars,
+    ) -> None:  # fmt: skip
+        """Queues one operation's kernels."""
+        CUDA.run(op, self._launcher, ins, outs, workspace, scalars)
+
+
+def emulated_kernels(driver: FakeDriver, stream: int) -> EmulatedKernels:
+    """`EmulatedKernels` whose threads run in ascending order."""
+    return EmulatedKernels(driver, stream, EmulatedLauncher())
+
+
+@contextmanager
+def fake_gpu(
+    make_kernels: Callable[[Any, int], FakeKernels] = emulated_kernels, choose: Choose = min
+) -> Iterator[None]:
+    """Every caller who opens a GPU gets the fake: 256 MiB, in pages of 4 KiB.
+
+    Args:
+        make_kernels: (driver, stream) -> what runs the kernels.
+        choose: which of the streams that can go on does so.
+    """
+    with mock.patch.multiple(
+        cuda_open, open_cuda_driver=lambda: FakeDriver(FAKE_BYTES, PAGE_BYTES, choose),
+        make_kernels=make_kernels, require_compiler=lambda gpu: None,
+    ):  # fmt: skip
+        yield
 
 
 class FakeLauncher:
@@ -46,7 +96,7 @@ class FakeLauncher:
         inner: the launcher that runs them on NumPy arrays.
     """
 
-    def __init__(self, driver: FakeDriver, stream: int, inner: Any):
+    def __init__(self, driver: FakeDriver, stream: int, inner: Launcher):
         self._driver, self._stream, self._inner = driver, stream, inner
 
     def launch(self, kernel: Any, blocks: Any, *args: Any) -> None:
@@ -70,81 +120,6 @@ class FakeLauncher:
         if offset_bytes < 0 or offset_bytes + count * kind.itemsize > workspace.nbytes:
             raise ValueError(f"{count} of {dtype} from byte {offset_bytes} leave the workspace")
         return DeviceArray(workspace.address + offset_bytes, (count,), kind)
-
-
-class _Fake:
-    """Arrays of the fake, and a stream of it."""
-
-    def __init__(self, driver: FakeDriver, stream: int):
-        self._driver, self._stream = driver, stream
-
-    def array(self, address: int, shape: tuple[int, ...], dtype: str) -> DeviceArray:
-        """The array at an address."""
-        return DeviceArray(address, tuple(shape), dtype)
-
-
-class CpuKernels(_Fake):
-    """Runs each operation's cpu kernel on the fake's bytes (`devices.cuda.Kernels`).
-
-    Convolutions use an algorithm that the cpu device has, and where a call's workspace is too small
-    for the cpu kernel, that gets another one.
-    """
-
-    def __init__(self, driver: FakeDriver, stream: int):
-        super().__init__(driver, stream)
-        self._pool = ThreadPool(1)
-
-    def launch(
-        self, op: Any, ins: Sequence[DeviceArray], outs: Sequence[DeviceArray],
-        workspace: DeviceArray, scalars: Scalars,
-    ) -> None:  # fmt: skip
-        """Queues one operation."""
-        first, last = len(ins), len(ins) + len(outs)
-        op = _on_cpu(op)
-        needed = CPU.workspace_bytes(op, list(map(_spec, ins)), list(map(_spec, outs)), 1)
-
-        def run(arrays: Sequence[np.ndarray]) -> None:
-            scratch = arrays[last] if needed <= workspace.nbytes else aligned_bytes(needed)
-            CPU.run(op, self._pool, arrays[:first], arrays[first:last], scratch, scalars)
-
-        queue(self._driver, self._stream, [*ins, *outs, workspace], run, op.name)
-
-
-class EmulatedKernels(_Fake):
-    """Runs each operation's GPU kernels in the emulator (`devices.cuda.Kernels`).
-
-    Args:
-        driver, stream: where they are queued.
-        inner: the emulator's launcher.
-    """
-
-    def __init__(self, driver: FakeDriver, stream: int, inner: Any):
-        super().__init__(driver, stream)
-        self._launcher = FakeLauncher(driver, stream, inner)
-
-    def launch(
-        self, op: Any, ins: Sequence[DeviceArray], outs: Sequence[DeviceArray],
-        workspace: DeviceArray, scalars: Scalars,
-    ) -> None:  # fmt: skip
-        """Queues one operation's kernels."""
-        CUDA.run(op, self._launcher, ins, outs, workspace, scalars)
-
-
-def _on_cpu(op: Any) -> Any:
-    """The operation by an algorithm that the cpu device has."""
-    if isinstance(op, OnRows):
-        return replace(op, op=_on_cpu(op.op))
-    if getattr(op, "algorithm", "") in CUDA_ALGORITHMS:
-        return replace(op, algorithm="im2col")
-    return op
-
-
-def _spec(array: DeviceArray) -> Spec:
-    """Shape and type of a device array, logical layout."""
-    if array.ndim == 4:
-        n, h, w, c = array.shape
-        return Spec((n, c, h, w), array.dtype.name)
-    return Spec(array.shape, array.dtype.name)
 
 
 def queue(
@@ -189,29 +164,3 @@ def _view(array: DeviceArray, held: Mapping[int, np.ndarray]) -> np.ndarray:
     base = max(address for address in held if address <= array.address)
     offset = array.address - base
     return held[base][offset : offset + array.nbytes].view(array.dtype).reshape(array.shape)
-
-
-PAGE_BYTES = 4096
-FAKE_BYTES = 256 << 20
-
-
-@contextmanager
-def fake_gpu(
-    kernels: Literal["emulator", "cpu kernels"] = "cpu kernels", choose: Choose = min
-) -> Iterator[None]:
-    """Every caller who opens a GPU gets the fake: 256 MiB, in pages of 4 KiB.
-
-    Args:
-        kernels: "emulator": the real device code, slowly; "cpu kernels": those of the cpu device.
-        choose: which of the streams that can go on does so.
-    """
-
-    def emulated(driver: Any, stream: int) -> EmulatedKernels:
-        return EmulatedKernels(driver, stream, EmulatedLauncher())
-
-    with mock.patch.multiple(
-        cuda_open, open_cuda_driver=lambda: FakeDriver(FAKE_BYTES, PAGE_BYTES, choose),
-        make_kernels=CpuKernels if kernels == "cpu kernels" else emulated,
-        require_compiler=lambda gpu: None,
-    ):  # fmt: skip
-        yield

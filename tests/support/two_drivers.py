@@ -134,11 +134,11 @@ class TwoDrivers:
     def _copy(self, i: int, j: int, k: int, call: Callable[..., object]) -> None:
         size, kind = _size(k), ("place", "memory")[k // 8 % 2]
         hosts = self.known["host"]
-        live = [pair for pair in hosts if pair[0] in self.fake._memory.host]
+        live = [pair for pair in hosts if pair[0] in self.fake.host]
         if live:
             # What is not pinned at all CUDA copies too, while the host waits; the fake forbids it.
             pair = live[i % len(live)]
-            most = self.fake._memory.host[pair[0]].size
+            most = self.fake.host[pair[0]].size
             self._on(
                 (kind, j), ("stream", j // 4),
                 lambda d, a, s: call(d, a, pair[d is self.real], min(size, most), s),

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from doubles.refusing_driver import ACQUIRING, RefusingDriver
 
 from ooctrain.devices.cpu.host_calls import PAGE_BYTES, HostCalls
 from ooctrain.devices.cpu.host_vm import why_no_virtual_memory
@@ -17,7 +18,6 @@ from ooctrain.devices.cuda.driver_memory import DriverMemory
 from ooctrain.devices.probe import probe
 from ooctrain.devices.raw_bytes import bytes_at
 from ooctrain.errors import ConfigError, DriverError, VmmUnavailable
-from ooctrain.testing.fake_driver import ACQUIRING, FakeDriver
 from ooctrain.testing.host_driver import HostDriver
 
 pytestmark = pytest.mark.skipif(bool(why_no_virtual_memory()), reason="no memfd here")
@@ -272,7 +272,7 @@ def test_the_probe_leaves_nothing_behind(driver):
 def test_the_probe_names_the_step_that_fails_and_leaves_nothing_behind():
     steps = ["create", *2 * ["reserve", "map", "set_access"], "copy", "copy"]
     for after, step in enumerate(steps):
-        fake = FakeDriver(TOTAL, PAGE_BYTES)
+        fake = RefusingDriver(TOTAL, PAGE_BYTES)
         fake.fail(after, 801, ACQUIRING)
         error = refused(probe, fake)
         assert isinstance(error, VmmUnavailable)
@@ -282,9 +282,9 @@ def test_the_probe_names_the_step_that_fails_and_leaves_nothing_behind():
 
 
 def test_the_probe_names_the_step_that_broke_the_device():
-    class Breaking(FakeDriver):
+    class Breaking(RefusingDriver):
         def synchronize_stream(self, stream):
-            self._gate.sticky = ILLEGAL_ADDRESS  # every call fails from now on
+            self.lasting = ILLEGAL_ADDRESS  # every call fails from now on
             super().synchronize_stream(stream)
 
     error = refused(probe, Breaking(TOTAL, PAGE_BYTES))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 
 import pytest
+from doubles import refusing_driver
 from doubles.hollow_kernels import HollowStore
 from doubles.stub_driver import Stub, why_no_stub
 from unit import test_cuda_device as DEVICE
@@ -137,7 +138,8 @@ def test_an_error_that_lasts_and_is_forgotten_is_found(monkeypatch):
     law = DEVICE.test_an_error_that_lasts_is_the_one_that_comes_out_and_closing_adds_none
     law(716, "cuLaunchKernel")
     forgetful = with_bug(driver.failure, "status in abi.LOST", "status in {3, 4, 201, 700, 719}")
-    monkeypatch.setattr(fake_driver, "failure", forgetful)
+    for module in (fake_driver, refusing_driver):
+        monkeypatch.setattr(module, "failure", forgetful)
     with pytest.raises(AssertionError):
         law(716, "cuLaunchKernel")
 
