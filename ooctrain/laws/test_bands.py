@@ -1,7 +1,7 @@
 """Each law of bands by hand, as a test.
 
 A test passes, or fails with the report of `check_bands` on the fixture `bands`. Read next:
-`../testing/tiled/check_bands.py`, where the laws are.
+`../testing/tiled/bands_by_hand.py`, where the laws are.
 """
 
 from __future__ import annotations

@@ -24,11 +24,9 @@ from ooctrain.errors import ConfigError, DriverError, InvalidFree, OoctrainError
 from ooctrain.testing.allocator_grounds import STREAMS, Ground
 from ooctrain.testing.allocator_laws import MAPPED_ONCE, Answered, Ask, Broken, View, hold, own_laws
 
-# The client's record of a block that it holds: which bytes are held and what they should be.
-#
-# A block of parts is a set of granules with a mark each; a whole block has one mark. Work on either
-# is ordered by the events of its latest write and of the reads since. The wording of complaints is
-# here too.
+# The record of a block that is held. A block of parts is a set of granules with a mark each; a
+# whole block has one mark. Work on either is ordered by the events of its latest write and of the
+# reads since.
 
 
 @dataclass(slots=True, eq=False)
@@ -88,12 +86,8 @@ def difference(before: Any, after: Any) -> str:
     return f"{before!r} -> {after!r}"
 
 
-# What an allocator must refuse: invalid sizes, blocks that are not live, calls after it is closed.
-#
-# A refusal is an error of the right kind. An error from deep inside breaks the law just as
-# serving the request does. The caller, who knows what the allocator showed before, checks that a
-# refusal changes nothing.
-
+# What must be refused, by an error of the right kind: an error from deep inside breaks the law just
+# as serving the request does.
 
 WRONG_SIZES: Sequence[Any] = (0, -1, 1.5, 2**63, None, True)
 _FROM_INSIDE = (
@@ -136,12 +130,8 @@ def _refuses(act: Callable[[], object], refusal: type[OoctrainError], law: str, 
     hold(law, False, f"{what} had to be refused, and is served")
 
 
-# The work on blocks: writes, and reads that check them, ordered as the executor orders its work.
-#
-# The blocks are those that a client holds over a `Ground` with streams. A claim waits for every
-# release listed before it, and work on a block for the block's earlier work. Nothing else is ordered,
-# so an allocator that relies on more order is exposed as `Broken`.
-
+# The work on blocks: nothing is ordered but what the executor orders, so an allocator that relies
+# on more order is exposed as `Broken`.
 
 _MARKS = 250
 

@@ -1,10 +1,12 @@
-"""What an allocator under test stands on: memory, work that uses it, and a record of what is held.
+"""What an allocator under test stands on: memory with work that uses it, over any driver or none.
 
 A `Ground` has a size and a page. It offers memory for the allocator, fills and checks queued on
 streams, refusals on demand, and a list of what has not been given back. The client of the laws
 speaks to this one interface, so the same requests run over the strict fake, which does its work as
 late as allowed and in any order, over this machine's memory, over a GPU, and over a plain arena. A
-check is a copy to the host, compared when it is done. Read next: `allocator_client.py`.
+check is a copy to the host, compared when it is done. Code that obtains several things in turn has
+to give back those it has when the next is refused; so a run can be repeated with each call refused
+once, as SQLite's tests do with memory. Read next: `fake_driver.py`, `allocator_client.py`.
 """
 
 from __future__ import annotations
@@ -24,13 +26,6 @@ from ooctrain.errors import DriverError
 from ooctrain.testing.allocator_laws import hold
 from ooctrain.testing.fake_driver import FakeDriver
 from ooctrain.testing.host_driver import HostDriver
-
-# A driver whose n-th call that obtains something is refused.
-#
-# It wraps any `VmmDriver`. Code that obtains several things in turn has to give back those it has
-# when the next is refused. A test sweeps the refusal over all calls until a run completes without
-# meeting it, as SQLite's tests do with memory.
-
 
 #: What a driver refuses in practice; what gives something back is not refused.
 OBTAINING = ("reserve", "create", "map", "set_access")

@@ -1,10 +1,13 @@
-"""The laws of allocators, by number: those of all, and those of one kind that its name promises.
+"""The laws of allocators by number, over the requests that may break them.
 
-Each law is stated once, in words, in `LAWS`, and its number is in every message of `Broken`. Laws
-of a kind compare the allocator before and after a request with an oracle that knows nothing of how
-the allocator finds its answer. Source: docs/allocators.md, "The laws"; P13, P14 and "pending" as
-docs/schedule.md reads them: a claim waits for all earlier releases, so the allocator is responsible
-only for the unmapping of memory. Read next: `allocator_client.py`.
+A request is plain data that can be printed, shrunk and repeated. It names blocks by their index
+among the live ones, modulo their number, so any part of a list of requests is again a valid list,
+and a failing one shrinks to the few that matter; some lists are given, others drawn by
+`allocator_draws.py`. Each law is stated once, in words, in `LAWS`, and its number is in every
+message of `Broken`. Laws of a kind compare the allocator before and after a request with an oracle
+that knows nothing of how the allocator finds its answer. Source: docs/allocators.md, "The laws";
+P13, P14 and "pending" as docs/schedule.md reads them: a claim waits for all earlier releases, so
+the allocator is responsible only for the unmapping of memory. Read next: `allocator_client.py`.
 """
 
 from __future__ import annotations
@@ -20,12 +23,7 @@ from typing import Any, Literal
 from ooctrain.alloc.base import Allocator, Stats
 from ooctrain.units import Granule
 
-# What a client may ask of an allocator, as plain data that can be printed, shrunk and repeated.
-#
-# A `DrawnProgram`, drawn by `allocator_draws.py`, is a list of requests. A request names blocks by
-# their index among the live ones, modulo their number, so any part of a list of requests is again a
-# valid list, and a failing one shrinks to the few that matter.
-
+# Requests
 
 Op = Literal[
     "punch",
@@ -173,6 +171,8 @@ def _part_moved(nbytes: int) -> tuple[Ask, ...]:
         Ask("claim", -1, 0, 0), Ask("release", -1, 0, 0), Ask("claim", -1, 0, 0, 2), Ask("use", -1),
     )  # fmt: skip
 
+
+# Laws
 
 #: Why a law is skipped that does not concern the allocator.
 OF_OTHER_KINDS = "a law of other kinds of allocators"

@@ -3,8 +3,10 @@
 From a trace, a list and a `random.Random` comes a `Job`: for each instruction the addresses that it
 reads and writes and ALL the instructions that must be finished before it. An illegal list raises
 `LawBroken`. The code is written anew from the text and imports nothing of `../sched/ledger.py`, so
-that a mistake there shows here. It is quadratic and meant for lists of a few hundred instructions.
-Read next: `interpreter.py`.
+that a mistake there shows here. The bytes lie in arenas that grow: an arena never refuses, and soon
+reuses a freed block, which the `random.Random` picks. In a list that frees a byte too early,
+another variable therefore soon occupies that address. It is quadratic and meant for lists of a few
+hundred instructions. Read next: `interpreter.py`.
 """
 
 from __future__ import annotations
@@ -16,12 +18,6 @@ from dataclasses import dataclass, field
 from ooctrain.errors import OoctrainError
 from ooctrain.sched.schedule import End, Fence, Free, Run, Schedule, SwapIn, SwapOut
 from ooctrain.step.trace import Call, Trace
-
-# Where the bytes of a list lie while it is laid out: single bytes, and arenas that grow.
-#
-# An arena gives the addresses of as many bytes as are requested. It never refuses, and it soon reuses
-# a freed block, which a `random.Random` picks. In a list that frees a byte too early, another
-# variable therefore soon occupies that address.
 
 
 @dataclass(slots=True)

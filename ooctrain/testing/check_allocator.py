@@ -1,11 +1,14 @@
-"""The laws of an allocator, for the library's own and for a user's.
+"""The laws of an allocator, for one of the library or of a user.
 
 The same requests run over every back end: the strict fake (which does its work as late as allowed
 and in any order), this machine's memory, and a plain arena, under a client that remembers
 everything. Lists in which allocators have gone wrong before are tried as well as drawn ones; and
 each call that obtains something from the driver is refused once, at each point of a run. The result
 is the number of request lists that passed, or an `AllocatorFailure` with the law and the shortest
-failing list that Hypothesis could find. Source: docs/allocators.md, "The laws". Read next:
+failing list that Hypothesis could find. For an allocator that is given all requests before the
+first, a list of allocate and free is a forecast of itself: the addresses of its blocks, over two
+rounds, are compared with the result of the lifetimes alone (S1 to S5). Source: docs/allocators.md,
+"The laws"; paper 004, section 4.4. Read next:
 `allocator_laws.py` for the laws, `allocator_client.py`, `../alloc/base.py`.
 """
 
@@ -43,13 +46,6 @@ from ooctrain.testing.allocator_laws import (
 )
 from ooctrain.testing.fake_driver import Violation
 from ooctrain.units import Granule
-
-# The laws of allocators that are told all requests before the first: S1 to S5.
-#
-# A program of allocate and free is a forecast of itself. The addresses of its blocks, over two
-# rounds, are compared with the result of the lifetimes alone; a difference raises `Broken`. Source:
-# docs/allocators.md, "The laws"; paper 004, section 4.4.
-
 
 Make = Callable[[Any], Allocator]
 _ROUNDS = 2

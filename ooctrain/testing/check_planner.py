@@ -1,10 +1,12 @@
 """The law-checker for planners, for the library's own and for a user's.
 
-Random traces of a few bytes show every kind of trouble that a real network can cause, and a failing
-trace is made small enough to read. The result is the number of examples that the planner passed, or
-a `PlannerFailure` with the smallest failing trace that could be found, the list up to the offending
-instruction, and the rule. Read next: `planner_laws.py`, `random_traces.py`, `check_planner.py`,
-`tests/zoo/planner_bugs.py`.
+Random traces of a few bytes show every kind of trouble that a real network can cause. A failing
+trace is made small enough to read: one small change after the other (a call less, an input less, no
+workspace, fewer bytes) is tried, and kept if the trace still fails, until nothing more can be
+removed. Source: delta debugging (Zeller and Hildebrandt 2002), in its greedy form. The result is
+the number of examples that the planner passed, or a `PlannerFailure` with the smallest failing
+trace that could be found, the list up to the offending instruction, and the rule. Read next:
+`planner_laws.py`, `random_traces.py`, `tests/zoo/planner_bugs.py`.
 """
 
 from __future__ import annotations
@@ -24,14 +26,6 @@ from ooctrain.testing.describe import describe_list, describe_trace
 from ooctrain.testing.planner_cases import Breach, Case
 from ooctrain.testing.planner_laws import LAWS, Law
 from ooctrain.testing.random_traces import random_machine, random_trace
-
-# Makes a trace smaller as long as it still fails.
-#
-# Given a trace and a question ("does it still fail?"), the search tries one small change after the
-# other (a call less, an input less, no workspace, fewer bytes) and keeps those after which the answer
-# is still yes, until nothing more can be removed. Source: delta debugging (Zeller and Hildebrandt
-# 2002), in its greedy form.
-
 
 MAX_QUESTIONS = 400
 

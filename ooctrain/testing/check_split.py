@@ -3,11 +3,10 @@
 A split changes the results of a network, so no law compares its numbers with the unsplit ones,
 except where windows do not overlap. The laws are: sizes add up, a row of the image reaches one part
 only and none is lost, statistics are those of a part, randomness is a function of seed and step,
-and evaluation is whole. Steps are
-run by the definitions in float64, and a row reaches every value that changes with it. The argument
-is a function called as `oc.split`; the result is the number of networks that it split, or a
-`SplitFailure` that names the law and the network. Read next: `check_split.py`, which draws the
-networks; `../split/boundaries.py`; `check_rewrite.py`.
+and evaluation is whole. Steps are run by the definitions in float64, and a row reaches every value
+that changes with it. The networks are small and random. The argument is a function called as
+`oc.split`; the result is the number of networks that it split, or a `SplitFailure` that names the
+law and the network. Read next: `../split/boundaries.py`; `check_rewrite.py`.
 """
 
 from __future__ import annotations
@@ -32,13 +31,10 @@ from ooctrain.step.op import to_logical, to_physical
 from ooctrain.step.trace import Trace, Variable
 from ooctrain.tracing import trace
 
-# Small random networks for the laws of splits.
-#
-# A `SplitNetwork` is a model, images and a grid, drawn at random from the given kinds. Each kind
-# exercises one feature: "windows" all kernels, strides and paddings with k >= s, "tiling" those with
-# k = s, "counted" a norm among such windows, "residual" a block whose shortcut skips rows, "norm"
-# statistics of parts, "chain" and "wide" plain 3 x 3 convolutions, "wide" with room for many
-# boundaries.
+# Networks: each kind exercises one feature, "windows" all kernels, strides and paddings with k >=
+# s, "tiling" those with k = s, "counted" a norm among such windows, "residual" a block whose
+# shortcut skips rows, "norm" statistics of parts, "chain" and "wide" plain 3 x 3 convolutions,
+# "wide" with room for many boundaries.
 
 
 LARGEST_KERNEL = 5

@@ -47,10 +47,10 @@ from ooctrain.testing.emulator_block import (
     SharedArray,
 )
 
-# From the source of a kernel to a Python module. Values that lanes of a warp exchange are published,
-# yielded over and collected. Numbers, device functions and twins of intrinsics that the kernel's
-# globals name are written into the module too, so that it stands alone and Numba can keep its
-# compiled form on disk.
+# From the source of a kernel to a Python module. Values that lanes of a warp exchange are
+# published, yielded over and collected. Numbers, device functions and twins of intrinsics that the
+# kernel's globals name are written into the module too, so that it stands alone and Numba can keep
+# its compiled form on disk.
 
 #: a yielded number is `site * 4 + kind`; sites tell barriers of one kernel apart
 EXCHANGE, WARP_BARRIER, BARRIER, KINDS = 0, 1, 2, 4

@@ -4,10 +4,10 @@ All code opens its GPU through `devices/cuda/open.py`, so this is the one place 
 put in, and every caller gets it while the context lasts. Kernels are the real device code, run by
 the emulator. They are launched with arrays that are only addresses, are queued on the fake's
 streams, and run when a stream reaches them. As on a GPU, the contents of an array cannot be read
-when a kernel is queued. When it runs, the bytes behind its arrays are gathered from the fake's pages
-(which checks that each is mapped), the kernel runs on them, and they are written back. Arrays over
-the same bytes share them. Read next: `fake_driver.py`, `emulator.py`, `devices/cuda/device.py`;
-tutorial 19.
+when a kernel is queued. When it runs, the bytes behind its arrays are gathered from the fake's
+pages (which checks that each is mapped), the kernel runs on them, and they are written back. Arrays
+over the same bytes share them. Read next: `fake_driver.py`, `emulator.py`,
+`devices/cuda/device.py`; tutorial 19.
 """
 
 from __future__ import annotations

@@ -3,7 +3,12 @@
 A legal list for a trace of `random_traces.py` runs for several steps, and the values after each
 step can be compared with `interpreter.in_core`. An operation that hashes its inputs makes any wrong
 byte visible in every later result. It also fills its workspace with a mark and checks afterwards
-that the mark is intact. Read next: `tests/properties/test_executor_laws.py`.
+that the mark is intact.
+
+The order of the list alone decides what is computed and how much memory it takes. So however long
+copies and calls last, three steps must leave the bytes of in-core training, and the most that the
+allocator ever grants must be the plan's peak (`harm_of_delays`). Source: docs/schedule.md,
+"Ledgers", theorem 1. Read next: `planner_laws.py`; `tests/properties/test_executor_laws.py`.
 """
 
 from __future__ import annotations
@@ -147,14 +152,7 @@ def _arrays(values: Mapping[int, bytes]) -> dict[int, np.ndarray]:
     return {v: np.frombuffer(value, np.uint8) for v, value in values.items()}
 
 
-# Jitter: a plan executed for real, with random delays before each piece of work.
-#
-# The order of the list alone decides what is computed and how much memory it takes. So however long
-# copies and calls last, three steps must leave the bytes of in-core training, and the most that the
-# allocator ever grants must be the plan's peak; a difference is reported. Threads, mappings and
-# copies are those of training; only the kernels are hashes, in which any wrong byte shows. Source:
-# docs/schedule.md, "Ledgers", theorem 1.
-
+# A plan with random delays before each piece of work
 
 STEPS = 3
 LONGEST_DELAY_US = 300.0

@@ -1,4 +1,4 @@
-"""The lanes of a few blocks: their registers, and how they reach memory and each other.
+"""The lanes of a few blocks, as vectors of registers that instructions load, exchange, store.
 
 `Lanes` holds the state of the given blocks of a program, and functions read an operand or write a
 result. A register is one vector over all lanes, never changed in place; a value that is the same
@@ -111,7 +111,7 @@ class Lanes:
         by_space = {s: [v for v in program.variables if v.space == s] for s in ("shared", "local")}
         self.shared = OwnMemory("shared", by_space["shared"], launch.shared_bytes, count)
         self.local = OwnMemory("local", by_space["local"], 0, self.size)
-        self.copies: list = []  # asynchronous ones, not yet waited for (ptx_access.OpenCopies)
+        self.copies: list = []  # asynchronous ones, not yet waited for (`OpenCopies`)
         self.groups = np.zeros(self.size, np.int64)
         stride = -(-self.threads // WARP) * WARP
         numbers = (first + np.arange(count))[:, None] * stride + np.arange(self.threads)

@@ -258,9 +258,9 @@ def _place(number: int, extent: Extent) -> tuple[int, int, int]:
     return number % x, number // x % y, number // (x * y)
 
 
-# Kernels of the library. Numba gives a kernel one parameter for each number and seven for each array
-# (owner, parent, number of elements, bytes of one element, address, length, stride), and the text
-# says where each lies. The address is the array's own, in this process.
+# Kernels of the library. Numba gives a kernel one parameter for each number and seven for each
+# array (owner, parent, number of elements, bytes of one element, address, length, stride), and the
+# text says where each lies. The address is the array's own, in this process.
 
 Edit = Callable[[Kernel, str], str]
 HOPPER: Capability = (9, 0)
@@ -333,8 +333,9 @@ def _flattened(value: Any) -> Iterator[Any]:
 
 
 # Launches of a stub driver, as a driver receives them: a kernel's name, the loaded image, grid and
-# block, and the packed arguments, with all addresses in this process. A cubin cannot be interpreted,
-# so the code that compiles keeps the PTX (`Texts`); an image that is itself PTX needs no such record.
+# block, and the packed arguments, with all addresses in this process. A cubin cannot be
+# interpreted, so the code that compiles keeps the PTX (`Texts`); an image that is itself PTX needs
+# no such record.
 
 Hole = Callable[[int, int], int]
 PAGE_BYTES, MOST_BYTES = 1 << 12, 1 << 40

@@ -1,13 +1,14 @@
-"""PTX as data: from the compiler's text to instructions that know their line and their branches.
+"""PTX as data: the text of the compiler as instructions in a graph of pieces.
 
 The text of a module and the name of an entry give a `PtxProgram`: parameters with their offsets,
 variables, registers, labels, instructions. PTX is regular, `@guard opcode.suffix operands;`, so one
 scan of statements and one of operands are the whole parser; the meaning of an opcode is left to the
-table. From instructions and labels comes a `Flow`: pieces that run from start to end, how each ends,
-and for each branch the piece where its two ways meet. Whichever way a lane takes from a branch, it
-passes through the branch's immediate post-dominator. So both ways run up to that point, one after
-the other, and the lanes go on together. Source: PTX ISA, "Syntax"; Cooper, Harvey and Kennedy, "A
-Simple, Fast Dominance Algorithm" (2001), on the reversed graph. Read next: `ptx_machine.py`.
+table. From instructions and labels comes a `Flow`: pieces that run from start to end, how each
+ends, and for each branch the piece where its two ways meet. Whichever way a lane takes from a
+branch, it passes through the branch's immediate post-dominator. So both ways run up to that point,
+one after the other, and the lanes go on together. Source: PTX ISA, "Syntax"; Cooper, Harvey and
+Kennedy, "A Simple, Fast Dominance Algorithm" (2001), on the reversed graph. Read next:
+`ptx_machine.py`.
 """
 
 from __future__ import annotations

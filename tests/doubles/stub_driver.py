@@ -5,9 +5,9 @@ their arguments, and may be handed to an interpreter. The library enforces the r
 fake, and reports a violation as an error number. It is built where there is a C compiler, once for
 each state of the sources, and has the name by which all programs load CUDA's driver, in a folder of
 its own. A process with that folder first in LD_LIBRARY_PATH (`environment`) runs Numba's real
-compiler, linker and launches, and the whole cuda device, without a GPU. In the current process it is
-loaded by its path, so only code that asks for it uses it (`Stub`). Addresses are plain ones of this
-process: a launch's arguments point to memory that NumPy can read. Read next: `stub/stub.h`,
+compiler, linker and launches, and the whole cuda device, without a GPU. In the current process it
+is loaded by its path, so only code that asks for it uses it (`Stub`). Addresses are plain ones of
+this process: a launch's arguments point to memory that NumPy can read. Read next: `stub/stub.h`,
 `stub/launches.c`; `ptx_machine.py`, which runs the kernels; docs/gpu.md.
 """
 

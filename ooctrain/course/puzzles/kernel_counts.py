@@ -6,7 +6,7 @@ word. The 32 threads of a warp access memory together: those that reach the same
 for the same time. Global memory is moved in sectors of 32 bytes; shared memory lies in 32 banks,
 and a warp that wants two words of one bank waits. Sources: NVIDIA, CUDA Best Practices Guide,
 "Coalesced access to global memory" and "Shared memory and memory banks". Read next:
-`kernel_puzzles.py`, `../../testing/emulator/emulator.py`.
+`kernel_puzzles.py`, `../../testing/emulator.py`.
 """
 
 from __future__ import annotations

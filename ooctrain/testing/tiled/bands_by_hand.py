@@ -1,11 +1,12 @@
-"""Bands of a chain of layers as lists of rows, and their cost: work, and the peak of rows held.
+"""Bands of a chain of layers as lists of rows that a student writes, counted.
 
 For each band and each tensor of a chain there are three numbers: rows [lo, hi) are computed in this
 band, and of the rows then present those from `keep` on stay for the next one. The rows and their
 bands determine everything: counting shows whether each layer finds the rows that it reads, how much
 is computed twice, and how much is held at one time. The result is a `Footprint`, or a ValueError
-that names the missing row. Read next: `bands_by_hand.py`; `../rewrite/tile/frontier.py`, whose
-frontiers are par; docs/tiling.md.
+that names the missing row. `check_bands` takes an object with `rows(layers, cuts)` and raises a
+`BandsFailure` with the chain and the band in which a promise is broken. Read next:
+`../../rewrite/tile/frontier.py`, whose frontiers are par; docs/tiling.md.
 """
 
 from __future__ import annotations
@@ -233,10 +234,7 @@ def chain_in(trace: Trace, bands: int) -> BandedChain:
     return BandedChain(tuple(layers), even_cuts(source.shape[2], bands), row_bytes)
 
 
-# The law-checker for bands by hand: for a course's assignment, and for trying an idea.
-#
-# It takes an object with `rows(layers, cuts)` and raises a `BandsFailure` with the chain and the band
-# in which a promise is broken.
+# Laws
 
 
 class BandsFailure(OoctrainError, AssertionError):

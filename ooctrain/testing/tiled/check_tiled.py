@@ -2,10 +2,18 @@
 
 Both steps run call by call on the same random numbers. Results for which tilings promise equal bits
 must be equal to the bit; sums that are added in another order have a bound that is computed from
-the sizes of their terms (`check_tiled.py`); for the few results with neither promise, the
+the sizes of their terms; for the few results with neither promise, the
 definitions are compared in float64. A model, the shape of its images and names of tilings give a
 `TiledReport`, one row for each result: y, dX, dW, db, statistics; or a `TiledFailure` that names
-the first wrong one, and the place. Read next: docs/tiling.md; `testing/check_rewrite.py`.
+the first wrong one, and the place.
+
+The bound: tiles compute the same values, and only sums over rows are added in another order. A sum
+of n products, in any order, is off by at most gamma(n) times the sum of their absolute values, with
+u = 2^-24 and gamma(n) = n u / (1 - n u), so two orders differ by at most twice that. The bound of a
+value computed from such a sum, by calls that are linear in it, takes a factor (1 + gamma) from each
+call, and its size from the same calls on absolute values. Source: Higham, Accuracy and Stability of
+Numerical Algorithms, section 3.1. Read next: docs/tiling.md, which lists the promise for each
+result; `testing/check_rewrite.py`.
 """
 
 from __future__ import annotations
@@ -52,11 +60,8 @@ from ooctrain.step.op import Scalars
 from ooctrain.step.trace import Call, Trace
 from ooctrain.tracing import image_spec
 
-# A step without a loss: forward, then backward from a given gradient of the output.
-#
-# A model and the shape of its images give a trace with the outputs "y", "grad:x" and
-# "grad:<parameter>", and random values to begin with. With a random gradient of the output, terms do
-# not cancel, as they do behind a loss that is a mean.
+# The step has no loss: with a random gradient of the output, terms do not cancel, as they do behind
+# a loss that is a mean.
 
 
 def gradient_step(
@@ -101,16 +106,7 @@ def random_values(
     return values
 
 
-# How far a result of a tiled step may lie from the untiled one: rounding errors, call by call.
-#
-# For each variable of the untiled step, the result says whether tiling keeps its bits, or gives a
-# bound. Tiles compute the same values; only sums over rows are added in another order. A sum of n
-# products, in any order, is off by at most gamma(n) times the sum of their absolute values, with
-# u = 2^-24 and gamma(n) = n u / (1 - n u), so two orders differ by at most twice that. The bound of a
-# value computed from such a sum, by calls that are linear in it, takes a factor (1 + gamma) from each
-# call, and its size from the same calls on absolute values. Source: Higham, Accuracy and Stability of
-# Numerical Algorithms, section 3.1.
-
+# How far a result of a tiled step may lie from the untiled one, call by call
 
 UNIT = 2.0**-24
 #: Calls that are linear in each of their inputs: on absolute values they give the size of a sum.
