@@ -297,9 +297,9 @@ def unordered(text):
     """Accesses to shared memory of the other kind than the one before, without a barrier."""
     found, before = [], None
     for number, line in enumerate(text.splitlines(), 1):
-        what = SHARED.search(line)
+        what, words = SHARED.search(line), " ".join(line.split())
         if what and {before, what[1]} == {"ld.shared", "st.shared"}:
-            found.append(f"race: line {number}, {" ".join(line.split())} after {before}")
+            found.append(f"race: line {number}, {words} after {before}")
         before = what[1] if what else before
     return found
 

@@ -243,7 +243,7 @@ def test_the_stub_of_the_gpu_page_serves_a_command_that_knows_nothing_of_it(tmp_
     paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     done = subprocess.run(
         ["bash", "-ec", ours + block.replace("/tmp/counts", str(tmp_path / "counts"))],
-        capture_output=True, text=True, check=False,
+        capture_output=True, text=True, check=False, cwd=ROOT,
         env={**os.environ, "PYTHON": sys.executable, "PYTHONPATH": paths},
     )  # fmt: skip
     assert "stub" in done.stdout.lower(), done.stdout + done.stderr

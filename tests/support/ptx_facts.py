@@ -4,7 +4,7 @@ For a `Kernel` and a compute capability, `PtxFacts` counts its PTX instructions 
 assembler `ptxas` is on the path, `Resources` gives registers and spilled bytes. The causes of a
 slow kernel are visible in its text: arithmetic in double precision, an array that did not fit into
 registers, loads of 4 bytes instead of 16. Read next: `layers/kernels/cuda/runtime/shim.py`;
-`ptx_machine.py`, which runs the text; `tests/unit/cuda/test_ptx.py`.
+`doubles/ptx_machine.py`, which runs the text; `tests/unit/cuda/test_ptx.py`.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ memory if its instructions take less time than its bytes. A GPU issues one instr
 scheduler, which limits the number of instructions per byte, and they can be counted without a GPU.
 Some PTX instructions stand for several machine instructions (`COST`, counted in machine code with
 `sass.py`); divisions of 64 bits have become divisions of 32 by then, since the compiler examines
-the numbers. Read next: `ptx_machine.py`; docs/gpu.md, "Kernels bound by memory".
+the numbers. Read next: `doubles/ptx_machine.py`; docs/gpu.md, "Kernels bound by memory".
 """
 
 from __future__ import annotations
