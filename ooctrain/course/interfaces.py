@@ -22,7 +22,7 @@ GIVEN = (
     "step/op.py",
     "step/presets.py", "step/shown.py", "step/trace.py",
     "sched/__init__.py", "sched/budget.py", "sched/host_life.py", "sched/instructions.py",
-    "sched/interference.py", "sched/ledger.py", "sched/list_text.py", "sched/network.py",
+    "sched/simulate.py", "sched/ledger.py", "sched/list_text.py", "sched/simulate.py",
     "sched/plan_file.py", "sched/schedule.py",
     "sched/simulate.py", "sched/spans.py", "sched/timeline.py",
     "sched/planning/__init__.py", "sched/planning/list_writer.py", "sched/planning/planner.py",

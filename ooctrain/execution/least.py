@@ -27,11 +27,11 @@ from ooctrain.rewrite.tile.sft_planner import with_tiling
 from ooctrain.sched.budget import trace_minimum_bytes
 from ooctrain.sched.planners.auto import Auto
 from ooctrain.sched.planners.belady import Belady
-from ooctrain.sched.planners.dtr.dtr import Dtr
+from ooctrain.sched.planners.dtr import Dtr
 from ooctrain.sched.planners.naive import Naive
 from ooctrain.sched.planners.rotor import Rotor
 from ooctrain.sched.planners.superneurons import SuperNeurons
-from ooctrain.sched.planners.window.window import SlidingWindow
+from ooctrain.sched.planners.window import SlidingWindow
 from ooctrain.sched.planning.host_room import is_short_of_host
 from ooctrain.sched.planning.planner import Planner, host_lacks, least_refusal
 from ooctrain.sched.planning.question import Question

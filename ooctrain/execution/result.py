@@ -18,7 +18,7 @@ from ooctrain.devices.streams import WorkSpan
 from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.execution.guard import NotFinite
 from ooctrain.execution.program import Program
-from ooctrain.sched.network import events_of
+from ooctrain.sched.simulate import events_of
 from ooctrain.sched.timeline import Timeline, timeline_of
 from ooctrain.step.op import physical_shape, to_logical, to_physical
 from ooctrain.step.trace import Variable

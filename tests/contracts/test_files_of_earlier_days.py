@@ -30,7 +30,9 @@ COMMANDS = {
     "numbers of a plan": ["report", "planned.json", "--svg", "page.svg"],
     "numbers of a run": ["report", "train.json", "--svg", "page.svg"],
     "two runs": ["diff", "planned.json", "train.json"],
-    "a planner": ["plan", "network.py:tiny", *STEP, "--budget", "90%", "--planner", "planner.py:Window"],
+    "a planner": [
+        "plan", "network.py:tiny", *STEP, "--budget", "90%", "--planner", "planner.py:Window"
+    ],
     "an allocator": ["replay", "allocations.json", "--allocator", "allocator.py:Fit"],
 }  # fmt: skip
 

@@ -63,8 +63,8 @@ def test_a_test_of_something_else_is_found_out() -> None:
     """LMS's levels need no window; the sum of a list's sizes needs no machine."""
     levels = ["tests/unit/test_swap_planners.py::test_swapin_ahead_starts_so_many_levels_before_the_reader"]  # noqa: E501  # fmt: skip
     printed = ["tests/unit/test_printed_tables.py::test_table_1_of_paper_000"]
-    walk = "ooctrain.sched.planners.window.window_walk.walk"
-    trips = "ooctrain.sched.planners.lms.lms.LevelGraph.trips"
+    walk = "ooctrain.sched.planners.window.walk"
+    trips = "ooctrain.sched.planners.lms.LevelGraph.trips"
     table = "ooctrain.experiments.paper_004.split_accuracy.PRINTED"
     assert broken([(walk, levels), (trips, levels), (table, printed)]) == [False, True, False]
 

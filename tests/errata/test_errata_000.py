@@ -18,8 +18,8 @@ from unit.test_list_planners import step
 from unit.test_swap_planners import listed, readers_at, ways_back
 
 from ooctrain.experiments.paper_000 import table1
-from ooctrain.sched.planners.lms.lms import LevelGraph, Lms
-from ooctrain.sched.planners.window.window import SlidingWindow
+from ooctrain.sched.planners.lms import LevelGraph, Lms
+from ooctrain.sched.planners.window import SlidingWindow
 from ooctrain.sched.schedule import Fence, Free, Run, Schedule, SwapIn, SwapOut
 from ooctrain.sched.simulate import simulate
 from ooctrain.step.builder import TraceBuilder

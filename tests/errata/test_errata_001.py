@@ -10,8 +10,7 @@ from __future__ import annotations
 from unit.test_swap_planners import step
 
 from ooctrain.experiments.paper_001 import hybrid_printed
-from ooctrain.sched.planners.lms.lms import LevelGraph, Lms
-from ooctrain.sched.planners.lms.lms_auto import search
+from ooctrain.sched.planners.lms import LevelGraph, Lms, search
 
 #: table 1, ResNet50: image size -> (swapout_threshold, swapin_ahead), data swapping, hybrid
 RESNET50 = {

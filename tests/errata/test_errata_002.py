@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from ooctrain.sched.planners.dynprog.dynprog_search import (
+from ooctrain.sched.planners.dynprog import (
     Rounding,
     SlotChain,
     idle_us,

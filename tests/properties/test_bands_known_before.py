@@ -26,7 +26,7 @@ from ooctrain.rewrite.tile.banded import Banded
 from ooctrain.rewrite.tile.banded_calls import banded_calls
 from ooctrain.rewrite.tile.offers import alive_as_offered, known_alive_bytes
 from ooctrain.sched.budget import input_bytes
-from ooctrain.sched.planning.needs_once import alive_bytes
+from ooctrain.sched.planning.residency import alive_bytes
 from ooctrain.step.trace import Trace
 
 BEFORE = ((), ("fuse",), ("fuse", "share_storage"))

@@ -15,7 +15,7 @@ from ooctrain.sched.bounds.lp import fluid_bound
 from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planners.belady import Belady
 from ooctrain.sched.planners.prefix import Prefix
-from ooctrain.sched.planners.window.window import SlidingWindow
+from ooctrain.sched.planners.window import SlidingWindow
 from ooctrain.sched.schedule import BYTES
 from ooctrain.step.builder import TraceBuilder
 

@@ -20,7 +20,7 @@ from support.quick import quick
 import ooctrain as oc
 from ooctrain.errors import ScheduleError
 from ooctrain.sched.bounds.exact import exact_makespan_us
-from ooctrain.sched.planners.dynprog.dynprog_search import in_slots, solve
+from ooctrain.sched.planners.dynprog import in_slots, solve
 from ooctrain.sched.planning.chain_view import chain_view
 from ooctrain.sched.planning.list_writer import writer_with_resident_parameters
 from ooctrain.sched.schedule import Schedule

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.strategies import Case, cases, machines, traces
 
-from ooctrain.sched.interference import interfered_times
 from ooctrain.sched.ledger import walk
 from ooctrain.sched.schedule import (
     Free,
@@ -22,7 +21,7 @@ from ooctrain.sched.schedule import (
     default_start,
     whole,
 )
-from ooctrain.sched.simulate import durations_ns, simulate, start_times
+from ooctrain.sched.simulate import durations_ns, interfered_times, simulate, start_times
 from ooctrain.sched.verify import verify
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace

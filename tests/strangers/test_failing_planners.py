@@ -25,9 +25,9 @@ from ooctrain.execution import planners as known
 from ooctrain.rewrite.tile import banded, offers
 from ooctrain.sched.planners.belady import Belady
 from ooctrain.sched.planners.combined import Combined
-from ooctrain.sched.planners.dtr.dtr import Dtr
+from ooctrain.sched.planners.dtr import Dtr
 from ooctrain.sched.planners.naive import Naive
-from ooctrain.sched.planners.window.window import SlidingWindow
+from ooctrain.sched.planners.window import SlidingWindow
 
 OWN = """
 class Mine:

@@ -13,7 +13,7 @@ from ooctrain.sched.budget import trace_peak_bytes
 from ooctrain.sched.planners import auto, poll
 from ooctrain.sched.planners.auto import Auto
 from ooctrain.sched.planners.belady import Belady
-from ooctrain.sched.planners.dtr.dtr import Dtr
+from ooctrain.sched.planners.dtr import Dtr
 from ooctrain.sched.planners.poll import CHUNK_BYTES
 from ooctrain.sched.schedule import SwapOut
 from ooctrain.step.machine import Machine

@@ -22,12 +22,17 @@ from ooctrain.sched.budget import (
     trace_minimum_bytes,
     trace_peak_bytes,
 )
-from ooctrain.sched.planners.checkmate.beside import Companions
-from ooctrain.sched.planners.checkmate.by_stages import limited
-from ooctrain.sched.planners.checkmate.checkmate import Checkmate, CheckmateLp
-from ooctrain.sched.planners.checkmate.checkmate_graph import RunGraph, single_calls
-from ooctrain.sched.planners.checkmate.checkmate_program import Freedom, StageProgram
-from ooctrain.sched.planners.checkmate.with_companions import checkmate
+from ooctrain.sched.planners.checkmate import (
+    Checkmate,
+    CheckmateLp,
+    Freedom,
+    RunGraph,
+    StageProgram,
+    limited,
+    single_calls,
+)
+from ooctrain.sched.planners.checkmate_baselines import Companions
+from ooctrain.sched.planners.checkmate_with_companions import checkmate
 from ooctrain.sched.planners.combined import Combined
 from ooctrain.sched.planners.naive import Naive
 from ooctrain.sched.planners.registry import get_planner

@@ -13,12 +13,12 @@ from unit import test_swap_planners as SWAPS
 import ooctrain as oc
 from ooctrain.experiments.paper_001 import hybrid, hybrid_printed
 from ooctrain.sched.planners.hmms import Hmms, ends_of_offload, offloadable_storages
-from ooctrain.sched.planners.lms.lms import LevelGraph
+from ooctrain.sched.planners.lms import LevelGraph
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.planners.tflms_hybrid import TflmsHybrid
-from ooctrain.sched.planners.window.window import SlidingWindow
+from ooctrain.sched.planners.window import SlidingWindow
 from ooctrain.sched.planning.chain_view import chain_view
-from ooctrain.sched.planning.segments import segments
+from ooctrain.sched.planning.rematerialise import segments
 from ooctrain.sched.schedule import Run, SwapIn, SwapOut
 from ooctrain.step.builder import TraceBuilder
 from ooctrain.testing.random_traces import FakeOp

@@ -9,7 +9,7 @@ import pytest
 import ooctrain as oc
 from ooctrain.errors import ConfigError
 from ooctrain.sched.planning.effort import check_evaluations
-from ooctrain.sched.rules.claims import Recomputed, bound_claim, makespan_claim
+from ooctrain.sched.rules import Recomputed, bound_claim, makespan_claim
 
 STEP = oc.chain([8] * 4, [8] * 4, [2] * 3, [3] * 3, [0] * 3, [0] * 3)
 PLAN = oc.plan(STEP, "90%", "naive", oc.Machine("m", 1, 1, link_bytes_per_us=1))

@@ -12,7 +12,7 @@ from ooctrain.sched.budget import trace_minimum_bytes
 from ooctrain.sched.planners.belady import Belady
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planners.naive import Naive
-from ooctrain.sched.planners.window.window import SlidingWindow
+from ooctrain.sched.planners.window import SlidingWindow
 from ooctrain.sched.planning import fastest as module
 from ooctrain.sched.planning.fastest import (
     Candidate,

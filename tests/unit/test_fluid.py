@@ -14,13 +14,12 @@ from support.strategies import SEEDS, machines, traces
 import ooctrain as oc
 from ooctrain.errors import Infeasible
 from ooctrain.sched.bounds.closed import compute_us
-from ooctrain.sched.bounds.fluid_items import Covered, FluidItems
-from ooctrain.sched.bounds.lp import fluid_bound
+from ooctrain.sched.bounds.lp import Covered, FluidItems, fluid_bound
 from ooctrain.sched.budget import input_bytes, trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planners.belady import Belady
-from ooctrain.sched.planners.dtr.dtr import Dtr
+from ooctrain.sched.planners.dtr import Dtr
 from ooctrain.sched.planners.prefix import Prefix
-from ooctrain.sched.planners.window.window import SlidingWindow
+from ooctrain.sched.planners.window import SlidingWindow
 from ooctrain.sched.planning.lower import lower_timed
 from ooctrain.sched.schedule import BYTES
 from ooctrain.step.builder import TraceBuilder

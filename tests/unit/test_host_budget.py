@@ -20,7 +20,7 @@ from ooctrain.sched.budget import input_bytes, resolve_budget, trace_minimum_byt
 from ooctrain.sched.host import HOST_TRIES, within_host
 from ooctrain.sched.ledger import walk
 from ooctrain.sched.planners.belady import Belady, offload
-from ooctrain.sched.planners.checkmate.checkmate import Checkmate
+from ooctrain.sched.planners.checkmate import Checkmate
 from ooctrain.sched.planners.combined import Combined
 from ooctrain.sched.planners.naive import Naive
 from ooctrain.sched.planners.prefix import Prefix

@@ -33,7 +33,7 @@ from ooctrain.sched.planning.rematerialise import droppable_uses, rematerialise_
 from ooctrain.sched.planning.residency import Liveness
 from ooctrain.sched.planning.swap import movable_gaps
 from ooctrain.sched.schedule import BYTES, Granule, Run
-from ooctrain.sched.search import choice, keep_or_recompute, kept_moves
+from ooctrain.sched.search import choice, keep_or_recompute, kept_gaps
 from ooctrain.sched.search.anneal import Cooling
 from ooctrain.sched.search.choice import Search
 from ooctrain.sched.search.keep_or_recompute import (
@@ -41,7 +41,7 @@ from ooctrain.sched.search.keep_or_recompute import (
     KeepOrRecomputeSearch,
     anneal_gaps,
 )
-from ooctrain.sched.search.kept_walk import Keeping, beginning, walk_call
+from ooctrain.sched.search.kept_gaps import Keeping, beginning, walk_call
 from ooctrain.sched.verify import verify
 from ooctrain.step.builder import TraceBuilder
 from ooctrain.step.machine import call_durations_ns
@@ -207,7 +207,7 @@ def test_a_gap_is_turned_from_one_run_that_touches_a_value_to_the_next(there, at
     touched[list(TOUCHING)] = 1
     keeping = Keeping(rows.copy(), rows, np.zeros(9), touched, np.zeros(8))
     tables = SimpleNamespace(first=np.array([FIRST]), end=np.array([END]))
-    turn_gap = getattr(kept_moves.turn_gap, "py_func", kept_moves.turn_gap)
+    turn_gap = getattr(kept_gaps.turn_gap, "py_func", kept_gaps.turn_gap)
     assert turn_gap(tables, keeping, 0, at) == turned
     changed = np.flatnonzero(keeping.wanted != rows).tolist()
     assert changed == list(range(turned[0], turned[1] + 1))
@@ -215,8 +215,8 @@ def test_a_gap_is_turned_from_one_run_that_touches_a_value_to_the_next(there, at
 
 def scripted(monkeypatch):
     """Has moves draw the numbers that a test gives, and run as Python."""
-    interpreted(monkeypatch, kept_moves)
-    monkeypatch.setattr(kept_moves, "draw", lambda rest, below: (rest[1:], rest[0] % below))
+    interpreted(monkeypatch, kept_gaps)
+    monkeypatch.setattr(kept_gaps, "draw", lambda rest, below: (rest[1:], rest[0] % below))
 
 
 def first_gap(monkeypatch, drawn, again=()):
@@ -231,7 +231,7 @@ def first_gap(monkeypatch, drawn, again=()):
     touched[5], there[5] = 1, [column not in again for column in range(3)]
     time_ns = durations + 10 * (np.arange(8) == 5) * len(again)
     keeping = Keeping(there.copy(), there, np.zeros(9), touched, time_ns)
-    return kept_moves.first_gap(drawn, tables, keeping)[1:]
+    return kept_gaps.first_gap(drawn, tables, keeping)[1:]
 
 
 def test_any_gap_lies_where_its_value_is_of_use(monkeypatch):
@@ -264,7 +264,7 @@ def test_a_partner_is_rather_one_of_which_the_opposite_is_true(monkeypatch, own,
     near, near_at = np.array([1, 0, 2, 1]), np.array([0, 1, 3, 4, 4])
     tables = SimpleNamespace(near=near, near_at=near_at, size=np.ones(4))
     keeping = SimpleNamespace(there=np.array([[1, 1, 0, 1]]))
-    assert kept_moves.partner(drawn, tables, keeping, own, 0) == ((), found)
+    assert kept_gaps.partner(drawn, tables, keeping, own, 0) == ((), found)
 
 
 @pytest.mark.parametrize("spans", [((3, 4), (2, 3), (3, 6)), ((2, 6), (3, 4), (0, -1))])
@@ -272,15 +272,15 @@ def test_a_partner_is_rather_one_of_which_the_opposite_is_true(monkeypatch, own,
 def test_a_move_turns_up_to_three_gaps_of_different_values(monkeypatch, spans, partners):
     """The fourth column is of no use at that call; the third one may have no gap there."""
     scripted(monkeypatch)
-    monkeypatch.setattr(kept_moves, "first_gap", lambda rest, *_: (rest, 0, 3))
-    monkeypatch.setattr(kept_moves, "partner", lambda rest, *_: (rest[1:], rest[0]))
-    monkeypatch.setattr(kept_moves, "turn_gap", lambda tables, keeping, own, at: spans[own])
+    monkeypatch.setattr(kept_gaps, "first_gap", lambda rest, *_: (rest, 0, 3))
+    monkeypatch.setattr(kept_gaps, "partner", lambda rest, *_: (rest[1:], rest[0]))
+    monkeypatch.setattr(kept_gaps, "turn_gap", lambda tables, keeping, own, at: spans[own])
     tables = SimpleNamespace(first=np.array([2, 2, 3, 4]), end=np.array([5, 3, 5, 5]))
     wanted = np.arange(36, dtype=np.int8).reshape(9, 4)
     keeping = SimpleNamespace(wanted=wanted, touched=np.zeros((8, 4)))
-    turned = kept_moves.nothing_turned(keeping)
+    turned = kept_gaps.nothing_turned(keeping)
     for kind, most in enumerate((1, 1, 1, 2, 2, 2, 3, 3)):
-        _, count = kept_moves.turn_gaps((kind, *partners), tables, keeping, turned)
+        _, count = kept_gaps.turn_gaps((kind, *partners), tables, keeping, turned)
         drawn = dict.fromkeys((0, *partners)[:most])
         columns = [own for own in drawn if own < 3 and spans[own] != (0, -1)]
         assert turned.columns[:count].tolist() == columns

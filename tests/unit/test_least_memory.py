@@ -17,7 +17,7 @@ from ooctrain.execution.settings import Settings
 from ooctrain.rewrite import keeps_bits
 from ooctrain.sched.budget import trace_peak_bytes
 from ooctrain.sched.planners.combined import Combined
-from ooctrain.sched.planners.dtr.dtr import Dtr
+from ooctrain.sched.planners.dtr import Dtr
 from ooctrain.sched.planners.naive import Naive
 from ooctrain.units import MIB
 

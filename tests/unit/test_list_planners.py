@@ -11,14 +11,13 @@ from support.work import lines_run
 import ooctrain as oc
 from ooctrain.errors import Infeasible
 from ooctrain.rewrite import apply_rewrites
+from ooctrain.sched.planners import window
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planners.naive import Naive
 from ooctrain.sched.planners.registry import get_planner
-from ooctrain.sched.planners.window import window_walk
-from ooctrain.sched.planners.window.window import SlidingWindow
-from ooctrain.sched.planners.window.window_heads import heads_of
+from ooctrain.sched.planners.window import SlidingWindow, heads_of
+from ooctrain.sched.planning.list_writer import VariableSequence
 from ooctrain.sched.planning.planner import HOST_LACKS
-from ooctrain.sched.planning.storages import VariableSequence
 from ooctrain.sched.schedule import BYTES, Fence, Free, Granule, Run, SwapIn, SwapOut
 from ooctrain.sched.verify import verify
 from ooctrain.step.builder import TraceBuilder
@@ -160,7 +159,7 @@ def test_where_each_occurrence_counts_the_window_is_halved_until_it_is_a_million
         sizes.append(size)
         return None if size else heads_of(sequence, budget_bytes, size, **counts)
 
-    monkeypatch.setattr(window_walk, "heads_of", none_fits)
+    monkeypatch.setattr(window, "heads_of", none_fits)
     planner = SlidingWindow(size=1, count="occurrence", persistent="host")
     plan = planner.plan(FORTH_AND_BACK, 30, MACHINE)
     verify(plan, FORTH_AND_BACK, 30, MACHINE)

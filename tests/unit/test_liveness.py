@@ -8,7 +8,7 @@ import pytest
 
 from ooctrain.errors import ConfigError
 from ooctrain.sched.planning.decisions import Decisions, lives, runs_once
-from ooctrain.sched.planning.pieces import tabulate
+from ooctrain.sched.planning.lower import tabulate
 from ooctrain.sched.planning.rematerialise import droppable, rematerialise
 from ooctrain.sched.planning.residency import Liveness
 from ooctrain.sched.planning.swap import movable_gaps

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from ooctrain.sched.planners.lms.lms import LevelGraph, Lms, _write, peak
+from ooctrain.sched.planners.lms import LevelGraph, Lms, _write, peak
 from ooctrain.sched.schedule import Granule
 from ooctrain.testing.random_traces import random_trace
 

@@ -17,7 +17,7 @@ import pytest
 import ooctrain as oc
 from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planners import rotor
-from ooctrain.sched.planners.dtr.dtr_runtime import GivenUp, GoneForGood, Neighbours, Runtime
+from ooctrain.sched.planners.dtr import GivenUp, GoneForGood, Neighbours, Runtime
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.planning.chain_view import chain_view
 from ooctrain.sched.planning.question import Question

@@ -13,8 +13,7 @@ from ooctrain.sched.planning.decisions import (
     possible_gaps,
     runs_once,
 )
-from ooctrain.sched.planning.lower import lower, lower_timed
-from ooctrain.sched.planning.pieces import tabulate
+from ooctrain.sched.planning.lower import lower, lower_timed, tabulate
 from ooctrain.sched.schedule import BYTES, Granule, Run, SwapIn, SwapOut
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.verify import verify

@@ -10,7 +10,7 @@ import pytest
 import ooctrain as oc
 from ooctrain.report.moving import MOVING, Film, Layer, moving_svg
 from ooctrain.report.moving_memory import on_device, window_spans
-from ooctrain.sched.planners.window.window_walk import Walk
+from ooctrain.sched.planners.window import Walk
 
 FILM = Film(["<g/>"], [Layer(["<g/>"], 0), Layer(["<g/>"], 1, 3), Layer(["<g/>"], 3)], 4, 1, 50)
 

@@ -13,9 +13,9 @@ from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.budget import input_bytes, trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planners import belady
 from ooctrain.sched.planners.belady import Belady
-from ooctrain.sched.planners.window.window import SlidingWindow
-from ooctrain.sched.planning.needs_once import alive_bytes
+from ooctrain.sched.planners.window import SlidingWindow
 from ooctrain.sched.planning.planner import HOST_LACKS
+from ooctrain.sched.planning.residency import alive_bytes
 from ooctrain.units import BYTES, Granule
 
 SHARES = (0.0, 0.1, 0.3, 0.6, 0.9)

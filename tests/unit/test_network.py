@@ -13,10 +13,14 @@ from ooctrain.report.holdings import held_at, holdings
 from ooctrain.report.streams import streams_of
 from ooctrain.report.svg import timelines_svg
 from ooctrain.report.text import timeline_rows
-from ooctrain.sched.interference import interfered_times
 from ooctrain.sched.ledger import walk
-from ooctrain.sched.network import lane_of_network
-from ooctrain.sched.simulate import durations_ns, simulate, start_times
+from ooctrain.sched.simulate import (
+    durations_ns,
+    interfered_times,
+    lane_of_network,
+    simulate,
+    start_times,
+)
 from ooctrain.sched.timeline import hidden_us
 from ooctrain.step.network import Message, Network
 from ooctrain.testing.ranks import on_ranks

@@ -21,7 +21,7 @@ from ooctrain.sched.planners import auto as auto_module
 from ooctrain.sched.planners import poll
 from ooctrain.sched.planners.auto import Auto
 from ooctrain.sched.planners.belady import Belady
-from ooctrain.sched.planners.checkmate.with_companions import checkmate
+from ooctrain.sched.planners.checkmate_with_companions import checkmate
 from ooctrain.sched.planners.combined import Combined
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.planning.forms import ByPromise

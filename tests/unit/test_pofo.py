@@ -18,16 +18,14 @@ import ooctrain as oc
 from ooctrain.errors import Infeasible
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.budget import resolve_budget
-from ooctrain.sched.planners.dynprog.dynprog import DynProg
-from ooctrain.sched.planners.dynprog.dynprog_search import SlotChain, in_slots
-from ooctrain.sched.planners.pofo.pofo import Pofo, gaps_around
-from ooctrain.sched.planners.pofo.pofo_search import BlockSearch
+from ooctrain.sched.planners.dynprog import DynProg, SlotChain, in_slots
+from ooctrain.sched.planners.pofo import BlockSearch, Pofo, gaps_around
 from ooctrain.sched.planners.rotor import CostTable, Rotor
 from ooctrain.sched.planning.chain_view import ChainView, chain_view
 from ooctrain.sched.planning.rematerialise import droppable, rematerialise
 from ooctrain.sched.planning.swap import movable_gaps
 from ooctrain.sched.schedule import SwapOut
-from ooctrain.sched.search.dominance import undominated
+from ooctrain.sched.search.pofo_blocks import undominated
 from ooctrain.sched.verify import verify
 from ooctrain.step.builder import TraceBuilder
 from ooctrain.step.machine import Machine

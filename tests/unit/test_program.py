@@ -10,7 +10,7 @@ from ooctrain.alloc.dry_run import DryAllocator
 from ooctrain.execution.program import make_program
 from ooctrain.sched.budget import trace_minimum_bytes
 from ooctrain.sched.planners.naive import Naive
-from ooctrain.sched.planners.window.window import SlidingWindow
+from ooctrain.sched.planners.window import SlidingWindow
 from ooctrain.sched.schedule import BYTES
 from ooctrain.testing.random_traces import random_machine, random_trace
 

@@ -19,15 +19,21 @@ import ooctrain as oc
 from ooctrain.api import step_trace
 from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.experiments.compare import CompareCase, row_of
-from ooctrain.sched.bounds import stages
+from ooctrain.sched.bounds import recompute
 from ooctrain.sched.bounds.closed import compute_us
 from ooctrain.sched.bounds.linear import LinearProgram
 from ooctrain.sched.bounds.lp import fluid_bound
-from ooctrain.sched.bounds.recompute import Depth, recompute_bound
-from ooctrain.sched.bounds.stage_program import FORWARD, RecomputeProgram, StepValues
-from ooctrain.sched.bounds.stages import dearest_ends, widest_ends
+from ooctrain.sched.bounds.recompute import (
+    FORWARD,
+    Depth,
+    RecomputeProgram,
+    StepValues,
+    dearest_ends,
+    recompute_bound,
+    widest_ends,
+)
 from ooctrain.sched.budget import input_bytes, trace_minimum_bytes, trace_peak_bytes
-from ooctrain.sched.planners.dtr.dtr import Dtr
+from ooctrain.sched.planners.dtr import Dtr
 from ooctrain.sched.planners.prefix import Prefix
 from ooctrain.sched.schedule import BYTES
 from ooctrain.step.builder import TraceBuilder
@@ -257,12 +263,12 @@ def test_where_what_never_leaves_fills_the_budget_the_bound_is_the_compute_time(
     assert bound.makespan_us == pytest.approx(3)
 
 
-@pytest.mark.parametrize(("gain", "rounds"), [(0.0, 1), (1.0, stages.ROUNDS)])
+@pytest.mark.parametrize(("gain", "rounds"), [(0.0, 1), (1.0, recompute.ROUNDS)])
 def test_each_round_tries_each_call_once_and_the_last_is_one_that_proves_no_more(
     monkeypatch, gain, rounds
 ):
     step, solved = StepValues(graph_of_eight(0), 20, True), itertools.count()
-    monkeypatch.setattr(stages, "_relaxed", lambda *_: gain * next(solved))
+    monkeypatch.setattr(recompute, "_relaxed", lambda *_: gain * next(solved))
     dearest_ends(step, PLAIN, {3: 1.0})
     assert next(solved) == 1 + rounds * (len(step.trace.calls) - 1)
 

@@ -17,10 +17,9 @@ from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.budget import resolve_budget, trace_peak_bytes
 from ooctrain.sched.planners.belady import Belady
 from ooctrain.sched.planners.bn_recompute import BnRecompute, offloadable_share, outputs_of_norms
-from ooctrain.sched.planners.dtr.dtr import Dtr, online
-from ooctrain.sched.planners.dtr.dtr_runtime import Neighbours
+from ooctrain.sched.planners.dtr import Dtr, Neighbours, online
 from ooctrain.sched.planners.hmms import Hmms
-from ooctrain.sched.planners.lms.lms_auto import LmsAuto
+from ooctrain.sched.planners.lms import LmsAuto
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.planners.superneurons import (
     SuperNeurons,
@@ -29,12 +28,17 @@ from ooctrain.sched.planners.superneurons import (
     least_recently_used,
 )
 from ooctrain.sched.planners.tflms_hybrid import TflmsHybrid, times_to_drop_ns
-from ooctrain.sched.planners.window.window_cyclic import WindowCyclic
+from ooctrain.sched.planners.window import WindowCyclic
 from ooctrain.sched.planning.decisions import Gap, lives, runs_once
 from ooctrain.sched.planning.planner import call_need_bytes
 from ooctrain.sched.planning.question import Question
-from ooctrain.sched.planning.rematerialise import droppable, rematerialise
-from ooctrain.sched.planning.segments import NO_CHECKPOINT, checkpoints_by_types, segments
+from ooctrain.sched.planning.rematerialise import (
+    NO_CHECKPOINT,
+    checkpoints_by_types,
+    droppable,
+    rematerialise,
+    segments,
+)
 from ooctrain.sched.planning.unroll import plan_runs, unroll
 from ooctrain.sched.schedule import BYTES, Run, SwapIn, SwapOut
 from ooctrain.sched.verify import verify

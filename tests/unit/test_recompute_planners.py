@@ -10,10 +10,9 @@ from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planners.belady import Belady
 from ooctrain.sched.planners.combined import Combined
-from ooctrain.sched.planners.dtr.dtr import Dtr
+from ooctrain.sched.planners.dtr import Dtr
 from ooctrain.sched.planners.prefix import Dropped, Prefix, _Attempts, by_recompute_time
-from ooctrain.sched.planners.window.window import SlidingWindow
-from ooctrain.sched.planners.window.window_cyclic import WindowCyclic
+from ooctrain.sched.planners.window import SlidingWindow, WindowCyclic
 from ooctrain.sched.planning.effort import Deadline
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import droppable

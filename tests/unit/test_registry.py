@@ -13,7 +13,7 @@ from ooctrain import plugins as specs
 from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.execution.planners import get_planner, planners
 from ooctrain.sched.planners.keep_all import KeepAll
-from ooctrain.sched.planners.window.window import SlidingWindow
+from ooctrain.sched.planners.window import SlidingWindow
 from ooctrain.sched.planning.planner import Planner
 
 

@@ -12,10 +12,10 @@ from support.strategies import SEEDS, machines, traces
 import ooctrain as oc
 from ooctrain.errors import Infeasible
 from ooctrain.rewrite import apply_rewrites
+from ooctrain.sched.planners.tflms_hybrid import calls_added
 from ooctrain.sched.planning.decisions import Decisions, lives, runs_once
 from ooctrain.sched.planning.lower import lower
 from ooctrain.sched.planning.rematerialise import droppable, last_forward_use, rematerialise
-from ooctrain.sched.planning.runs_added import calls_added
 from ooctrain.sched.verify import verify
 from ooctrain.testing.interpreter import in_core, interpret
 from ooctrain.testing.random_traces import random_values

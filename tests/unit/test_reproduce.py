@@ -32,7 +32,7 @@ from ooctrain.experiments.paper_002 import offload_ratios_shown as report_of_rat
 from ooctrain.experiments.paper_003 import sft
 from ooctrain.experiments.paper_004 import distributed, hmms
 from ooctrain.sched.planners.bn_recompute import offloadable_share
-from ooctrain.sched.planners.lms.lms import LevelGraph
+from ooctrain.sched.planners.lms import LevelGraph
 from ooctrain.step.presets import rtx2080ti
 from ooctrain.units import GIB, MIB
 

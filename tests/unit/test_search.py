@@ -18,22 +18,26 @@ from ooctrain.sched.budget import input_bytes, trace_minimum_bytes, trace_peak_b
 from ooctrain.sched.planners.belady import offload
 from ooctrain.sched.planning.decisions import Decisions, Gap
 from ooctrain.sched.planning.effort import Deadline
-from ooctrain.sched.planning.lower import lower_timed
-from ooctrain.sched.planning.pieces import tabulate
+from ooctrain.sched.planning.lower import lower_timed, tabulate
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import droppable_uses, rematerialise_after
 from ooctrain.sched.schedule import BYTES, Granule, Run, SwapOut
 from ooctrain.sched.search import anneal
+from ooctrain.sched.search import anneal as evict_module
 from ooctrain.sched.search import choice as choices
-from ooctrain.sched.search import evict as evict_module
 from ooctrain.sched.search import play as engine
-from ooctrain.sched.search.anneal import FATE, move
+from ooctrain.sched.search.anneal import FATE, evict, move
 from ooctrain.sched.search.choice import Choice, Search
-from ooctrain.sched.search.evict import evict
-from ooctrain.sched.search.expand import expand, expand_wishes
-from ooctrain.sched.search.expand_parts import DROP, DROP_UNREAD, HELD, KEEP, Wishes
-from ooctrain.sched.search.pieces import Pieces, cut
-from ooctrain.sched.search.play import Link, SearchLimits, host_room, link_of, play
+from ooctrain.sched.search.expand import (
+    DROP,
+    DROP_UNREAD,
+    HELD,
+    KEEP,
+    Wishes,
+    expand,
+    expand_wishes,
+)
+from ooctrain.sched.search.play import Link, Pieces, SearchLimits, cut, host_room, link_of, play
 from ooctrain.sched.search.tables import tables_of
 from ooctrain.sched.simulate import simulate
 from ooctrain.step.builder import TraceBuilder

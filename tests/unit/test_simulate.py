@@ -7,10 +7,9 @@ from fractions import Fraction
 import pytest
 from support.work import lines_run
 
-from ooctrain.sched.interference import interfered_times
 from ooctrain.sched.ledger import walk
 from ooctrain.sched.schedule import Fence, Free, Run, Schedule, SwapIn, SwapOut, default_start
-from ooctrain.sched.simulate import durations_ns, simulate, start_times
+from ooctrain.sched.simulate import durations_ns, interfered_times, simulate, start_times
 from ooctrain.sched.timeline import Event, ledger_curve, make_timeline
 from ooctrain.sched.verify import verify
 from ooctrain.step.builder import TraceBuilder

@@ -20,8 +20,9 @@ from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.bounds.closed import compute_us
 from ooctrain.sched.bounds.lp import fluid_bound
 from ooctrain.sched.budget import resolve_budget, trace_minimum_bytes
+from ooctrain.sched.planners import lms, window
 from ooctrain.sched.planners.belady import Belady
-from ooctrain.sched.planners.dynprog.dynprog_search import (
+from ooctrain.sched.planners.dynprog import (
     SlotChain,
     States,
     _idle_between,
@@ -32,12 +33,9 @@ from ooctrain.sched.planners.dynprog.dynprog_search import (
 )
 from ooctrain.sched.planners.greedy import shortest_prefix
 from ooctrain.sched.planners.hmms import Offloadable, ends_of_offload, starts_of_prefetch, take
-from ooctrain.sched.planners.lms import lms_grid
-from ooctrain.sched.planners.lms.lms import LevelGraph, Lms, Trip, peak
-from ooctrain.sched.planners.lms.lms_auto import search
+from ooctrain.sched.planners.lms import LevelGraph, Lms, Trip, peak, search
 from ooctrain.sched.planners.registry import get_planner
-from ooctrain.sched.planners.vdnn.vdnn import candidates
-from ooctrain.sched.planners.window import window_cyclic
+from ooctrain.sched.planners.vdnn import candidates
 from ooctrain.sched.planning.chain_view import chain_view
 from ooctrain.sched.planning.planner import make_plan
 from ooctrain.sched.planning.question import Question
@@ -565,10 +563,10 @@ def test_the_ratio_limits_the_bytes_taken():
 
 
 def test_the_grid_has_each_share_of_each_parameter_with_every_other():
-    found = list(lms_grid._grid(10, 40))
+    found = list(lms._grid(10, 40))
     thresholds, ahead, groups = (10, 6, 3), (0, 2), (0, 4, 40)
     assert found == [Lms(*point) for point in itertools.product(thresholds, ahead, groups)]
-    assert {lms.swapout_threshold for lms in lms_grid._grid(1, 40)} == {1}
+    assert {lms.swapout_threshold for lms in lms._grid(1, 40)} == {1}
 
 
 # ---------------------------------------------------------------- lru
@@ -658,7 +656,7 @@ def test_what_window_cyclic_does_not_simulate_is_not_the_fastest(monkeypatch):
         simulated.append(arguments)
         return make_plan(*arguments)
 
-    monkeypatch.setattr(window_cyclic, "make_plan", counted)
+    monkeypatch.setattr(window, "make_plan", counted)
     trace, planner = traced("vgg11", (8, 3, 64, 64)), get_planner("window-cyclic")
     fewer = 0
     for percent, machine in itertools.product(("0%", "10%", "40%"), (PCIE, NVLINK)):

@@ -22,8 +22,8 @@ from unit.test_recompute_bound import (
 from zoo.planting import plant
 
 from ooctrain.sched.bounds import lp, recompute
-from ooctrain.sched.bounds.fluid_program import FluidProgram
-from ooctrain.sched.bounds.stage_program import RecomputeProgram, StepValues
+from ooctrain.sched.bounds.lp import FluidProgram
+from ooctrain.sched.bounds.recompute import RecomputeProgram, StepValues
 
 Plant = Callable[[pytest.MonkeyPatch], Any]
 

@@ -14,8 +14,8 @@ import pytest
 from unit import test_checkmate
 from zoo.planting import plant, plant_everywhere
 
-from ooctrain.sched.planners.checkmate import beside, with_companions
-from ooctrain.sched.planners.checkmate.checkmate_program import StageProgram
+from ooctrain.sched.planners import checkmate_baselines, checkmate_with_companions
+from ooctrain.sched.planners.checkmate import StageProgram
 
 Plant = Callable[[pytest.MonkeyPatch], Any]
 
@@ -102,13 +102,14 @@ BUGS: dict[str, tuple[Plant, Callable[[], None]]] = {
     ),
     "those that search do not take part": (
         lambda patch: plant_everywhere(
-            patch, with_companions, "checkmate", "all_of_them if combined else alone", "alone"
+            patch, checkmate_with_companions, "checkmate",
+            "all_of_them if combined else alone", "alone",
         ),
         _never_above,
     ),
     "the least of others is asked for above the budget only": (
         lambda patch: plant_everywhere(
-            patch, beside, "least_plans", "list[Plan](), low\n", "list[Plan](), high\n"
+            patch, checkmate_baselines, "least_plans", "list[Plan](), low\n", "list[Plan](), high\n"
         ),
         _never_above,
     ),

@@ -25,9 +25,9 @@ from zoo.planting import plant, plant_everywhere
 from ooctrain.sched.bounds import closed
 from ooctrain.sched.planners.combined import Combined, _Starts
 from ooctrain.sched.planning import rematerialise
-from ooctrain.sched.planning.asap_engine import AsapEngine
 from ooctrain.sched.planning.host_room import RoomForGaps
-from ooctrain.sched.search import keep_or_recompute, kept_tables, play
+from ooctrain.sched.planning.lower import AsapEngine
+from ooctrain.sched.search import keep_or_recompute, kept_gaps, play
 from ooctrain.sched.search.choice import Search
 from ooctrain.sched.search.keep_offload_or_recompute import KeepOffloadOrRecomputeSearch
 from ooctrain.sched.search.keep_or_recompute import KeepOrRecomputeSearch
@@ -132,22 +132,22 @@ BUGS: dict[str, tuple[Plant, Law, Sequence[Any]]] = {
         RUNS, range(30),
     ),
     "kept: what is large and may not run again takes no room": (
-        _slip_everywhere(kept_tables, "_others",
+        _slip_everywhere(kept_gaps, "_others",
                          "base[first : until[var] + 1] += size_bytes", "pass"),
         RUNS, range(30),
     ),
     "kept: outputs that may not run again are claimed by nobody": (
-        _slip_everywhere(kept_tables, "_others",
+        _slip_everywhere(kept_gaps, "_others",
                          "claim[made] += size_bytes", "pass"),
         RUNS, range(60),
     ),
     "kept: inputs take no room": (
-        _slip_everywhere(kept_tables, "_others",
+        _slip_everywhere(kept_gaps, "_others",
                          "claim[list(trace.readers[var])] += size_bytes", "pass"),
         RUNS, range(60),
     ),
     "kept: what is small is there though its storage has been taken over": (
-        _slip_everywhere(kept_tables, "kept_tables", "until[var] = min(until[var], taker)", "pass"),
+        _slip_everywhere(kept_gaps, "kept_tables", "until[var] = min(until[var], taker)", "pass"),
         FOUND, (369,),
     ),
     "kept: runs for a call count as runs for the next": (

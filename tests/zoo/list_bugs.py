@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 from zoo import planting
 
-from ooctrain.sched import host, host_life, interference, ledger
+from ooctrain.sched import host, host_life, ledger, rules, simulate
 from ooctrain.sched.ledger import Ledger
-from ooctrain.sched.rules import limits, residency
 
 BUGS: dict[str, tuple[Any, str, str, str]] = {
     "overwrites while a copy still reads": (
@@ -70,19 +69,19 @@ BUGS: dict[str, tuple[Any, str, str, str]] = {
         host_life, "slot_of", "trace.carries.get(variable, variable)", "variable",
     ),
     "only the first kept output is looked for": (
-        residency, "outputs_absent", "for out in call.outs if run.keep is None else run.keep:",
+        rules, "outputs_absent", "for out in call.outs if run.keep is None else run.keep:",
         "for out in (call.outs if run.keep is None else run.keep)[:1]:",
     ),
     "an input is there if any of it is": (
-        residency, "inputs_resident", "gaps = state.ledger.missing(variable)",
+        rules, "inputs_resident", "gaps = state.ledger.missing(variable)",
         "gaps = [] if state.ledger.device[variable].items else state.ledger.missing(variable)",
     ),
-    "any call may run again": (limits, "pure_reruns", "if call.pure or", "if True or"),
+    "any call may run again": (rules, "pure_reruns", "if call.pure or", "if True or"),
     "a stale host copy does for the next step": (
-        limits, "host_end", "state.trace.end_variables.get(variable)", "variable",
+        rules, "host_end", "state.trace.end_variables.get(variable)", "variable",
     ),
     "an untouched input may stay": (
-        limits, "nothing_else_resident", "if spans.items and variable not in lasting:",
+        rules, "nothing_else_resident", "if spans.items and variable not in lasting:",
         "if spans.items and variable not in {*lasting, *state.trace.initial}:",
     ),
     "a shared link carries both directions at once": (
@@ -90,7 +89,7 @@ BUGS: dict[str, tuple[Any, str, str, str]] = {
         "row.stream",
     ),
     "a slowed call works on as if alone": (
-        interference._Clock, "advance_to_next_end", "int(span / pace[lane])", "span",
+        simulate._Clock, "advance_to_next_end", "int(span / pace[lane])", "span",
     ),
 }  # fmt: skip
 

@@ -23,12 +23,11 @@ from ooctrain.experiments.paper_000 import table1
 from ooctrain.experiments.paper_001 import hybrid, hybrid_printed
 from ooctrain.experiments.paper_004 import split_accuracy
 from ooctrain.sched.planners import hmms
-from ooctrain.sched.planners.dynprog.dynprog import DynProg
-from ooctrain.sched.planners.lms.lms import LevelGraph
+from ooctrain.sched.planners.dynprog import DynProg
+from ooctrain.sched.planners.lms import LevelGraph
 from ooctrain.sched.planners.tflms_hybrid import TflmsHybrid
-from ooctrain.sched.planners.window.window import SlidingWindow
-from ooctrain.sched.planners.window.window_heads import _Reach
-from ooctrain.sched.planning import segments
+from ooctrain.sched.planners.window import SlidingWindow, _Reach
+from ooctrain.sched.planning import rematerialise
 
 Plant = Callable[[pytest.MonkeyPatch], Any]
 
@@ -123,7 +122,7 @@ def _storages(patch: pytest.MonkeyPatch, piece: str, wrong: str) -> None:
 
 def _statistics_too(patch: pytest.MonkeyPatch) -> None:
     piece = ' and trace.variables[var].kind != "stat"'
-    patch.setattr(CHOICES, "segments", plant(patch, segments, "segments", piece, ""))
+    patch.setattr(CHOICES, "segments", plant(patch, rematerialise, "segments", piece, ""))
 
 
 Change = tuple[str, Plant, Callable[[], None]]

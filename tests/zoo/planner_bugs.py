@@ -14,18 +14,17 @@ from dataclasses import replace
 import pytest
 
 from ooctrain.errors import Infeasible
+from ooctrain.sched.planners import lms as lms_module
 from ooctrain.sched.planners import naive
 from ooctrain.sched.planners.keep_all import KeepAll
-from ooctrain.sched.planners.lms import lms as lms_module
-from ooctrain.sched.planners.lms.lms import LevelGraph, Lms
+from ooctrain.sched.planners.lms import LevelGraph, Lms
 from ooctrain.sched.planners.lru import _Cache
 from ooctrain.sched.planners.naive import Naive
-from ooctrain.sched.planners.window.window import SlidingWindow
-from ooctrain.sched.planners.window.window_walk import Walk
+from ooctrain.sched.planners.window import SlidingWindow, Walk
 from ooctrain.sched.planning import chain_view, list_writer
-from ooctrain.sched.planning import storages as sequence
-from ooctrain.sched.planning.asap_engine import NEVER, AsapEngine
+from ooctrain.sched.planning import list_writer as sequence
 from ooctrain.sched.planning.list_writer import ListWriter
+from ooctrain.sched.planning.lower import NEVER, AsapEngine
 from ooctrain.sched.schedule import End, Free, Run
 from ooctrain.step.machine import call_durations_ns
 from ooctrain.step.trace import Trace

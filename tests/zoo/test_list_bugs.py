@@ -17,7 +17,7 @@ from unit import test_verify as VERIFY
 from zoo import list_bugs as ZOO
 
 from ooctrain.errors import ScheduleError
-from ooctrain.sched import interference, simulate
+from ooctrain.sched import simulate
 from ooctrain.sched.host import host_slots
 from ooctrain.sched.ledger import peaks, walk
 from ooctrain.sched.schedule import BYTES, Granule, Schedule, SwapIn, SwapOut
@@ -111,7 +111,7 @@ def check_times(trace: Trace, schedule: Schedule, rng: random.Random) -> None:
     link = sorted((start[r.index], done[r.index]) for r in issued if r.stream in ("D", "H"))
     for (_, end), (begin, _) in pairwise(link):
         assert end <= begin
-    slow_start, slow_done = interference.interfered_times(issued, work, True, Fraction(2))
+    slow_start, slow_done = simulate.interfered_times(issued, work, True, Fraction(2))
     copies = [(slow_start[r.index], slow_done[r.index]) for r in issued if r.stream in ("D", "H")]
     for row in issued:
         if row.stream == "C":

@@ -25,8 +25,7 @@ from ooctrain.experiments.paper_001.hybrid_printed import NETWORKS, Tuned, Tuned
 from ooctrain.sched.budget import trace_peak_bytes
 from ooctrain.sched.planners.auto import Auto
 from ooctrain.sched.planners.keep_all import KeepAll
-from ooctrain.sched.planners.lms.lms import LevelGraph, Lms
-from ooctrain.sched.planners.lms.lms_auto import LmsAuto
+from ooctrain.sched.planners.lms import LevelGraph, Lms, LmsAuto
 from ooctrain.sched.planners.tflms_hybrid import TflmsHybrid
 from ooctrain.sched.planning.planner import Planner
 from ooctrain.sched.planning.question import Question

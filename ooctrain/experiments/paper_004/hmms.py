@@ -8,7 +8,7 @@ than a roofline allows. A second machine is therefore fitted to one printed figu
 ResNet-18; all other printed values are then predictions.
 
 Source: paper 004, sections 1, 6.2 and 6.3. Departures: docs/papers.md. Read next:
-`sched/planners/hmms.py`, `sched/planners/vdnn/vdnn_layers.py`; `hmms_shown.py`.
+`sched/planners/hmms.py`, `sched/planners/vdnn.py`; `hmms_shown.py`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ooctrain.sched.planners.bn_recompute import (
 )
 from ooctrain.sched.planners.hmms import Hmms
 from ooctrain.sched.planners.keep_all import KeepAll
-from ooctrain.sched.planners.vdnn.vdnn_layers import VdnnAll
+from ooctrain.sched.planners.vdnn import VdnnAll
 from ooctrain.sched.planning.planner import turning_point
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.simulate import simulate

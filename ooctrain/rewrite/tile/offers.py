@@ -19,8 +19,8 @@ from ooctrain.rewrite.pin_small import pin_again
 from ooctrain.rewrite.tile import tile_by_name
 from ooctrain.rewrite.tile.operators import Operators
 from ooctrain.rewrite.tile.rewrite import least_alive_bytes, parse_name
-from ooctrain.sched.planning.needs_once import alive_bytes
 from ooctrain.sched.planning.planner import HOST_LACKS
+from ooctrain.sched.planning.residency import alive_bytes
 from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.trace import Trace
 from ooctrain.units import format_bytes

@@ -8,7 +8,7 @@ computes a `LowerBound` for a trace, a budget and a machine.
 Sources: paper 002, proposition 3; the bound per call is ours: it is at least as large, and unlike
 the proposition true of a duplex link by its own argument. Errata: paper 002's plots say "lower
 bound of Proposition 2" and mean proposition 3; it is not a bound once values may be computed again.
-Read next: the planners that are measured against it, `sched/planners/window/window.py` first.
+Read next: the planners that are measured against it, `sched/planners/window.py` first.
 """
 
 from __future__ import annotations

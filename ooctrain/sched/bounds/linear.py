@@ -5,7 +5,7 @@ from both sides. Columns may have to be whole numbers: then branch and bound sea
 to a number of nodes, so that the result does not depend on how busy the machine is. Rows are
 collected in the sparse form that the solver takes, so the author of a program writes only its
 inequalities. HiGHS (Huangfu and Hall 2018) is loaded when a program is solved. Read next: `lp.py`;
-`sched/planners/checkmate/checkmate_program.py`, for one with whole numbers.
+`sched/planners/checkmate.py`, for one with whole numbers.
 """
 
 from __future__ import annotations

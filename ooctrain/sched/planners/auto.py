@@ -23,26 +23,25 @@ from ooctrain.sched.budget import trace_peak_bytes
 from ooctrain.sched.planners.belady import Belady
 from ooctrain.sched.planners.bn_recompute import BnRecompute
 from ooctrain.sched.planners.capuchin import Capuchin
-from ooctrain.sched.planners.checkmate.checkmate import Checkmate, CheckmateLp
+from ooctrain.sched.planners.checkmate import Checkmate, CheckmateLp
 from ooctrain.sched.planners.chen import ChenSqrt
 from ooctrain.sched.planners.combined import Combined
-from ooctrain.sched.planners.dtr.dtr import Dtr
-from ooctrain.sched.planners.dynprog.dynprog import DynProg
+from ooctrain.sched.planners.dtr import Dtr
+from ooctrain.sched.planners.dynprog import DynProg
 from ooctrain.sched.planners.hmms import Hmms
 from ooctrain.sched.planners.keep_all import KeepAll
-from ooctrain.sched.planners.lms.lms_grid import LmsGrid
+from ooctrain.sched.planners.lms import LmsGrid
 from ooctrain.sched.planners.lru import Lru
 from ooctrain.sched.planners.naive import Naive
-from ooctrain.sched.planners.pofo.pofo import Pofo
+from ooctrain.sched.planners.pofo import Pofo
 from ooctrain.sched.planners.poll import NEAR, Others, Poll, in_chunks
 from ooctrain.sched.planners.prefix import Prefix
 from ooctrain.sched.planners.revolve import Revolve
 from ooctrain.sched.planners.rotor import Rotor
 from ooctrain.sched.planners.superneurons import SuperNeurons
 from ooctrain.sched.planners.tflms_hybrid import TflmsHybrid
-from ooctrain.sched.planners.vdnn.vdnn import Vdnn
-from ooctrain.sched.planners.window.window import SlidingWindow
-from ooctrain.sched.planners.window.window_cyclic import WindowCyclic
+from ooctrain.sched.planners.vdnn import Vdnn
+from ooctrain.sched.planners.window import SlidingWindow, WindowCyclic
 from ooctrain.sched.planning.effort import check_evaluations
 from ooctrain.sched.planning.forms import StepForm, by_promise, forms_of
 from ooctrain.sched.planning.host_room import without_host

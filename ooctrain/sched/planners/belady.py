@@ -25,12 +25,11 @@ from ooctrain.sched.planning.host_room import (
     host_left_bytes,
 )
 from ooctrain.sched.planning.lower import plan_of
-from ooctrain.sched.planning.needs_once import check_both_memories
 from ooctrain.sched.planning.parameters import check_whole_numbers
 from ooctrain.sched.planning.planner import host_lacks, infeasible
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import Use
-from ooctrain.sched.planning.residency import Liveness
+from ooctrain.sched.planning.residency import Liveness, check_both_memories
 from ooctrain.sched.planning.swap import (
     in_pieces,
     movable_gaps,

@@ -24,8 +24,8 @@ from ooctrain.layers.batch_norm import BatchNormApply
 from ooctrain.layers.relu import ReLU
 from ooctrain.sched.planners.belady import Belady
 from ooctrain.sched.planners.hmms import Hmms
-from ooctrain.sched.planners.lms.lms_auto import LmsAuto
-from ooctrain.sched.planners.window.window_cyclic import WindowCyclic
+from ooctrain.sched.planners.lms import LmsAuto
+from ooctrain.sched.planners.window import WindowCyclic
 from ooctrain.sched.planning.planner import Planner, turning_point
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import droppable, rematerialise

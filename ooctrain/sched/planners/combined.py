@@ -25,12 +25,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ooctrain.errors import Infeasible, PartFailed, failing_as
 from ooctrain.sched.bounds.closed import arrivals_us
 from ooctrain.sched.planners.belady import Belady, offload
-from ooctrain.sched.planners.checkmate.checkmate import Checkmate
-from ooctrain.sched.planners.dtr.dtr import Dtr
+from ooctrain.sched.planners.checkmate import Checkmate
+from ooctrain.sched.planners.dtr import Dtr
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planners.prefix import Prefix
-from ooctrain.sched.planners.window.window import SlidingWindow
-from ooctrain.sched.planners.window.window_cyclic import WindowCyclic
+from ooctrain.sched.planners.window import SlidingWindow, WindowCyclic
 from ooctrain.sched.planning.effort import Deadline, check_evaluations
 from ooctrain.sched.planning.forms import ByPromise
 from ooctrain.sched.planning.host_room import (

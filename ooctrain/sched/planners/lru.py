@@ -21,10 +21,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ooctrain.sched.planning.list_writer import bound_to_device, last_uses
+from ooctrain.sched.planning.list_writer import VariableSequence, bound_to_device, last_uses
 from ooctrain.sched.planning.parameters import check_whole_numbers
 from ooctrain.sched.planning.planner import check_host, infeasible, make_plan
-from ooctrain.sched.planning.storages import VariableSequence
 from ooctrain.sched.schedule import (
     BYTES,
     End,

@@ -21,30 +21,26 @@ from ooctrain.sched.planners.auto import Auto
 from ooctrain.sched.planners.belady import Belady
 from ooctrain.sched.planners.bn_recompute import BnRecompute
 from ooctrain.sched.planners.capuchin import Capuchin
-from ooctrain.sched.planners.checkmate.checkmate import CheckmateLp
-from ooctrain.sched.planners.checkmate.with_companions import checkmate
+from ooctrain.sched.planners.checkmate import CheckmateLp
+from ooctrain.sched.planners.checkmate_with_companions import checkmate
 from ooctrain.sched.planners.chen import ChenSqrt
 from ooctrain.sched.planners.combined import Combined
-from ooctrain.sched.planners.dtr.dtr import Dtr
-from ooctrain.sched.planners.dynprog.dynprog import DynProg
+from ooctrain.sched.planners.dtr import Dtr
+from ooctrain.sched.planners.dynprog import DynProg
 from ooctrain.sched.planners.greedy import Greedy
 from ooctrain.sched.planners.hmms import Hmms
 from ooctrain.sched.planners.keep_all import KeepAll
-from ooctrain.sched.planners.lms.lms import Lms
-from ooctrain.sched.planners.lms.lms_auto import LmsAuto
-from ooctrain.sched.planners.lms.lms_grid import LmsGrid
+from ooctrain.sched.planners.lms import Lms, LmsAuto, LmsGrid
 from ooctrain.sched.planners.lru import Lru
 from ooctrain.sched.planners.naive import Naive
-from ooctrain.sched.planners.pofo.pofo import Pofo
+from ooctrain.sched.planners.pofo import Pofo
 from ooctrain.sched.planners.prefix import Prefix
 from ooctrain.sched.planners.revolve import Revolve
 from ooctrain.sched.planners.rotor import Rotor
 from ooctrain.sched.planners.superneurons import SuperNeurons
 from ooctrain.sched.planners.tflms_hybrid import TflmsHybrid
-from ooctrain.sched.planners.vdnn.vdnn import Vdnn
-from ooctrain.sched.planners.vdnn.vdnn_layers import VdnnAll, VdnnConv
-from ooctrain.sched.planners.window.window import SlidingWindow
-from ooctrain.sched.planners.window.window_cyclic import WindowCyclic
+from ooctrain.sched.planners.vdnn import Vdnn, VdnnAll, VdnnConv
+from ooctrain.sched.planners.window import SlidingWindow, WindowCyclic
 from ooctrain.sched.planning.planner import Planner
 
 ENTRY_POINTS = "ooctrain.planners"

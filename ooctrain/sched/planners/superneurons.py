@@ -31,9 +31,8 @@ from ooctrain.sched.planning.decisions import Decisions, Gap, runs_once
 from ooctrain.sched.planning.lower import plan_of
 from ooctrain.sched.planning.planner import call_need_bytes, infeasible
 from ooctrain.sched.planning.question import Question
-from ooctrain.sched.planning.rematerialise import rematerialise
+from ooctrain.sched.planning.rematerialise import rematerialise, segments
 from ooctrain.sched.planning.residency import Liveness
-from ooctrain.sched.planning.segments import segments
 from ooctrain.sched.planning.swap import movable_gaps
 from ooctrain.sched.schedule import BYTES, Granule, Plan, Run
 from ooctrain.step.machine import Machine

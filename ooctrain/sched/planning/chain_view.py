@@ -13,7 +13,7 @@ Source: paper 002, sections 3.1 and 6.1 ("grouping each non-linear part of the g
 layer"). Departures: x_{i+1} is all that stage i leaves for backward, not its output alone; a value
 that no backward call reads is not a cut (docs/errata.md, wording of 002), so that a convolution and
 its ReLU are one stage; the loss belongs to B_L. Read next: `sched/planners/greedy.py`,
-`sched/planners/dynprog/dynprog.py`.
+`sched/planners/dynprog.py`.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A planner often has to choose one `Plan` among several lists or plans. A lower b
 makespan (`least_us`) is found ten times faster than the makespan itself. So lists are simulated in
 ascending order of their bounds, until the bound of the next one is no less than the best makespan
 found; often that is the second or the third. Source: branch and bound (Land and Doig 1960), without
-the branches. Read next: `sched/planners/hmms.py`, `sched/planners/lms/lms_grid.py`.
+the branches. Read next: `sched/planners/hmms.py`, `sched/planners/lms.py`.
 """
 
 from __future__ import annotations

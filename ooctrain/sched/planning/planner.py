@@ -3,7 +3,7 @@
 A planner decides *what* moves *when*. It makes a list, usually with a `ListWriter`, and `make_plan`
 states of that list what the simulator finds. Where no list fits it refuses, with the least budget
 at which it has one (`infeasible`). Read next: `list_writer.py`, then `sched/planners/keep_all.py`,
-`sched/planners/naive.py`, `sched/planners/window/window.py`.
+`sched/planners/naive.py`, `sched/planners/window.py`.
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@ For a sequence of runs this file finds the bytes on the device during each, and 
 once some gaps are spent on the host. It walks from the last run to the first. A value that a later
 run reads is on the device; a value that a run makes was not there before it. So one set of
 variables and one sum are enough, and values need not be cut into lives. Planners that only want to
-know what fits ask here, for many choices of runs; `pieces.py` and `bounds/` ask too, and
+know what fits ask here, for many choices of runs; `lower.py` and `bounds/` ask too, and
 `search/expand.py` does the same compiled. (`sched/budget.py` needs no runs: each call runs once, so
 storages will do.) Source: liveness analysis, as compilers do it (Aho, Sethi and Ullman, Compilers,
-section 10.6). Read next: `pieces.py`; `chain_runs.py`, which asks for each of many ways to run a
+section 10.6). Read next: `lower.py`; `chain_runs.py`, which asks for each of many ways to run a
 chain.
 """
 
@@ -17,10 +17,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import sub
 
 from ooctrain.errors import ConfigError
-from ooctrain.sched.planning.decisions import Gap
-from ooctrain.sched.schedule import Granule, Run
+from ooctrain.sched.planning.decisions import Gap, runs_once
+from ooctrain.sched.planning.planner import host_lacks
+from ooctrain.sched.planning.question import Question
+from ooctrain.sched.schedule import BYTES, Granule, Run
 from ooctrain.sched.spans import held_during
 from ooctrain.step.trace import Trace
+from ooctrain.units import format_bytes
 
 
 class Liveness:
@@ -139,3 +142,39 @@ def always_resident(trace: Trace) -> tuple[frozenset[int], dict[int, int]]:
                 fixed |= {old, new}
                 updated[old] = taker
     return frozenset(fixed), updated
+
+
+# What a list needs that runs each call once, known before any list is made.
+#
+# On device and host together all that is alive needs room: **a list that runs each call once needs
+# at least the in-core peak, arena and slab together**, since every value that is still read is in
+# one of the two. The number belongs to a step and not to its budgets, so it is found once where
+# one step is planned for many budgets. Source: ours; liveness as in `residency.py`.
+
+
+def alive_bytes(trace: Trace) -> int:
+    """The most that is alive at a time where each call runs once in the order of the trace,
+    workspace included, unrounded: no such list holds less on device and host together.
+
+    Cost: O(uses).
+    """
+    return max(Liveness(trace, BYTES).resident_bytes(runs_once(trace)), default=0)
+
+
+def check_both_memories(planner: str, question: Question) -> None:
+    """Whether device and host together hold what is alive.
+
+    Raises:
+        Infeasible: they do not, so the host lacks: no list runs each call once.
+
+    Cost: O(uses).
+    """
+    host_bytes = question.host_budget_bytes
+    if host_bytes is None:
+        return
+    away = alive_bytes(question.trace) - question.budget_bytes
+    if away > host_bytes:
+        raise host_lacks(
+            planner, f"host budget {format_bytes(host_bytes)} ({host_bytes} bytes); where each "
+            f"call runs once, {format_bytes(away)} ({away} bytes) must lie on the host",
+        )  # fmt: skip

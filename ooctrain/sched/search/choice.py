@@ -12,10 +12,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ooctrain.sched.budget import input_bytes, trace_peak_bytes
 from ooctrain.sched.planning.effort import Deadline
 from ooctrain.sched.planning.host_room import host_left_bytes, is_short_of_host
 from ooctrain.sched.planning.question import Question
-from ooctrain.sched.planning.rematerialise import Use, droppable_uses, last_forward_use
+from ooctrain.sched.planning.rematerialise import (
+    Use,
+    droppable_uses,
+    last_forward_use,
+    rematerialise_after,
+)
 from ooctrain.sched.planning.swap import piece_bytes
 from ooctrain.sched.schedule import Run
 from ooctrain.sched.search.anneal import (
@@ -28,12 +34,14 @@ from ooctrain.sched.search.anneal import (
     annealing_from,
     evaluate,
 )
-from ooctrain.sched.search.expand_parts import DROP, DROP_UNREAD, HELD
+from ooctrain.sched.search.expand import DROP, DROP_UNREAD, HELD
 from ooctrain.sched.search.jit import SLOWER
 from ooctrain.sched.search.keep_offload_or_recompute import KeepOffloadOrRecomputeSearch, Large
 from ooctrain.sched.search.keep_or_recompute import NOTHING, KeepOrRecomputeSearch, KeptRuns
 from ooctrain.sched.search.play import SearchLimits, link_of
 from ooctrain.sched.search.tables import tables_of
+from ooctrain.step.chain import chain
+from ooctrain.step.presets import v100_pcie
 from ooctrain.step.trace import Trace
 
 #: The first temperature, as a share of the makespan: of a search from a start, and of the last one,
@@ -288,3 +296,27 @@ def _large(trace: Trace, piece_bytes: int) -> list[int]:
         and not variable.persistent
         and variable.nbytes >= piece_bytes
     ]
+
+
+# Every function of the search, compiled or read from the disk: each is compiled by its first call.
+#
+# Who wants compilation out of the way, as the tests and `execution/compile_apart.py` do, has three
+# short searches of a chain of three stages made here.
+
+
+#: Evaluations of each search.
+FEW = 12
+
+
+def compile_search() -> None:
+    """Searches for choices, and from one of them for what is kept: where the host holds all, and
+    where it holds the inputs alone.
+    """
+    trace = chain([4] * 4, [4] * 4, [1] * 3, [1] * 3, [0] * 3, [0] * 3)
+    budget_bytes, never = trace_peak_bytes(trace), Deadline.after(None)
+    for host_bytes in (None, input_bytes(trace)):
+        question = Question(trace, budget_bytes, v100_pcie(), host_budget_bytes=host_bytes)
+        search = Search(question)
+        found = search.improve(search.dropping(()), FEW, seed=0, deadline=never)
+        runs = rematerialise_after(trace, found.dropped, unread=found.unread, held=found.held)
+        search.call_by_call([(found, runs)], FEW, seed=0, deadline=never)

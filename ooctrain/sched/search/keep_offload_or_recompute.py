@@ -1,6 +1,6 @@
 """Between two uses a value is kept, offloaded, or computed again: simulated annealing over that.
 
-A move turns gaps, as in `kept_moves.py`, or says of a large value that it stays on the device
+A move turns gaps, as in `kept_gaps.py`, or says of a large value that it stays on the device
 while others can leave. What is kept is on the device or on the host: Belady's rule says which bytes
 are away, and the as-soon-as-possible engine says how long the step takes, as for the choices of
 `anneal.py`. So a move costs as much as one of theirs, and what it gains is that a value may die
@@ -19,8 +19,7 @@ from ooctrain.sched.planning.effort import Deadline
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import Run
 from ooctrain.sched.search.anneal import IMPOSSIBLE, Cooling, draw, evaluate_step, is_taken
-from ooctrain.sched.search.expand import expand_wishes
-from ooctrain.sched.search.expand_parts import Wishes
+from ooctrain.sched.search.expand import Wishes, expand_wishes
 from ooctrain.sched.search.jit import compiled
 from ooctrain.sched.search.keep_or_recompute import (
     SMALL,
@@ -29,8 +28,7 @@ from ooctrain.sched.search.keep_or_recompute import (
     listed,
     take_over,
 )
-from ooctrain.sched.search.kept_moves import nothing_turned, turn_gaps, undo
-from ooctrain.sched.search.kept_walk import Keeping
+from ooctrain.sched.search.kept_gaps import Keeping, nothing_turned, turn_gaps, undo
 from ooctrain.sched.search.play import SearchLimits
 
 #: The first temperature, as a share of the makespan.

@@ -6,8 +6,8 @@ A fate of a value (`choice.py`) is the same for all the times that it comes back
 uses; here it may die after the first of them and stay after the second. That is what lists within
 small budgets need where nothing can wait on the host. What does not fit is refused; else the time
 of all runs decides. Calls of the backward pass run once. Source: ours, docs/planners.md says what
-it gains; Kirkpatrick, Gelatt and Vecchi (1983) for annealing. Read next: `kept_tables.py`,
-`kept_moves.py`, then `keep_offload_or_recompute.py`.
+it gains; Kirkpatrick, Gelatt and Vecchi (1983) for annealing. Read next: `kept_gaps.py`,
+`kept_gaps.py`, then `keep_offload_or_recompute.py`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,16 @@ from ooctrain.sched.planning.rematerialise import Use
 from ooctrain.sched.schedule import Run
 from ooctrain.sched.search.anneal import Cooling, is_taken
 from ooctrain.sched.search.jit import compiled, inner
-from ooctrain.sched.search.kept_moves import nothing_turned, turn_gaps, undo
-from ooctrain.sched.search.kept_tables import kept_tables
-from ooctrain.sched.search.kept_walk import Keeping, beginning, walk, walk_call
+from ooctrain.sched.search.kept_gaps import (
+    Keeping,
+    beginning,
+    kept_tables,
+    nothing_turned,
+    turn_gaps,
+    undo,
+    walk,
+    walk_call,
+)
 from ooctrain.step.trace import Trace
 
 #: Values of at most this share of the budget stay; below 0 none do.

@@ -1,4 +1,4 @@
-"""The engine of `sched/planning/asap_engine.py`, compiled, for the makespan alone.
+"""The engine of `sched/planning/lower.py`, compiled, for the makespan alone.
 
 From an `ExpandedStep`, the bytes of its gaps that are on the host, and limits, it computes the
 makespan in ns, or -1 if the step gets stuck. The events and their order are those of that engine,
@@ -14,9 +14,123 @@ from typing import NamedTuple
 import numpy as np
 
 from ooctrain.sched.search.jit import compiled, inner
-from ooctrain.sched.search.order import by_run
-from ooctrain.sched.search.pieces import cut
 from ooctrain.step.machine import Machine
+
+# Two textbook algorithms, compiled: a counting sort by run, and a heap of numbers.
+#
+# Runs are numbers below a known bound, so sorting by them takes no comparisons. The heap gives the
+# largest number so far. Source: Knuth, The Art of Computer Programming, volume 3.
+
+
+@inner
+def by_run(position, runs):
+    """An order in which `position`, numbers in [-1, runs), ascends; equals keep theirs."""
+    begins = np.zeros(runs + 2, np.int64)
+    for place in range(position.size):
+        begins[position[place] + 2] += 1
+    for run in range(1, runs + 2):
+        begins[run] += begins[run - 1]
+    order = np.empty(position.size, np.int64)
+    for place in range(position.size):
+        run = position[place] + 1
+        order[begins[run]] = place
+        begins[run] += 1
+    return order
+
+
+@inner
+def push(heap, size, number):
+    """Puts a number on a heap of `size` numbers, the largest first."""
+    place = size
+    while place and heap[(place - 1) // 2] < number:
+        heap[place] = heap[(place - 1) // 2]
+        place = (place - 1) // 2
+    heap[place] = number
+
+
+@inner
+def pop(heap, size):
+    """Takes the largest number from a heap of `size` numbers."""
+    number = heap[size - 1]
+    place = 0
+    while 2 * place + 1 < size - 1:
+        child = 2 * place + 1
+        if child + 1 < size - 1 and heap[child + 1] > heap[child]:
+            child += 1
+        if heap[child] <= number:
+            break
+        heap[place] = heap[child]
+        place = child
+    heap[place] = number
+
+
+# What travels: the gaps of a step, cut into pieces, compiled.
+#
+# From an `ExpandedStep` and the bytes of each gap that are on the host come pieces, in the order
+# of their next use. The readable twin is `sched/planning/lower.py`.
+
+
+class Pieces(NamedTuple):
+    """What travels, in the order of the next use.
+
+    Args:
+        size: bytes.
+        written: the run that writes them; -1: they are there before the step.
+        after, before: the runs around the gap; after = -1: they are on the host before the step.
+        copy: the first piece that brings these bytes to the host: later ones need not.
+    """
+
+    size: np.ndarray
+    written: np.ndarray
+    after: np.ndarray
+    before: np.ndarray
+    copy: np.ndarray
+
+
+@compiled
+def cut(step, evicted, chunk_bytes):
+    """The pieces of at most `chunk_bytes` (0: whole gaps) that the gaps of a step move. An input
+    comes in whole, but for what leaves again in pieces.
+    """
+    gaps = evicted.size
+    in_pieces = np.zeros(step.life_first.size, np.int64)  # of each life, what is cut at all
+    for gap in range(gaps):
+        life = step.gap_life[gap]
+        if step.gap_after[gap] >= 0:
+            in_pieces[life] = max(in_pieces[life], evicted[gap])
+    count = 0
+    for gap in range(gaps):
+        parts = min(evicted[gap], in_pieces[step.gap_life[gap]]) if chunk_bytes else 0
+        count += (-(-parts // chunk_bytes) if parts else 0) + (evicted[gap] > parts)
+    size = np.empty(count, np.int64)
+    written = np.empty(count, np.int64)
+    after = np.empty(count, np.int64)
+    before = np.empty(count, np.int64)
+    copy = np.empty(count, np.int64)
+    hosted = np.zeros(step.life_first.size, np.int64)  # bytes [0, hosted) left in an earlier gap,
+    first = np.zeros(step.life_first.size, np.int64)  # from this piece on
+    piece = 0
+    for gap in range(gaps):
+        life = step.gap_life[gap]
+        begins = piece
+        parts = min(evicted[gap], in_pieces[life]) if chunk_bytes else 0
+        lo = 0
+        while lo < evicted[gap]:
+            hi = min(parts, lo + chunk_bytes) if lo < parts else evicted[gap]
+            size[piece] = hi - lo
+            written[piece] = step.life_first[life]
+            after[piece] = step.gap_after[gap]
+            before[piece] = step.gap_before[gap]
+            known = hi <= hosted[life]
+            before_it = first[life] + (lo // chunk_bytes if chunk_bytes else 0)
+            copy[piece] = copy[before_it] if known else piece
+            piece += 1
+            lo = hi
+        if evicted[gap] > hosted[life]:
+            hosted[life] = evicted[gap]
+            first[life] = begins
+    return Pieces(size, written, after, before, copy)
+
 
 NEVER = 1 << 62
 #: Runs whose room is compared at a time.

@@ -1,7 +1,7 @@
 """A planner that imports what stood in rooms of the library on 2026-11-28, and has moved since."""
 
-from ooctrain.sched.planners.dtr.dtr_runtime import Runtime
-from ooctrain.sched.planners.window.window_walk import walk  # noqa: F401
+from ooctrain.sched.planners.dtr import Runtime
+from ooctrain.sched.planners.window import walk  # noqa: F401
 
 
 class Mine:

@@ -2,15 +2,15 @@
 
 `combined` asks the bare program on short steps, so the program cannot know `combined`: here both
 are put together. For the least budget, which is asked for several times, `combined` leaves the
-program out. Read next: `checkmate.py`; `beside.py`.
+program out. Read next: `checkmate.py`; `checkmate_baselines.py`.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from ooctrain.sched.planners.checkmate.beside import ALONE, SIMPLE, Companions
-from ooctrain.sched.planners.checkmate.checkmate import Checkmate
+from ooctrain.sched.planners.checkmate import Checkmate
+from ooctrain.sched.planners.checkmate_baselines import ALONE, SIMPLE, Companions
 from ooctrain.sched.planners.combined import Combined
 from ooctrain.sched.planners.prefix import Prefix
 from ooctrain.sched.planning.parameters import check_true_or_false

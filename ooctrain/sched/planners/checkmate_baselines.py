@@ -5,7 +5,7 @@ and `dtr` answer at once; `prefix` and `combined` search, and their lists may ru
 one stage, in another order, or fetch an input again, which the program's cannot. What is the least
 budget has to be the same whatever the budget asked. So where nothing else fits, they are asked at
 fixed budgets, from the least that any list of whole calls needs, by bisection. Source: ours. Read
-next: `checkmate.py`, `with_companions.py`.
+next: `checkmate.py`, `checkmate_with_companions.py`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from ooctrain.errors import Infeasible
 from ooctrain.sched.budget import input_bytes, trace_minimum_bytes
-from ooctrain.sched.planners.dtr.dtr import Dtr
+from ooctrain.sched.planners.dtr import Dtr
 from ooctrain.sched.planners.rotor import Rotor
 from ooctrain.sched.planning.effort import Deadline
 from ooctrain.sched.planning.planner import OfferedPlanner, Planner
@@ -31,7 +31,8 @@ TRIES = 5
 
 @dataclass(frozen=True, slots=True)
 class Companions:
-    """Planners whose lists take part. Those that search are handed in (`with_companions.py`), since
+    """Planners whose lists take part. Those that search are handed in
+    (`checkmate_with_companions.py`), since
     one of them asks `checkmate` itself.
 
     Args:

@@ -14,28 +14,93 @@ set, we the last one in trace order; it looks up to ten levels further back for 
 of ours needs; it skips tensors of fewer than two dimensions, we do not; a swap-out is waited for
 when its bytes are needed, oldest first, where TensorFlow frees a tensor as soon as it is out.
 Erratum: paper 000 quotes the rule as distance <= threshold; the code and paper 001 swap long edges.
-Read next: `lms_auto.py`, `lms_grid.py`.
+Read next: `lms.py`, `lms.py`.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, Literal, NamedTuple, get_args
 
+import numpy as np
+
 from ooctrain.errors import ConfigError
-from ooctrain.sched.planners.lms.lms_peak import HeldCurve
 from ooctrain.sched.planning.decisions import BEFORE_THE_STEP
+from ooctrain.sched.planning.effort import Deadline
 from ooctrain.sched.planning.fastest import Candidate, fastest_list
-from ooctrain.sched.planning.list_writer import ListWriter, writer_with_resident_parameters
+from ooctrain.sched.planning.list_writer import (
+    ListWriter,
+    last_uses,
+    writer_with_resident_parameters,
+)
 from ooctrain.sched.planning.parameters import check_whole_numbers
 from ooctrain.sched.planning.planner import infeasible
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
+
+# The memory of an lms list before it is written: TFLMS's searches ask for hundreds of them.
+#
+# From a trace and its trips this file computes the peak of the list in which every swap-out is
+# waited for at once. The memory that a step holds without trips is a fixed curve; a trip takes its
+# bytes off between two points of the curve. Each call has two points: one while it runs, and one
+# when the values swapped in right after it have arrived. Source: `sched/planning/residency.py`,
+# which does the same for gaps.
+
+
+class HeldCurve:
+    """What a step holds at each point, inputs included.
+
+    Args:
+        trace: the step.
+        granule: how sizes are rounded.
+
+    Attributes:
+        held_bytes: [0]: before the first call; [2 k + 1]: while call k runs; [2 k + 2]: when what
+            is swapped in right after it has come.
+    """
+
+    def __init__(self, trace: Trace, granule: Granule):
+        self.trace = trace
+        self.size = np.array([granule.granted(v.nbytes) for v in trace.variables], np.int64)
+        points = 2 * len(trace.calls) + 1
+        change = np.zeros(points + 1, np.int64)
+        for v, last in enumerate(last_uses(trace)):
+            stays = trace.variables[v].persistent and not trace.uses[v]
+            # A variable is gone right after its last call.
+            first, stop = self._first_point(v), points if stays else min(2 * last + 2, points)
+            if first < stop:
+                change[first] += self.size[v]
+                change[stop] -= self.size[v]
+        self.held_bytes = np.cumsum(change[:-1])
+        workspace = [granule.granted(call.workspace_bytes) for call in trace.calls]
+        self.held_bytes[1::2] += np.array(workspace, np.int64)
+
+    def _first_point(self, variable: int) -> int:
+        producer = self.trace.producer[variable]
+        if producer is None:
+            return 0
+        takes_over = variable in self.trace.calls[producer].reuse
+        return 2 * producer + 1 + takes_over  # until then its storage is its predecessor's
+
+    def peak(self, trips: Iterable[tuple[int, int, int]]) -> tuple[int, str]:
+        """(bytes, call): the peak with (variable, after, trigger) away, and whose it is."""
+        change = np.zeros(len(self.held_bytes) + 1, np.int64)
+        variable, after, trigger = np.array(list(trips), np.int64).reshape(-1, 3).T
+        away = self.size[variable]
+        np.add.at(change, 2 * after + 2, -away)
+        np.add.at(change, 2 * trigger + 2, away)
+        held_bytes = self.held_bytes + np.cumsum(change[:-1])
+        point = int(held_bytes.argmax())
+        name = self.trace.calls[(point - 1) // 2].name if point else ""
+        return int(held_bytes[point]), name
+
 
 Rule = Literal["paper", "code"]
 
@@ -237,3 +302,170 @@ def _write(
             make_room(writer.granted(variable))
             writer.swap_in(variable)
     return writer
+
+
+# lms-auto: TFLMS with the parameters that its own tuner would find.
+#
+# Three searches follow each other, each for the largest number that still fits: the threshold
+# (swap as few edges as possible), then how far ahead to swap in, then how far apart readers may
+# share a trip. None of them considers how long the step takes.
+#
+# Sources: paper 001, section 3.1; the authors' TFLMS (branch tflmsv2, lms.py, `_search_params`).
+# Departures: where the code raises its synchronous modes because threshold 1 does not fit, we swap
+# in right before the reader, which is their effect on memory; the code estimates memory (90 % of
+# the limit, swap-outs that last one level), we count the list's bytes. Like the code we search by
+# bisection, although what fits need not be monotone. Erratum (docs/errata.md,
+# 001-tuning-has-no-time): the paper says that tuning reduces communication; feasibility is all it
+# looks at.
+
+
+Fits = Callable[[Lms], bool]
+
+
+class LmsAuto:
+    """TFLMS's three searches. Cost: one list; about 3 log(levels) peaks."""
+
+    name = "lms-auto"
+
+    def plan(
+        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
+        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
+    ) -> Plan:  # fmt: skip
+        """See `Planner`. The minimum is that of the parameters the search starts with."""
+        found = tuned_list(self.name, trace, budget_bytes, granule)
+        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
+        return fastest_list(self.name, question, [found])
+
+
+def tuned_list(name: str, trace: Trace, budget_bytes: int, granule: Granule) -> Candidate:
+    """The list of the parameters that the searches find.
+
+    Args:
+        name: of the planner, for what is raised.
+
+    Raises:
+        Infeasible: the parameters the search starts with do not fit.
+    """
+    graph, curve = LevelGraph(trace), HeldCurve(trace, granule)
+
+    @cache
+    def need(lms: Lms) -> tuple[int, str]:
+        return curve.peak(graph.trips(lms))
+
+    starts = starting_points(graph)
+    least, witness = min(need(lms) for lms in starts)
+    if least > budget_bytes:
+        raise infeasible(name, budget_bytes, least, witness)
+    fitting = next(lms for lms in starts if need(lms)[0] <= budget_bytes)
+    found = search(fitting, graph.height, lambda lms: need(lms)[0] <= budget_bytes)
+    return list_with(graph, found, budget_bytes, granule)
+
+
+def starting_points(graph: LevelGraph) -> tuple[Lms, ...]:
+    """What the search tries to start with: no swapping, swapping all with a head start, swapping
+    all and waiting for it.
+    """
+    return (Lms(graph.height + 1, 1, 0), Lms(1, 1, 0), Lms(1, 0, 0))
+
+
+def search(start: Lms, height: int, fits: Fits) -> Lms:
+    """The three searches, from parameters that fit."""
+    found = start
+    if found.swapout_threshold <= height:
+        threshold = _largest(1, height, lambda n: fits(replace(found, swapout_threshold=n)))
+        found = replace(found, swapout_threshold=threshold)
+    if found.swapin_ahead:
+        ahead = _largest(1, height, lambda n: fits(replace(found, swapin_ahead=n)))
+        found = replace(found, swapin_ahead=ahead)
+    if fits(replace(found, swapin_groupby=height)):
+        return replace(found, swapin_groupby=height)
+    return replace(
+        found, swapin_groupby=_first_half(height, lambda n: fits(replace(found, swapin_groupby=n)))
+    )
+
+
+def _largest(low: int, high: int, fits: Callable[[int], bool]) -> int:
+    """The largest number that fits, by bisection from one that does."""
+    while low < high:
+        middle = (low + high + 1) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _first_half(high: int, fits: Callable[[int], bool]) -> int:
+    """The first of high / 2, high / 4, .. that fits; 0 where none does."""
+    while high > 0:
+        high //= 2
+        if fits(high):
+            return high
+    return 0
+
+
+# lms-grid: TFLMS with the best of a grid of parameters, by simulated time.
+#
+# LMS's own tuner considers memory only. To show what LMS can do at its best, this planner
+# simulates each point of a grid and takes the fastest list that fits. The grid spreads from the
+# tuner's point, which is included, down to the smallest numbers. Source: ours, as a fair baseline.
+
+
+#: Shares of the largest threshold that fits, and of the height of the graph for the other two.
+THRESHOLD_SHARES = (1.0, 0.6, 0.3)
+AHEAD_SHARES = (0.0, 0.05)
+GROUPBY_SHARES = (0.0, 0.1, 1.0)
+
+
+class LmsGrid:
+    """The fastest of a grid. Cost: a list for each point, a simulation for those that may be it."""
+
+    name = "lms-grid"
+
+    def plan(
+        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
+        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
+    ) -> Plan:  # fmt: skip
+        """See `Planner`. The minimum is that of the points the tuner starts with; a time limit ends
+        the asking.
+        """
+        deadline = Deadline.after(time_limit_s)
+        graph, curve = LevelGraph(trace), HeldCurve(trace, granule)
+        lists: list[Candidate] = []
+        for lms in _fitting(graph, curve, budget_bytes):
+            lists.append(list_with(graph, lms, budget_bytes, granule))
+            if deadline.passed():
+                lists = [replace(c, notes={**c.notes, "cut_short": True}) for c in lists]
+                break
+        if not lists:
+            peaks = (curve.peak(graph.trips(lms)) for lms in starting_points(graph))
+            raise infeasible(self.name, budget_bytes, *min(peaks))
+        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
+        return fastest_list(self.name, question, lists)
+
+
+def _fitting(graph: LevelGraph, curve: HeldCurve, budget_bytes: int) -> Iterator[Lms]:
+    """The points of the grid that fit and lead to different lists, the tuner's own first."""
+
+    def fits(lms: Lms) -> bool:
+        return curve.peak(graph.trips(lms))[0] <= budget_bytes
+
+    start = next((lms for lms in starting_points(graph) if fits(lms)), None)
+    if start is None:
+        return
+    found = search(start, graph.height, fits)
+    seen = set()
+    for lms in (found, *_grid(found.swapout_threshold, graph.height)):
+        trips = tuple(graph.trips(lms))
+        if trips not in seen and fits(lms):
+            yield lms
+        seen.add(trips)
+
+
+def _grid(threshold: int, height: int) -> Iterator[Lms]:
+    for shares in itertools.product(THRESHOLD_SHARES, AHEAD_SHARES, GROUPBY_SHARES):
+        yield Lms(
+            max(1, round(threshold * shares[0])),
+            round(height * shares[1]),
+            round(height * shares[2]),
+        )

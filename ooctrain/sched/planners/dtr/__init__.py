@@ -1,1 +1,0 @@
-"""Dynamic tensor rematerialisation: the planner, and the runtime that it plays."""

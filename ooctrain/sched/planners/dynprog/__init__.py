@@ -1,1 +1,0 @@
-"""DYNPROG of paper 002: the planner, and its dynamic program."""

@@ -1,1 +1,0 @@
-"""Large-model support: swap edges by rule, its grid of parameters, its peak."""

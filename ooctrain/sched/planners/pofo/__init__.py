@@ -1,1 +1,0 @@
-"""POFO: optimal offloading with recomputation on a chain: the planner, and its search."""

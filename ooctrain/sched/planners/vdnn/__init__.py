@@ -1,1 +1,0 @@
-"""vDNN: which layers leave the device, and when they come back."""
