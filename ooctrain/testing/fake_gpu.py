@@ -1,7 +1,7 @@
 """A GPU for a machine that has none: the cuda device over the strict fake driver.
 
 All code opens its GPU through `devices/cuda/open.py`, so this is the one place where the fake is
-put in, and every caller gets it while the context lasts. Kernels are the real device code, run by
+put in, and all code gets it while the context lasts. Kernels are the real device code, run by
 the emulator. They are launched with arrays that are only addresses, are queued on the fake's
 streams, and run when a stream reaches them. As on a GPU, the contents of an array cannot be read
 when a kernel is queued. When it runs, the bytes behind its arrays are gathered from the fake's
@@ -75,7 +75,7 @@ def emulated_kernels(driver: FakeDriver, stream: int) -> EmulatedKernels:
 def fake_gpu(
     make_kernels: Callable[[Any, int], FakeKernels] = emulated_kernels, choose: Choose = min
 ) -> Iterator[None]:
-    """Every caller who opens a GPU gets the fake: 256 MiB, in pages of 4 KiB.
+    """All code that opens a GPU gets the fake: 256 MiB, in pages of 4 KiB.
 
     Args:
         make_kernels: (driver, stream) -> what runs the kernels.

@@ -31,7 +31,7 @@ class _Fault:
 
 
 class RefusingDriver(FakeDriver):
-    """A `FakeDriver` that refuses one call when it is told to."""
+    """A `FakeDriver` that refuses a call on demand."""
 
     _fault: _Fault | None = None
 
