@@ -144,7 +144,7 @@ if TYPE_CHECKING:  # "x as x" is how a type checker knows that a name is public
     from ooctrain.errors import Infeasible as Infeasible
     from ooctrain.errors import OoctrainError as OoctrainError
     from ooctrain.errors import ScheduleError as ScheduleError
-    from ooctrain.execution.allocation_log import allocation_log as allocation_log
+    from ooctrain.execution.placement import allocation_log as allocation_log
     from ooctrain.execution.planners import planners as planners
     from ooctrain.functional import cat as cat
     from ooctrain.functional import concat as concat

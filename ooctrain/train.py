@@ -33,9 +33,8 @@ from ooctrain.errors import ConfigError, DriverError, OoctrainError
 from ooctrain.execution import checkpoint as files
 from ooctrain.execution import saved_state
 from ooctrain.execution.ahead import Ahead, Manner, handed_out, no_batch, position_of
-from ooctrain.execution.evaluation import Evaluation, expect_labels, ignored_by
+from ooctrain.execution.evaluation import Evaluation, InParts, expect_labels, ignored_by
 from ooctrain.execution.guard import expect_finite
-from ooctrain.execution.in_parts import InParts
 from ooctrain.execution.prepare import PreparedStep
 from ooctrain.execution.residence import Residence, one_at_a_time
 from ooctrain.execution.result import StepResult
@@ -304,7 +303,7 @@ class Trainer:
         Batches count by what their means are over: labels that count, with their weights, or
         elements; sums are added; a loss of other operations is averaged batch by batch. What
         `CrossEntropyLoss(ignore_index=...)` ignores is neither hit nor miss. A batch that does not
-        fit goes through in parts, where samples are independent (`execution/in_parts.py`).
+        fit goes through in parts, where samples are independent (`execution/evaluation.py`).
 
         Args:
             batches: (x, y) as `step` takes them.

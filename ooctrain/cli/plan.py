@@ -45,9 +45,8 @@ from ooctrain.cli.workload import (
     split_rows,
 )
 from ooctrain.errors import DoesNotFit, Infeasible
-from ooctrain.execution.allocation_log import allocation_log
 from ooctrain.execution.compose import plan_or_enough
-from ooctrain.execution.placement import reserved_peak
+from ooctrain.execution.placement import allocation_log, reserved_peak
 from ooctrain.execution.planners import as_planner, get_planner, planners
 from ooctrain.execution.promise import Promise
 from ooctrain.execution.settings import DEFAULT_REWRITES

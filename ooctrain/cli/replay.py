@@ -3,7 +3,7 @@
 The log is one that `plan --allocation-log` or `train --allocation-log` wrote. The table has peaks,
 holes, mapping changes and, under a budget, the place where each allocator failed; a picture shows
 the arenas. Status 3 means that none serves the log. Nothing is executed. Read next:
-`ooctrain/alloc/replay/replay.py`.
+`ooctrain/alloc/replay.py`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import click
 from rich.table import Table
 
 from ooctrain.alloc import AllocationLog, Replayed
-from ooctrain.alloc.replay.fullest import snapshot_at_peak
-from ooctrain.alloc.replay.replay import replay as run_replay
+from ooctrain.alloc.replay import replay as run_replay
+from ooctrain.alloc.replay import snapshot_at_peak
 from ooctrain.cli import DOES_NOT_FIT, DONE
 from ooctrain.cli.options import ALLOCATORS_TEXT, file_option, json_option, list_option
 from ooctrain.cli.terminal import make_console

@@ -62,8 +62,8 @@ from ooctrain.devices.cpu.process_memory import MemoryWatch
 from ooctrain.distributed.mpi import launched_ranks
 from ooctrain.distributed.ranks import Ranks
 from ooctrain.errors import ConfigError
-from ooctrain.execution.allocation_log import allocation_log
-from ooctrain.execution.checkpoint_lock import only_writer
+from ooctrain.execution.checkpoint import only_writer
+from ooctrain.execution.placement import allocation_log
 from ooctrain.execution.prepare import PreparedStep
 from ooctrain.report.numbers_file import write_numbers
 from ooctrain.report.record import NOT_DRAWN, drawing

@@ -6,7 +6,7 @@ again, with the same arguments. If that is refused too, a budget is looked for b
 where everything fits on the device. Plans need not get easier with every byte, so nothing is
 concluded from what lies between two tries: the answer is always a budget that was tried. Where none
 of them did, none is known (`HOST_LACKS`). A question that is answered at once costs nothing.
-Read next: `compose.py` and `division.py`, which ask; `least.py`, which does this for one memory
+Read next: `compose.py` and `division.py`, which ask; `division.py`, which does this for one memory
 budget.
 """
 

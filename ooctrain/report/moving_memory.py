@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ooctrain.alloc.replay.lives import BlockLife
+from ooctrain.alloc.replay import BlockLife
 from ooctrain.report import shapes
 from ooctrain.report.moving import Film, Layer
 from ooctrain.report.shapes import COLOURS, EMPTY, box, words

@@ -24,7 +24,7 @@ TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
 ASSERTING = re.compile(
     r"\bassert\b|pytest\.(raises|warns|fail)|\bassert_\w+\(|\bcheck_\w+\(|\brun_requests\(|run_state_machine"
 )
-CUDA_ROOMS = ("devices", "layers/kernels/cuda", "alloc/numba/numba_plugin.py")
+CUDA_ROOMS = ("devices", "layers/kernels/cuda", "alloc/numba_plugin.py")
 CUDA_MODULES = ("cuda", "cupy", "numba_cuda", "pynvml")
 MUTABLE = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
 

@@ -19,7 +19,7 @@ from zoo.planting import plant
 
 import ooctrain as oc
 from ooctrain.alloc import AllocationLog
-from ooctrain.alloc.replay.log import FORMAT, VERSION
+from ooctrain.alloc.log import FORMAT, VERSION
 from ooctrain.course import rubric
 from ooctrain.errors import ConfigError, OoctrainError
 from ooctrain.execution import checkpoint, checkpoint_file

@@ -17,8 +17,14 @@ import ooctrain as oc
 from ooctrain import nn
 from ooctrain.cli import main
 from ooctrain.errors import CheckpointError, ConfigError, OoctrainError
-from ooctrain.execution.checkpoint import RunState, expect_writable, load, previous_files, save
-from ooctrain.execution.checkpoint_lock import only_writer
+from ooctrain.execution.checkpoint import (
+    RunState,
+    expect_writable,
+    load,
+    only_writer,
+    previous_files,
+    save,
+)
 from ooctrain.step.presets import cache_base
 
 pytestmark = pytest.mark.usefixtures("default_signals")

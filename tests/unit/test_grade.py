@@ -14,7 +14,7 @@ import ooctrain as oc
 from ooctrain.alloc.best_fit import BestFit
 from ooctrain.alloc.bump import Bump
 from ooctrain.alloc.dry_run import DryMemory
-from ooctrain.alloc.replay.replay import peak_bytes
+from ooctrain.alloc.replay import peak_bytes
 from ooctrain.cli import main
 from ooctrain.course import measures as measuring
 from ooctrain.course.assignments import ASSIGNMENTS as ASSIGNMENT_NAMES

@@ -17,7 +17,7 @@ from typing import Any
 from ooctrain.alloc.base import Allocator
 from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.registry import choose_allocator
-from ooctrain.alloc.replay.replay import peak_bytes
+from ooctrain.alloc.replay import peak_bytes
 from ooctrain.alloc.static import Forecast, Lifetime, pack
 from ooctrain.course.puzzles.attempt import Attempt, Puzzle, Score, Wrong, attempted, wanted
 from ooctrain.course.puzzles.page_puzzle import judge_pages

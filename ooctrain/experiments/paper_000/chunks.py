@@ -18,10 +18,10 @@ from statistics import median
 import numpy as np
 
 from ooctrain.alloc import Request
-from ooctrain.alloc.replay.replay import replay
+from ooctrain.alloc.replay import replay
 from ooctrain.api import step_trace
 from ooctrain.errors import DoesNotFit, Infeasible
-from ooctrain.execution.allocation_log import allocation_log
+from ooctrain.execution.placement import allocation_log
 from ooctrain.experiments.paper_000.fragmentation import PAPER_VA, PHYSICAL_BYTES, Bench
 from ooctrain.models import build
 from ooctrain.optim import SGD

@@ -6,7 +6,7 @@ in the same order. So an operation that sums over all pixels (the statistics of 
 its gradient, a bias's gradient, a loss of class numbers) becomes two: `CarriedSum` adds a band's
 rows to a state, and `CarriedTotal` makes the operation's result from the state. Kernels add whole
 blocks of rows, so a band's rows are rounded to such blocks (`rows_together`), except for a loss,
-whose state holds the unfinished block. Source: ours; docs/tiling.md. Read next: `norm_rules.py`.
+whose state holds the unfinished block. Source: ours; docs/tiling.md. Read next: `rules.py`.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ from ooctrain.layers.relu import PointwiseGrad
 from ooctrain.layers.upsample import Upsample, UpsampleGrad
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.rewrite.tile.carried_sums import CARRIED
-from ooctrain.rewrite.tile.rewrite import parse_name
+from ooctrain.rewrite.tile.grid import parse_name
 from ooctrain.rewrite.tile.rules import row_rule_of
 from ooctrain.step.machine import specs_of
 from ooctrain.step.op import Scalars

@@ -155,13 +155,13 @@ BUGS = {
         "True",
     ),
     "pieces behind the look are left out": (
-        "from ooctrain.execution.replay import Replays as owner",
+        "from ooctrain.execution.captured_steps import Replays as owner",
         "run",
         "[cut.rest :]",
         "[cut.rest + 3 :]",
     ),
     "nothing is ever recorded": (
-        "from ooctrain.execution.replay import Replays as owner",
+        "from ooctrain.execution.captured_steps import Replays as owner",
         "serves",
         "guarded != self._guarded",
         "True",

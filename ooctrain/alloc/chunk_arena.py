@@ -15,8 +15,7 @@ from typing import Any
 
 from ooctrain.alloc.arena_map import Snapshot
 from ooctrain.alloc.base import Block, Books, Reached
-from ooctrain.alloc.virtual_pages.chunk_size import checked_chunk_bytes
-from ooctrain.alloc.virtual_pages.mappings import ChunkMapping, MappingCache
+from ooctrain.alloc.mappings import ChunkMapping, MappingCache, checked_chunk_bytes
 from ooctrain.devices.base import VirtualMemory
 
 

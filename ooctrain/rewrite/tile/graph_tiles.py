@@ -28,8 +28,7 @@ from ooctrain.rewrite.tile.carried_totals import add_part
 from ooctrain.rewrite.tile.halo import Read, Span, row_axis, start_of
 from ooctrain.rewrite.tile.on_rows import OnRows
 from ooctrain.rewrite.tile.row_rules import RowPlace
-from ooctrain.rewrite.tile.steps import TileCall, Value, zeros
-from ooctrain.rewrite.tile.writer import TraceWriter, positions
+from ooctrain.rewrite.tile.writer import TileCall, TraceWriter, Value, positions, zeros
 from ooctrain.step.op import Op
 from ooctrain.step.trace import Call, Phase, Trace
 
