@@ -30,7 +30,7 @@ from ooctrain.engine.parts import Parts
 from ooctrain.engine.tensor import Tape, Tensor, use_tape
 from ooctrain.engine.trace_runner import TraceRunner
 from ooctrain.errors import ConfigError, ShapeError
-from ooctrain.layers.conv_algorithms import algorithm_for
+from ooctrain.layers.conv2d import algorithm_for
 from ooctrain.nn.containers import tilings_wanted
 from ooctrain.nn.named_losses import Loss, named_loss, target_of
 from ooctrain.nn.plain import FromBytes

@@ -21,7 +21,7 @@ from unittest import mock
 from benchmarks.gpu.bench import Asked
 from ooctrain.errors import DeviceUnavailable
 from ooctrain.layers.kernels.cuda.runtime import cubins, shim
-from ooctrain.layers.kernels.cuda.runtime.runner import count_up
+from ooctrain.layers.kernels.cuda.runtime.launcher import count_up
 from ooctrain.testing.driver.stub.build import environment
 from ooctrain.testing.driver.stub.stub import Stub
 from ooctrain.testing.emulator.ptx_driver import LaunchRunner, Texts

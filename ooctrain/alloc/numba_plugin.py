@@ -247,7 +247,7 @@ def memory_manager(
         open_driver: opens a device by its number.
     """
     # Not at the top: only who makes one needs Numba, and its CUDA target takes 0.3 s.
-    from ooctrain.layers.kernels.cuda.runtime.target import load_target
+    from ooctrain.layers.kernels.cuda.runtime.shim import load_target
 
     cuda: Any = load_target()
 

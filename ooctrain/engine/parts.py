@@ -15,7 +15,7 @@ from ooctrain.engine.site import Site
 from ooctrain.engine.tensor import Tape, Tensor, call
 from ooctrain.errors import ConfigError
 from ooctrain.layers.batch_norm import BatchNormApply
-from ooctrain.layers.class_loss import LabelWeight
+from ooctrain.layers.class_losses import LabelWeight
 from ooctrain.layers.layout import Reshape
 from ooctrain.step.op import Op
 

@@ -20,9 +20,8 @@ from ooctrain.engine.nested import put_in_place
 from ooctrain.errors import ConfigError, DoesNotFit, Infeasible, TrainingStopped
 from ooctrain.execution.sessions import Images, as_images, expect_batch, value_on_host
 from ooctrain.layers.arithmetic import Arithmetic, BytesToFloat
-from ooctrain.layers.average_pooling import AdaptiveAvgPool2d, AvgPool2d
 from ooctrain.layers.batch_norm import BatchNormApply
-from ooctrain.layers.class_loss import ClassLoss, LabelWeight
+from ooctrain.layers.class_losses import ClassLoss, LabelWeight
 from ooctrain.layers.combine import Add, Concat, Scale
 from ooctrain.layers.conv2d import Conv2d
 from ooctrain.layers.conv_transpose import ConvTranspose2d
@@ -31,15 +30,13 @@ from ooctrain.layers.instance_norm import InstanceNormApply, InstanceNormStats
 from ooctrain.layers.layout import ConstantPad, Pad, Reshape
 from ooctrain.layers.linear import Linear
 from ooctrain.layers.permute import Permute
-from ooctrain.layers.pooling import MaxPool2d
+from ooctrain.layers.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from ooctrain.layers.reduction import Spread, Sum
-from ooctrain.layers.reflection import ReflectionPad2d
 from ooctrain.layers.regions import Insert, Slice
-from ooctrain.layers.regression_loss import MeanError
 from ooctrain.layers.relu import Pointwise
+from ooctrain.layers.resampling import ReflectionPad2d, Upsample
 from ooctrain.layers.softmax import SoftmaxAlong
-from ooctrain.layers.upsample import Upsample
-from ooctrain.layers.value_loss import ValueLoss
+from ooctrain.layers.value_losses import MeanError, ValueLoss
 from ooctrain.step.foreign import as_numbers
 from ooctrain.step.op import Op
 from ooctrain.step.trace import Call, Trace

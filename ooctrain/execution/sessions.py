@@ -20,8 +20,7 @@ from ooctrain.errors import ConfigError, PlanMismatch, ShapeError
 from ooctrain.execution.executor import Session, host_extent_bytes
 from ooctrain.execution.prepare import PreparedStep
 from ooctrain.execution.settings import Settings
-from ooctrain.layers.class_loss import ClassLoss
-from ooctrain.layers.cross_entropy import check_labels
+from ooctrain.layers.class_losses import ClassLoss, check_labels
 from ooctrain.layers.kernels.tables import TABLES
 from ooctrain.layers.layout import Reshape
 from ooctrain.layers.regions import Slice

@@ -14,12 +14,11 @@ from dataclasses import dataclass
 
 from ooctrain.engine.tensor import Tensor
 from ooctrain.layers.arithmetic import Arithmetic
-from ooctrain.layers.batch_norm import BatchNormApply, BatchNormStats
+from ooctrain.layers.batch_norm import BatchNormApply, BatchNormStats, BatchNormUpdate, InverseStd
 from ooctrain.layers.combine import Concat, Constant
 from ooctrain.layers.conv2d import Conv2d
 from ooctrain.layers.dropout import Dropout
 from ooctrain.layers.instance_norm import InstanceNormApply, InstanceNormStats
-from ooctrain.layers.running_statistics import BatchNormUpdate, InverseStd
 from ooctrain.rewrite.tile.rules import POINTWISE, STANDING, TileRule, rule_of
 from ooctrain.split.sketch import Sketch, SketchedCall
 

@@ -19,7 +19,7 @@ from ooctrain.engine.incore import run_trace
 from ooctrain.errors import ConfigError
 from ooctrain.layers.combine import Concat
 from ooctrain.layers.regions import Slice
-from ooctrain.layers.upsample import Upsample, UpsampleGrad
+from ooctrain.layers.resampling import Upsample, UpsampleGrad
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.rewrite.tile import tile, tile_by_name
 from ooctrain.rewrite.tile.frontier import computable, even_cuts, rounded

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from zoo.planting import plant, plant_everywhere, with_bug
 
+from ooctrain.layers.batch_norm import BatchNormUpdate
 from ooctrain.layers.kernels.cpu import carried_sums as kernels
-from ooctrain.layers.running_statistics import BatchNormUpdate
 from ooctrain.rewrite.tile import (
     band_rows,
     banded_calls,

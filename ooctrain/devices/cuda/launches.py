@@ -28,8 +28,8 @@ from ooctrain.devices.cuda.launch_form import (
 from ooctrain.devices.cuda.step_numbers import StepNumbers
 from ooctrain.devices.driver_calls import GpuDriver
 from ooctrain.layers.kernels.cuda.runtime.cubins import Cubin, CubinStore
-from ooctrain.layers.kernels.cuda.runtime.moved import moved
-from ooctrain.layers.kernels.cuda.runtime.runner import count_up
+from ooctrain.layers.kernels.cuda.runtime.launcher import count_up
+from ooctrain.layers.kernels.cuda.runtime.packing import moved
 from ooctrain.layers.kernels.cuda.runtime.shim import Capability, Kernel
 from ooctrain.step.op import Op, Scalars
 

@@ -168,7 +168,7 @@ def make_kernels(driver: GpuDriver, stream: int) -> Kernels:
             fix="OOCTRAIN_LAUNCHER=driver, OOCTRAIN_LAUNCHER=graph or OOCTRAIN_LAUNCHER=numba",
         )  # fmt: skip
     # As above.
-    from ooctrain.layers.kernels.cuda.runtime.runner import NumbaKernels
+    from ooctrain.layers.kernels.cuda.runtime.launcher import NumbaKernels
 
     return NumbaKernels(stream)
 

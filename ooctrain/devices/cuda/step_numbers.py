@@ -4,7 +4,7 @@ A graph keeps the arguments that it was recorded with, so learning rates and dro
 change from step to step, lie in cells of device memory, and kernels are launched with the cells'
 addresses. The host writes the numbers into pinned memory before each launch of the graph, whose
 first piece copies the block. Calls of equal operations with the same step scalars have the same
-numbers, and share their cells. Read next: `launches.py`, `layers/kernels/cuda/runtime/moved.py`,
+numbers, and share their cells. Read next: `launches.py`, `layers/kernels/cuda/runtime/packing.py`,
 `step_graph.py`.
 """
 
@@ -19,8 +19,7 @@ from ooctrain.devices.cuda.launch_form import CallForm, LaunchForm
 from ooctrain.devices.driver_calls import GpuDriver, give_back
 from ooctrain.devices.raw_bytes import bytes_at
 from ooctrain.errors import CaptureRefused, DriverError
-from ooctrain.layers.kernels.cuda.runtime.moved import moved
-from ooctrain.layers.kernels.cuda.runtime.packing import layout_of, letters_by_argument
+from ooctrain.layers.kernels.cuda.runtime.packing import layout_of, letters_by_argument, moved
 from ooctrain.step.op import Op, Scalars
 
 BLOCK_BYTES, CELL_BYTES = 1 << 14, 8

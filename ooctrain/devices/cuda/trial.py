@@ -3,7 +3,7 @@
 A compiler that makes code may not be one that this driver accepts. So everything that a first
 training step would need is done once before, in a second. The usual causes (no NVVM, a toolkit
 newer than the driver) are told apart only after a failure, which raises `DeviceUnavailable` with
-the first line of what went wrong. Read next: `open.py`; `layers/kernels/cuda/runtime/runner.py`.
+the first line of what went wrong. Read next: `open.py`; `layers/kernels/cuda/runtime/launcher.py`.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ def why_it_failed(said: str, driver_version: int, capability: tuple[int, int]) -
     """
     try:
         # Loads Numba, and that it cannot be loaded may be what is wrong.
-        from ooctrain.layers.kernels.cuda.runtime import runner, shim
+        from ooctrain.layers.kernels.cuda.runtime import launcher, shim
 
         if shim.why_no_ptx():
             return "NVIDIA's compiler library, NVVM, is not found", _CUDA_HOME
-        made = made_for(runner.compiled_text(capability))
+        made = made_for(launcher.compiled_text(capability))
     except Exception:  # the failure itself is told already
         return "", ""
     if made > driver_version and "PTX" in said.upper():

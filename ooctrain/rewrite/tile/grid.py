@@ -16,10 +16,14 @@ from numbers import Integral
 from typing import Literal
 
 from ooctrain.errors import ConfigError
-from ooctrain.layers.class_loss import ClassLossGrad, TotalLoss
-from ooctrain.layers.cross_entropy import SoftmaxCrossEntropy
+from ooctrain.layers.class_losses import (
+    ClassLossGrad,
+    ClassWeights,
+    SoftmaxCrossEntropy,
+    TotalLoss,
+    WeightedCrossEntropy,
+)
 from ooctrain.layers.kernels.tables import TABLES
-from ooctrain.layers.weighted_loss import ClassWeights, WeightedCrossEntropy
 from ooctrain.rewrite.edit import with_calls
 from ooctrain.rewrite.tile.banded_calls import banded_calls, forward_calls
 from ooctrain.rewrite.tile.bands import handed_over_bytes, weave_bands

@@ -22,7 +22,7 @@ import numpy as np
 from ooctrain.layers.combine import Add
 from ooctrain.layers.kernels.cpu.table import CPU
 from ooctrain.layers.kernels.cuda.table import CUDA
-from ooctrain.layers.kernels.driver_table import DriverTable
+from ooctrain.layers.kernels.kernel_table import DriverTable
 from ooctrain.layers.regions import Slice
 from ooctrain.rewrite.tile.halo import Span, with_rows
 from ooctrain.rewrite.tile.row_rules import AnyRead, RowPlace, RowRule

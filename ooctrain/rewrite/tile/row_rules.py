@@ -16,16 +16,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ooctrain.layers.average_pooling import AvgPool2d, AvgPool2dGrad
-from ooctrain.layers.channel_sum import ChannelSum
 from ooctrain.layers.combine import Concat
 from ooctrain.layers.conv2d import Conv2d, Conv2dGradInput, Conv2dGradWeight
 from ooctrain.layers.conv_transpose import ConvTranspose2d
 from ooctrain.layers.dropout import Dropout
 from ooctrain.layers.layout import Pad
-from ooctrain.layers.pooling import MaxPool2d, MaxPool2dGrad
+from ooctrain.layers.pooling import AvgPool2d, AvgPool2dGrad, MaxPool2d, MaxPool2dGrad
+from ooctrain.layers.reduction import ChannelSum
 from ooctrain.layers.regions import Slice
-from ooctrain.layers.upsample import Upsample, UpsampleGrad
+from ooctrain.layers.resampling import Upsample, UpsampleGrad
 from ooctrain.rewrite.tile.halo import Read, Span, reach, read_span
 from ooctrain.step.op import Op, Spec, Window
 

@@ -17,16 +17,20 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ooctrain.layers.arithmetic import Arithmetic
-from ooctrain.layers.average_pooling import AdaptiveAvgPool2d, AdaptiveAvgPool2dGrad, AvgPool2d
 from ooctrain.layers.batch_norm import (
     BatchNormApply,
     BatchNormGradApply,
     BatchNormGradReduce,
     BatchNormStats,
 )
-from ooctrain.layers.class_loss import ClassLossGrad, TotalLoss
+from ooctrain.layers.class_losses import (
+    ClassLossGrad,
+    SoftmaxCrossEntropyGrad,
+    TotalLoss,
+    WeightedCrossEntropy,
+    WeightedCrossEntropyGrad,
+)
 from ooctrain.layers.conv2d import Conv2d
-from ooctrain.layers.cross_entropy import SoftmaxCrossEntropyGrad
 from ooctrain.layers.dropout import Dropout
 from ooctrain.layers.instance_norm import (
     InstanceNormApply,
@@ -35,11 +39,16 @@ from ooctrain.layers.instance_norm import (
     InstanceNormStats,
 )
 from ooctrain.layers.layout import ConstantPad, Pad
-from ooctrain.layers.pooling import MaxPool2d
+from ooctrain.layers.pooling import AdaptiveAvgPool2d, AdaptiveAvgPool2dGrad, AvgPool2d, MaxPool2d
 from ooctrain.layers.reduction import Spread, Sum
-from ooctrain.layers.regression_loss import ErrorEach, ErrorEachGrad, MeanError, MeanErrorGrad
-from ooctrain.layers.value_loss import ValueLoss, ValueLossGrad
-from ooctrain.layers.weighted_loss import WeightedCrossEntropy, WeightedCrossEntropyGrad
+from ooctrain.layers.value_losses import (
+    ErrorEach,
+    ErrorEachGrad,
+    MeanError,
+    MeanErrorGrad,
+    ValueLoss,
+    ValueLossGrad,
+)
 from ooctrain.rewrite.tile import row_rules
 from ooctrain.rewrite.tile.row_rules import SAME, MakeRule, RowPlace, RowRule
 from ooctrain.step.op import Op, Spec, Window

@@ -18,13 +18,6 @@ from math import prod
 
 import numpy as np
 
-from ooctrain.layers.average_pooling import (
-    AdaptiveAvgPool2d,
-    AdaptiveAvgPool2dGrad,
-    AvgPool2d,
-    AvgPool2dGrad,
-)
-from ooctrain.layers.channel_sum import ChannelSum
 from ooctrain.layers.combine import Add, Concat
 from ooctrain.layers.conv2d import Conv2d, Conv2dGradInput, Conv2dGradWeight
 from ooctrain.layers.conv_transpose import ConvTranspose2d
@@ -32,11 +25,17 @@ from ooctrain.layers.dropout import Dropout
 from ooctrain.layers.layout import Pad, Reshape
 from ooctrain.layers.linear import Linear, LinearGradInput, LinearGradWeight
 from ooctrain.layers.permute import Permute
-from ooctrain.layers.pooling import MaxPool2dGrad
-from ooctrain.layers.reduction import Spread, Sum
+from ooctrain.layers.pooling import (
+    AdaptiveAvgPool2d,
+    AdaptiveAvgPool2dGrad,
+    AvgPool2d,
+    AvgPool2dGrad,
+    MaxPool2dGrad,
+)
+from ooctrain.layers.reduction import ChannelSum, Spread, Sum
 from ooctrain.layers.regions import Embed, Slice
 from ooctrain.layers.relu import PointwiseGrad
-from ooctrain.layers.upsample import Upsample, UpsampleGrad
+from ooctrain.layers.resampling import Upsample, UpsampleGrad
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.rewrite.tile.carried_sums import CARRIED
 from ooctrain.rewrite.tile.grid import parse_name

@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 from support.quick import quick
 
-from ooctrain.layers.cross_entropy import SoftmaxCrossEntropy, SoftmaxCrossEntropyGrad
-from ooctrain.layers.kernels.cuda.sums import SUM_ROUNDINGS
-from ooctrain.layers.regression_loss import ErrorEach, ErrorEachGrad, MeanError, MeanErrorGrad
-from ooctrain.layers.weighted_loss import (
+from ooctrain.layers.class_losses import (
     ClassWeights,
+    SoftmaxCrossEntropy,
+    SoftmaxCrossEntropyGrad,
     WeightedCrossEntropy,
     WeightedCrossEntropyGrad,
 )
+from ooctrain.layers.kernels.cuda.sums import SUM_ROUNDINGS
+from ooctrain.layers.value_losses import ErrorEach, ErrorEachGrad, MeanError, MeanErrorGrad
 from ooctrain.step.op import to_physical
 from ooctrain.testing.emulator.check_cuda import check_cuda, run_cuda
 

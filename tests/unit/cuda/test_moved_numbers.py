@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from ooctrain.layers.kernels.cuda import dropout, optimizers
-from ooctrain.layers.kernels.cuda.runtime.moved import moved, with_numbers_in_memory
-from ooctrain.layers.kernels.cuda.runtime.packing import layout_of
+from ooctrain.layers.kernels.cuda.runtime.packing import layout_of, moved, with_numbers_in_memory
 from ooctrain.layers.kernels.cuda.runtime.shim import why_no_ptx
 from ooctrain.testing.emulator.ptx import read_ptx
 from ooctrain.testing.emulator.ptx_lanes import PtxLaunch

@@ -2,7 +2,7 @@
 
 It adds b (C) to y (..., C). Convolutions add their bias while a result is still in registers.
 Operations whose kernels cannot do so add it here, in one pass at memory speed. Read next:
-`reflect.py`.
+`resampling.py`.
 """
 
 from __future__ import annotations
