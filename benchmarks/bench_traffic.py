@@ -26,17 +26,16 @@ from ooctrain.layers.batch_norm import (
     BatchNormGradReduce,
     BatchNormStats,
 )
-from ooctrain.layers.class_losses import SoftmaxCrossEntropy
 from ooctrain.layers.combine import Add, Scale
 from ooctrain.layers.dropout import Dropout
 from ooctrain.layers.layout import Pad
+from ooctrain.layers.losses import MeanError, SoftmaxCrossEntropy
 from ooctrain.layers.permute import Permute
 from ooctrain.layers.pooling import MaxPool2d, PoolGeometry
 from ooctrain.layers.regions import Insert, Slice
 from ooctrain.layers.relu import ReLU, ReLUGrad
 from ooctrain.layers.softmax import SoftmaxAlong
 from ooctrain.layers.update import AdamUpdate, SGDUpdate
-from ooctrain.layers.value_losses import MeanError
 from ooctrain.step.op import Op
 from ooctrain.testing.check_op import SCALARS, as_input, spec_of
 from ooctrain.testing.emulator.check_cuda import run_cuda

@@ -21,7 +21,6 @@ from ooctrain.errors import ConfigError, DoesNotFit, Infeasible, TrainingStopped
 from ooctrain.execution.sessions import Images, as_images, expect_batch, value_on_host
 from ooctrain.layers.arithmetic import Arithmetic, BytesToFloat
 from ooctrain.layers.batch_norm import BatchNormApply
-from ooctrain.layers.class_losses import ClassLoss, LabelWeight
 from ooctrain.layers.combine import Add, Concat, Scale
 from ooctrain.layers.conv2d import Conv2d
 from ooctrain.layers.conv_transpose import ConvTranspose2d
@@ -29,6 +28,7 @@ from ooctrain.layers.dropout import Dropout
 from ooctrain.layers.instance_norm import InstanceNormApply, InstanceNormStats
 from ooctrain.layers.layout import ConstantPad, Pad, Reshape
 from ooctrain.layers.linear import Linear
+from ooctrain.layers.losses import ClassLoss, LabelWeight, MeanError, ValueLoss
 from ooctrain.layers.permute import Permute
 from ooctrain.layers.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from ooctrain.layers.reduction import Spread, Sum
@@ -36,7 +36,6 @@ from ooctrain.layers.regions import Insert, Slice
 from ooctrain.layers.relu import Pointwise
 from ooctrain.layers.resampling import ReflectionPad2d, Upsample
 from ooctrain.layers.softmax import SoftmaxAlong
-from ooctrain.layers.value_losses import MeanError, ValueLoss
 from ooctrain.step.foreign import as_numbers
 from ooctrain.step.op import Op
 from ooctrain.step.trace import Call, Trace

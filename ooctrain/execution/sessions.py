@@ -20,9 +20,9 @@ from ooctrain.errors import ConfigError, PlanMismatch, ShapeError
 from ooctrain.execution.executor import Session, host_extent_bytes
 from ooctrain.execution.prepare import PreparedStep
 from ooctrain.execution.settings import Settings
-from ooctrain.layers.class_losses import ClassLoss, check_labels
 from ooctrain.layers.kernels.tables import TABLES
 from ooctrain.layers.layout import Reshape
+from ooctrain.layers.losses import ClassLoss, check_labels
 from ooctrain.layers.regions import Slice
 from ooctrain.step.blocks import ReadByRows, tensor_of, value_of, whole_of
 from ooctrain.step.foreign import as_numbers

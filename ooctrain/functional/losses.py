@@ -13,19 +13,21 @@ import numpy as np
 
 from ooctrain.engine.tensor import Tensor, call, current_tape
 from ooctrain.errors import ConfigError
-from ooctrain.layers.class_losses import (
+from ooctrain.layers.function import Elementwise
+from ooctrain.layers.losses import (
     ClassWeights,
+    ErrorEach,
     LabelLikelihood,
     LabelWeight,
+    MeanError,
     Reduction,
     SoftmaxCrossEntropy,
+    ValueLoss,
     WeightedCrossEntropy,
     check_labels,
     looks_like_probabilities,
 )
-from ooctrain.layers.function import Elementwise
 from ooctrain.layers.softmax import SoftmaxAlong
-from ooctrain.layers.value_losses import ErrorEach, MeanError, ValueLoss
 
 
 def cross_entropy(

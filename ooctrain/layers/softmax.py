@@ -2,8 +2,8 @@
 
 The result is exp(x) / sum(exp(x)) along the axis, or the logarithm of it, in the shape of the
 input. The gradient reads the output alone. The largest element is subtracted first, so that nothing
-overflows. For a loss of class labels `class_losses.py` does softmax and loss in one call. Read
-next: `value_losses.py`.
+overflows. For a loss of class labels `losses.py` does softmax and loss in one call. Read
+next: `losses.py`.
 """
 
 from __future__ import annotations

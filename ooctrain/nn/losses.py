@@ -11,7 +11,7 @@ import numpy as np
 from ooctrain import functional as F
 from ooctrain.engine.module import Module
 from ooctrain.engine.tensor import Tensor
-from ooctrain.layers.class_losses import Reduction
+from ooctrain.layers.losses import Reduction
 from ooctrain.step.foreign import as_numbers
 
 

@@ -32,7 +32,7 @@ from ooctrain.engine.incore import initial_values
 from ooctrain.execution.prepare import prepare
 from ooctrain.execution.sessions import input_values
 from ooctrain.execution.settings import Settings
-from ooctrain.layers.class_losses import (
+from ooctrain.layers.losses import (
     SoftmaxCrossEntropy,
     SoftmaxCrossEntropyGrad,
     TotalLoss,

@@ -22,12 +22,6 @@ from ooctrain.layers.batch_norm import (
     BatchNormGradReduce,
     BatchNormStats,
 )
-from ooctrain.layers.class_losses import (
-    LabelWeight,
-    SoftmaxCrossEntropy,
-    SoftmaxCrossEntropyGrad,
-    WeightedCrossEntropy,
-)
 from ooctrain.layers.combine import Add, AddMasked, Scale
 from ooctrain.layers.dropout import Dropout
 from ooctrain.layers.function import Sigmoid, Tanh
@@ -46,11 +40,19 @@ from ooctrain.layers.kernels.cpu.chunks import (
 from ooctrain.layers.kernels.cpu.simd.simd import VL
 from ooctrain.layers.kernels.cpu.workspace import BLOCK_ELEMENTS, BLOCK_ROWS
 from ooctrain.layers.linear import Linear, LinearGradWeight
+from ooctrain.layers.losses import (
+    ErrorEach,
+    LabelWeight,
+    MeanError,
+    MeanErrorGrad,
+    SoftmaxCrossEntropy,
+    SoftmaxCrossEntropyGrad,
+    WeightedCrossEntropy,
+)
 from ooctrain.layers.pooling import AdaptiveAvgPool2d
 from ooctrain.layers.reduction import ChannelSum
 from ooctrain.layers.relu import LeakyReLU, ReLU, ReLUGrad
 from ooctrain.layers.update import AdamUpdate, ClipValue, ScaleBy, SGDUpdate, SumOfSquares
-from ooctrain.layers.value_losses import ErrorEach, MeanError, MeanErrorGrad
 from ooctrain.step.op import Op
 from ooctrain.testing.check_op import as_input, check_kernel
 

@@ -13,13 +13,18 @@ import numpy as np
 from support.draws import labels, normal, positive
 
 from ooctrain.layers.arithmetic import Arithmetic
-from ooctrain.layers.class_losses import LabelLikelihood, LabelLikelihoodGrad
 from ooctrain.layers.function import FUNCTIONS, Elementwise, ElementwiseGrad
 from ooctrain.layers.layout import ConstantPad
+from ooctrain.layers.losses import (
+    VALUE_LOSSES,
+    LabelLikelihood,
+    LabelLikelihoodGrad,
+    ValueLoss,
+    ValueLossGrad,
+)
 from ooctrain.layers.permute import Permute
 from ooctrain.layers.reduction import Spread, Sum
 from ooctrain.layers.softmax import SoftmaxAlong, SoftmaxGrad
-from ooctrain.layers.value_losses import VALUE_LOSSES, ValueLoss, ValueLossGrad
 from ooctrain.step.op import Op
 
 Samples = Iterator[tuple[Op, tuple[Any, ...]]]

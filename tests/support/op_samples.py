@@ -24,15 +24,6 @@ from ooctrain.layers.batch_norm import (
     BatchNormUpdate,
     InverseStd,
 )
-from ooctrain.layers.class_losses import (
-    ClassWeights,
-    LabelWeight,
-    SoftmaxCrossEntropy,
-    SoftmaxCrossEntropyGrad,
-    TotalLoss,
-    WeightedCrossEntropy,
-    WeightedCrossEntropyGrad,
-)
 from ooctrain.layers.combine import Add, AddMasked, Concat, Constant, Scale
 from ooctrain.layers.conv2d import Conv2d, Conv2dGradInput, Conv2dGradWeight, Geometry
 from ooctrain.layers.conv_transpose import ConvTranspose2d
@@ -46,6 +37,19 @@ from ooctrain.layers.instance_norm import (
 )
 from ooctrain.layers.layout import Pad, Reshape
 from ooctrain.layers.linear import Linear, LinearGradInput, LinearGradWeight
+from ooctrain.layers.losses import (
+    ClassWeights,
+    ErrorEach,
+    ErrorEachGrad,
+    LabelWeight,
+    MeanError,
+    MeanErrorGrad,
+    SoftmaxCrossEntropy,
+    SoftmaxCrossEntropyGrad,
+    TotalLoss,
+    WeightedCrossEntropy,
+    WeightedCrossEntropyGrad,
+)
 from ooctrain.layers.pooling import (
     AdaptiveAvgPool2d,
     AdaptiveAvgPool2dGrad,
@@ -67,12 +71,6 @@ from ooctrain.layers.update import (
     ScaleBy,
     SGDUpdate,
     SumOfSquares,
-)
-from ooctrain.layers.value_losses import (
-    ErrorEach,
-    ErrorEachGrad,
-    MeanError,
-    MeanErrorGrad,
 )
 from ooctrain.step.op import Op
 

@@ -16,15 +16,14 @@ from ooctrain import functional
 from ooctrain.functional import activations, norm
 from ooctrain.layers import arithmetic, reduction
 from ooctrain.layers.arithmetic import Arithmetic
-from ooctrain.layers.class_losses import LabelLikelihoodGrad
 from ooctrain.layers.function import Elementwise
 from ooctrain.layers.kernels import walks
 from ooctrain.layers.kernels.cpu import reduction as kernels
 from ooctrain.layers.kernels.cpu import strided
+from ooctrain.layers.losses import LabelLikelihoodGrad, ValueLoss
 from ooctrain.layers.permute import Permute
 from ooctrain.layers.reduction import Spread
 from ooctrain.layers.softmax import SoftmaxAlong
-from ooctrain.layers.value_losses import ValueLoss
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 

@@ -20,8 +20,8 @@ from ooctrain.layers.instance_norm import (
     InstanceNormGradReduce,
 )
 from ooctrain.layers.kernels.update_factors import adam_factors, rmsprop_factors, sgd_factors
+from ooctrain.layers.losses import MeanError, MeanErrorGrad, mean_factor
 from ooctrain.layers.update import AdamUpdate, RMSpropUpdate, SGDUpdate
-from ooctrain.layers.value_losses import MeanError, MeanErrorGrad, mean_factor
 from ooctrain.step.op import Op, Scalars
 
 Arrays = Sequence[Any]

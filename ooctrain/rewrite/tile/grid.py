@@ -16,14 +16,14 @@ from numbers import Integral
 from typing import Literal
 
 from ooctrain.errors import ConfigError
-from ooctrain.layers.class_losses import (
+from ooctrain.layers.kernels.tables import TABLES
+from ooctrain.layers.losses import (
     ClassLossGrad,
     ClassWeights,
     SoftmaxCrossEntropy,
     TotalLoss,
     WeightedCrossEntropy,
 )
-from ooctrain.layers.kernels.tables import TABLES
 from ooctrain.rewrite.edit import with_calls
 from ooctrain.rewrite.tile.banded_calls import banded_calls, forward_calls
 from ooctrain.rewrite.tile.bands import handed_over_bytes, weave_bands

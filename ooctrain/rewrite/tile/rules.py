@@ -23,13 +23,6 @@ from ooctrain.layers.batch_norm import (
     BatchNormGradReduce,
     BatchNormStats,
 )
-from ooctrain.layers.class_losses import (
-    ClassLossGrad,
-    SoftmaxCrossEntropyGrad,
-    TotalLoss,
-    WeightedCrossEntropy,
-    WeightedCrossEntropyGrad,
-)
 from ooctrain.layers.conv2d import Conv2d
 from ooctrain.layers.dropout import Dropout
 from ooctrain.layers.instance_norm import (
@@ -39,16 +32,21 @@ from ooctrain.layers.instance_norm import (
     InstanceNormStats,
 )
 from ooctrain.layers.layout import ConstantPad, Pad
-from ooctrain.layers.pooling import AdaptiveAvgPool2d, AdaptiveAvgPool2dGrad, AvgPool2d, MaxPool2d
-from ooctrain.layers.reduction import Spread, Sum
-from ooctrain.layers.value_losses import (
+from ooctrain.layers.losses import (
+    ClassLossGrad,
     ErrorEach,
     ErrorEachGrad,
     MeanError,
     MeanErrorGrad,
+    SoftmaxCrossEntropyGrad,
+    TotalLoss,
     ValueLoss,
     ValueLossGrad,
+    WeightedCrossEntropy,
+    WeightedCrossEntropyGrad,
 )
+from ooctrain.layers.pooling import AdaptiveAvgPool2d, AdaptiveAvgPool2dGrad, AvgPool2d, MaxPool2d
+from ooctrain.layers.reduction import Spread, Sum
 from ooctrain.rewrite.tile import row_rules
 from ooctrain.rewrite.tile.row_rules import SAME, MakeRule, RowPlace, RowRule
 from ooctrain.step.op import Op, Spec, Window

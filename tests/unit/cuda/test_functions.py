@@ -9,12 +9,11 @@ from support.draws import labels, normal, positive
 from support.quick import quick
 
 from ooctrain.layers.arithmetic import Arithmetic
-from ooctrain.layers.class_losses import LabelLikelihood, LabelLikelihoodGrad
 from ooctrain.layers.function import ElementwiseGrad
+from ooctrain.layers.losses import LabelLikelihood, LabelLikelihoodGrad, ValueLossGrad
 from ooctrain.layers.permute import Permute
 from ooctrain.layers.reduction import Spread, Sum
 from ooctrain.layers.softmax import SoftmaxAlong, SoftmaxGrad
-from ooctrain.layers.value_losses import ValueLossGrad
 from ooctrain.testing.emulator.check_cuda import check_cuda
 
 X = (2, 3, 7, 5)

@@ -6,15 +6,18 @@ import numpy as np
 import pytest
 from support.quick import quick
 
-from ooctrain.layers.class_losses import (
+from ooctrain.layers.kernels.cuda.sums import SUM_ROUNDINGS
+from ooctrain.layers.losses import (
     ClassWeights,
+    ErrorEach,
+    ErrorEachGrad,
+    MeanError,
+    MeanErrorGrad,
     SoftmaxCrossEntropy,
     SoftmaxCrossEntropyGrad,
     WeightedCrossEntropy,
     WeightedCrossEntropyGrad,
 )
-from ooctrain.layers.kernels.cuda.sums import SUM_ROUNDINGS
-from ooctrain.layers.value_losses import ErrorEach, ErrorEachGrad, MeanError, MeanErrorGrad
 from ooctrain.step.op import to_physical
 from ooctrain.testing.emulator.check_cuda import check_cuda, run_cuda
 

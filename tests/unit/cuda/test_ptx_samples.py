@@ -16,18 +16,17 @@ from support.quick import quick
 
 from ooctrain.layers import (
     batch_norm,
-    class_losses,
     combine,
     conv2d,
     dropout,
     function,
     linear,
+    losses,
     pooling,
     regions,
     relu,
     resampling,
     update,
-    value_losses,
 )
 from ooctrain.layers.conv2d import CUDA_ALGORITHMS, choose_algorithm
 from ooctrain.layers.kernels.cuda.runtime.shim import why_no_ptx
@@ -41,8 +40,8 @@ BY_PTX = PtxLauncher()
 #: one of each family of kernels
 FAMILIES = (
     function.Tanh, batch_norm.BatchNormStats, batch_norm.BatchNormApply, combine.Concat,
-    class_losses.SoftmaxCrossEntropy, dropout.Dropout, linear.Linear, pooling.MaxPool2d,
-    regions.InsertAdd, value_losses.MeanError, relu.ReLU, update.AdamUpdate, resampling.Upsample,
+    losses.SoftmaxCrossEntropy, dropout.Dropout, linear.Linear, pooling.MaxPool2d,
+    regions.InsertAdd, losses.MeanError, relu.ReLU, update.AdamUpdate, resampling.Upsample,
 )  # fmt: skip
 QUICK_SHAPE = "odd channels"
 CAPABILITIES = pytest.mark.parametrize("capability", [(7, 5), (8, 0), (9, 0)])

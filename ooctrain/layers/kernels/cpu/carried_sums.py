@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from ooctrain.layers.batch_norm import BatchNormGradReduce, BatchNormStats
-from ooctrain.layers.class_losses import TotalLoss, number_of
 from ooctrain.layers.instance_norm import InstanceNormGradReduce, InstanceNormStats
 from ooctrain.layers.kernels.cpu import batch_norm, elementwise
 from ooctrain.layers.kernels.cpu.chunks import chunk_count, flat, reduction_chunk
@@ -26,8 +25,8 @@ from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd.simd import VL, vsum
 from ooctrain.layers.kernels.cpu.simd.simd_memory import vload
 from ooctrain.layers.kernels.cpu.workspace import BLOCK_ELEMENTS, DOUBLE_BYTES, MOST_LANES
+from ooctrain.layers.losses import TotalLoss, mean_factor, number_of
 from ooctrain.layers.reduction import ChannelSum
-from ooctrain.layers.value_losses import mean_factor
 from ooctrain.step.op import FLOAT_BYTES, Op, whole_lines
 
 Array = np.ndarray

@@ -1,4 +1,4 @@
-"""The functions of `layers/function.py` and `layers/value_losses.py`, and their gradients.
+"""The functions of `layers/function.py` and `layers/losses.py`, and their gradients.
 
 Arrays are as in `elementwise.py`. The functions differ only in their arithmetic, which the
 definition states, so one kernel serves them all: a number selects the function and is tested once
@@ -20,7 +20,7 @@ from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd.simd import VL, vabs, vmax, vmin, vselect_gt, vsplat
 from ooctrain.layers.kernels.cpu.simd.simd_math import verf, vexp, vlog1p, vsigmoid, vtanh
 from ooctrain.layers.kernels.cpu.simd.simd_memory import vload_upto, vstore_upto
-from ooctrain.layers.value_losses import ValueLoss, ValueLossGrad
+from ooctrain.layers.losses import ValueLoss, ValueLossGrad
 
 Array = np.ndarray
 ZERO, HALF, ONE = np.float32(0), np.float32(0.5), np.float32(1)

@@ -13,14 +13,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ooctrain.layers.class_losses import (
-    LabelWeight,
-    SoftmaxCrossEntropy,
-    SoftmaxCrossEntropyGrad,
-    WeightedCrossEntropy,
-    WeightedCrossEntropyGrad,
-    number_of,
-)
 from ooctrain.layers.kernels.cpu.chunks import (
     chunk_count,
     element_chunk,
@@ -43,7 +35,15 @@ from ooctrain.layers.kernels.cpu.simd.simd import (
 from ooctrain.layers.kernels.cpu.simd.simd_math import vexp, vlog
 from ooctrain.layers.kernels.cpu.simd.simd_memory import vload_upto, vload_upto_or, vstore_upto
 from ooctrain.layers.kernels.cpu.workspace import BLOCK_ELEMENTS
-from ooctrain.layers.value_losses import mean_factor
+from ooctrain.layers.losses import (
+    LabelWeight,
+    SoftmaxCrossEntropy,
+    SoftmaxCrossEntropyGrad,
+    WeightedCrossEntropy,
+    WeightedCrossEntropyGrad,
+    mean_factor,
+    number_of,
+)
 from ooctrain.step.op import whole_lines
 
 Array = np.ndarray

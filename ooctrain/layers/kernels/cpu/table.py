@@ -3,7 +3,7 @@
 The table `CPU` is the whole link between the operations (`layers/`) and their computation on cores.
 Whoever writes an operation adds a row here and one in `../cuda/table.py`. A function takes the
 pool, the inputs, the outputs, the attributes that its row names, and the workspace where there is a
-rule for it. Pure Python. Read next: `elementwise.py`, the simplest kernels; `../driver_table.py`.
+rule for it. Pure Python. Read next: `elementwise.py`, the simplest kernels; `../kernel_table.py`.
 """
 
 from __future__ import annotations
@@ -18,17 +18,6 @@ from ooctrain.layers.batch_norm import (
     BatchNormStats,
     BatchNormUpdate,
     InverseStd,
-)
-from ooctrain.layers.class_losses import (
-    ClassWeights,
-    LabelLikelihood,
-    LabelLikelihoodGrad,
-    LabelWeight,
-    SoftmaxCrossEntropy,
-    SoftmaxCrossEntropyGrad,
-    TotalLoss,
-    WeightedCrossEntropy,
-    WeightedCrossEntropyGrad,
 )
 from ooctrain.layers.combine import Add, AddMasked, Concat, Constant, Scale
 from ooctrain.layers.conv2d import Conv2d, Conv2dGradInput, Conv2dGradWeight
@@ -64,6 +53,23 @@ from ooctrain.layers.kernels.kernel_table import (
 )
 from ooctrain.layers.layout import ConstantPad, Pad, Reshape
 from ooctrain.layers.linear import Linear, LinearGradInput, LinearGradWeight
+from ooctrain.layers.losses import (
+    ClassWeights,
+    ErrorEach,
+    ErrorEachGrad,
+    LabelLikelihood,
+    LabelLikelihoodGrad,
+    LabelWeight,
+    MeanError,
+    MeanErrorGrad,
+    SoftmaxCrossEntropy,
+    SoftmaxCrossEntropyGrad,
+    TotalLoss,
+    ValueLoss,
+    ValueLossGrad,
+    WeightedCrossEntropy,
+    WeightedCrossEntropyGrad,
+)
 from ooctrain.layers.permute import Permute
 from ooctrain.layers.pooling import (
     AdaptiveAvgPool2d,
@@ -86,14 +92,6 @@ from ooctrain.layers.update import (
     ScaleBy,
     SGDUpdate,
     SumOfSquares,
-)
-from ooctrain.layers.value_losses import (
-    ErrorEach,
-    ErrorEachGrad,
-    MeanError,
-    MeanErrorGrad,
-    ValueLoss,
-    ValueLossGrad,
 )
 from ooctrain.step.op import Op, Spec
 

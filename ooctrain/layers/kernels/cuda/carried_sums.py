@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from ooctrain.layers.batch_norm import BatchNormGradReduce, BatchNormStats
-from ooctrain.layers.class_losses import TotalLoss
 from ooctrain.layers.instance_norm import InstanceNormGradReduce, InstanceNormStats
 from ooctrain.layers.kernels.cuda import batch_norm, columns
 from ooctrain.layers.kernels.cuda.chunks import FLOAT_BYTES, Columns, image_columns
@@ -24,6 +23,7 @@ from ooctrain.layers.kernels.cuda.layout import copy_unless_same, insert_into
 from ooctrain.layers.kernels.cuda.loss_space import label_bytes, loss_bytes, loss_space
 from ooctrain.layers.kernels.cuda.losses import total, weigh_labels
 from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher
+from ooctrain.layers.losses import TotalLoss
 from ooctrain.layers.reduction import ChannelSum
 from ooctrain.step.op import Op
 

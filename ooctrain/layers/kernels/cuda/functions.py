@@ -1,4 +1,4 @@
-"""The functions of `layers/function.py` and `layers/value_losses.py`, and their gradients.
+"""The functions of `layers/function.py` and `layers/losses.py`, and their gradients.
 
 Arrays are as in `elementwise.py`. A function is one line for one element, and the templates of
 `functions.py` make a kernel of it; this file contains the lines. Read next: `strided.py`,
@@ -19,7 +19,7 @@ from ooctrain.layers.kernels.cuda.quads import first_quads, load_quad, store_qua
 from ooctrain.layers.kernels.cuda.runtime.intrinsics import fma, ld4_bytes, st4
 from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher, blocks_for
 from ooctrain.layers.kernels.cuda.runtime.shim import Kernel, cuda, device, float32, int64, kernel
-from ooctrain.layers.value_losses import ValueLoss, ValueLossGrad
+from ooctrain.layers.losses import ValueLoss, ValueLossGrad
 
 # Three templates: from a function of numbers to a kernel over arrays of any size.
 #

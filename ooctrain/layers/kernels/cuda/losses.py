@@ -15,15 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from ooctrain.layers.class_losses import (
-    ClassLoss,
-    ClassLossGrad,
-    LabelWeight,
-    SoftmaxCrossEntropy,
-    SoftmaxCrossEntropyGrad,
-    WeightedCrossEntropy,
-    WeightedCrossEntropyGrad,
-)
 from ooctrain.layers.kernels.cuda.chunks import THREADS, element_chunk, tiles
 from ooctrain.layers.kernels.cuda.columns import add_compensated, at, column_total
 from ooctrain.layers.kernels.cuda.functions import apply, binary, ternary
@@ -48,6 +39,15 @@ from ooctrain.layers.kernels.cuda.sums import (
     sum_into,
     sum_of,
     sum_of_first,
+)
+from ooctrain.layers.losses import (
+    ClassLoss,
+    ClassLossGrad,
+    LabelWeight,
+    SoftmaxCrossEntropy,
+    SoftmaxCrossEntropyGrad,
+    WeightedCrossEntropy,
+    WeightedCrossEntropyGrad,
 )
 
 Array = Any

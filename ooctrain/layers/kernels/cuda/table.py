@@ -2,7 +2,7 @@
 
 The table is `CUDA`. Most functions have the same names as in `../cpu/table.py` and take the same
 arguments, with a launcher in the place of the pool. The module is pure Python: a step can be traced
-without a GPU. Read next: `elementwise.py`, the simplest kernels; `../driver_table.py`.
+without a GPU. Read next: `elementwise.py`, the simplest kernels; `../kernel_table.py`.
 """
 
 from __future__ import annotations
@@ -17,19 +17,6 @@ from ooctrain.layers.batch_norm import (
     BatchNormStats,
     BatchNormUpdate,
     InverseStd,
-)
-from ooctrain.layers.class_losses import (
-    ClassLoss,
-    ClassLossGrad,
-    ClassWeights,
-    LabelLikelihood,
-    LabelLikelihoodGrad,
-    LabelWeight,
-    SoftmaxCrossEntropy,
-    SoftmaxCrossEntropyGrad,
-    TotalLoss,
-    WeightedCrossEntropy,
-    WeightedCrossEntropyGrad,
 )
 from ooctrain.layers.combine import Add, AddMasked, Concat, Constant, Scale
 from ooctrain.layers.conv2d import Conv2d, Conv2dGradInput, Conv2dGradWeight
@@ -66,6 +53,25 @@ from ooctrain.layers.kernels.kernel_table import (
 )
 from ooctrain.layers.layout import ConstantPad, Pad, Reshape
 from ooctrain.layers.linear import Linear, LinearGradInput, LinearGradWeight
+from ooctrain.layers.losses import (
+    ClassLoss,
+    ClassLossGrad,
+    ClassWeights,
+    ErrorEach,
+    ErrorEachGrad,
+    LabelLikelihood,
+    LabelLikelihoodGrad,
+    LabelWeight,
+    MeanError,
+    MeanErrorGrad,
+    SoftmaxCrossEntropy,
+    SoftmaxCrossEntropyGrad,
+    TotalLoss,
+    ValueLoss,
+    ValueLossGrad,
+    WeightedCrossEntropy,
+    WeightedCrossEntropyGrad,
+)
 from ooctrain.layers.permute import Permute
 from ooctrain.layers.pooling import (
     AdaptiveAvgPool2d,
@@ -88,14 +94,6 @@ from ooctrain.layers.update import (
     ScaleBy,
     SGDUpdate,
     SumOfSquares,
-)
-from ooctrain.layers.value_losses import (
-    ErrorEach,
-    ErrorEachGrad,
-    MeanError,
-    MeanErrorGrad,
-    ValueLoss,
-    ValueLossGrad,
 )
 from ooctrain.step.op import Op, Spec, physical_shape
 
