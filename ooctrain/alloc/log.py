@@ -21,8 +21,7 @@ from ooctrain.alloc.base import Allocator, Block, Reached
 from ooctrain.alloc.static import Forecast, Lifetime
 from ooctrain.alloc.wrapper import Wrapper
 from ooctrain.errors import ConfigError, OutOfDeviceMemory, reason
-from ooctrain.step.foreign import as_path, parse_json
-from ooctrain.step.schema import Misfit, fitted
+from ooctrain.step.schema import Misfit, as_path, fitted, parse_json
 from ooctrain.units import Granule
 
 FORMAT, VERSION = "ooctrain-allocation-log", 1

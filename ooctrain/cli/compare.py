@@ -39,14 +39,17 @@ from ooctrain.cli.values import OneOf, UserPath
 from ooctrain.cli.workload import parse_rate
 from ooctrain.errors import ConfigError
 from ooctrain.execution.planners import get_planner, planners
-from ooctrain.experiments.compare import BOUNDS, CompareCase, CompareRow, cases
-from ooctrain.experiments.compare import compare as run_compare
-from ooctrain.experiments.compare_shown import (
+from ooctrain.experiments.compare import (
+    BOUNDS,
+    CompareCase,
+    CompareRow,
+    cases,
     compare_csv,
     compare_figure,
     compare_markdown,
     compare_table,
 )
+from ooctrain.experiments.compare import compare as run_compare
 from ooctrain.models import recipe_of
 from ooctrain.report.numbers_file import write_file
 from ooctrain.step.presets import cache_base

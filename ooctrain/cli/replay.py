@@ -23,8 +23,7 @@ from ooctrain.cli.terminal import make_console
 from ooctrain.cli.values import UserPath
 from ooctrain.report.arena import arena_svg
 from ooctrain.report.numbers_file import write_file, write_numbers
-from ooctrain.report.tables import plain_table
-from ooctrain.report.text import facts
+from ooctrain.report.text import facts, plain_table
 from ooctrain.units import format_bytes, parse_bytes
 
 JSON_VERSION = 1

@@ -18,8 +18,7 @@ from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.alloc.replay import peak_bytes
 from ooctrain.api import step_trace
-from ooctrain.course.beside_par import BesidePar
-from ooctrain.course.known_par import known_par
+from ooctrain.course.par import BesidePar, known_par
 from ooctrain.course.rubric import BOUND, Replay
 from ooctrain.course.submitted import allocator_of, why_not
 from ooctrain.errors import OutOfDeviceMemory

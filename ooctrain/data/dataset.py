@@ -16,7 +16,7 @@ import numpy as np
 
 from ooctrain.devices.cpu.host_vm import available_memory_bytes
 from ooctrain.errors import ConfigError, ShapeError
-from ooctrain.step.foreign import as_numbers
+from ooctrain.step.schema import as_numbers
 from ooctrain.units import format_bytes
 
 FLOAT_BYTES = 4

@@ -21,7 +21,7 @@ import numpy as np
 from ooctrain.data.dataset import Batch, Shape, stack
 from ooctrain.data.picture import check_header, pillow, pixels
 from ooctrain.errors import DataFormatError
-from ooctrain.step.foreign import as_path
+from ooctrain.step.schema import as_path
 
 ENDINGS = (".png", ".apng", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".gif", ".webp", ".avif",
            ".pbm", ".pgm", ".ppm", ".pnm", ".tif", ".tiff")  # fmt: skip

@@ -20,10 +20,9 @@ from ooctrain.data.digits import digits
 from ooctrain.data.download import data_folder, fetch_cifar10
 from ooctrain.data.folder import image_folder
 from ooctrain.data.mnist import mnist
-from ooctrain.data.synthetic import synthetic
-from ooctrain.data.synthetic_maps import synthetic_images, synthetic_pixels
+from ooctrain.data.synthetic import synthetic, synthetic_images, synthetic_pixels
 from ooctrain.errors import ConfigError, unknown_name
-from ooctrain.step.foreign import as_path
+from ooctrain.step.schema import as_path
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,8 +35,8 @@ from ooctrain.engine.tensor import Tensor, current_tape
 from ooctrain.errors import AutogradError, ConfigError
 from ooctrain.layers.combine import Constant
 from ooctrain.step import op as base
-from ooctrain.step.foreign import as_numbers
 from ooctrain.step.op import Spec, require, to_logical
+from ooctrain.step.schema import as_numbers
 from ooctrain.step.trace import Kind
 
 

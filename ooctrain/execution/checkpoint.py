@@ -36,8 +36,7 @@ from ooctrain.execution.checkpoint_file import (
     size_bytes,
     write,
 )
-from ooctrain.step.foreign import as_path, parse_json
-from ooctrain.step.schema import Count, Whole, fitted
+from ooctrain.step.schema import Count, Whole, as_path, fitted, parse_json
 from ooctrain.units import format_bytes
 
 #: 2 has `RunState.updates`; files that need none are written as 1.

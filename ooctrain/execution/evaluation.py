@@ -36,8 +36,8 @@ from ooctrain.layers.regions import Insert, Slice
 from ooctrain.layers.relu import Pointwise
 from ooctrain.layers.resampling import ReflectionPad2d, Upsample
 from ooctrain.layers.softmax import SoftmaxAlong
-from ooctrain.step.foreign import as_numbers
 from ooctrain.step.op import Op
+from ooctrain.step.schema import as_numbers
 from ooctrain.step.trace import Call, Trace
 
 #: How far weights of two terms may be from a constant ratio: roundings of their sums.

@@ -25,9 +25,9 @@ from ooctrain.layers.layout import Reshape
 from ooctrain.layers.losses import ClassLoss, check_labels
 from ooctrain.layers.regions import Slice
 from ooctrain.step.blocks import ReadByRows, tensor_of, value_of, whole_of
-from ooctrain.step.foreign import as_numbers
 from ooctrain.step.machine import specs_of
 from ooctrain.step.op import computed_by
+from ooctrain.step.schema import as_numbers
 from ooctrain.step.trace import Call, Trace
 
 _LARGEST = np.iinfo(np.int64).max

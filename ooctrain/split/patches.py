@@ -23,8 +23,7 @@ from ooctrain.layers.dropout import Dropout
 from ooctrain.layers.regions import Slice
 from ooctrain.rewrite.tile.rules import STANDING, Place
 from ooctrain.split.boundaries import Cuts, extent_of, paddings, sizes
-from ooctrain.split.joints import Joint, images_of, part_rule
-from ooctrain.split.sketch import Sketch, SketchedCall
+from ooctrain.split.cuts import Joint, Sketch, SketchedCall, images_of, part_rule
 from ooctrain.step.op import Window
 
 ROWS, COLUMNS = 2, 3

@@ -60,7 +60,7 @@ BY_NAME = {
     "layers.kernels.cuda.conv.conv2d": "an algorithm's kernels, when it first runs",
     "layers.kernels.cuda.every_kernel": "all that its folder holds, so that none is forgotten",
     "layers.kernels.cuda.runtime.cubins": "a package that may be missing or broken",
-    "layers.kernels.cuda.runtime.shim": "whichever of two packages works; no checker knows its types",
+    "layers.kernels.cuda.runtime.shim": "whichever of two packages works; its types are unknown",
     "layers.kernels.kernel_table": "a device's kernels, when an operation first runs",
     "machine.doctor": "what may be broken; each check survives its own import",
     "plugins": "the plug-ins of other packages, when a name is not one of ours",

@@ -20,7 +20,7 @@ from ooctrain.course import measures as measuring
 from ooctrain.course.assignments import ASSIGNMENTS as ASSIGNMENT_NAMES
 from ooctrain.course.interview import Interview
 from ooctrain.course.measures import measured, par_us
-from ooctrain.course.remote_planner import plan_told
+from ooctrain.course.remote import plan_told
 from ooctrain.course.replays import (
     addresses_given,
     extent_bytes,

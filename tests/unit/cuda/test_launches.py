@@ -21,8 +21,7 @@ from support.op_samples import SAMPLES
 from benchmarks import bench_launches
 from ooctrain.devices.cuda import launches
 from ooctrain.devices.cuda.device_array import DeviceArray
-from ooctrain.devices.cuda.launch_form import LaunchRecorder
-from ooctrain.devices.cuda.launches import DriverKernels
+from ooctrain.devices.cuda.launches import DriverKernels, LaunchRecorder
 from ooctrain.errors import ConfigError
 from ooctrain.layers.conv2d import CUDA_ALGORITHMS
 from ooctrain.layers.kernels.cuda.conv import conv_tf32

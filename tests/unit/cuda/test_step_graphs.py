@@ -143,7 +143,7 @@ told["says nothing"] = trained("graph", make, BATCHES[:3])
 
 BUGS = {
     "the numbers of the first recorded step": (
-        "from ooctrain.devices.cuda.step_numbers import StepNumbers as owner",
+        "from ooctrain.devices.cuda.launches import StepNumbers as owner",
         "write",
         "if not group.read or any(",
         "if not group.read and any(",

@@ -126,7 +126,7 @@ class _Described:
 
 @kernel("void(u4[::1])", threads=32)
 def count_up(out):
-    """0, 1, 2 ...: the smallest kernel, for a trial (`devices/cuda/trial.py`)."""
+    """0, 1, 2 ...: the smallest kernel, for a trial (`devices/cuda/open.py`)."""
     out[cuda.threadIdx.x] = uint32(cuda.threadIdx.x)
 
 

@@ -1,25 +1,126 @@
-"""An allocator that runs in another process, for the laws and tests of allocators.
+"""A planner that runs in another process, for the laws and tests of planners.
 
-Every method of this `Allocator` is a question to a submission's process. The memory stays here: the
-process gets addresses, and asks back for more. What it claims, a block at an address, is only a
-number; before the laws write there, their grounds check that there is memory at that address.
-Read next: `interview.py`; `cage/serve_allocator.py`, which answers.
+A submission's process gets a trace, a budget and a machine, and answers with a plan as data. Here
+it is an ordinary `Planner`, so the same laws and tests run over it in a process that has never seen
+the submission's code. What it says of its plan is only a claim: the side that asks verifies it.
+Read next: `interview.py`; `cage/serve.py`, which answers.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
 from ooctrain.alloc.base import Block, Reached, Stats
 from ooctrain.course.cage.serve_allocator import WITH_BOOKS
-from ooctrain.course.cage.told import error_data, printable
+from ooctrain.course.cage.step_data import machine_data, trace_data
+from ooctrain.course.cage.wire import error_data, error_of, printable
 from ooctrain.course.interview import Interview
-from ooctrain.course.remote_planner import MOST_LETTERS
-from ooctrain.errors import ConfigError, DriverError
-from ooctrain.units import MAX_BYTES, Granule
+from ooctrain.errors import ConfigError, DriverError, Infeasible
+from ooctrain.sched.schedule import BYTES, Granule, Plan
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Trace
+from ooctrain.testing.law_by_hand import AskedArena
+from ooctrain.units import MAX_BYTES
+
+MOST_LETTERS = 80
+
+
+class RemotePlanner:
+    """A submission as a planner.
+
+    Args:
+        interview: with its process.
+
+    Raises:
+        NoAnswer: it cannot be loaded.
+    """
+
+    def __init__(self, interview: Interview):
+        self._interview = interview
+        self._sent: tuple[Trace | None, int] = (None, 0)
+        self.name = name_told(interview)
+
+    def plan(
+        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
+        **rest: Any,
+    ) -> Plan:  # fmt: skip
+        """The submission's plan. Raises what it raises."""
+        given = {"granule": [granule.size_bytes, granule.ranges, granule.fixed_bytes], **rest}
+        # Of a step that was asked about just now the process knows the rows.
+        known = self._sent == (trace, self._interview.processes) and self._sent[0] is trace
+        question = {
+            "ask": "plan", "trace": None if known else trace_data(trace),
+            "machine": machine_data(machine), "budget_bytes": budget_bytes,
+            "given": [*given], **given,
+        }  # fmt: skip
+        self._sent = (None, 0)
+        told = self._interview.ask(question)
+        self._sent = (trace, self._interview.processes)
+        if not isinstance(told, Mapping):
+            raise _no_plan()
+        if told.get("changed"):
+            # It did so to a copy. Harm of that kind is done here, for the law that looks for it.
+            vars(trace)["variable_by_name"] = {}
+        if "refusal" in told:
+            refusal, _ = error_of(told["refusal"])
+            if not isinstance(refusal, Infeasible) or refusal.minimum_bytes < 0:
+                raise ConfigError(
+                    "its refusal names no minimum_bytes", code="OOC-104",
+                    fix="Infeasible(..., minimum_bytes=) of a budget that is enough",
+                )  # fmt: skip
+            raise refusal
+        return plan_told(told.get("plan"), trace)
+
+
+def plan_told(data: Any, trace: Trace) -> Plan:
+    """A plan of a stranger, who rewrites no traces. Raises ConfigError or PlanMismatch where the
+    data is no plan.
+    """
+    if not isinstance(data, Mapping):
+        raise _no_plan()
+    rewrites, notes = data.get("rewrites"), data.get("notes")
+    sizes = [data.get("peak_bytes"), data.get("host_peak_bytes")]
+    makespan: Any = data.get("makespan_us")
+    fits = (
+        rewrites == [] and isinstance(notes, dict)
+        and all(type(size) is int and 0 <= size < MAX_BYTES for size in sizes)
+        and type(makespan) in (int, float) and -MAX_BYTES < makespan < MAX_BYTES
+        and isinstance(data.get("schedule"), dict)
+    )  # fmt: skip
+    if not fits or not math.isfinite(makespan or 0):
+        raise ConfigError(
+            "broken plan file: a claim is not a number", code="OOC-104",
+            fix="peaks and times that are numbers of 0 or more, and no rewrites",
+        )  # fmt: skip
+    return Plan.from_json({**data, "lower_bound": None}, trace)
+
+
+def _no_plan() -> ConfigError:
+    return ConfigError(
+        "what it answers is not a plan", code="OOC-104",
+        fix="plan() returns a Plan, such as `make_plan(...)` gives",
+    )  # fmt: skip
+
+
+def name_told(interview: Interview) -> str:
+    """The name that a submission gives itself."""
+    told = interview.ask({"ask": "name"})
+    name = told.get("name") if isinstance(told, Mapping) else None
+    return printable(name)[:MOST_LETTERS] if isinstance(name, str) else "nameless"
+
+
+# An allocator that runs in another process, for the laws and tests of allocators.
+#
+# Every method of this `Allocator` is a question to a submission's process. The memory stays here:
+# the process gets addresses, and asks back for more. What it claims, a block at an address, is
+# only a number; before the laws write there, their grounds check that there is memory at that
+# address.
+
 
 METHODS = ("name", "granule", "budget_bytes", "allocate", "free", "stats", "check", "snapshot",
            "close")  # fmt: skip
@@ -213,3 +314,78 @@ def _granule(row: Any) -> Granule:
     if not isinstance(row, list) or len(row) != 3 or not isinstance(row[1], bool):
         raise TypeError("its granule is not a granule")
     return Granule(_size(row[0]), row[1], _size(row[2]))
+
+
+# Bands by hand that are asked for in another process, for laws, tests and footprints.
+#
+# A submission's process gets layers and cuts and answers with rows, as data: three numbers for
+# each band and tensor. The side that asks counts with these numbers and runs none of the
+# submission's code.
+
+
+class RemoteBands:
+    """A submission as `BandsByHand`.
+
+    Args:
+        interview: with its process.
+    """
+
+    def __init__(self, interview: Interview):
+        self._interview = interview
+        self.name = name_told(interview)
+
+    def rows(self, layers: Sequence[Sequence[int]], cuts: Sequence[int]) -> Any:
+        """The submission's answer. Raises what it raises, or ValueError: no list of lists."""
+        asked = {"ask": "rows", "layers": [list(layer) for layer in layers], "cuts": list(cuts)}
+        told = self._interview.ask(asked)
+        rows = told.get("rows") if isinstance(told, dict) else None
+        if not isinstance(rows, list) or not all(isinstance(band, list) for band in rows):
+            raise ValueError("rows() gives no list of bands")
+        return rows
+
+
+# A law that runs in another process, for the laws of laws and for hunts.
+#
+# The submission's process gets the size of an arena and a random generator's state, so it draws
+# what it would draw at home; it asks for blocks through the pipe, and answers with what its law
+# says. The arena stays on this side.
+
+
+#: Of what a law says.
+MOST_LETTERS_OF_A_REASON = 200
+
+
+class RemoteLaw:
+    """A submission as `LawByHand`.
+
+    Args:
+        interview: with its process.
+    """
+
+    def __init__(self, interview: Interview):
+        self._interview = interview
+        self.name = name_told(interview)
+
+    def begin(self) -> None:
+        """From now on its time counts anew."""
+        self._interview.begin()
+
+    def check(self, arena: AskedArena, rng: random.Random) -> None:
+        """Raises AssertionError where the law stops the arena, and what else it raises."""
+
+        def called(what: str, values: list[Any]) -> dict[str, Any]:
+            known = what in ("allocate", "free") and len(values) == 1
+            if not known or type(values[0]) is not int or not 0 <= values[0] < MAX_BYTES:
+                return {"error": error_data(ValueError(f"{what}: no size or offset"), "")}
+            try:
+                return {"value": getattr(arena, what)(values[0])}
+            except KeyError:
+                return {"error": error_data(KeyError(f"there is no block at {values[0]}"), "")}
+
+        asked = {"ask": "try", "size": arena.size, "state": rng.getstate()}
+        told = self._interview.ask(asked, called)
+        stopped = told.get("stopped") if isinstance(told, dict) else None
+        if not isinstance(stopped, str):
+            raise TypeError("check() gives no answer")
+        if stopped:
+            raise AssertionError(printable(stopped).replace("\n", " ")[:MOST_LETTERS_OF_A_REASON])
