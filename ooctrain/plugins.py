@@ -11,6 +11,7 @@ to it; any other error is the library's. Read next: `sched/planners/registry.py`
 from __future__ import annotations
 
 import importlib
+import importlib.resources
 import importlib.util
 import inspect
 import re
@@ -27,6 +28,7 @@ from ooctrain.units import parse_bytes
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _SIZE = re.compile(r"[0-9]+(\.[0-9]+)?[ ]*[kmgt]?i?b", re.IGNORECASE)
 _FRAME = re.compile(r'^ *File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
+_FROM = re.compile(r"cannot import name '(\w+)' from '([\w.]+)'")
 _WORDS: Mapping[str, Any] = {"true": True, "false": False, "none": None}
 
 
@@ -165,7 +167,12 @@ def load_from_file(path: str, name: str) -> Callable[..., Any]:
         )  # fmt: skip
     module = importlib.util.module_from_spec(specification)
     sys.modules[specification.name] = module
-    specification.loader.exec_module(module)
+    try:
+        specification.loader.exec_module(module)
+    except ImportError as error:
+        if moved := _moved(error):
+            raise moved from error
+        raise
     if not hasattr(module, name):
         near = did_you_mean(name, [word for word in vars(module) if not word.startswith("_")])
         raise ConfigError(
@@ -180,6 +187,22 @@ def load_from_file(path: str, name: str) -> Callable[..., Any]:
             fix="file.py:Name of a class, or of a function that makes the object",
         )
     return found
+
+
+def _moved(error: ImportError) -> ConfigError | None:
+    """What to write instead of an import of a module of ours that has moved; None: it has not."""
+    wanted = error.name or ""
+    if one_of := _FROM.fullmatch(str(error).partition(" (")[0]):
+        wanted = f"{one_of[2]}.{one_of[1]}"
+    table = importlib.resources.files("ooctrain").joinpath("moved.csv")
+    homes = dict(line.split(",") for line in table.read_text(encoding="utf-8").splitlines()[1:])
+    if wanted not in homes:
+        return None
+    home = homes[wanted]
+    return ConfigError(
+        f"{wanted} has moved", code="OOC-106", where="an import of your file",
+        fix=f"from {home} import ..." if home else "it is a part of the library's tests now",
+    )  # fmt: skip
 
 
 def fault_of_own_code(error: BaseException, given: Sequence[str]) -> OoctrainError | None:
