@@ -52,7 +52,6 @@ def drawn_example(code: str, example: str) -> str:
     """The smallest list that breaks a rule, drawn; "" where it is not a list of `example_step`.
 
     Args:
-        code: the rule.
         example: the list as text, from the rule's page.
     """
     if code.startswith(_NO_LIST):
