@@ -83,9 +83,6 @@ class _Recorded:
 class Replays:
     """A session's recorded step.
 
-    Args:
-        device, trace: of the session.
-
     Attributes:
         refusal: why the last step was not recorded, in an error's words; None: it was, or nobody
             wants that.

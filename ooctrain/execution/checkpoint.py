@@ -106,7 +106,6 @@ def save(
         path: the file, ".safetensors" by custom; of a link what it points to is written.
         arrays: or tensors, whose values are fetched one after the other, each once, in the order of
             their names.
-        run: the state.
         keep: files kept in all, the new one included.
 
     Raises:

@@ -34,7 +34,6 @@ def enough(
         ask: puts it with another budget; any error of the library is a no.
         asked: the budget that was refused, in words.
         most_bytes: where everything fits on the device: more does not help.
-        planner: its name, for the message.
         granule_bytes: what budgets are multiples of.
 
     Returns:

@@ -119,7 +119,6 @@ class Averages:
         """Adds a batch.
 
         Args:
-            trace: of the evaluation.
             outputs: its "loss" and "output", or what its output consists of.
 
         Raises:

@@ -219,7 +219,6 @@ class Session:
     Args:
         trace, schedule: what to run; the schedule must be legal (`verify`).
         device: with a host slab of at least `host_extent_bytes(trace, schedule)`.
-        allocator: over the device's memory.
         values: {persistent variable id: its value before the first step, logical layout}; None:
             they are written before it, one after the other.
         wanted: ids of variables whose value each step hands out.

@@ -48,10 +48,6 @@ MAX_STEPS = 16
 class Placement:
     """The blocks of resident variables.
 
-    Args:
-        program: whose variables they are.
-        allocator: that gives and takes the blocks.
-
     Attributes:
         blocks: {variable: its block}, resident as a whole or in part.
         scratch: {variable or WORKSPACE: block} of the Run that has not ended.
@@ -245,9 +241,6 @@ def reserved_peak(schedule: Schedule, trace: Trace, choice: AllocatorChoice) -> 
     The list is replayed over memory without bytes, step after step until a step ends with the
     layout of an earlier one (`Settling`): persistent variables may end a step elsewhere than
     they began it. One step will do where any free chunks make a block: nothing depends on it.
-
-    Args:
-        choice: the allocator (`alloc.registry.choose_allocator`).
 
     Raises:
         DoesNotFit: not even many times the ledger's peak would do.

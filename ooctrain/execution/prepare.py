@@ -55,7 +55,6 @@ class PreparedStep:
     Args:
         original: the trace before rewriting.
         plan: verified; `plan.trace` is what runs.
-        machine: that it was planned for.
         budget_bytes: size of the arena.
         allocator: chosen, not made.
         reserved_bytes: the allocator's reserved peak, fragmentation included.

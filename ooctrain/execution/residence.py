@@ -318,7 +318,6 @@ class Stay:
     Args:
         storages: by variable, of the values that will live in it; they are still elsewhere
             (`take_over`).
-        turns: of the trainer.
     """
 
     def __init__(

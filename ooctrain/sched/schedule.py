@@ -115,7 +115,6 @@ class LowerBound:
     """A makespan that no schedule of a stated class can beat.
 
     Args:
-        makespan_us: the bound.
         kind: what it covers: "compute", "proposition 3", "per-call link", "lp", ...
     """
 
@@ -131,7 +130,6 @@ class Plan:
     Args:
         trace: the (rewritten) trace that the schedule runs.
         rewrites: names of the rewrites that made it from the original, in order, such as "fuse".
-        schedule: the list.
         makespan_us, peak_bytes, host_peak_bytes: claimed, simulated on the planner's machine.
         lower_bound: what the makespan can be measured against, or None.
         notes: {word: value}: what the planner wants to say (planner, seed, evaluations, chosen
