@@ -105,7 +105,8 @@ ARGUMENTS: Mapping[str, Explanation] = {
         "a state that does not fit the model",
         "The names or shapes of a state_dict are not those of the model, or what was given is no "
         "mapping of names to arrays, such as a path. Wrappers ({'state_dict': ...}) and the "
-        "prefixes 'module.' and '_orig_mod.' at all keys are taken off.",
+        "prefixes 'module.' and '_orig_mod.' at all keys are taken off, and any other ('model.' of "
+        "Lightning) if what is left is just the model's keys.",
         "resnet18.load_state_dict(resnet34.state_dict())",
         "load it into the model it was saved from",
     ),

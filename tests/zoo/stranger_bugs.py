@@ -12,6 +12,7 @@ import pytest
 from zoo.planting import plant, plant_everywhere
 
 from ooctrain.data import dataset, folder, picture
+from ooctrain.engine import state_dicts
 from ooctrain.execution import checkpoint
 from ooctrain.optim.schedules import base, one_cycle, plateau
 
@@ -66,6 +67,9 @@ BUGS: dict[str, tuple[str, Plant]] = {
     "a cycle that waits moves the momentum": (
         "waits", lambda patch: plant(
             patch, base.LRScheduler, "load_state_dict", 'state_dict["last_epoch"] < 0', "False")),
+    "a prefix is taken off whatever is left": (
+        "prefix", lambda patch: plant(patch, state_dicts, "_as_a_part", "return state",
+                                      "return found")),
     "a cycle is stepped once an epoch": (
         "fit", lambda patch: patch.setattr(one_cycle.OneCycleLR, "counts_steps", False)),
 }  # fmt: skip

@@ -10,6 +10,7 @@ from strangers import test_images_of_a_folder as IMAGES
 from strangers import test_paths_as_people_write_them as PATHS
 from strangers import test_schedules_that_count_steps as SCHEDULES
 from strangers import test_split_of_a_folder as SPLIT
+from strangers import test_state_dicts_that_people_have as STATES
 from zoo.stranger_bugs import BEST, BUGS, SIDES
 
 from ooctrain.errors import OoctrainError
@@ -33,6 +34,9 @@ LAWS = {
     "links": lambda folder: _in(folder, PATHS.test_a_link_stays_and_what_it_points_to_is_written),
     "rights": lambda folder: PATHS.test_access_rights_are_kept(0o640, folder),
     "bytes": lambda _: BYTES.test_bytes_come_through("TensorDataset"),
+    "prefix": lambda _: STATES.test_it_is_refused_and_nothing_is_changed(
+        "a prefix, and a key too few", False
+    ),
     BEST: lambda _: SCHEDULES.test_a_plateau_remembers_an_infinite_best("max", "rel", 2, 1),
     "waits": lambda _: (
         SCHEDULES.test_a_cycle_that_waits_in_a_state_of_pytorch_leaves_the_momentum_alone()
