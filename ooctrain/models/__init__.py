@@ -28,6 +28,7 @@ from ooctrain.models.pix2pixhd import pix2pixhd, pix2pixhd_perceptual
 from ooctrain.models.resnet import resnet18, resnet34, resnet50, resnet101, resnet152
 from ooctrain.models.unet import unet
 from ooctrain.models.vgg import vgg11, vgg11_bn, vgg16, vgg16_bn, vgg19, vgg19_bn
+from ooctrain.plugins import refuse_path
 
 Stem = Literal["cifar", "imagenet"]
 #: Images with no side longer than this, in pixels, get the stem for small ones.
@@ -105,14 +106,9 @@ def recipe_of(name: str) -> Recipe:
         classes = usual.get("classes", any_own.classes)
         channels = usual.get("channels", any_own.channels)
         return replace(any_own, channels=channels, classes=classes, own=frozenset(usual))
-    if name.endswith(".py"):
-        raise ConfigError(
-            f"{name!r} names a file, but not the function in it that makes the network",
-            code="OOC-106",
-            fix=f"{name}:function",
-        )  # fmt: skip
     if name not in MODELS:
         refuse_foreign(name)
+        refuse_path(name, "function that makes the network", "function")
         otherwise = "one of these, or file.py:function"
         raise unknown_name("no model is called", name, MODELS, otherwise)
     return MODELS[name]

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import pytest
 from zoo.planting import plant, plant_everywhere
 
+from ooctrain import plugins
 from ooctrain.data import dataset, folder, picture
 from ooctrain.engine import state_dicts
 from ooctrain.execution import checkpoint
@@ -70,6 +71,9 @@ BUGS: dict[str, tuple[str, Plant]] = {
     "a prefix is taken off whatever is left": (
         "prefix", lambda patch: plant(patch, state_dicts, "_as_a_part", "return state",
                                       "return found")),
+    "a file that is not there is an unknown name": (
+        "files", lambda patch: plant_everywhere(
+            patch, plugins, "refuse_path", "not is_path(name)", "True")),
     "a cycle is stepped once an epoch": (
         "fit", lambda patch: patch.setattr(one_cycle.OneCycleLR, "counts_steps", False)),
 }  # fmt: skip

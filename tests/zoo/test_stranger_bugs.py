@@ -13,6 +13,8 @@ from strangers import test_split_of_a_folder as SPLIT
 from strangers import test_state_dicts_that_people_have as STATES
 from zoo.stranger_bugs import BEST, BUGS, SIDES
 
+import ooctrain as oc
+from ooctrain import nn
 from ooctrain.errors import OoctrainError
 
 
@@ -34,6 +36,9 @@ LAWS = {
     "links": lambda folder: _in(folder, PATHS.test_a_link_stays_and_what_it_points_to_is_written),
     "rights": lambda folder: PATHS.test_access_rights_are_kept(0o640, folder),
     "bytes": lambda _: BYTES.test_bytes_come_through("TensorDataset"),
+    "files": lambda _: PATHS.test_so_are_those_of_a_call(
+        lambda name: oc.plan(oc.trace(nn.Linear(2, 2), (1, 2)), "50%", planner=name), None
+    ),
     "prefix": lambda _: STATES.test_it_is_refused_and_nothing_is_changed(
         "a prefix, and a key too few", False
     ),
