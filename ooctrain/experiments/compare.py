@@ -3,23 +3,26 @@
 A `CompareCase` holds everything that decides its `CompareRow`. So rows can be computed in any order
 and by several processes, and they are kept on disk, as are their plans and bounds, under a name
 made of their content. A comparison that was interrupted, or is asked again, computes only what is
-missing. Each ratio is to a bound that no list beats (`sched/bounds/lp.py`); the row says for which
-class of lists that holds. Read next: `planned.py`, `kept.py`, `compare_shown.py`.
+missing. Where a planner fails on a step, its row says so, and the others go on. Each ratio is to a
+bound that no list beats (`sched/bounds/lp.py`); the row says for which class of lists that holds.
+Read next: `planned.py`, `kept.py`, `compare_shown.py`.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, astuple, dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from ooctrain.api import step_trace
-from ooctrain.errors import ConfigError
+from ooctrain.errors import ConfigError, OoctrainError, PartFailed, printable
+from ooctrain.execution.planners import get_planner
 from ooctrain.experiments.kept import ResultStore, digest, package_sources, planner_sources
-from ooctrain.experiments.planned import PlanQuestion, least_bytes, planned
+from ooctrain.experiments.planned import Planned, PlanQuestion, least_bytes, planned
 from ooctrain.experiments.spread import finished
+from ooctrain.plugins import fault_of_own_code
 from ooctrain.rewrite import REWRITES, apply_rewrites, rewritten_with_remarks
 from ooctrain.sched.bounds import closed as bounds
 from ooctrain.sched.bounds.lp import FluidBound, fluid_bound
@@ -66,6 +69,7 @@ class CompareCase:
         rewrites: of the step, after those that every step gets; budgets and bound are of the step
             before them.
         split: of the network, in the words of --split; "": whole.
+        classes: outputs of the network; None: the usual ones.
     """
 
     model: str
@@ -85,6 +89,7 @@ class CompareCase:
     accumulate: int = 1
     rewrites: tuple[str, ...] = ()
     split: str = ""
+    classes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +97,14 @@ class CompareRow:
     """What came of a case; what an infeasible one lacks is None.
 
     Args:
-        model, batch, planner, granule_bytes, optimizer, accumulate: of the case.
+        model, batch, planner, granule_bytes, optimizer, accumulate, classes: of the case.
         image_size: height of its images.
         machine: its name.
         budget_bytes: of the case, resolved on the step.
         feasible: whether the planner has a plan.
         budget_fraction: from the trace's minimum (0) to its in-core peak (1).
         minimum_bytes: the planner's least budget: what its refusal names; where it plans, with any
-            host budget.
+            host budget; None where it fails.
         trace_minimum_bytes: a budget of 0 %.
         makespan_us: of the plan, simulated.
         compute_us: of the step without any stall.
@@ -113,6 +118,7 @@ class CompareRow:
         link_bytes_per_us: of the machine, as it was used.
         remarks: what rewrites do otherwise than asked for: fewer tiles.
         chosen_rewrites: what the planner did to the step first: "narrow:1048576", or tilings.
+        error: why the planner neither has a plan nor refuses the budget; "" where it does.
     """
 
     model: str
@@ -123,7 +129,7 @@ class CompareRow:
     budget_fraction: float
     planner: str
     feasible: bool
-    minimum_bytes: int
+    minimum_bytes: int | None
     trace_minimum_bytes: int
     granule_bytes: int
     makespan_us: float | None
@@ -143,6 +149,8 @@ class CompareRow:
     accumulate: int
     remarks: str = ""
     chosen_rewrites: str = ""
+    classes: int | None = None
+    error: str = ""
 
     @property
     def images_per_s(self) -> float | None:
@@ -190,8 +198,9 @@ def row_of(case: CompareCase, keep: Path | None = None) -> CompareRow:
     """
     step = step_trace(
         case.model, case.batch, case.image_size, case.optimizer, case.accumulate,
-        threads_for(case.machine), case.split,
+        threads_for(case.machine), case.split, case.classes,
     )  # fmt: skip
+    get_planner(case.planner)
     where, store = _machine(case), ResultStore(keep)
     sources = planner_sources(case.planner)
     planned_for = apply_rewrites(step, case.rewrites).fingerprint
@@ -200,7 +209,8 @@ def row_of(case: CompareCase, keep: Path | None = None) -> CompareRow:
     if kept is not None:
         return CompareRow(**kept)
     row = _compute(case, step, where, store)
-    store.write(name, asdict(row))
+    if not row.error:  # which may have been this process's: too little memory, a missing package
+        store.write(name, asdict(row))
     return row
 
 
@@ -221,13 +231,21 @@ def _compute(case: CompareCase, step: Trace, where: Machine, store: ResultStore)
         tiled, budget, where, case.planner, case.granule_bytes, case.seed, case.evaluations,
         case.time_limit_s, host_budget,
     )  # fmt: skip
-    answer = planned(question, store)
-    plan, minimum = answer.plan, answer.minimum_bytes
-    if minimum is None:
-        minimum = least_bytes(question, store)
-    timeline = None
+    answer, minimum, error = Planned(None, None, 0.0), None, ""
+    try:
+        answer = planned(question, store)
+        minimum = answer.minimum_bytes
+        if minimum is None:
+            minimum = least_bytes(question, store)
+        if answer.plan is not None:
+            verify(
+                answer.plan, tiled, budget, where, host_budget_bytes=host_budget, rewrites=REWRITES
+            )
+    except OoctrainError as failure:
+        answer, minimum = replace(answer, plan=None), None
+        error = _in_one_line(failure, case.planner)
+    plan, timeline = answer.plan, None
     if plan is not None:
-        verify(plan, tiled, budget, where, host_budget_bytes=host_budget, rewrites=REWRITES)
         timeline = simulate(plan.schedule, plan.trace, where)
     makespan_us = None if timeline is None else timeline.makespan_us
     bound = _bound(case, step, budget, where, store)
@@ -261,7 +279,17 @@ def _compute(case: CompareCase, step: Trace, where: Machine, store: ResultStore)
         accumulate=case.accumulate,
         remarks="; ".join(remarks),
         chosen_rewrites="" if plan is None else "; ".join(plan.rewrites),
+        classes=case.classes,
+        error=error,
     )
+
+
+def _in_one_line(error: OoctrainError, planner: str) -> str:
+    """Code, what, and where: in the planner's own file, where it raised no error of this tree."""
+    if isinstance(error, PartFailed):
+        error = fault_of_own_code(error, [planner]) or error
+    place = f" ({error.where})" if error.where else ""
+    return printable(" ".join(f"[{error.code}] {error.what}{place}".split()))
 
 
 def recompute_us(plan: Plan, where: Machine) -> float:

@@ -112,8 +112,9 @@ def _cells(row: CompareRow) -> tuple[str, ...]:
         format_bytes(row.budget_bytes), format_percent(row.budget_fraction), row.planner,
     )  # fmt: skip
     if row.makespan_us is None:
-        lacks = row.minimum_bytes > row.budget_bytes  # else it is host memory that it lacks
-        least = f"needs {format_bytes(row.minimum_bytes)}" if lacks else "-"
+        minimum = row.minimum_bytes or 0
+        lacks = minimum > row.budget_bytes  # else it is host memory that it lacks
+        least = "fails" if row.error else f"needs {format_bytes(minimum)}" if lacks else "-"
         return (*head, least, "-", "-", "-", "-", "-", f"{row.plan_s:.2f} s")
     return (
         *head, format_us(row.makespan_us), or_dash(row.ratio, ".3f"),

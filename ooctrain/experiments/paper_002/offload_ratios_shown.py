@@ -17,6 +17,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from ooctrain.errors import OoctrainError
 from ooctrain.experiments.compare import CompareRow, compare
 from ooctrain.experiments.paper_002 import offload_ratios as experiment
 from ooctrain.experiments.paper_002.offload_ratios import (
@@ -74,6 +75,8 @@ def offload_ratios(wanted: Wanted, console: Console) -> Mapping[str, Any]:
         experiment.QUICK_STEP_SHARES if wanted.quick else experiment.STEP_SHARES,
     )
     rows = compare(steps, jobs=processes, keep=cache_base() / "compare")
+    if failed := next((row for row in rows if row.error), None):
+        raise OoctrainError(f"{failed.planner} fails on {failed.model}: {failed.error}")
     print_title(console, "\nThe steps themselves: step / LP bound with recomputation")
     console.print(step_table(rows))
     write_figure(wanted, console, ratio_figure(cells, rows))
