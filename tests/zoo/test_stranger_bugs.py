@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from strangers import test_images_as_bytes as BYTES
 from strangers import test_images_of_a_folder as IMAGES
+from strangers import test_operators_of_python as OPERATORS
 from strangers import test_paths_as_people_write_them as PATHS
 from strangers import test_schedules_that_count_steps as SCHEDULES
 from strangers import test_split_of_a_folder as SPLIT
@@ -38,6 +39,12 @@ LAWS = {
     "bytes": lambda _: BYTES.test_bytes_come_through("TensorDataset"),
     "files": lambda _: PATHS.test_so_are_those_of_a_call(
         lambda name: oc.plan(oc.trace(nn.Linear(2, 2), (1, 2)), "50%", planner=name), None
+    ),
+    "in place": lambda _: OPERATORS.test_in_place_every_name_of_the_tensor_has_the_result(
+        "imul", "a tensor"
+    ),
+    "first tutorial": lambda _: (
+        OPERATORS.test_a_parameter_is_changed_only_where_no_gradient_is_recorded()
     ),
     "prefix": lambda _: STATES.test_it_is_refused_and_nothing_is_changed(
         "a prefix, and a key too few", False
