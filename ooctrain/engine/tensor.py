@@ -186,7 +186,7 @@ class Tensor(Algebra):
         self.value().write(new.numpy())
 
     def as_it_is(self) -> Tensor:
-        """A twin for whoever needs it when it may have become another value meanwhile."""
+        """A twin that stays what this is now, whatever it becomes later."""
         twin = object.__new__(Tensor)  # short: this is done for each input of a recorded call
         twin.shape, twin.dtype, twin.name, twin.kind = self.shape, self.dtype, self.name, self.kind
         twin.requires_grad, twin.grad, twin.stepped = self.requires_grad, self.grad, self.stepped

@@ -185,6 +185,7 @@ def test_in_place_every_name_of_the_tensor_has_the_result(name, other):
     new = getattr(op, {"ipow": "pow"}.get(name, name[1:]))(g, y)
     (new + g * g).sum().backward()
     assert np.array_equal(h.numpy(), new.numpy())
+    assert w.grad is not None
     assert np.allclose(w.grad.numpy(), v.grad.numpy(), 1e-6)
 
 
