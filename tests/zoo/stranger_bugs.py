@@ -74,6 +74,12 @@ BUGS: dict[str, tuple[str, Plant]] = {
     "a file that is not there is an unknown name": (
         "files", lambda patch: plant_everywhere(
             patch, plugins, "refuse_path", "not is_path(name)", "True")),
+    "what a data set of one's own asks for is never bytes": (
+        "wrapped", lambda patch: plant_everywhere(
+            patch, dataset, "wants_bytes", "_WANTS_BYTES.get()", "False")),
+    "samples of a subclass are those of its base": (
+        "subclass", lambda patch: plant(
+            patch, dataset, "_takes", "any(other in vars(kind) for other in above)", "False")),
     "what becomes another value is read by what came before": (
         "in place", lambda patch: plant(
             patch, tensor.Tape, "_record", "t if _stays(t, eager) else t.as_it_is()", "t")),

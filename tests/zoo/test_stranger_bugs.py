@@ -40,6 +40,8 @@ LAWS = {
     "files": lambda _: PATHS.test_so_are_those_of_a_call(
         lambda name: oc.plan(oc.trace(nn.Linear(2, 2), (1, 2)), "50%", planner=name), None
     ),
+    "wrapped": lambda _: BYTES.test_bytes_come_through_data_sets_of_ones_own("a wrapper", 0),
+    "subclass": lambda _: BYTES.test_bytes_come_through_data_sets_of_ones_own("a subclass", 0),
     "in place": lambda _: OPERATORS.test_in_place_every_name_of_the_tensor_has_the_result(
         "imul", "a tensor"
     ),
