@@ -473,7 +473,7 @@ class Trainer:
     def _look(self) -> None:
         """Takes in how everything is now."""
         tensors, training = self._tensors(), self._training()
-        if tensors != self._adopted:
+        if not _are_the_same(tensors, self._adopted):
             self._residence.adopt(tensors)  # a module, or the optimizer's state, is another one
             self._adopted = tensors
             warn_of_strangers(training, self._known)
@@ -548,3 +548,8 @@ class Trainer:
 
     def _tensors(self) -> dict[str, Tensor]:
         return named_tensors(self.model, self.optimizer)
+
+
+def _are_the_same(some: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> bool:
+    """Whether the same names have the same tensors, whatever their values."""
+    return some.keys() == others.keys() and all(some[name] is others[name] for name in some)
