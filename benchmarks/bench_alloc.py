@@ -25,19 +25,19 @@ from benchmarks.common import machine_facts, table, threads_here, verdict
 from ooctrain.alloc import AllocationLog, Request
 from ooctrain.alloc.best_fit import BestFit
 from ooctrain.alloc.dry_run import DryMemory
+from ooctrain.alloc.log import foresee, hold_whole
 from ooctrain.alloc.registry import choose_dry
-from ooctrain.alloc.replay.log import foresee, hold_whole
-from ooctrain.alloc.replay.replay import peak_bytes, serve
+from ooctrain.alloc.replay import peak_bytes, serve
 from ooctrain.alloc.static import plannable
 from ooctrain.alloc.va_paper import PaperVirtualAddressing
 from ooctrain.alloc.virtual import VirtualAddressing
-from ooctrain.alloc.wrapped.wrappers import Counted
+from ooctrain.alloc.wrappers import Counted
 from ooctrain.api import step_trace
 from ooctrain.devices.base import Memory
 from ooctrain.devices.cpu.host_vm import VirtualArena, why_no_virtual_memory
 from ooctrain.devices.raw_bytes import bytes_at
 from ooctrain.errors import OutOfDeviceMemory
-from ooctrain.execution.allocation_log import allocation_log
+from ooctrain.execution.placement import allocation_log
 from ooctrain.experiments.paper_000.fragmentation import Bench
 from ooctrain.units import GIB, KIB, MIB, format_bytes
 

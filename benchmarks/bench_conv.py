@@ -21,11 +21,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ooctrain.layers.conv_algorithms import CPU_ALGORITHMS, choose_algorithm
-from ooctrain.layers.conv_shape import ConvShape
+from ooctrain.layers.conv2d import CPU_ALGORITHMS, ConvShape, choose_algorithm
 from ooctrain.layers.kernels.cpu.conv import conv2d, conv_plan
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
-from ooctrain.layers.kernels.cpu.simd.vector import ISA
+from ooctrain.layers.kernels.cpu.simd.simd import ISA
 
 PARTS = ("forward", "grad_input", "grad_weight")
 PAUSE_S = 0.02

@@ -23,11 +23,11 @@ import torch
 from benchmarks.arrays import both_layouts, empty, empty_like, scratch, tensor_like, tensors
 from ooctrain.layers.dropout import Dropout
 from ooctrain.layers.kernels.cpu import (
-    activations,
     batch_norm,
     copy,
     dropout,
     elementwise,
+    functions,
     layout,
     losses,
     optimizers,
@@ -141,18 +141,18 @@ def elementwise_cases(b: Bench) -> Iterator[Case]:
         )
         yield case(
             "leaky relu",
-            lambda x=x, out=out: activations.leaky_relu(b.pool, x, out, 0.1),
+            lambda x=x, out=out: functions.leaky_relu(b.pool, x, out, 0.1),
             lambda tx=tx, tout=tout: aten.leaky_relu.out(tx, 0.1, out=tout),
         )
         yield case(
             "tanh",
-            lambda x=x, out=out: activations.tanh(b.pool, x, out),
+            lambda x=x, out=out: functions.tanh(b.pool, x, out),
             lambda tx=tx, tout=tout: torch.tanh(tx, out=tout),
             lambda wide=wide: np.tanh(wide),
         )
         yield case(
             "sigmoid",
-            lambda x=x, out=out: activations.sigmoid(b.pool, x, out),
+            lambda x=x, out=out: functions.sigmoid(b.pool, x, out),
             lambda tx=tx, tout=tout: torch.sigmoid(tx, out=tout),
             lambda wide=wide: 1 / (1 + np.exp(-wide)),
         )

@@ -23,7 +23,7 @@ import numpy as np
 import ooctrain as oc
 from benchmarks.common import machine_facts, table, verdict
 from ooctrain.alloc import static
-from ooctrain.alloc.exact_places import places_within
+from ooctrain.alloc.exact_packing import places_within
 from ooctrain.alloc.registry import choose_dry
 from ooctrain.alloc.static import Forecast, Lifetime, pack
 from ooctrain.api import step_trace

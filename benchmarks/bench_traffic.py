@@ -34,13 +34,12 @@ from ooctrain.layers.batch_norm import (
     BatchNormStats,
 )
 from ooctrain.layers.combine import Add, Scale
-from ooctrain.layers.cross_entropy import SoftmaxCrossEntropy
 from ooctrain.layers.dropout import Dropout
 from ooctrain.layers.layout import Pad
+from ooctrain.layers.losses import MeanError, SoftmaxCrossEntropy
 from ooctrain.layers.permute import Permute
 from ooctrain.layers.pooling import MaxPool2d, PoolGeometry
 from ooctrain.layers.regions import Insert, Slice
-from ooctrain.layers.regression_loss import MeanError
 from ooctrain.layers.relu import ReLU, ReLUGrad
 from ooctrain.layers.softmax import SoftmaxAlong
 from ooctrain.layers.update import AdamUpdate, SGDUpdate

@@ -216,7 +216,7 @@ def _kernels() -> Iterator[Any]:
     """Those of all modules, and those that a module makes when a shape first asks for them."""
     import ooctrain.layers.kernels.cuda as package
     from ooctrain.layers.kernels.cuda.conv.conv_gemm import NARROW, WIDE, _correlation_kernel
-    from ooctrain.layers.kernels.cuda.conv.conv_gemm_weights import _weight_kernel
+    from ooctrain.layers.kernels.cuda.conv.conv_weights import _weight_kernel
     from ooctrain.layers.kernels.cuda.runtime.shim import Kernel
 
     for columns in (WIDE, NARROW):

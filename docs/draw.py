@@ -15,7 +15,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 import ooctrain as oc
-from ooctrain.alloc.replay.log import foresee
+from ooctrain.alloc.log import foresee
 from ooctrain.alloc.static import pack
 from ooctrain.report.moving_memory import arena_film, bands_film, mapping_film, window_film
 

@@ -144,7 +144,7 @@ if TYPE_CHECKING:  # "x as x" is how a type checker knows that a name is public
     from ooctrain.errors import Infeasible as Infeasible
     from ooctrain.errors import OoctrainError as OoctrainError
     from ooctrain.errors import ScheduleError as ScheduleError
-    from ooctrain.execution.allocation_log import allocation_log as allocation_log
+    from ooctrain.execution.placement import allocation_log as allocation_log
     from ooctrain.execution.planners import planners as planners
     from ooctrain.functional import cat as cat
     from ooctrain.functional import concat as concat
@@ -169,8 +169,8 @@ if TYPE_CHECKING:  # "x as x" is how a type checker knows that a name is public
     from ooctrain.sched.schedule import Schedule as Schedule
     from ooctrain.sched.timeline import Timeline as Timeline
     from ooctrain.step.chain import chain as chain
-    from ooctrain.step.example import equal_stages as equal_stages
-    from ooctrain.step.example import toy_machine as toy_machine
+    from ooctrain.step.chain import equal_stages as equal_stages
+    from ooctrain.step.chain import toy_machine as toy_machine
     from ooctrain.step.machine import Machine as Machine
     from ooctrain.step.presets import machine as machine
     from ooctrain.step.trace import Trace as Trace

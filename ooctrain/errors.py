@@ -178,7 +178,7 @@ class Withheld(ConfigError):
     default_code = "OOC-180"
 
     def __init__(self, what: str, assignment: str = "", **details: str):
-        # `course/strip.py` writes Withheld("sched/planners/lru.py: Lru.plan", "lru_planner").
+        # `course/handout.py` writes Withheld("sched/planners/lru.py: Lru.plan", "lru_planner").
         if assignment:
             what = f"{what} is left out of this course wheel: assignment {assignment} asks for it"
             details = {"fix": "your own, as file.py:Class; the whole library is ooctrain without "

@@ -30,12 +30,12 @@ from ooctrain.engine.parts import Parts
 from ooctrain.engine.tensor import Tape, Tensor, use_tape
 from ooctrain.engine.trace_runner import TraceRunner
 from ooctrain.errors import ConfigError, ShapeError
-from ooctrain.layers.conv_algorithms import algorithm_for
+from ooctrain.layers.conv2d import algorithm_for
 from ooctrain.nn.containers import tilings_wanted
 from ooctrain.nn.named_losses import Loss, named_loss, target_of
 from ooctrain.nn.plain import FromBytes
 from ooctrain.optim import Optimizer
-from ooctrain.optim.named import get_optimizer
+from ooctrain.optim.optimizers import get_optimizer
 from ooctrain.rewrite.tile import remark_by_name, tile_by_name
 from ooctrain.step.op import Spec
 from ooctrain.step.presets import usable_cores
@@ -58,7 +58,8 @@ def trace(
             `nn.FromBytes`.
         loss: "cross_entropy" (of a model with an `OwnLoss`: that), "mse", "l1", or a function of
             (output, target); None with `training=False`.
-        optimizer: by name (`optim/named.py`; "sgd" has momentum 0.9), itself, or None for gradients
+        optimizer: by name (`optim/optimizers.py`; "sgd" has momentum 0.9), itself, or None for
+        gradients
             alone.
         device: "cpu" or "cuda": what algorithms and workspaces are chosen for.
         threads: of the cpu device; None: one for each core that this process may use.

@@ -33,9 +33,8 @@ from ooctrain.errors import ConfigError, DriverError, OoctrainError
 from ooctrain.execution import checkpoint as files
 from ooctrain.execution import saved_state
 from ooctrain.execution.ahead import Ahead, Manner, handed_out, no_batch, position_of
-from ooctrain.execution.evaluation import Evaluation, expect_labels, ignored_by
+from ooctrain.execution.evaluation import Evaluation, InParts, expect_labels, ignored_by
 from ooctrain.execution.guard import expect_finite
-from ooctrain.execution.in_parts import InParts
 from ooctrain.execution.prepare import PreparedStep
 from ooctrain.execution.residence import Residence, one_at_a_time
 from ooctrain.execution.result import StepResult
@@ -59,9 +58,9 @@ from ooctrain.sched.planning.planner import Planner
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.timeline import Timeline
 from ooctrain.step.blocks import put_together
-from ooctrain.step.foreign import as_numbers
 from ooctrain.step.machine import Machine
 from ooctrain.step.op import Scalars
+from ooctrain.step.schema import as_numbers
 from ooctrain.step.trace import Trace
 from ooctrain.tracing import named_optimizer, takes_bytes
 from ooctrain.tracing import trace as trace_step
@@ -94,7 +93,7 @@ class Trainer:
         model: while the trainer is open its values are on the device; read them as ever.
         loss: "cross_entropy", "mse", "l1" or a function of (output, target); a target with the
             shape of the output is float32, others are class numbers.
-        optimizer: one of `optim`, or by name (`optim/named.py`); "sgd" has momentum 0.9.
+        optimizer: one of `optim`, or by name (`optim/optimizers.py`); "sgd" has momentum 0.9.
         budget: of everything on the device: bytes, "512MiB", "25%"; None: train in-core. A
             percentage is that of the largest step that was trained; before the first one, an
             evaluation has that of the step which would train its batch.
@@ -304,7 +303,7 @@ class Trainer:
         Batches count by what their means are over: labels that count, with their weights, or
         elements; sums are added; a loss of other operations is averaged batch by batch. What
         `CrossEntropyLoss(ignore_index=...)` ignores is neither hit nor miss. A batch that does not
-        fit goes through in parts, where samples are independent (`execution/in_parts.py`).
+        fit goes through in parts, where samples are independent (`execution/evaluation.py`).
 
         Args:
             batches: (x, y) as `step` takes them.
@@ -474,7 +473,7 @@ class Trainer:
     def _look(self) -> None:
         """Takes in how everything is now."""
         tensors, training = self._tensors(), self._training()
-        if tensors != self._adopted:
+        if not _are_the_same(tensors, self._adopted):
             self._residence.adopt(tensors)  # a module, or the optimizer's state, is another one
             self._adopted = tensors
             warn_of_strangers(training, self._known)
@@ -549,3 +548,8 @@ class Trainer:
 
     def _tensors(self) -> dict[str, Tensor]:
         return named_tensors(self.model, self.optimizer)
+
+
+def _are_the_same(some: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> bool:
+    """Whether the same names have the same tensors, whatever their values."""
+    return some.keys() == others.keys() and all(some[name] is others[name] for name in some)

@@ -20,7 +20,7 @@ import numpy as np
 from lesson import Lesson
 
 import ooctrain as oc
-from ooctrain.experiments.paper_000.chunks import replay_chunks
+from ooctrain.experiments.paper_000.fragmentation import replay_chunks
 
 pictures, units = oc.pictures, oc.units
 lesson = Lesson("07 virtual addressing")

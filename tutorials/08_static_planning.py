@@ -19,7 +19,7 @@ from lesson import Lesson
 
 import ooctrain as oc
 from ooctrain.alloc.first_fit import FirstFit
-from ooctrain.alloc.replay.log import foresee
+from ooctrain.alloc.log import foresee
 from ooctrain.alloc.static import Lifetime, pack
 
 pictures, units = oc.pictures, oc.units
@@ -199,8 +199,8 @@ ours = pack(forecast, oc.Granule(1, False), "list", pools=1).extent_bytes
 # there is.
 #
 # How near to the bound can a placement come at all? `first-fit:order=exact,pools=1` searches for
-# the optimum as MiniMalloc does (`ooctrain/alloc/exact_places.py`): it builds placements bottom up,
-# and turns back as soon as what is left cannot fit. That takes seconds instead of milliseconds.
+# the optimum as MiniMalloc does (`ooctrain/alloc/exact_packing.py`): it builds placements bottom
+# up, and turns back as soon as what is left cannot fit. That takes seconds instead of milliseconds.
 #
 # ## The price: nothing unforeseen
 #

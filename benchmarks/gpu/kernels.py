@@ -23,12 +23,17 @@ from benchmarks.gpu.workbench import Workbench
 from ooctrain.devices.cuda.open import TF32_CAPABILITY
 from ooctrain.engine.incore import run_reference
 from ooctrain.layers.batch_norm import BatchNormApply, BatchNormStats
-from ooctrain.layers.conv2d import Conv2d, Conv2dGradInput, Conv2dGradWeight, Geometry
-from ooctrain.layers.conv_algorithms import CUDA_ALGORITHMS
+from ooctrain.layers.conv2d import (
+    CUDA_ALGORITHMS,
+    Conv2d,
+    Conv2dGradInput,
+    Conv2dGradWeight,
+    Geometry,
+)
 from ooctrain.layers.conv_transpose import ConvTranspose2d
-from ooctrain.layers.cross_entropy import SoftmaxCrossEntropy
 from ooctrain.layers.kernels.cuda.table import CUDA
 from ooctrain.layers.linear import Linear, LinearGradInput, LinearGradWeight
+from ooctrain.layers.losses import SoftmaxCrossEntropy
 from ooctrain.layers.pooling import MaxPool2d
 from ooctrain.layers.relu import ReLU
 from ooctrain.layers.update import SGDUpdate

@@ -3,7 +3,7 @@
 Fragmentation is free memory that cannot be used, so its price is images in the batch. Measured are
 microseconds for each piece mapped and unmapped, the largest batch of ResNet-50 that each allocator
 can be planned for, and the step at the larger one. Source: paper 000, sections 3.3 and 5.
-Read next: `steps.py`, `ooctrain/devices/cuda/mapping_speed.py`.
+Read next: `steps.py`, `ooctrain/machine/memory_speed.py`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from benchmarks.gpu.plans import Planned
 from benchmarks.gpu.steps import STEP_LIMIT_S, Case, find_planned, measure
 from benchmarks.gpu.workload import ALLOCATORS, Sizes, Workload, largest_batch, settings
 from ooctrain.devices.cuda import open as cuda_open
-from ooctrain.devices.cuda.mapping_speed import measure_mapping
 from ooctrain.execution.settings import Settings
+from ooctrain.machine.memory_speed import measure_mapping
 
 PIECES, REHEARSED_PIECES = 512, 8
 REHEARSED = Planned(Sizes(Workload("plain", 8, 10), 800 << 10, 4, 8))

@@ -24,7 +24,7 @@ from doubles.stub_driver import Stub, environment
 from benchmarks.gpu.bench import Asked
 from ooctrain.errors import DeviceUnavailable
 from ooctrain.layers.kernels.cuda.runtime import cubins, shim
-from ooctrain.layers.kernels.cuda.runtime.runner import count_up
+from ooctrain.layers.kernels.cuda.runtime.launcher import count_up
 
 #: Newer than any toolkit, so that no PTX is too new.
 DRIVER_VERSION = 13990

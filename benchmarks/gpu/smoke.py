@@ -15,8 +15,7 @@ from benchmarks.gpu.bench import Bench, NotRunError
 from benchmarks.gpu.workbench import Workbench
 from ooctrain.devices.cuda import open as cuda_open
 from ooctrain.devices.cuda.open import TF32_CAPABILITY
-from ooctrain.layers.conv2d import Conv2d, Geometry
-from ooctrain.layers.conv_algorithms import CUDA_ALGORITHMS
+from ooctrain.layers.conv2d import CUDA_ALGORITHMS, Conv2d, Geometry
 from ooctrain.step.op import Spec
 
 ARENA_BYTES = 32 << 20

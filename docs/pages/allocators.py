@@ -15,11 +15,10 @@ from prose import as_markdown, docstring_of, escaped, first_sentence, table, tre
 import ooctrain as oc
 from ooctrain.alloc import AllocationLog
 from ooctrain.alloc.registry import choose_allocator
-from ooctrain.alloc.replay.fullest import snapshot_at_peak
-from ooctrain.alloc.replay.replay import made_dry, peak_bytes, replay
+from ooctrain.alloc.replay import made_dry, peak_bytes, replay, snapshot_at_peak
 from ooctrain.api import step_trace
 from ooctrain.errors import OoctrainError
-from ooctrain.execution.allocation_log import allocation_log
+from ooctrain.execution.placement import allocation_log
 from ooctrain.report.arena import arena_svg
 from ooctrain.report.charts import stacked_svg
 from ooctrain.units import format_bytes

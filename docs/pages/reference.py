@@ -29,23 +29,26 @@ SERIES = {
     "R": "Rules of the verifier",
     "": "Laws of allocators",
 }
+INSTRUCTIONS = "Instructions of a list"
 
 
 def write_codes(folder: Path) -> None:
-    """A heading for each code, with the text of `ooctrain explain CODE`."""
+    """A heading for each code, with its page of `ooctrain/explain/`."""
     parts = [
         "# Codes of errors, rules and laws",
         "`ooctrain explain CODE` prints the same in a terminal. A code means the same for ever.",
+        "```{highlight} text\n```",
     ]
     last = ""
     for code, title in all_codes().items():
         series = next(name for start, name in SERIES.items() if code.startswith(start))
+        series = INSTRUCTIONS if code.islower() else series
         if series != last:
             parts.append(f"## {series}")
             last = series
         told = explain_code(code).partition("\n\n")[2]
         # A search finds a heading first that is nothing but the code.
-        parts += [f"({code})=", f"### {code}", f"**{escaped(title)}**", f"```text\n{told}\n```"]
+        parts += [f"({code})=", f"### {code}", f"**{escaped(title)}**", told]
     write(folder / "codes.md", "\n\n".join(parts) + "\n")
 
 

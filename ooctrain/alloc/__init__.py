@@ -6,12 +6,11 @@ for users; a plug-in needs `base.py`, which defines an allocator. Read next: `ba
 """
 
 from ooctrain.alloc.dry_run import DryMemory
+from ooctrain.alloc.log import AllocationLog, Recorder, Request
 from ooctrain.alloc.registry import allocators, choose_allocator
-from ooctrain.alloc.replay.lives import BlockLife, block_lives
-from ooctrain.alloc.replay.log import AllocationLog, Recorder, Request
 
-# `oc.alloc.replay` is the function; its folder is found by `from ooctrain.alloc.replay.log import`.
-from ooctrain.alloc.replay.replay import Replayed, replay
+# `oc.alloc.replay` is the function; its folder is found by `from ooctrain.alloc.log import`.
+from ooctrain.alloc.replay import BlockLife, Replayed, block_lives, replay
 
 __all__ = [
     "AllocationLog", "BlockLife", "DryMemory", "Recorder", "Replayed", "Request", "allocators",

@@ -27,9 +27,13 @@ from ooctrain.alloc.arena_map import ArenaSnapshot
 from ooctrain.alloc.base import Block, Books, Reached, Stats
 from ooctrain.alloc.best_fit import ROUND_BYTES
 from ooctrain.alloc.holes import Holes
-from ooctrain.alloc.virtual_pages.chunk_size import checked_chunk_bytes, mappable_chunk_bytes
-from ooctrain.alloc.virtual_pages.chunks import FreeRuns
-from ooctrain.alloc.virtual_pages.mappings import ChunkMapping, MappingCache
+from ooctrain.alloc.mappings import (
+    ChunkMapping,
+    FreeRuns,
+    MappingCache,
+    checked_chunk_bytes,
+    mappable_chunk_bytes,
+)
 from ooctrain.devices.base import VirtualMemory
 from ooctrain.devices.cpu.host_vm import PAGE_BYTES, max_mapped_chunks
 from ooctrain.errors import ConfigError

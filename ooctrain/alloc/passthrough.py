@@ -15,9 +15,8 @@ from typing import Any
 
 from ooctrain.alloc.arena_map import ArenaSnapshot
 from ooctrain.alloc.base import Block, Reached, Stats
-from ooctrain.alloc.virtual_pages.chunk_arena import ChunkArena
-from ooctrain.alloc.virtual_pages.chunk_size import mappable_chunk_bytes
-from ooctrain.alloc.virtual_pages.chunks import FreeRuns
+from ooctrain.alloc.chunk_arena import ChunkArena
+from ooctrain.alloc.mappings import FreeRuns, mappable_chunk_bytes
 from ooctrain.devices.base import VirtualMemory
 from ooctrain.devices.cpu.host_vm import PAGE_BYTES, max_mapped_chunks
 from ooctrain.units import Granule

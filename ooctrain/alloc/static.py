@@ -11,7 +11,7 @@ time. The order "exact" searches for the optimum, with a bounded number of nodes
 Sources: paper 004, section 4.4 (first fit, list order, a pool of its own for parameters); for the
 order by size, Pisarchyk and Lee, "Efficient memory management for deep neural net inference"
 (2020); the classes of size are ours. Read next: `first_fit.py`, which serves from a packing;
-`exact_places.py`.
+`exact_packing.py`.
 """
 
 from __future__ import annotations
@@ -230,9 +230,9 @@ def _exact(
 
 def _searches() -> tuple[ModuleType, ModuleType]:
     # Late: packing a step needs no compiler, which they would load.
-    from ooctrain.alloc import exact_places, many_places
+    from ooctrain.alloc import exact_packing, many_places
 
-    return many_places, exact_places
+    return many_places, exact_packing
 
 
 def _gap_between(starts: np.ndarray, stops: np.ndarray, size_bytes: int) -> int:

@@ -27,10 +27,9 @@ from typing import Any
 
 from ooctrain.alloc.arena_map import ArenaSnapshot
 from ooctrain.alloc.base import Block, Reached, Stats
+from ooctrain.alloc.chunk_arena import ChunkArena
+from ooctrain.alloc.mappings import ChunkMapping, check_chunk_count
 from ooctrain.alloc.va_paper import paper_chunk_bytes
-from ooctrain.alloc.virtual_pages.chunk_arena import ChunkArena
-from ooctrain.alloc.virtual_pages.chunk_size import check_chunk_count
-from ooctrain.alloc.virtual_pages.mappings import ChunkMapping
 from ooctrain.devices.base import VirtualMemory
 from ooctrain.errors import ConfigError
 from ooctrain.units import Granule

@@ -27,8 +27,7 @@ from ooctrain.cli.terminal import make_console
 from ooctrain.cli.training import make_trainer
 from ooctrain.cli.workload import Task, make_task, threads_of
 from ooctrain.data.dataset import Batch, take
-from ooctrain.data.synthetic import Synthetic
-from ooctrain.data.synthetic_maps import SyntheticImages, SyntheticPixels
+from ooctrain.data.synthetic import Synthetic, SyntheticImages, SyntheticPixels
 from ooctrain.devices.cuda import open as cuda_open
 from ooctrain.errors import ConfigError
 from ooctrain.machine.calibrate import calibrate as measure

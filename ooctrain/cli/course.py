@@ -9,7 +9,7 @@
 
 `strip` makes a wheel without the assignment's solution, for students to install; the other three
 pack the same grader for the platform that a course uses. An assignment is a name of the list, or a
-folder with a grade.toml. Read next: docs/teaching.md; `ooctrain/course/strip.py`,
+folder with a grade.toml. Read next: docs/teaching.md; `ooctrain/course/handout.py`,
 `ooctrain/course/autograders/gradescope.py`.
 """
 
@@ -32,7 +32,7 @@ from ooctrain.course.autograders.notebook_graders import write_nbgrader, write_o
 from ooctrain.course.handout import write_course_wheel
 from ooctrain.course.rubric import Rubric, read_rubric
 from ooctrain.errors import ConfigError
-from ooctrain.report.tables import plain_table
+from ooctrain.report.text import plain_table
 
 #: A secret seed is below this.
 _SEEDS = 2**31

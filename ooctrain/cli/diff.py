@@ -25,12 +25,11 @@ from ooctrain.errors import ConfigError, reason
 from ooctrain.report.lists_compared import first_difference_at, only_in
 from ooctrain.report.numbers_file import write_numbers
 from ooctrain.report.record import Record, read_record
-from ooctrain.report.tables import plain_table
-from ooctrain.report.text import facts, timeline_rows
+from ooctrain.report.text import facts, plain_table, timeline_rows
 from ooctrain.sched.instructions import WORDS
 from ooctrain.sched.list_text import first_difference
 from ooctrain.sched.schedule import Schedule
-from ooctrain.step.foreign import parse_json
+from ooctrain.step.schema import parse_json
 
 JSON_VERSION = 1
 Kind = Literal["record", "plan file", "text"]

@@ -1,12 +1,10 @@
 """`ooctrain explain CODE`: what an error code or a rule of the verifier means, with an example.
 
 CODE is a code such as OOC-120 or R203, or names of rewrites. The example is the smallest one.
-Read next: `ooctrain/explain/`, which holds the texts.
+Read next: `ooctrain/explain/`, which holds the pages.
 """
 
 from __future__ import annotations
-
-from dataclasses import asdict
 
 import click
 
@@ -37,5 +35,6 @@ def explain(code: str | None, rewrites: list[str], json_path: str | None) -> Non
         click.echo(explain_code(code))
     if json_path:
         found = [find_code(known) for known in ([code] if code else all_codes())]
-        rows = [{"code": known, **asdict(entry)} for known, entry in found]
+        parts = ("title", "meaning", "example", "fix")
+        rows = [{"code": c, **{part: getattr(e, part) for part in parts}} for c, e in found]
         write_numbers(json_path, {"version": JSON_VERSION, "codes": rows, "error": None})

@@ -23,7 +23,7 @@ from ooctrain.cli.options import json_option, seed_option
 from ooctrain.cli.terminal import make_console
 from ooctrain.cli.values import OutputFile, UserPath, WholeNumber
 from ooctrain.course.assignments import folder_of
-from ooctrain.course.autograders.results_json import not_graded, results_of
+from ooctrain.course.autograders.gradescope import not_graded, results_of
 from ooctrain.course.classroom import assignment_of, no_submission
 from ooctrain.course.grade import Grade
 from ooctrain.course.grade import grade as run_grade
@@ -31,8 +31,9 @@ from ooctrain.course.handed_in import file_of
 from ooctrain.course.isolation import in_words
 from ooctrain.course.rubric import RUBRIC, read_rubric
 from ooctrain.errors import ConfigError
+from ooctrain.plugins import refuse_path
 from ooctrain.report.numbers_file import write_numbers
-from ooctrain.report.tables import plain_table
+from ooctrain.report.text import plain_table
 
 JSON_VERSION = 1
 
@@ -128,6 +129,7 @@ def _whole_path(submission: str) -> str:
     """
     file, separator, rest = submission.partition(".py:")
     if not separator:
+        refuse_path(submission, "submission")
         return submission
     path = Path(f"{file}.py").resolve()
     if not path.is_file():

@@ -18,13 +18,12 @@ from rich.text import Text
 
 from ooctrain.cli import DONE, FAILED
 from ooctrain.cli.terminal import make_console
-from ooctrain.course.classroom import Graded, grade_class
+from ooctrain.course.classroom import Graded, grade_class, item_statistics, leaderboard, write_class
 from ooctrain.course.handed_in import handed_in
-from ooctrain.course.item_statistics import item_statistics, leaderboard, write_class
 from ooctrain.course.rubric import read_rubric
 from ooctrain.errors import OoctrainError, printable
 from ooctrain.report.numbers_file import write_numbers
-from ooctrain.report.tables import plain_table
+from ooctrain.report.text import plain_table
 
 JSON_VERSION = 1
 

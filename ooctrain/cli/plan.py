@@ -45,16 +45,22 @@ from ooctrain.cli.workload import (
     split_rows,
 )
 from ooctrain.errors import DoesNotFit, Infeasible
-from ooctrain.execution.allocation_log import allocation_log
 from ooctrain.execution.compose import plan_or_enough
-from ooctrain.execution.placement import reserved_peak
+from ooctrain.execution.placement import allocation_log, reserved_peak
 from ooctrain.execution.planners import as_planner, get_planner, planners
 from ooctrain.execution.promise import Promise
 from ooctrain.execution.settings import DEFAULT_REWRITES
-from ooctrain.report.layers import layer_rows
 from ooctrain.report.numbers_file import write_numbers
 from ooctrain.report.record import NOT_DRAWN, drawing
-from ooctrain.report.text import facts, layer_table, placement, search_rows, share, tiling_rows
+from ooctrain.report.text import (
+    facts,
+    layer_rows,
+    layer_table,
+    placement,
+    search_rows,
+    share,
+    tiling_rows,
+)
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.planners.registry import PLANNERS
 from ooctrain.sched.planners.tflms_hybrid import TflmsHybrid

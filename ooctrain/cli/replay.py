@@ -3,7 +3,7 @@
 The log is one that `plan --allocation-log` or `train --allocation-log` wrote. The table has peaks,
 holes, mapping changes and, under a budget, the place where each allocator failed; a picture shows
 the arenas. Status 3 means that none serves the log. Nothing is executed. Read next:
-`ooctrain/alloc/replay/replay.py`.
+`ooctrain/alloc/replay.py`.
 """
 
 from __future__ import annotations
@@ -15,16 +15,15 @@ import click
 from rich.table import Table
 
 from ooctrain.alloc import AllocationLog, Replayed
-from ooctrain.alloc.replay.fullest import snapshot_at_peak
-from ooctrain.alloc.replay.replay import replay as run_replay
+from ooctrain.alloc.replay import replay as run_replay
+from ooctrain.alloc.replay import snapshot_at_peak
 from ooctrain.cli import DOES_NOT_FIT, DONE
 from ooctrain.cli.options import ALLOCATORS_TEXT, file_option, json_option, list_option
 from ooctrain.cli.terminal import make_console
 from ooctrain.cli.values import UserPath
 from ooctrain.report.arena import arena_svg
 from ooctrain.report.numbers_file import write_file, write_numbers
-from ooctrain.report.tables import plain_table
-from ooctrain.report.text import facts
+from ooctrain.report.text import facts, plain_table
 from ooctrain.units import format_bytes, parse_bytes
 
 JSON_VERSION = 1

@@ -18,9 +18,8 @@ from ooctrain.cli import DONE
 from ooctrain.cli.options import Command, file_option, gathered
 from ooctrain.cli.terminal import bar_blocks, make_console
 from ooctrain.cli.values import UserPath
-from ooctrain.report.html import step_page
 from ooctrain.report.numbers_file import write_bytes, write_file
-from ooctrain.report.page_data import listed_of
+from ooctrain.report.page import listed_of, step_page
 from ooctrain.report.perfetto import perfetto_trace
 from ooctrain.report.record import Record, read_record
 from ooctrain.report.snapshot import snapshot_pickle

@@ -25,16 +25,16 @@ from ooctrain.cli.options import (
 )
 from ooctrain.cli.terminal import make_console
 from ooctrain.cli.values import OneOf
-from ooctrain.experiments.paper_000.architectures_shown import architectures
-from ooctrain.experiments.paper_000.fragmentation_shown import fragmentation
-from ooctrain.experiments.paper_000.table1_shown import table1
-from ooctrain.experiments.paper_001.hybrid_shown import hybrid
-from ooctrain.experiments.paper_002.offload_ratios_shown import offload_ratios
-from ooctrain.experiments.paper_003.sft_shown import sft
-from ooctrain.experiments.paper_004.distributed_shown import distributed
-from ooctrain.experiments.paper_004.hmms_shown import hmms
-from ooctrain.experiments.paper_004.split_accuracy_shown import split_accuracy
-from ooctrain.experiments.paper_004.split_hmms_shown import split_hmms
+from ooctrain.experiments.paper_000.architectures import architectures
+from ooctrain.experiments.paper_000.fragmentation import fragmentation
+from ooctrain.experiments.paper_000.table1 import table1
+from ooctrain.experiments.paper_001.hybrid import hybrid
+from ooctrain.experiments.paper_002.offload_ratios import offload_ratios
+from ooctrain.experiments.paper_003.sft import sft
+from ooctrain.experiments.paper_004.distributed import distributed
+from ooctrain.experiments.paper_004.hmms import hmms
+from ooctrain.experiments.paper_004.split_accuracy import split_accuracy
+from ooctrain.experiments.paper_004.split_hmms import split_hmms
 from ooctrain.experiments.reproducing import Experiment, Wanted
 from ooctrain.report.numbers_file import write_numbers
 from ooctrain.step.presets import cache_base

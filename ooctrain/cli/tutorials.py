@@ -17,7 +17,7 @@ from rich.text import Text
 from ooctrain.cli.terminal import make_console
 from ooctrain.cli.values import UserPath
 from ooctrain.course.lessons import copy_lessons, lessons
-from ooctrain.report.tables import plain_table
+from ooctrain.report.text import plain_table
 
 
 @click.group()

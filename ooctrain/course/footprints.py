@@ -11,8 +11,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from ooctrain.api import step_trace
-from ooctrain.course.beside_par import BesidePar
-from ooctrain.course.known_par import known_par
+from ooctrain.course.par import BesidePar, known_par
 from ooctrain.course.rubric import BandsPart
 from ooctrain.course.submitted import bands_of, why_not
 from ooctrain.testing.tiled.bands_by_hand import (

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from statistics import geometric_mean
 from typing import Any
 
-from ooctrain.course.arena_bugs import BUGS
-from ooctrain.course.beside_par import BesidePar
 from ooctrain.course.checks import CheckResult, law_test, run_checks
 from ooctrain.course.footprints import counted
-from ooctrain.course.hunt import hunted
+from ooctrain.course.hunt import BUGS, hunted
 from ooctrain.course.measures import measured
+from ooctrain.course.par import BesidePar
 from ooctrain.course.replays import replayed
 from ooctrain.course.rubric import BOUND, SAFETY, Compared, Rubric, name_of, points_for
 from ooctrain.course.submitted import introduced

@@ -13,8 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from ooctrain.api import step_trace, verify
-from ooctrain.course.beside_par import BesidePar
-from ooctrain.course.known_par import known_par
+from ooctrain.course.par import BesidePar, known_par
 from ooctrain.course.rubric import BOUND, Measure
 from ooctrain.course.submitted import planner_of, why_not
 from ooctrain.errors import ConfigError, Infeasible, OoctrainError, PlanMismatch

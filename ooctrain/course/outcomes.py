@@ -22,10 +22,7 @@ import pytest
 
 from ooctrain.course.cage.limits import end_with_parent
 from ooctrain.course.interview import Interview
-from ooctrain.course.remote_allocator import AllocatorsOf
-from ooctrain.course.remote_bands import RemoteBands
-from ooctrain.course.remote_law import RemoteLaw
-from ooctrain.course.remote_planner import RemotePlanner
+from ooctrain.course.remote import AllocatorsOf, RemoteBands, RemoteLaw, RemotePlanner
 from ooctrain.course.submitted import is_file
 
 NAME = "ooctrain-outcomes"

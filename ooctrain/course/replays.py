@@ -4,7 +4,7 @@ The blocks are those that a library's planner asks for in the first steps of a t
 allocator is asked for one after the other. It answers with addresses, which can be judged without
 it: two blocks that live at the same time must share no byte, and the result is the extent that all
 blocks span. Addresses that break this get a reason and no extent. Read next: `submitted.py`, which
-asks; `alloc/replay/replay.py`.
+asks; `alloc/replay.py`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ from ooctrain.alloc import AllocationLog
 from ooctrain.alloc.base import Allocator, Block
 from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.registry import choose_allocator
-from ooctrain.alloc.replay.replay import peak_bytes
+from ooctrain.alloc.replay import peak_bytes
 from ooctrain.api import step_trace
-from ooctrain.course.beside_par import BesidePar
-from ooctrain.course.known_par import known_par
+from ooctrain.course.par import BesidePar, known_par
 from ooctrain.course.rubric import BOUND, Replay
 from ooctrain.course.submitted import allocator_of, why_not
 from ooctrain.errors import OutOfDeviceMemory
-from ooctrain.execution.allocation_log import allocation_log
+from ooctrain.execution.placement import allocation_log
 from ooctrain.execution.planners import get_planner
 from ooctrain.sched.budget import resolve_budget
 from ooctrain.step.presets import machine

@@ -185,7 +185,7 @@ class Rubric:
         pass_points: the least that passes.
         time_limit_s: for each test, and for each measure, replay or footprint.
         measures, replays, footprints, hunts: for planners, for allocators, for bands, for laws.
-        withheld: what a course wheel leaves out (`strip.py`).
+        withheld: what a course wheel leaves out (`handout.py`).
     """
 
     folder: Path

@@ -3,7 +3,7 @@
 A submission is named by a file or by a name. The code of a file is not trusted, so it is asked in a
 process of its own, under a time limit, which lives as long as it is asked. A name stands for a
 planner or an allocator of the library, or of a package that the teacher has installed, and is
-simply called. Read next: `interview.py`, `remote_planner.py`, `remote_allocator.py`; `measures.py`,
+simply called. Read next: `interview.py`, `remote.py`, `remote.py`; `measures.py`,
 `replays.py`, `footprints.py`, which ask.
 """
 
@@ -16,10 +16,7 @@ from typing import Any
 
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.course.interview import Interview, NoCage
-from ooctrain.course.remote_allocator import AllocatorsOf
-from ooctrain.course.remote_bands import RemoteBands
-from ooctrain.course.remote_law import RemoteLaw
-from ooctrain.course.remote_planner import RemotePlanner, name_told
+from ooctrain.course.remote import AllocatorsOf, RemoteBands, RemoteLaw, RemotePlanner, name_told
 from ooctrain.errors import ConfigError
 from ooctrain.execution.planners import get_planner
 from ooctrain.plugins import parse_spec

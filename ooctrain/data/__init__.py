@@ -17,8 +17,7 @@ from ooctrain.data.loader import DataLoader
 from ooctrain.data.mnist import mnist
 from ooctrain.data.registry import SOURCES, load, shape_of
 from ooctrain.data.row_image import RowImage
-from ooctrain.data.synthetic import synthetic
-from ooctrain.data.synthetic_maps import synthetic_images, synthetic_pixels
+from ooctrain.data.synthetic import synthetic, synthetic_images, synthetic_pixels
 from ooctrain.data.tensors import Subset, TensorDataset, random_split
 from ooctrain.data.transforms import Augmentation
 

@@ -2,7 +2,7 @@
 
 Pillow reads image folders, tifffile TIFF images, pooch fetches data sets. None of them is a
 dependency, so each is imported when it is first needed, and an error says what to install where it
-is missing. Read next: `folder.py`, `tiff_rows.py`, `download.py`.
+is missing. Read next: `folder.py`, `row_image.py`, `download.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Ranks that MPI connects: `mpiexec -n 2 python -m mpi4py PROGRAM`.
 
 The processes that `mpiexec` has started get `world()`, a `Ranks` for a `Trainer`. mpi4py does the
-communication. This file maps its non-blocking verbs to those of `communicator.py`, and makes sure
+communication. This file maps its non-blocking verbs to those of `exchange.py`, and makes sure
 that a rank that fails does not leave the others waiting for ever. Source: MPI 4.0, chapter 6
 (non-blocking collectives). Read next: `ranks.py`; docs/distributed.md.
 """
@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from ooctrain.distributed.communicator import Communicator
+from ooctrain.distributed.exchange import Communicator
 from ooctrain.distributed.ranks import BUCKET, UNDER_WAY, Ranks
 from ooctrain.errors import ConfigError
 from ooctrain.step.network import Network

@@ -20,8 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 import ooctrain
-from ooctrain.distributed.communicator import Communicator
-from ooctrain.distributed.exchange import Exchange
+from ooctrain.distributed.exchange import Communicator, Exchange
 from ooctrain.errors import ConfigError, OoctrainError, RanksDiffer
 from ooctrain.step.network import Network
 from ooctrain.step.trace import Trace

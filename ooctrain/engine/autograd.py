@@ -17,8 +17,8 @@ import numpy as np
 from ooctrain.engine.eager import Storage
 from ooctrain.engine.tensor import Tensor, current_tape
 from ooctrain.errors import ConfigError
-from ooctrain.step.foreign import as_numbers
 from ooctrain.step.op import Spec, to_physical
+from ooctrain.step.schema import as_numbers
 from ooctrain.step.trace import ITEM_BYTES, Kind
 
 

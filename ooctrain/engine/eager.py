@@ -19,7 +19,6 @@ import numpy as np
 from ooctrain.engine.site import Site
 from ooctrain.errors import ShapeError
 from ooctrain.layers.kernels.cpu.table import CPU
-from ooctrain.step.foreign import as_numbers
 from ooctrain.step.op import (
     LINE_BYTES,
     Op,
@@ -30,6 +29,7 @@ from ooctrain.step.op import (
     to_logical,
 )
 from ooctrain.step.presets import usable_cores
+from ooctrain.step.schema import as_numbers
 
 #: Smaller values are malloc's. To larger ones it gives pages of their own whatever was freed before
 #: (DEFAULT_MMAP_THRESHOLD_MAX in glibc's malloc.c).

@@ -311,8 +311,9 @@ class Module:
         """Writes parameters and buffers; the reverse of `state_dict`.
 
         Taken as well are {"state_dict": ...} and the like, the prefixes of torch's wrappers
-        ("module.", "_orig_mod.") if all keys have them, tensors of torch, and files without
-        `num_batches_tracked`, whose counts stay.
+        ("module.", "_orig_mod.") if all keys have them, any other prefix that all keys have
+        ("model." of Lightning) if the keys without it are just the model's, tensors of torch, and
+        files without `num_batches_tracked`, whose counts stay.
 
         Args:
             strict: keys must be the same; else what matches is loaded.

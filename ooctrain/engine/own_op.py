@@ -35,8 +35,8 @@ from ooctrain.engine.tensor import Tensor, current_tape
 from ooctrain.errors import AutogradError, ConfigError
 from ooctrain.layers.combine import Constant
 from ooctrain.step import op as base
-from ooctrain.step.foreign import as_numbers
 from ooctrain.step.op import Spec, require, to_logical
+from ooctrain.step.schema import as_numbers
 from ooctrain.step.trace import Kind
 
 
@@ -47,7 +47,7 @@ class Op(base.Op):
     Memory that `forward` or `backward` allocate on the way is not part of a plan; state it with
     `workspace_bytes` if it is large. The same arguments must give the same bits. To run on a GPU it
     needs a method `cuda(launcher, ins, outs, workspace, scalars)`, which queues what `cpu` does
-    (`layers/kernels/driver_table.py` says with what arrays), and for its workspace
+    (`layers/kernels/kernel_table.py` says with what arrays), and for its workspace
     `cuda_workspace_bytes(ins, outs)`.
     """
 

@@ -16,8 +16,8 @@ import numpy as np
 from ooctrain.engine.autograd import wrap
 from ooctrain.engine.eager import Storage
 from ooctrain.engine.tensor import Tensor
-from ooctrain.step.foreign import as_numbers
 from ooctrain.step.op import Spec, to_physical
+from ooctrain.step.schema import as_numbers
 
 
 class Parameter(Tensor):

@@ -15,8 +15,8 @@ from ooctrain.engine.site import Site
 from ooctrain.engine.tensor import Tape, Tensor, call
 from ooctrain.errors import ConfigError
 from ooctrain.layers.batch_norm import BatchNormApply
-from ooctrain.layers.class_loss import LabelWeight
 from ooctrain.layers.layout import Reshape
+from ooctrain.layers.losses import LabelWeight
 from ooctrain.step.op import Op
 
 

@@ -149,6 +149,50 @@ class Tensor(Algebra):
         twin.storage, twin.variable = self.storage, self.variable
         return twin
 
+    def _become(self, new: Tensor, symbol: str) -> Tensor:
+        """`x += y`: what was computed from it before goes on with the value that it had then.
+
+        Raises:
+            ShapeError: the result has another shape.
+            AutogradError: a parameter, or another tensor that backward ends at, while calls are
+                recorded; a parameter or buffer in a step that is traced.
+        """
+        if new.shape != self.shape:
+            raise ShapeError(
+                f"{symbol} of shape {self.shape} cannot become {new.shape}",
+                fix=f"x = x {symbol[:-1]} y",
+            )
+        if self.is_leaf and (self.requires_grad or self.kind in _KEPT):
+            self._change(new, symbol)
+            return self
+        self.storage, self.variable, self.source = new.storage, new.variable, new.source
+        self.requires_grad, self.name, self.dtype = new.requires_grad, new.name, new.dtype
+        return self
+
+    def _change(self, new: Tensor, symbol: str) -> None:
+        """Writes a value where others look for it: a trainer, an optimizer, backward."""
+        tape, what = current_tape(), self.name or f"this {self.kind}"
+        if self.requires_grad and tape.recording:
+            raise AutogradError(
+                f"{what!r} requires a gradient, and is not computed, so {symbol} would change it "
+                "under backward's feet",
+                fix=f"within oc.no_grad(), or x = x {symbol[:-1]} y for a new tensor",
+            )
+        if not isinstance(tape.runner, EagerRunner):
+            raise AutogradError(
+                f"{what!r} cannot be changed by {symbol} in a step, which is traced once",
+                fix="between steps; running statistics are updated by BatchNorm2d alone",
+            )
+        self.value().write(new.numpy())
+
+    def as_it_is(self) -> Tensor:
+        """A twin that stays what this is now, whatever it becomes later."""
+        twin = object.__new__(Tensor)  # short: this is done for each input of a recorded call
+        twin.shape, twin.dtype, twin.name, twin.kind = self.shape, self.dtype, self.name, self.kind
+        twin.requires_grad, twin.grad, twin.stepped = self.requires_grad, self.grad, self.stepped
+        twin.storage, twin.variable, twin.source = self.storage, self.variable, self.source
+        return twin
+
     def backward(self, gradient: Tensor | None = None, retain_graph: bool = False) -> None:
         """Computes the gradients of all parameters that this tensor depends on, into their `.grad`.
 
@@ -181,6 +225,10 @@ class Tensor(Algebra):
                 fix="call the model outside oc.trace, or run the plan with oc.execute",
             )
         return self.storage
+
+
+#: Kinds of tensors that are the same from step to step, whatever their value.
+_KEPT = ("param", "state")
 
 
 def _copied(kind: type[Tensor]) -> Tensor:
@@ -395,12 +443,23 @@ class Tape:
         self, op: Op, name: str, ins: Sequence[Tensor], outs: Sequence[Tensor], call_id: int | None
     ) -> None:
         site = replace(self.site, forward_of=call_id)
+        eager = call_id is None
+        read = tuple(
+            [t if _stays(t, eager) else t.as_it_is() for t in ins]  # some may become another value
+        )
         twins = tuple(tensor.detach() for tensor in outs)
-        entry = Entry(next(self._numbers), op, name, site, tuple(ins), twins)
+        entry = Entry(next(self._numbers), op, name, site, read, twins)
         for i, tensor in enumerate(outs):
             # Statistics are by-products: nothing is differentiated through them.
             if tensor.dtype.startswith("float") and tensor.kind != "stat":
                 tensor.requires_grad, tensor.source = True, (entry, i)
+
+
+def _stays(tensor: Tensor, eager: bool) -> bool:
+    """Whether a tensor is never another one than it is: `x += y` writes to it, or is refused."""
+    if tensor.source is not None or tensor.variable is not None:
+        return False
+    return tensor.requires_grad or tensor.kind in _KEPT or not eager
 
 
 def _has_gradient(op: Op) -> bool:

@@ -27,8 +27,7 @@ from ooctrain.step.op import physical_shape, to_logical
 from ooctrain.step.trace import Trace
 
 if TYPE_CHECKING:
-    from ooctrain.devices.base import Device
-    from ooctrain.devices.room import Room
+    from ooctrain.devices.base import Device, Room
 
 Pair = tuple[Any, Any]
 Values = Mapping[int, Any]

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
-from ooctrain.step.foreign import parse_json
+from ooctrain.step.schema import parse_json
 
 STATE_KEY, CHECKSUM_KEY = "ooctrain", "sha256"
 _DTYPE_NAMES = {

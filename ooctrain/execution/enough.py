@@ -6,7 +6,7 @@ again, with the same arguments. If that is refused too, a budget is looked for b
 where everything fits on the device. Plans need not get easier with every byte, so nothing is
 concluded from what lies between two tries: the answer is always a budget that was tried. Where none
 of them did, none is known (`HOST_LACKS`). A question that is answered at once costs nothing.
-Read next: `compose.py` and `division.py`, which ask; `least.py`, which does this for one memory
+Read next: `compose.py` and `division.py`, which ask; `division.py`, which does this for one memory
 budget.
 """
 
@@ -34,7 +34,6 @@ def enough(
         ask: puts it with another budget; any error of the library is a no.
         asked: the budget that was refused, in words.
         most_bytes: where everything fits on the device: more does not help.
-        planner: its name, for the message.
         granule_bytes: what budgets are multiples of.
 
     Returns:

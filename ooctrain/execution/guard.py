@@ -84,7 +84,6 @@ class NotFinite:
     """A value that a step was about to make other than finite.
 
     Args:
-        name: of the variable.
         changed: values that the step has changed before it was seen, and that keep the change, as
             no copies of them were kept.
     """

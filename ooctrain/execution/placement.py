@@ -8,22 +8,33 @@ replay that predicts fragmentation share this file and cannot differ. Source: do
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import pairwise
 
 from ooctrain.alloc.base import Allocator, Block, RangedAllocator, Reached
 from ooctrain.alloc.dry_run import DryAllocator, DryMemory
+from ooctrain.alloc.log import AllocationLog, Recorder, foresee
 from ooctrain.alloc.registry import AllocatorChoice
-from ooctrain.alloc.replay.log import Recorder, foresee
 from ooctrain.alloc.static import Forecast, plannable
-from ooctrain.alloc.wrapped.checked import Checked
+from ooctrain.alloc.wrappers import Checked
 from ooctrain.devices.cpu.host_vm import PAGE_BYTES
 from ooctrain.errors import DoesNotFit, OutOfDeviceMemory, ScheduleError
-from ooctrain.execution.program import EndStep, FreeStep, InStep, Program, RunStep, make_program
+from ooctrain.execution.program import (
+    EndStep,
+    FreeStep,
+    InStep,
+    Program,
+    Rounding,
+    RunStep,
+    make_program,
+)
 from ooctrain.sched.budget import region
 from ooctrain.sched.schedule import Schedule
+from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
 from ooctrain.units import MAX_BYTES, Granule, format_bytes
 
@@ -36,10 +47,6 @@ MAX_STEPS = 16
 
 class Placement:
     """The blocks of resident variables.
-
-    Args:
-        program: whose variables they are.
-        allocator: that gives and takes the blocks.
 
     Attributes:
         blocks: {variable: its block}, resident as a whole or in part.
@@ -235,9 +242,6 @@ def reserved_peak(schedule: Schedule, trace: Trace, choice: AllocatorChoice) -> 
     layout of an earlier one (`Settling`): persistent variables may end a step elsewhere than
     they began it. One step will do where any free chunks make a block: nothing depends on it.
 
-    Args:
-        choice: the allocator (`alloc.registry.choose_allocator`).
-
     Raises:
         DoesNotFit: not even many times the ledger's peak would do.
         PlanMismatch: the allocator cannot hold the schedule's ranges, or hands out blocks that
@@ -344,3 +348,130 @@ def play_step(placement: Placement) -> None:
         elif isinstance(step, FreeStep):
             placement.release(step)
     placement.carry()
+
+
+# The memory that a step maps anew, and its cost: the part of a step's time that no list shows.
+#
+# Plans of whole variables find the places of the last step and map nothing (`alloc/virtual.py`).
+# Plans that move parts of variables get other chunks in each step, and mapping these is work of
+# the thread that issues the list. Which bytes are mapped depends on the requests alone, so they
+# are counted by an allocator over memory that does not exist (`DryMemory`). From a trace, a
+# schedule and the allocator that will hold it come the bytes mapped in each step, and a machine
+# whose instructions cost that much more. Source: paper 000, section 4, where mapping is the cost
+# of virtual addressing.
+
+
+#: The first step maps what every plan maps once, the second what has moved since.
+SETTLING_STEPS = 2
+COUNTED_STEPS = 3
+
+
+def maps_dearly(machine: Machine, choice: AllocatorChoice) -> bool:
+    """Whether it takes longer to map a byte than to copy it to the host, and parts are mapped."""
+    return choice.granule.ranges and machine.map_us_per_byte * machine.link_bytes_per_us > 1
+
+
+class CountingMemory(DryMemory):
+    """Memory without bytes that counts how many of them an allocator maps.
+
+    Attributes:
+        mapped_bytes: in all map calls so far.
+    """
+
+    def __init__(self, size_bytes: int):
+        super().__init__(size_bytes)
+        self.mapped_bytes = 0
+
+    def map(self, address: int, offset: int, size_bytes: int) -> None:
+        """Adds the size to `mapped_bytes`; nothing is mapped."""
+        self.mapped_bytes += size_bytes
+
+
+def mapped_by_step(
+    schedule: Schedule, trace: Trace, choice: AllocatorChoice, steps: int
+) -> list[int]:
+    """Bytes that the allocator maps in each of the first steps.
+
+    What it maps when it is made is not counted.
+
+    Args:
+        choice: the allocator, with a budget that the schedule fits into.
+
+    Raises:
+        OutOfDeviceMemory: it does not fit.
+        PlanMismatch: the schedule moves parts, and the allocator has none.
+
+    Cost: some tens of microseconds an instruction and step where parts are moved.
+    """
+    memory = CountingMemory(choice.budget_bytes)
+    placement = Placement(
+        make_program(trace, schedule, choice, align_bytes=None), choice.make(memory)
+    )
+    counts = [memory.mapped_bytes]
+    for _ in range(steps):
+        placement.claim_start()
+        play_step(placement)
+        counts.append(memory.mapped_bytes)
+    return [after - before for before, after in pairwise(counts)]
+
+
+def mapped_bytes(schedule: Schedule, trace: Trace, choice: AllocatorChoice) -> float:
+    """Bytes mapped in a step that follows others: the mean over `COUNTED_STEPS`, which differ."""
+    found = mapped_by_step(schedule, trace, choice, SETTLING_STEPS + COUNTED_STEPS)
+    counted = found[SETTLING_STEPS:]
+    return math.fsum(counted) / len(counted)
+
+
+def with_mapping(
+    machine: Machine, schedule: Schedule, trace: Trace, choice: AllocatorChoice
+) -> Machine:
+    """The machine with the time of a step's mapping added to `issue_us`, in equal shares for all
+    instructions of the schedule.
+
+    Args:
+        choice: the allocator, with a budget that the schedule fits into.
+
+    Raises:
+        OutOfDeviceMemory, PlanMismatch: as `mapped_by_step`.
+    """
+    if not machine.map_us_per_byte or not len(schedule):
+        return machine
+    mapping_us = machine.map_us_per_byte * mapped_bytes(schedule, trace, choice)
+    return replace(machine, issue_us=machine.issue_us + mapping_us / len(schedule))
+
+
+# An allocation log from a schedule, without running it.
+#
+# A trace and its schedule give an `AllocationLog` of some training steps. The executor and this
+# file make their requests through the same `Placement`, so the log is the one that a real run
+# would leave, whatever the size of the machine.
+
+
+#: The first step maps and warms up; from the third on nothing changes any more.
+LOGGED_STEPS = 3
+
+
+def allocation_log(
+    trace: Trace, schedule: Schedule, budget_bytes: int, allocator: Rounding | None = None,
+    steps: int = LOGGED_STEPS,
+) -> AllocationLog:  # fmt: skip
+    """What a schedule asks of an allocator in its first steps.
+
+    Args:
+        budget_bytes: that it was planned for; it is only noted.
+        allocator: whose requests they are to be; None: of any that rounds as was planned.
+
+    Raises:
+        PlanMismatch: the schedule moves parts that the allocator cannot hold.
+    """
+    program = make_program(trace, schedule, allocator or DryAllocator(schedule.granule))
+    name, granule = allocator.name if allocator else "", program.schedule.granule
+    recorder = Recorder(DryAllocator(granule, name))
+    placement = Placement(program, recorder)
+    for _ in range(steps):
+        recorder.mark_step()
+        placement.claim_start()
+        play_step(placement)
+    parameters = frozenset(v.name for v in trace.variables if v.kind in PARAMETER_KINDS)
+    requests = tuple(recorder.requests)
+    return AllocationLog(requests, name, granule, budget_bytes, parameters=parameters)

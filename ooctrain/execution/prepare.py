@@ -20,8 +20,7 @@ from ooctrain.devices.cuda import open as cuda_open
 from ooctrain.devices.spill import BLOCK_BYTES, Spill, look_at
 from ooctrain.errors import DoesNotFit, Infeasible, OutOfDeviceMemory, PlanMismatch
 from ooctrain.execution.compose import RewrittenStep, plan_step, rewritten
-from ooctrain.execution.mapping import maps_dearly, with_mapping
-from ooctrain.execution.placement import reserved_peak
+from ooctrain.execution.placement import maps_dearly, reserved_peak, with_mapping
 from ooctrain.execution.planners import as_planner
 from ooctrain.execution.promise import Promise
 from ooctrain.execution.settings import Settings
@@ -56,7 +55,6 @@ class PreparedStep:
     Args:
         original: the trace before rewriting.
         plan: verified; `plan.trace` is what runs.
-        machine: that it was planned for.
         budget_bytes: size of the arena.
         allocator: chosen, not made.
         reserved_bytes: the allocator's reserved peak, fragmentation included.

@@ -30,9 +30,7 @@ class RunStep:
     """Runs a call.
 
     Args:
-        index: position in the list.
         waits: for each stream how many pieces must be done first.
-        call: the call.
         fresh: its outputs that need a block.
         taken: (output, input) whose storage moves from the one to the other.
         scratch: its outputs that go at End.

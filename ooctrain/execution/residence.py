@@ -5,18 +5,22 @@ A value is in one place at a time: in the open session of a trainer, or else on 
 value from its previous place. So `model.state_dict()` reads the device while training goes on, an
 assignment is seen by the next step, trainers of one model take turns, and a trainer that closes
 brings home only the values that no other has fetched since. Only one session of a trainer is open
-at a time: the budget covers everything on the device. Read next: `turns.py`, then `train.py`.
+at a time: the budget covers everything on the device. Read next: `residence.py`, then `train.py`.
 """
 
 from __future__ import annotations
 
+import contextvars
 import os
+import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, NoReturn, ParamSpec, TypeVar
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, NoReturn, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -24,15 +28,235 @@ from ooctrain.devices.host_file import KeptFile
 from ooctrain.engine.eager import Holder, Storage
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import InUse, OoctrainError
-from ooctrain.execution.finished import Finisher
 from ooctrain.execution.prepare import PreparedStep
 from ooctrain.execution.sessions import open_session
 from ooctrain.execution.settings import Settings
-from ooctrain.execution.turns import ONE_THREAD, Turns
 
 if TYPE_CHECKING:
     from ooctrain.devices.base import Device
     from ooctrain.execution.executor import Session
+
+
+# Work that is finished before an interrupt goes on.
+#
+# While a step runs, values lie where only the step itself finds them again. An exception that
+# comes between any two lines, as that of a signal's handler (Ctrl-C, SIGALRM, a notebook's stop
+# button), must not end it there. Such exceptions are raised in the thread that runs the caller's
+# code, so the step runs in another one, and the caller waits. An interrupt ends the wait once the
+# work is done, which takes one step at most. A second one ends the wait at once; the work then
+# goes on by itself, and what is asked next comes after it.
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+THREAD_NAME = "ooctrain-step"
+#: How long an idle thread takes to end at most.
+_END_S = 1.0
+
+
+class Finisher:
+    """A thread that does one piece of work after another while its callers wait.
+
+    The thread begins with the first piece and is kept: a new one for each step would find the
+    caches of its core and the C library's heap empty. It ends with `close`, or with its owner.
+    """
+
+    def __init__(self) -> None:
+        self._worker: _Worker | None = None
+
+    def do(
+        self, work: Callable[[], R], on_interrupt: Callable[[BaseException], object] | None = None
+    ) -> R:
+        """What `work()` returns or raises; it runs with the caller's context.
+
+        Args:
+            on_interrupt: called with an exception that has reached the caller, before it goes on.
+
+        Raises:
+            An exception that reaches the caller meanwhile: when the work is done, which then
+                counts.
+        """
+        if isinstance(threading.current_thread(), _Worker):
+            return work()
+        job = _Job(work)
+        try:
+            self._jobs().put(job)
+            job.over.wait()
+        except BaseException as error:
+            job.settle()
+            if on_interrupt is not None:
+                on_interrupt(error)
+            raise
+        return job.outcome()
+
+    def close(self) -> None:
+        """Ends the thread, if it is idle; the next piece of work begins another one."""
+        worker, self._worker = self._worker, None
+        if worker is not None and worker.is_alive():
+            worker.jobs.put(None)
+            if worker is not threading.current_thread():
+                worker.join(_END_S)
+
+    def _jobs(self) -> SimpleQueue[_Job[Any] | None]:
+        worker = self._worker
+        if worker is None or not worker.is_alive():  # a fork has none of its parent's threads
+            worker = _Worker()
+            worker.start()
+            weakref.finalize(self, worker.jobs.put, None).atexit = False
+            self._worker = worker
+        return worker.jobs
+
+
+def acting_thread() -> int:
+    """The identity of the thread whose call is at work: a finisher's acts for its caller."""
+    thread = threading.current_thread()
+    return thread.caller if isinstance(thread, _Worker) else threading.get_ident()
+
+
+class _Worker(threading.Thread):
+    """Does jobs in their order until there comes None.
+
+    Attributes:
+        caller: identity of the thread that it acts for.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(name=THREAD_NAME, daemon=True)
+        self.jobs: SimpleQueue[_Job[Any] | None] = SimpleQueue()
+        self.caller = 0
+
+    def run(self) -> None:
+        """Knows nothing of a job once it is done, so that it keeps no trainer."""
+        while (job := self.jobs.get()) is not None:
+            self.caller = job.caller
+            job.do()
+            del job
+
+
+class _Job(Generic[R]):
+    """One piece of work.
+
+    Attributes:
+        caller: identity of the thread that waits for it.
+        over: set when it is done.
+    """
+
+    def __init__(self, work: Callable[[], R]):
+        self.caller, self.over = threading.get_ident(), threading.Event()
+        self._work, self._context = work, contextvars.copy_context()
+        self._beginning = threading.Lock()  # taken once: by the work, or to give it up before
+        self._value: R | None = None
+        self._error: BaseException | None = None
+
+    def do(self) -> None:
+        """Does the work, unless it was given up before it began."""
+        if not self._beginning.acquire(blocking=False):
+            return
+        try:
+            self._value = self._context.run(self._work)
+        except BaseException as error:
+            self._error = error
+        finally:
+            self.over.set()
+
+    def settle(self) -> None:
+        """Waits for the work; work that has not begun is not done."""
+        if not self._beginning.acquire(blocking=False):
+            self.over.wait()
+
+    def outcome(self) -> R:
+        """What the work returned or raised."""
+        error, self._error = self._error, None
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error  # its traceback knows this frame
+        return self._value  # type: ignore[return-value]
+
+
+# Turns: one thread at a time works with a trainer, and a second one gets an error.
+#
+# A thread works, looks at one value, or ends everything. No thread waits for one that works, since
+# trainers of one model that wait for each other's values would deadlock; it gets `InUse`. A thread
+# that only looks is waited for, since that takes one copy. The garbage collector may end a trainer
+# at any moment, even during a look by the same thread; then the next thread that leaves ends it. A
+# turn is taken and recorded in one step, so that a thread that an interrupt has thrown out of its
+# turn still has it, and takes it up again.
+
+
+ONE_THREAD = "one thread after the other, with a threading.Lock; or a model for each thread"
+_LOOK_S = 0.001  # between two looks at whether what has the turn works or only looks
+_HOLDER = "holder"
+_ENDING = 0  # no thread has this identity
+
+
+class Turns:
+    """Turns at one trainer's device."""
+
+    def __init__(self) -> None:
+        self._turn: dict[str, int] = {}  # {_HOLDER: thread that has the turn}
+        self._worker: int | None = None
+        self._ending: Callable[[], None] | None = None
+
+    @contextmanager
+    def work(self) -> Iterator[None]:
+        """For a step, an evaluation, closing: nobody else may work or look meanwhile.
+
+        Raises:
+            InUse: another thread works.
+        """
+        me = acting_thread()
+        if self._worker == me:
+            yield
+            return
+        try:
+            self._enter(me)
+            self._worker = me
+            yield
+        finally:
+            if self._worker == me:
+                self._worker = None
+            self._leave(me)
+
+    @contextmanager
+    def look(self) -> Iterator[None]:
+        """For reading or writing one value. Raises InUse: another thread works."""
+        me = acting_thread()
+        if self._worker == me:
+            yield
+            return
+        try:
+            self._enter(me)
+            yield
+        finally:
+            self._leave(me)
+
+    def end(self, ending: Callable[[], None]) -> None:
+        """Calls `ending` now, or when the thread that works or looks now is done."""
+        self._ending = ending
+        self._end()
+
+    def _enter(self, me: int) -> None:
+        while self._turn.setdefault(_HOLDER, me) != me:
+            if self._worker is not None:
+                raise InUse("another thread is at work with this trainer", fix=ONE_THREAD)
+            time.sleep(_LOOK_S)
+
+    def _leave(self, me: int) -> None:
+        if self._turn.get(_HOLDER) == me:
+            del self._turn[_HOLDER]
+        if self._ending is not None:
+            self._end()
+
+    def _end(self) -> None:
+        if self._turn.setdefault(_HOLDER, _ENDING) == _ENDING:
+            try:
+                ending, self._ending = self._ending, None
+                if ending is not None:
+                    ending()
+            finally:
+                self._turn.pop(_HOLDER, None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,7 +318,6 @@ class Stay:
     Args:
         storages: by variable, of the values that will live in it; they are still elsewhere
             (`take_over`).
-        turns: of the trainer.
     """
 
     def __init__(
@@ -305,10 +528,6 @@ class Residence:
         self.open = None
         if self._dropped is not None:
             self._dropped.detach()
-
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 def one_at_a_time(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:

@@ -31,7 +31,6 @@ class StepResult:
     Args:
         outputs: {variable id: its value, logical layout} of the wanted variables.
         spans: what was measured of each instruction.
-        program: that was run.
         peak_bytes, host_peak_bytes: largest numbers of bytes that the allocator had granted, and
             that copies held on the host.
         replayed_us: how long the step took, if it was done as a whole; `spans` and peaks are then

@@ -73,7 +73,6 @@ def restore(
     """Takes up a checkpoint: values, the number of steps, and of updates of each parameter.
 
     Args:
-        found: the checkpoint as it was read.
         config: settings that must be those of the saved run; or what makes them from its state.
 
     Raises:

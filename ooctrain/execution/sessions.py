@@ -20,15 +20,14 @@ from ooctrain.errors import ConfigError, PlanMismatch, ShapeError
 from ooctrain.execution.executor import Session, host_extent_bytes
 from ooctrain.execution.prepare import PreparedStep
 from ooctrain.execution.settings import Settings
-from ooctrain.layers.class_loss import ClassLoss
-from ooctrain.layers.cross_entropy import check_labels
 from ooctrain.layers.kernels.tables import TABLES
 from ooctrain.layers.layout import Reshape
+from ooctrain.layers.losses import ClassLoss, check_labels
 from ooctrain.layers.regions import Slice
 from ooctrain.step.blocks import ReadByRows, tensor_of, value_of, whole_of
-from ooctrain.step.foreign import as_numbers
 from ooctrain.step.machine import specs_of
 from ooctrain.step.op import computed_by
+from ooctrain.step.schema import as_numbers
 from ooctrain.step.trace import Call, Trace
 
 _LARGEST = np.iinfo(np.int64).max

@@ -87,7 +87,6 @@ class StepCache:
         """Prepares a step, unless one is there whose trace came out the same.
 
         Args:
-            key: of `Seen.key`.
             values: all that persists, those that the step does not use included.
             training: of an evaluation, the training step of its batch: of that a percentage is,
                 until a step trains.

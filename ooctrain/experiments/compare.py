@@ -3,23 +3,33 @@
 A `CompareCase` holds everything that decides its `CompareRow`. So rows can be computed in any order
 and by several processes, and they are kept on disk, as are their plans and bounds, under a name
 made of their content. A comparison that was interrupted, or is asked again, computes only what is
-missing. Each ratio is to a bound that no list beats (`sched/bounds/lp.py`); the row says for which
-class of lists that holds. Read next: `planned.py`, `kept.py`, `compare_shown.py`.
+missing. Where a planner fails on a step, its row says so, and the others go on. Each ratio is to a
+bound that no list beats (`sched/bounds/lp.py`); the row says for which class of lists that holds.
+Read next: `planned.py`, `kept.py`.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import itertools
+from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, astuple, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 
+from rich.table import Table
+
 from ooctrain.api import step_trace
-from ooctrain.errors import ConfigError
+from ooctrain.errors import ConfigError, OoctrainError, PartFailed, printable
+from ooctrain.execution.planners import get_planner
 from ooctrain.experiments.kept import ResultStore, digest, package_sources, planner_sources
-from ooctrain.experiments.planned import PlanQuestion, least_bytes, planned
+from ooctrain.experiments.planned import Planned, PlanQuestion, least_bytes, planned
 from ooctrain.experiments.spread import finished
+from ooctrain.plugins import fault_of_own_code
+from ooctrain.report.charts import Curve, curves_svg, stacked_svg
+from ooctrain.report.text import or_dash, plain_table
 from ooctrain.rewrite import REWRITES, apply_rewrites, rewritten_with_remarks
 from ooctrain.sched.bounds import closed as bounds
 from ooctrain.sched.bounds.lp import FluidBound, fluid_bound
@@ -37,7 +47,7 @@ from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.presets import machine as machine_by_name
 from ooctrain.step.presets import threads_for, with_link
 from ooctrain.step.trace import Trace
-from ooctrain.units import Granule, Percent, parse_budget
+from ooctrain.units import Granule, Percent, format_bytes, format_percent, format_us, parse_budget
 
 #: The LP over all lists; over those that leave parameters where they are; over those of the latter
 #: that run each call once; the programs over lists that copy nothing to the host, and over those of
@@ -66,6 +76,7 @@ class CompareCase:
         rewrites: of the step, after those that every step gets; budgets and bound are of the step
             before them.
         split: of the network, in the words of --split; "": whole.
+        classes: outputs of the network; None: the usual ones.
     """
 
     model: str
@@ -85,6 +96,7 @@ class CompareCase:
     accumulate: int = 1
     rewrites: tuple[str, ...] = ()
     split: str = ""
+    classes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +104,14 @@ class CompareRow:
     """What came of a case; what an infeasible one lacks is None.
 
     Args:
-        model, batch, planner, granule_bytes, optimizer, accumulate: of the case.
+        model, batch, planner, granule_bytes, optimizer, accumulate, classes: of the case.
         image_size: height of its images.
         machine: its name.
         budget_bytes: of the case, resolved on the step.
         feasible: whether the planner has a plan.
         budget_fraction: from the trace's minimum (0) to its in-core peak (1).
         minimum_bytes: the planner's least budget: what its refusal names; where it plans, with any
-            host budget.
+            host budget; None where it fails.
         trace_minimum_bytes: a budget of 0 %.
         makespan_us: of the plan, simulated.
         compute_us: of the step without any stall.
@@ -113,6 +125,7 @@ class CompareRow:
         link_bytes_per_us: of the machine, as it was used.
         remarks: what rewrites do otherwise than asked for: fewer tiles.
         chosen_rewrites: what the planner did to the step first: "narrow:1048576", or tilings.
+        error: why the planner neither has a plan nor refuses the budget; "" where it does.
     """
 
     model: str
@@ -123,7 +136,7 @@ class CompareRow:
     budget_fraction: float
     planner: str
     feasible: bool
-    minimum_bytes: int
+    minimum_bytes: int | None
     trace_minimum_bytes: int
     granule_bytes: int
     makespan_us: float | None
@@ -143,6 +156,8 @@ class CompareRow:
     accumulate: int
     remarks: str = ""
     chosen_rewrites: str = ""
+    classes: int | None = None
+    error: str = ""
 
     @property
     def images_per_s(self) -> float | None:
@@ -190,8 +205,9 @@ def row_of(case: CompareCase, keep: Path | None = None) -> CompareRow:
     """
     step = step_trace(
         case.model, case.batch, case.image_size, case.optimizer, case.accumulate,
-        threads_for(case.machine), case.split,
+        threads_for(case.machine), case.split, case.classes,
     )  # fmt: skip
+    get_planner(case.planner)
     where, store = _machine(case), ResultStore(keep)
     sources = planner_sources(case.planner)
     planned_for = apply_rewrites(step, case.rewrites).fingerprint
@@ -200,7 +216,8 @@ def row_of(case: CompareCase, keep: Path | None = None) -> CompareRow:
     if kept is not None:
         return CompareRow(**kept)
     row = _compute(case, step, where, store)
-    store.write(name, asdict(row))
+    if not row.error:  # which may have been this process's: too little memory, a missing package
+        store.write(name, asdict(row))
     return row
 
 
@@ -221,13 +238,21 @@ def _compute(case: CompareCase, step: Trace, where: Machine, store: ResultStore)
         tiled, budget, where, case.planner, case.granule_bytes, case.seed, case.evaluations,
         case.time_limit_s, host_budget,
     )  # fmt: skip
-    answer = planned(question, store)
-    plan, minimum = answer.plan, answer.minimum_bytes
-    if minimum is None:
-        minimum = least_bytes(question, store)
-    timeline = None
+    answer, minimum, error = Planned(None, None, 0.0), None, ""
+    try:
+        answer = planned(question, store)
+        minimum = answer.minimum_bytes
+        if minimum is None:
+            minimum = least_bytes(question, store)
+        if answer.plan is not None:
+            verify(
+                answer.plan, tiled, budget, where, host_budget_bytes=host_budget, rewrites=REWRITES
+            )
+    except OoctrainError as failure:
+        answer, minimum = replace(answer, plan=None), None
+        error = _in_one_line(failure, case.planner)
+    plan, timeline = answer.plan, None
     if plan is not None:
-        verify(plan, tiled, budget, where, host_budget_bytes=host_budget, rewrites=REWRITES)
         timeline = simulate(plan.schedule, plan.trace, where)
     makespan_us = None if timeline is None else timeline.makespan_us
     bound = _bound(case, step, budget, where, store)
@@ -261,7 +286,17 @@ def _compute(case: CompareCase, step: Trace, where: Machine, store: ResultStore)
         accumulate=case.accumulate,
         remarks="; ".join(remarks),
         chosen_rewrites="" if plan is None else "; ".join(plan.rewrites),
+        classes=case.classes,
+        error=error,
     )
+
+
+def _in_one_line(error: OoctrainError, planner: str) -> str:
+    """Code, what, and where: in the planner's own file, where it raised no error of this tree."""
+    if isinstance(error, PartFailed):
+        error = fault_of_own_code(error, [planner]) or error
+    place = f" ({error.where})" if error.where else ""
+    return printable(" ".join(f"[{error.code}] {error.what}{place}".split()))
 
 
 def recompute_us(plan: Plan, where: Machine) -> float:
@@ -314,4 +349,114 @@ def _programmed(
     return fluid_bound(
         step, budget, where, recompute=bound != "lp-offload", resident=bound != "lp",
         host_budget_bytes=host_bytes,
+    )  # fmt: skip
+
+
+# A comparison of planners as a table, as CSV, as Markdown, and as two kinds of curves.
+#
+# The rows come from `compare.py`. A ratio of 1 is the bound itself, so one number says how good a
+# plan is, on any network and any link.
+
+
+HEADINGS = (
+    "model", "batch", "machine", "budget", "share", "planner", "step", "ratio", "in-core", "out",
+    "in", "again", "planned in",
+)  # fmt: skip
+
+
+def compare_table(rows: Sequence[CompareRow]) -> Table:
+    """A line for each row; what repeats from the line above is left out."""
+    table = plain_table(*HEADINGS, left=("model", "machine", "planner"), no_wrap=True)
+    last: tuple[str, ...] = ()
+    for row in rows:
+        cells = _cells(row)
+        head = cells[:5]
+        table.add_row(*(("",) * 5 if head == last else head), *cells[5:])
+        last = head
+    return table
+
+
+def compare_markdown(rows: Sequence[CompareRow]) -> str:
+    """The same as Markdown."""
+    lines = [" | ".join(HEADINGS), " | ".join("---" for _ in HEADINGS)]
+    lines += [" | ".join(_cells(row)) for row in rows]
+    return "".join(f"| {line} |\n" for line in lines)
+
+
+def compare_csv(rows: Sequence[CompareRow]) -> str:
+    """All numbers, one line for each row, as RFC 4180 has it."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [field.name for field in fields(CompareRow)])
+    writer.writeheader()
+    writer.writerows(asdict(row) for row in rows)
+    return text.getvalue()
+
+
+def compare_figure(rows: Sequence[CompareRow]) -> str:
+    """Ratio against budget for each step and machine; speed against batch where there are
+    several.
+    """
+    pictures = list(_by_budget(rows))
+    pictures += _by_batch(rows)
+    return stacked_svg(pictures)
+
+
+def _by_budget(rows: Sequence[CompareRow]) -> list[str]:
+    groups: dict[tuple[str, int, int, str], list[CompareRow]] = defaultdict(list)
+    for row in rows:
+        groups[row.model, row.batch, row.image_size, row.machine].append(row)
+    return [
+        curves_svg(
+            f"{model}, batch {batch}, {size} pixels high, {machine}",
+            _curves(group, lambda row: 100 * row.budget_fraction, lambda row: row.ratio),
+            axes=("budget, % of the way from least to in-core", "step / lower bound"),
+        )
+        for (model, batch, size, machine), group in groups.items()
+        if len({row.budget_bytes for row in group}) > 1
+    ]
+
+
+def _by_batch(rows: Sequence[CompareRow]) -> list[str]:
+    """Where several batches stand in the same number of bytes, or share, each."""
+    groups: dict[tuple[str, int, str, str], list[CompareRow]] = defaultdict(list)
+    for row in rows:
+        share = format_percent(row.budget_fraction)
+        for budget in {share, format_bytes(row.budget_bytes)}:
+            groups[row.model, row.image_size, row.machine, budget].append(row)
+    return [
+        curves_svg(
+            f"{model}, {size} pixels high, {machine}, budget {budget}",
+            _curves(group, lambda row: row.batch, lambda row: row.images_per_s),
+            axes=("batch", "images/s"), doubling=True,
+        )
+        for (model, size, machine, budget), group in groups.items()
+        if len({row.batch for row in group}) > 2
+    ]  # fmt: skip
+
+
+def _curves(
+    rows: Sequence[CompareRow],
+    x: Callable[[CompareRow], float],
+    y: Callable[[CompareRow], float | None],
+) -> list[Curve]:
+    by_planner: dict[str, list[tuple[float, float | None]]] = defaultdict(list)
+    for row in rows:
+        by_planner[row.planner].append((x(row), y(row)))
+    return [Curve(name, sorted(points)) for name, points in by_planner.items()]
+
+
+def _cells(row: CompareRow) -> tuple[str, ...]:
+    head = (
+        row.model, str(row.batch), row.machine,
+        format_bytes(row.budget_bytes), format_percent(row.budget_fraction), row.planner,
+    )  # fmt: skip
+    if row.makespan_us is None:
+        minimum = row.minimum_bytes or 0
+        lacks = minimum > row.budget_bytes  # else it is host memory that it lacks
+        least = "fails" if row.error else f"needs {format_bytes(minimum)}" if lacks else "-"
+        return (*head, least, "-", "-", "-", "-", "-", f"{row.plan_s:.2f} s")
+    return (
+        *head, format_us(row.makespan_us), or_dash(row.ratio, ".3f"),
+        f"{row.makespan_us / row.compute_us:.3f} x", format_bytes(row.bytes_out or 0),
+        format_bytes(row.bytes_in or 0), format_us(row.recompute_us or 0), f"{row.plan_s:.2f} s",
     )  # fmt: skip

@@ -1,72 +1,87 @@
-"""Every error code with its meaning, the smallest example that raises it, and its remedy.
+"""Reads the page of an error code, a rule, a law or an instruction.
 
-`ooctrain explain` prints these texts. A code is a promise to the user, so `tests/contracts/`
-compares these tables with the codes that the library raises. The rules of the verifier bring their
-own examples; the laws of allocators name the command that checks them. Read next: `arguments.py`,
-the first table; `../errors.py`, `../sched/rules/`.
+A code and a rule of the verifier have a page of Markdown beside this file (`OOC-120.md`,
+`R203.md`): title, meaning, smallest example, and what mends it. `ooctrain explain` prints it as it
+stands, and the documentation has them all. The verifier's drawing of the example is added to the
+page of a rule; laws of allocators and instructions of a list are read off their tables. Read next:
+`OOC-120.md`; `../errors.py`, `../sched/rules.py`.
 """
 
 from __future__ import annotations
 
 import difflib
-import inspect
+import re
 import textwrap
 from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
 
 from ooctrain.errors import ConfigError
-from ooctrain.explain.arguments import ARGUMENTS
-from ooctrain.explain.courses import COURSES
-from ooctrain.explain.explanation import Explanation
-from ooctrain.explain.lists import LISTS
-from ooctrain.explain.memory import MEMORY
-from ooctrain.explain.splitting import SPLITTING
-from ooctrain.explain.training import TRAINING
-from ooctrain.sched.drawn_list import KEY, drawn_example
+from ooctrain.sched.drawn_list import EXAMPLE_STEP, KEY, drawn_example
 from ooctrain.sched.list_words import INSTRUCTIONS
-from ooctrain.sched.rules import EXAMPLE_STEP, RULES
+from ooctrain.sched.rules import RULES
 
-CODES: Mapping[str, Explanation] = {
-    **ARGUMENTS, **MEMORY, **SPLITTING, **COURSES, **LISTS, **TRAINING,
-}  # fmt: skip
+_PAGE = re.compile(
+    r"# \S+: (?P<title>[^\n]+)\n\n(?P<meaning>.+)\n\n"
+    r"Smallest [^\n]+:\n\n(?P<example>(?:    [^\n]+\n)+)(?:\nWhat mends it: (?P<fix>.+)\n)?",
+    re.DOTALL,
+)
 WIDTH = 88
 LAW_MEANING = (
     "What an allocator promises: P all of them, B best fit, V virtual addressing, S those that "
     "plan ahead. A failure shows the smallest list of requests that breaks it. Read next: "
-    "docs/allocators.md."
+    "`docs/allocators.md`."
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What a code means.
+
+    Args:
+        title: in a few words.
+        meaning: in a few sentences.
+        example: the smallest thing that raises it; for a law, the command that checks it.
+        fix: what mends it; "" for rules, laws and instructions.
+        text: all of this as Markdown, as it is printed.
+    """
+
+    title: str
+    meaning: str
+    example: str
+    fix: str
+    text: str
 
 
 def all_codes() -> dict[str, str]:
     """{code: title} of all error codes, of the verifier's rules, of the allocators' laws, and of
     the instructions of a list."""
     return {
-        **{code: entry.title for code, entry in CODES.items()},
-        **{code: rule.title for code, rule in RULES.items()},
+        **{code: _page(code).title for code in codes_with_a_page()},
         **_laws(),
         **{word: entry.title for word, entry in INSTRUCTIONS.items()},
     }
 
 
+def codes_with_a_page() -> list[str]:
+    """All error codes, then all rules of the verifier."""
+    names = [path.name for path in files(__name__).iterdir()]
+    return sorted(name.removesuffix(".md") for name in names if name.endswith(".md"))
+
+
 def find_code(code: str) -> tuple[str, Explanation]:
-    """(the code as it is written, what it means); the fix of a rule is to be read off its example,
-    which of a law is the command that checks it.
+    """(the code as it is written, what it means).
 
     Raises:
         ConfigError: an unknown code.
     """
     wanted = code.strip().upper()
+    if wanted in codes_with_a_page():
+        return wanted, _page(wanted)
     if wanted.lower() in INSTRUCTIONS:
-        kind = INSTRUCTIONS[wanted.lower()]
-        return wanted.lower(), Explanation(kind.title, kind.meaning, kind.example, "")
-    if wanted in CODES:
-        return wanted, CODES[wanted]
-    if wanted in RULES:
-        rule = RULES[wanted]
-        meaning = inspect.cleandoc(rule.check.__doc__ or "")
-        return wanted, Explanation(rule.title, meaning, rule.example, "")
+        return wanted.lower(), _instruction(wanted.lower())
     if wanted in _laws():
-        check = f"pytest --pyargs ooctrain.laws --allocator my.py:Mine -k law_{wanted}"
-        return wanted, Explanation(_laws()[wanted], LAW_MEANING, check, "")
+        return wanted, _law(wanted)
     near = difflib.get_close_matches(wanted, all_codes(), n=1)
     raise ConfigError(
         f"there is no code {code!r}",
@@ -81,25 +96,48 @@ def explain_code(code: str) -> str:
         ConfigError: an unknown code.
     """
     known, entry = find_code(code)
-    kind, example, meaning = "", "smallest example", textwrap.fill(entry.meaning, WIDTH)
-    if known in _laws():
-        kind, example = " (a law)", "what checks it"
-    elif known in INSTRUCTIONS:
-        kind = " (an instruction of a list)"
-    elif known not in CODES:
-        kind, example = " (a rule of the verifier)", "smallest list that breaks it"
-        meaning = entry.meaning  # a docstring, with lines of its own
-        if known < "R5":
-            example = f"smallest list that breaks it, for the step\n    {EXAMPLE_STEP}\nis"
-    parts = [f"{known}: {entry.title}{kind}", meaning, _section(example, entry.example)]
-    if known in RULES and (drawing := drawn_example(known)):
-        parts.append(_section(f"after each instruction ({KEY})", drawing))
-    return "\n\n".join([*parts, *([_section("what mends it", entry.fix)] if entry.fix else [])])
+    drawing = drawn_example(known, entry.example) if known in RULES else ""
+    if not drawing:
+        return entry.text
+    step = _section("It is a list for the step", EXAMPLE_STEP)
+    return f"{entry.text}\n\n{step}\n\n{_section(f'After each instruction ({KEY})', drawing)}"
+
+
+def _page(code: str) -> Explanation:
+    text = files(__name__).joinpath(f"{code}.md").read_text(encoding="utf-8")
+    found = _PAGE.fullmatch(text)
+    assert found, f"{code}.md has not the form of a page"
+    title, meaning, fix = (_joined(found[part]) for part in ("title", "meaning", "fix"))
+    example = textwrap.dedent(found["example"]).strip()
+    return Explanation(title, meaning, example, fix, text.removeprefix("# ").strip())
+
+
+def _instruction(word: str) -> Explanation:
+    kind = INSTRUCTIONS[word]
+    head, example = f"{word}: {kind.title} (an instruction of a list)", "Smallest example"
+    text = _written(head, kind.meaning, _section(example, kind.example))
+    return Explanation(kind.title, kind.meaning, kind.example, "", text)
+
+
+def _law(code: str) -> Explanation:
+    title = _laws()[code]
+    check = f"pytest --pyargs ooctrain.laws --allocator my.py:Mine -k law_{code}"
+    text = _written(f"{code}: {title} (a law)", LAW_MEANING, _section("What checks it", check))
+    return Explanation(title, LAW_MEANING, check, "", text)
+
+
+def _joined(text: str | None) -> str:
+    """A paragraph of a page in one line; "" where the page has none."""
+    return " ".join((text or "").split())
+
+
+def _written(title: str, meaning: str, example: str) -> str:
+    return f"{title}\n\n{textwrap.fill(meaning, WIDTH)}\n\n{example}"
 
 
 def _section(title: str, text: str) -> str:
-    """A title with a text below, indented."""
-    return f"{title}\n{textwrap.indent(text, '    ')}"
+    """A title, and a block of code below it."""
+    return f"{title}:\n\n{textwrap.indent(text, '    ')}"
 
 
 def _laws() -> Mapping[str, str]:

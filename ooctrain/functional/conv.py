@@ -11,8 +11,7 @@ from numbers import Integral
 from ooctrain.engine.tensor import Tensor, call, current_tape
 from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.functional.arguments import IntOrPair, pair, present
-from ooctrain.layers.conv2d import Conv2d, Geometry
-from ooctrain.layers.conv_algorithms import choose_algorithm
+from ooctrain.layers.conv2d import Conv2d, Geometry, choose_algorithm
 from ooctrain.layers.conv_transpose import ConvTranspose2d
 from ooctrain.layers.layout import Pad
 from ooctrain.layers.linear import Linear

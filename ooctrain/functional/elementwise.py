@@ -12,9 +12,9 @@ from typing import Literal
 
 from ooctrain.engine.tensor import Tensor, call, current_tape
 from ooctrain.errors import ConfigError, ShapeError
-from ooctrain.layers.activation import Sigmoid, Tanh
 from ooctrain.layers.combine import Concat, Constant
 from ooctrain.layers.dropout import Dropout
+from ooctrain.layers.function import Sigmoid, Tanh
 from ooctrain.layers.relu import LeakyReLU, ReLU
 
 

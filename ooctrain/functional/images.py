@@ -21,11 +21,9 @@ from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.functional.arguments import IntOrPair, finite, pair, sides
 from ooctrain.functional.elementwise import cat
 from ooctrain.layers.arithmetic import BytesToFloat
-from ooctrain.layers.average_pooling import AdaptiveAvgPool2d, AvgPool2d
 from ooctrain.layers.layout import ConstantPad, Pad
-from ooctrain.layers.pooling import MaxPool2d, PoolGeometry
-from ooctrain.layers.reflection import ReflectionPad2d
-from ooctrain.layers.upsample import Upsample
+from ooctrain.layers.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d, PoolGeometry
+from ooctrain.layers.resampling import ReflectionPad2d, Upsample
 
 #: One number, or one for each channel.
 Each = float | Sequence[float] | np.ndarray

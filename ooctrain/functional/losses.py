@@ -13,18 +13,21 @@ import numpy as np
 
 from ooctrain.engine.tensor import Tensor, call, current_tape
 from ooctrain.errors import ConfigError
-from ooctrain.layers.class_loss import LabelWeight, Reduction
-from ooctrain.layers.cross_entropy import (
+from ooctrain.layers.function import Elementwise
+from ooctrain.layers.losses import (
+    ClassWeights,
+    ErrorEach,
+    LabelLikelihood,
+    LabelWeight,
+    MeanError,
+    Reduction,
     SoftmaxCrossEntropy,
+    ValueLoss,
+    WeightedCrossEntropy,
     check_labels,
     looks_like_probabilities,
 )
-from ooctrain.layers.function import Elementwise
-from ooctrain.layers.likelihood import LabelLikelihood
-from ooctrain.layers.regression_loss import ErrorEach, MeanError
 from ooctrain.layers.softmax import SoftmaxAlong
-from ooctrain.layers.value_loss import ValueLoss
-from ooctrain.layers.weighted_loss import ClassWeights, WeightedCrossEntropy
 
 
 def cross_entropy(

@@ -4,7 +4,7 @@ It maps x (N, K, H, W), W (K, C / groups, R, S) and b (C) to y (N, C, OH, OW), a
 of its own. It computes what `Conv2dGradInput` computes, its own input gradient is the convolution,
 and its weight gradient is that of the convolution with input and gradient exchanged. PyTorch's
 weight layout is chosen so that the same W serves both. Source: Dumoulin and Visin 2016, chapter 4.
-Read next: `upsample.py`, the other way to enlarge.
+Read next: `resampling.py`, the other way to enlarge.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ooctrain.layers.channel_sum import ChannelSum
 from ooctrain.layers.conv2d import (
     Conv2d,
     Conv2dGradInput,
@@ -20,6 +19,7 @@ from ooctrain.layers.conv2d import (
     Convolution,
     Geometry,
 )
+from ooctrain.layers.reduction import ChannelSum
 from ooctrain.step.op import Pair, Spec, require, require_float
 
 

@@ -5,7 +5,7 @@ stored and no generator has a state. A hash of (seed, step, number of the call, 
 in the whole variable, in logical order) decides whether an element is kept. So backward is the same
 operation applied to dy, and both devices drop the same elements. Source: counter-based generators,
 Salmon et al. 2011; the mixing function is splitmix64 (Steele, Lea, Flood 2014). Read next:
-`regression_loss.py`.
+`losses.py`.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ For x (N, C, H, W), and gamma and beta (C) or none, y = gamma (x - mean) / std +
 norm of each image alone, so the kernels of batch norm run image after image. There are no running
 statistics: training and evaluation are the same. As in `batch_norm.py`, and for the same reasons,
 statistics, apply and the two calls of the gradient are separate, and ReLU and a residual sum can be
-fused into them. Source: Ulyanov, Vedaldi and Lempitsky 2016. Read next: `reflection.py`.
+fused into them. Source: Ulyanov, Vedaldi and Lempitsky 2016. Read next: `resampling.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ooctrain.layers.channel_sum import ChannelSum
+from ooctrain.layers.reduction import ChannelSum
 from ooctrain.layers.relu import ReLUGrad, where_positive
 from ooctrain.step.op import Op, Spec, require, require_float
 from ooctrain.step.trace import Kind

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ooctrain.layers.channel_sum import ChannelSum
+from ooctrain.layers.reduction import ChannelSum
 from ooctrain.step.op import Op, Spec, require, require_float
 
 

@@ -2,8 +2,8 @@
 
 The result is exp(x) / sum(exp(x)) along the axis, or the logarithm of it, in the shape of the
 input. The gradient reads the output alone. The largest element is subtracted first, so that nothing
-overflows. For a loss of class labels `cross_entropy.py` does softmax and loss in one call. Read
-next: `value_loss.py`.
+overflows. For a loss of class labels `losses.py` does softmax and loss in one call. Read
+next: `losses.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ooctrain.layers.activation import EXP_FLOPS
+from ooctrain.layers.function import EXP_FLOPS
 from ooctrain.layers.reduction import Sum
 from ooctrain.step.op import Op, Spec, Window, require, require_float
 

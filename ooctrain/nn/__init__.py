@@ -13,16 +13,6 @@ from ooctrain.engine import clip as utils
 from ooctrain.engine.module import Module
 from ooctrain.engine.parameter import Parameter
 from ooctrain.nn import init
-from ooctrain.nn.activations import (
-    GELU,
-    Hardsigmoid,
-    Hardswish,
-    LogSoftmax,
-    PReLU,
-    ReLU6,
-    SiLU,
-    Softmax,
-)
 from ooctrain.nn.containers import Identity, ModuleDict, ModuleList, Sequential
 from ooctrain.nn.init import init_constant, init_kaiming_normal, init_normal
 from ooctrain.nn.losses import (
@@ -35,6 +25,7 @@ from ooctrain.nn.losses import (
 )
 from ooctrain.nn.norms import GroupNorm, InstanceNorm2d, LayerNorm
 from ooctrain.nn.plain import (
+    GELU,
     AdaptiveAvgPool2d,
     AvgPool2d,
     ConstantPad2d,
@@ -42,12 +33,19 @@ from ooctrain.nn.plain import (
     Dropout2d,
     Flatten,
     FromBytes,
+    Hardsigmoid,
+    Hardswish,
     LeakyReLU,
+    LogSoftmax,
     MaxPool2d,
     PixelShuffle,
+    PReLU,
     ReflectionPad2d,
     ReLU,
+    ReLU6,
     Sigmoid,
+    SiLU,
+    Softmax,
     StochasticDepth,
     Tanh,
     Upsample,

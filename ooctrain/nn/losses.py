@@ -11,8 +11,8 @@ import numpy as np
 from ooctrain import functional as F
 from ooctrain.engine.module import Module
 from ooctrain.engine.tensor import Tensor
-from ooctrain.layers.class_loss import Reduction
-from ooctrain.step.foreign import as_numbers
+from ooctrain.layers.losses import Reduction
+from ooctrain.step.schema import as_numbers
 
 
 class CrossEntropyLoss(Module):

@@ -21,8 +21,8 @@ from ooctrain.engine.fingerprint import described
 from ooctrain.engine.parameter import Parameter, clear_grad
 from ooctrain.engine.tensor import Tensor, current_tape
 from ooctrain.errors import ConfigError
-from ooctrain.step.foreign import as_numbers
 from ooctrain.step.op import Op, Spec
+from ooctrain.step.schema import as_numbers
 
 #: What an optimizer holds besides its settings.
 _KEPT = ("state", "steps", "steps_done", "param_groups", "defaults")
@@ -140,7 +140,7 @@ class Optimizer:
 
     def updates(self, parameter: Tensor) -> bool:
         """Whether a parameter is among those that it updates."""
-        return any(parameter in group["params"] for group in self.param_groups)
+        return any(_is_among(parameter, group["params"]) for group in self.param_groups)
 
     def group_of(self, parameter: Tensor) -> int:
         """Index of the group that a parameter is in.
@@ -149,7 +149,7 @@ class Optimizer:
             ConfigError: it is in none.
         """
         for index, group in enumerate(self.param_groups):
-            if parameter in group["params"]:
+            if _is_among(parameter, group["params"]):
                 return index
         raise ConfigError(
             f"{parameter.name or 'a parameter'!r} is not in the optimizer",
@@ -310,6 +310,11 @@ class Optimizer:
                     numbers=f"{', '.join(slots) or 'no slots'} of shape {shapes[number]} wanted",
                     fix="the class and settings of optimizer that were saved",
                 )
+
+
+def _is_among(parameter: Tensor, others: Iterable[Tensor]) -> bool:
+    """Whether it is one of them; `in` would compare their numbers."""
+    return id(parameter) in map(id, others)
 
 
 def lr_name(group: int) -> str:

@@ -2,7 +2,7 @@
 
 A step is drawn as lanes over time, as areas over addresses, as strips or as curves. Each function
 takes plain numbers or a `Timeline` and returns SVG as text. Read next: `svg.py` for lanes,
-`charts.py` for the other three, `moving.py` for pictures that move.
+`charts.py` for the other three, `moving_memory.py` for pictures that move.
 """
 
 from ooctrain.report.charts import (
@@ -15,7 +15,7 @@ from ooctrain.report.charts import (
     stacked_svg,
     strips_svg,
 )
-from ooctrain.report.moving import Film, Layer, moving_svg
+from ooctrain.report.moving_memory import Film, Layer, moving_svg
 from ooctrain.report.one_step import step_svg
 from ooctrain.report.svg import timelines_svg
 

@@ -3,7 +3,7 @@
 A `Record` is made from a plan, from a run of it, or from a file that `plan`, `simulate` or `train`
 wrote with `--json`. A picture needs no network and no planner, only when each instruction ran and
 which value held which memory. These are plain numbers in a file, and every picture is a function of
-them. Read next: `holdings.py`; `step.py`, `html.py`, `perfetto.py`, `snapshot.py`, which draw a
+them. Read next: `holdings.py`; `step.py`, `page.py`, `perfetto.py`, `snapshot.py`, which draw a
 record.
 """
 
@@ -18,7 +18,7 @@ import msgspec
 
 from ooctrain.errors import ConfigError
 from ooctrain.report.holdings import Group, Holding, holdings
-from ooctrain.report.list_file import ListedStep, list_from_json, list_to_json
+from ooctrain.report.listing import ListedStep, list_from_json, list_to_json
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.timeline import Event, Timeline
 from ooctrain.step.schema import Count, Duration, FileKind, Finite, Misfit

@@ -3,7 +3,7 @@
 The memory curve of a `Record` is drawn as a stack: the parameters at the bottom, the values that a
 planner can move above them, and the budget as a line over all. The call at which most memory is
 held is named, since a smaller step must begin there. The SVG text has no scripts or fonts of its
-own. Read next: `svg.py`, which draws several timelines under each other; `html.py`, the page around
+own. Read next: `svg.py`, which draws several timelines under each other; `page.py`, the page around
 this.
 """
 

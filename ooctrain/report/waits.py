@@ -3,7 +3,7 @@
 The duration of a step is that of its calls and of its waits. A reader who wants a faster step looks
 at the longest wait and at the copy that ended it; one who wants a smaller step looks at the peak.
 So a timeline, simulated or measured, gives its `Peak`, and its `Wait`s, the longest first.
-Read next: `step.py`, `html.py`, `perfetto.py`.
+Read next: `step.py`, `page.py`, `perfetto.py`.
 """
 
 from __future__ import annotations

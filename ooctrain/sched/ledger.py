@@ -44,7 +44,6 @@ class Issued:
     Args:
         index: its position in the list; for an implied End the position of the Run before which it
             happens (at the very end: the length of the list).
-        instruction: the instruction.
         stream: "C", "D", "H", or "" for what runs nowhere (End, Free, Fence).
         claim_bytes, release_bytes: change of the device ledger at issue, in granted bytes.
         ledger_bytes: the device ledger after it.

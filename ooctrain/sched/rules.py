@@ -1,10 +1,10 @@
-"""The verifier's rules: one function each, with the smallest list that breaks it.
+"""The verifier's rules: one function each.
 
 A rule asks one question about one instruction, and knows the names, the numbers and the likely fix.
 `RULES` lists them all, with the rules that each instruction meets, in order: R1 shape, R2
-residency, R3 budget, R4 order and end, R5 claims of a plan, R6 rewrites. `ooctrain explain R203`
-prints an entry of this table. Source: docs/schedule.md, "The verifier's rules". Read next:
-`rules.py`, then `ooctrain/sched/verify.py`.
+residency, R3 budget, R4 order and end, R5 claims of a plan, R6 rewrites. Each has a page with the
+smallest list that breaks it, such as `ooctrain/explain/R203.md`; `ooctrain explain R203` prints and
+draws it. Source: docs/schedule.md, "The verifier's rules". Read next: `ooctrain/sched/verify.py`.
 """
 
 from __future__ import annotations
@@ -578,101 +578,40 @@ def nothing_else_resident(state: State) -> Problem | None:
     return None
 
 
-__all__ = [
-    "AFTER",
-    "AT_END",
-    "AT_START",
-    "BEFORE",
-    "CLAIMS",
-    "EXAMPLE_STEP",
-    "RULES",
-    "Problem",
-    "Recomputed",
-    "Rule",
-    "State",
-]
-
-
-#: The step of all examples; every variable has 64 bytes, x is an input and W a parameter.
-EXAMPLE_STEP = (
-    "f(x W) -> y; relu(y) -> z in place of y; b(x z) -> gW; update(W gW) -> W' in place of W"
-)
-
-
-class Rule(NamedTuple):
-    """A rule of the verifier: title, function, and the smallest bad example."""
-
-    title: str
-    check: Callable[..., Problem | None]
-    example: str
-
-
-RULES: Mapping[str, Rule] = {
-    "R101": Rule("names exist", known_names, "run @7  # the step has four calls"),
-    "R102": Rule("ranges lie inside", range_inside, "out W[0:128]"),
-    "R103": Rule("ranges are aligned", range_aligned, "granule 32; out W[0:20]"),
-    "R104": Rule("whole variables only", range_whole, "granule 32 whole; out W[0:32]"),
-    "R105": Rule("keep names outputs", keep_is_output, "in x; run f keep x"),
-    "R106": Rule("start: initial variables", start_is_initial, "device W y; host x"),
-    "R107": Rule("start: everything is somewhere", start_is_complete, "device nothing; host x"),
-    "R108": Rule(
-        "the region is counted",
-        region_is_counted,
-        "granule 64 whole  # of a step after pin_small; `region 192` is missing",
-    ),
-    "R201": Rule("inputs are resident", inputs_resident, "in x; run f; free y; run relu"),
-    "R202": Rule("no read after reuse", inputs_not_overwritten, "in x; run f; run relu; run relu"),
-    "R203": Rule("no output twice", outputs_absent, "in x; run f; run f  # keep nothing is legal"),
-    "R204": Rule("SwapOut, Free: resident", range_resident, "free x"),
-    "R205": Rule("SwapIn: not resident", range_absent, "in x; in x"),
-    "R206": Rule("SwapIn: a host copy", host_copy_listed, "free W; in W  # no `out W`"),
-    "R207": Rule(
-        "SwapIn: a current host copy",
-        host_copy_current,
-        "in x; out W; run f; run relu; run b; run update; out W'; in W",
-    ),
-    "R301": Rule("device budget", device_budget, "in x; run f  # within 128 bytes"),
-    "R302": Rule("host budget", host_budget, "out W  # within 64 bytes, which x takes"),
-    "R303": Rule("ledgers above zero", ledgers_positive, "free W; free W  # R204 is first"),
-    "R401": Rule("every call runs", all_calls_run, "in x"),
-    "R402": Rule("first runs in trace order", first_runs_in_order, "run relu; run f"),
-    "R403": Rule(
-        "only pure calls run again",
-        pure_reruns,
-        "in x; run f; run relu; run b; run update; run update",
-    ),
-    "R404": Rule("End follows its Run", end_matches_run, "in x; run f; end f; end f"),
-    "R405": Rule(
-        "end = start on the device",
-        device_end,
-        "in x; run f; run relu; run b; run update; free W'",
-    ),
-    "R406": Rule(
-        "end = start on the host",
-        host_end,
-        "device W; host x W; in x; run f; run relu; run b; run update  # no `out W'`",
-    ),
-    "R407": Rule(
-        "nothing else is left",
-        nothing_else_resident,
-        "in x; run f; run relu; run b; run update  # x, z and gW stay",
-    ),
-    "R501": Rule("peak as claimed", peak_claim, "Plan(peak_bytes=64) of a list that peaks at 128"),
-    "R502": Rule(
-        "host peak as claimed",
-        host_peak_claim,
-        "Plan(host_peak_bytes=0) of a list that swaps",
-    ),
-    "R503": Rule(
-        "makespan as claimed",
-        makespan_claim,
-        "Plan(makespan_us=1.0) of a list that takes 2 us",
-    ),
-    "R504": Rule("not below its bound", bound_claim, "makespan 10 us, lower bound 12 us"),
-    "R601": Rule("rewrites exist", rewrites_known, "Plan(rewrites=('shrink',))"),
-    "R602": Rule("rewrites as declared", rewrites_declared, "a fused trace with rewrites=()"),
+#: {code: the question that the rule asks}
+RULES: Mapping[str, Callable[..., Problem | None]] = {
+    "R101": known_names,
+    "R102": range_inside,
+    "R103": range_aligned,
+    "R104": range_whole,
+    "R105": keep_is_output,
+    "R106": start_is_initial,
+    "R107": start_is_complete,
+    "R108": region_is_counted,
+    "R201": inputs_resident,
+    "R202": inputs_not_overwritten,
+    "R203": outputs_absent,
+    "R204": range_resident,
+    "R205": range_absent,
+    "R206": host_copy_listed,
+    "R207": host_copy_current,
+    "R301": device_budget,
+    "R302": host_budget,
+    "R303": ledgers_positive,
+    "R401": all_calls_run,
+    "R402": first_runs_in_order,
+    "R403": pure_reruns,
+    "R404": end_matches_run,
+    "R405": device_end,
+    "R406": host_end,
+    "R407": nothing_else_resident,
+    "R501": peak_claim,
+    "R502": host_peak_claim,
+    "R503": makespan_claim,
+    "R504": bound_claim,
+    "R601": rewrites_known,
+    "R602": rewrites_declared,
 }
-
 _RANGE = ("R101", "R102", "R103", "R104")
 #: Which rules an instruction meets before it is issued, in order.
 BEFORE: Mapping[type, tuple[str, ...]] = {

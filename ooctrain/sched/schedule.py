@@ -115,7 +115,6 @@ class LowerBound:
     """A makespan that no schedule of a stated class can beat.
 
     Args:
-        makespan_us: the bound.
         kind: what it covers: "compute", "proposition 3", "per-call link", "lp", ...
     """
 
@@ -131,7 +130,6 @@ class Plan:
     Args:
         trace: the (rewritten) trace that the schedule runs.
         rewrites: names of the rewrites that made it from the original, in order, such as "fuse".
-        schedule: the list.
         makespan_us, peak_bytes, host_peak_bytes: claimed, simulated on the planner's machine.
         lower_bound: what the makespan can be measured against, or None.
         notes: {word: value}: what the planner wants to say (planner, seed, evaluations, chosen
@@ -199,7 +197,7 @@ class Plan:
     def save(self, path: str) -> None:
         """Writes the plan file."""
         # As in `_forms`; and a graded planner's process has not the module.
-        from ooctrain.step.foreign import as_path
+        from ooctrain.step.schema import as_path
 
         text = json.dumps(self.to_json())
         with as_path(path).open("w", encoding="utf-8") as file:

@@ -2,7 +2,7 @@
 
 The verifier checks a plan (or a bare schedule) against the original trace and a budget. For the
 first rule broken it raises a `ScheduleError` with names, numbers and the likely fix. It trusts no
-planner: it walks the list once, and each instruction must pass its rules (`rules/`) before it is
+planner: it walks the list once, and each instruction must pass its rules (`rules.py`) before it is
 issued. The books are those of `ledger.py`, which no planner uses. Source: docs/schedule.md, "The
 verifier's rules". Read next: `simulate.py`.
 """
@@ -25,7 +25,6 @@ from ooctrain.sched.rules import (
     RULES,
     Problem,
     Recomputed,
-    Rule,
     State,
 )
 from ooctrain.sched.schedule import Instruction, Plan, Run, Schedule, describe_instruction
@@ -34,7 +33,7 @@ from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
 from ooctrain.units import Percent
 
-__all__ = ["RULES", "Rule", "verify"]
+__all__ = ["RULES", "verify"]
 
 Rewrite = Callable[[Trace], Trace]
 _NONE: Mapping[str, Rewrite] = MappingProxyType({})
@@ -98,7 +97,7 @@ def check_names(schedule: Schedule, trace: Trace) -> None:
     _ask("R106", "before the step", state)
     for index, instruction in enumerate(schedule.instructions):
         for code in BEFORE[type(instruction)]:
-            if code in _NAMES and (problem := RULES[code].check(state, index, instruction)):
+            if code in _NAMES and (problem := RULES[code](state, index, instruction)):
                 raise _error(code, problem, _where(state, index, instruction), index)
 
 
@@ -140,7 +139,7 @@ def _check_list(
 def _step(state: State, index: int, instruction: Instruction) -> list[Issued]:
     """Asks the rules about one instruction, issues it, and asks the rules about the result."""
     for code in BEFORE[type(instruction)]:
-        problem = RULES[code].check(state, index, instruction)
+        problem = RULES[code](state, index, instruction)
         if problem is not None:
             raise _error(code, problem, _where(state, index, instruction), index)
     rows = state.ledger.issue(index, instruction)
@@ -148,7 +147,7 @@ def _step(state: State, index: int, instruction: Instruction) -> list[Issued]:
         state.ran[instruction.call] += 1
         state.next_call = max(state.next_call, instruction.call + 1)
     for code in AFTER:
-        problem = RULES[code].check(state)
+        problem = RULES[code](state)
         if problem is not None:
             raise _error(code, problem, _where(state, index, instruction), index)
     return rows
@@ -167,7 +166,7 @@ def _check_claims(plan: Plan, issued: list[Issued], machine: Machine | None) -> 
 
 def _ask(code: str, where: str, *arguments: Any) -> None:
     """Raises ScheduleError where a rule that belongs to no single instruction is broken."""
-    problem = RULES[code].check(*arguments)
+    problem = RULES[code](*arguments)
     if problem is not None:
         raise _error(code, problem, where)
 

@@ -20,11 +20,9 @@ from ooctrain.engine.tensor import current_tape
 from ooctrain.errors import ConfigError
 from ooctrain.nn.named_losses import OwnLoss
 from ooctrain.rewrite.plugged import Keeps
-from ooctrain.split.cuts import cuts_of
-from ooctrain.split.joints import Joint, convolutions, joints
+from ooctrain.split.cuts import Joint, Sketch, convolutions, cuts_of, joints, sketch_of
 from ooctrain.split.patches import Layout, record
 from ooctrain.split.settings import Splitting
-from ooctrain.split.sketch import Sketch, sketch_of
 from ooctrain.step.op import Spec
 
 

@@ -17,15 +17,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ooctrain.engine.tensor import Tensor, call, current_tape
-from ooctrain.layers.batch_norm import BatchNormStats
+from ooctrain.layers.batch_norm import BatchNormStats, BatchNormUpdate
 from ooctrain.layers.combine import Concat
 from ooctrain.layers.dropout import Dropout
 from ooctrain.layers.regions import Slice
-from ooctrain.layers.running_statistics import BatchNormUpdate
 from ooctrain.rewrite.tile.rules import STANDING, Place
 from ooctrain.split.boundaries import Cuts, extent_of, paddings, sizes
-from ooctrain.split.joints import Joint, images_of, part_rule
-from ooctrain.split.sketch import Sketch, SketchedCall
+from ooctrain.split.cuts import Joint, Sketch, SketchedCall, images_of, part_rule
 from ooctrain.step.op import Window
 
 ROWS, COLUMNS = 2, 3

@@ -72,7 +72,7 @@ class Machine:
         issue_us: what each instruction of a list costs the thread that issues it. On the cpu device
             that thread works the calls off too, so there it is time of the compute stream.
         copy_issue_us: what a copy costs that thread besides: handing it to another one.
-        map_us_per_byte: of memory that a step maps anew, issue besides (`execution/mapping.py`).
+        map_us_per_byte: of memory that a step maps anew, issue besides (`execution/placement.py`).
         network_bytes_per_us: between this machine and others that train with it, each way; usually
             that of a link of 10 Gbit/s.
         network_latency_us: of each way that a message goes around.

@@ -3,7 +3,7 @@
 An `Op` is a frozen value without state that describes ONE pure call on shapes (`Spec`) and arrays.
 The calls of its backward pass are Ops of their own, recorded on the same tape by `vjp`. So it is
 visible what the backward pass needs: the variables that those calls read. An operation knows no
-device: each device has a table that names its kernels (`layers/kernels/driver_table.py`). Layouts:
+device: each device has a table that names its kernels (`layers/kernels/kernel_table.py`). Layouts:
 shapes are logical, (N, C, H, W) and (K, C, R, S); `reference` works on logical arrays of any float
 type; kernels get physical arrays, C-contiguous float32, where every 4-d variable lies channels-last
 (`physical_shape`): activations NHWC, weights KRSC. Read next: `layers/relu.py`, the smallest op,

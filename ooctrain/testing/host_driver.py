@@ -6,7 +6,7 @@ inaccessible reservation. The rules are CUDA's, checked here because Linux would
 existing mappings; two are wider: a part of a handle may be mapped (`parts`), and access comes with
 the mapping. Streams have nothing to wait for: work is done where it is queued (the cpu device has
 streams of its own, `devices/streams.py`). Costs, per 2 MiB: map 70 us, unmap 60 us. Sources: paper
-000, section 3.3; CUDA guide, virtual memory management. Read next: `devices/cpu/host_calls.py`.
+000, section 3.3; CUDA guide, virtual memory management. Read next: `devices/cpu/host_vm.py`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ooctrain.devices.cpu.host_calls import PAGE_BYTES, HostCalls, file_bytes
-from ooctrain.devices.cpu.host_vm import check_memory, whole_pages
+from ooctrain.devices.cpu.host_vm import (
+    PAGE_BYTES,
+    HostCalls,
+    check_memory,
+    file_bytes,
+    whole_pages,
+)
 from ooctrain.devices.cuda import driver_abi as abi
 from ooctrain.devices.cuda.driver import failure
 from ooctrain.errors import DriverError

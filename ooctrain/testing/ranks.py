@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ooctrain.distributed.communicator import Communicator
+from ooctrain.distributed.exchange import Communicator
 from ooctrain.distributed.ranks import Ranks
 from ooctrain.errors import RanksDiffer
 

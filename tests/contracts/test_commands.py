@@ -15,10 +15,12 @@ import re
 import shlex
 import subprocess
 import sys
+import textwrap
 from functools import cache
 from pathlib import Path
 
 import click
+import numpy as np
 import pytest
 from contracts import test_howto
 from contracts.test_docs import (
@@ -34,12 +36,18 @@ from contracts.test_docs import (
 from doubles.stub_driver import why_no_stub
 from support.handouts import LRU_STUB, SOLUTION
 
+import ooctrain as oc
+from ooctrain.alloc.best_fit import BestFit
+from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.cli import command_line, main
 from ooctrain.errors import ConfigError
+from ooctrain.explain import find_code
 from ooctrain.layers.kernels.cuda.runtime.shim import why_no_ptx
 
+#: A page for each code, whose example is there to fail.
+OF_CODES = [page for page in every_page() if page.parent == ROOT / "ooctrain" / "explain"]
 #: In the order in which one reads them; what no page before shows is executed.
-PAGES = list(dict.fromkeys([*DOCUMENTS, *every_page()]))
+PAGES = [page for page in dict.fromkeys([*DOCUMENTS, *every_page()]) if page not in OF_CODES]
 #: What a document's commands are not run for, each with who runs it.
 ELSEWHERE = {
     r"ooctrain grade .*": "tests/contracts/test_assignments.py",
@@ -50,6 +58,25 @@ ELSEWHERE = {
     r"ooctrain train .*--ranks .*": "tests/unit/test_mpi.py starts ranks",
     r"ooctrain train .*stochastic.*": "tests/unit/test_split_command.py",
 }
+#: Examples that raise their code only where something else is given, with what it is.
+NEEDS = {
+    "OOC-125": "a model that keeps its batches: tests/properties/test_memory_promise.py",
+    "OOC-132": "an allocator with a mistake: tests/unit/test_alloc_wrappers.py",
+    "OOC-180": "a course wheel: tests/unit/test_course_tools.py",
+    "OOC-313": "a checkpoint of another model: tests/properties/test_checkpoint_files.py",
+}
+#: Codes whose example is a line of Python.
+IN_PYTHON = (
+    "OOC-100", "OOC-104", "OOC-110", "OOC-112", "OOC-113", "OOC-126", "OOC-131", "OOC-170",
+    "OOC-171", "OOC-172", "OOC-220", "OOC-400",
+)  # fmt: skip
+FAILING = """
+class Mine:
+    name = "mine"
+
+    def plan(self, trace, budget_bytes, machine, **rest):
+        return 1 / 0
+"""
 #: What a page shows to fail, with the code that it prints.
 FAILS = {"ooctrain replay log.jsonl --allocator best-fit --budget 330MiB": "OOC-130"}
 #: Words that stand for a reader's own.
@@ -183,6 +210,41 @@ def test_every_command_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
     assert not failed, "\n".join(failed)
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="some write to /dev, /proc and the like")
+@pytest.mark.parametrize("page", OF_CODES, ids=name_of)
+def test_the_example_of_a_code_raises_it(page, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("README.md").write_text("no log, no record\n")
+    Path("docs").mkdir()
+    Path("mine.py").write_text(FAILING, encoding="utf-8")
+    example = textwrap.indent(find_code(page.stem)[1].example, "    ")
+    for words in commands_in(example):
+        if is_whole(words) and not elsewhere(words) and page.stem not in NEEDS:
+            status, out, err = executed(words, capsys)
+            assert status != 0
+            assert f"[{page.stem}]" in out + err, f"{shlex.join(words)}:\n{err or out}"
+
+
+@pytest.mark.parametrize("code", IN_PYTHON)
+def test_the_example_in_python_raises_its_code(code, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("README.md").write_text("no plan\n")
+    planner: dict[str, type] = {}
+    exec(FAILING, planner)
+    model = oc.models.build("lenet")
+    step = oc.trace(model, (2, 3, 32, 32), threads=1)
+    weight = oc.tensor(np.ones(3, np.float32), requires_grad=True)
+    names = {
+        "oc": oc, "np": np, "model": model, "trace": step, "step": step, "Mine": planner["Mine"],
+        "resnet18": model, "resnet34": oc.nn.Linear(3, 3), "loss": (weight * weight).sum(),
+        "allocator": BestFit(DryMemory(1 << 20)),
+    }  # fmt: skip
+    with pytest.raises(oc.OoctrainError) as raised:
+        exec(find_code(code)[1].example, names)
+    assert raised.value.code == code
+
+
 def test_no_command_is_left_out_because_it_is_wrong_or_writes_a_file():
     for text in ("ooctrain plan lenet --batch many", "ooctrain compare lenet --json FILE"):
         assert is_whole(filled(shlex.split(text)))
@@ -291,6 +353,6 @@ def test_each_page_with_python_has_a_test_that_runs_it():
 
 
 def test_python_is_labelled_as_such():
-    for page in every_page():
+    for page in PAGES:  # a page for a code is read in a terminal, where nothing is labelled
         for language, code in blocks_of(page):
             assert language == "python" or not looks_like_python(code), f"{name_of(page)}:\n{code}"

@@ -38,6 +38,8 @@ TARGETS = set(re.findall(r"^([a-z][a-z-]*):", MAKEFILE, re.M))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 MARKDOWN = MarkdownIt("commonmark").enable("table")
+#: A name that a page gives as the mistake it explains.
+MISTAKES = {"windwo"}
 #: The folders whose pages a reader may open; what one builds is elsewhere.
 FOLDERS = (".github", "benchmarks", "docs", "ooctrain", "tests", "tutorials")
 
@@ -116,7 +118,7 @@ def check_command(words: list[str]) -> None:
         if option in words:
             given = words[words.index(option) + 1].split(",")
             names = {name.split(":")[0] for name in given if ".py" not in name}
-            strange = {name for name in names if not name.isupper()} - {"auto", *there()}
+            strange = {name for name in names if not name.isupper()} - {"auto", *MISTAKES, *there()}
             assert not strange, f"{' '.join(words)}: no {option} {strange}"
 
 

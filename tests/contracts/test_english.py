@@ -34,7 +34,11 @@ def texts() -> dict[Path, str]:
     """Sources that are installed, tutorials, pages."""
     sources = [p for p in (ROOT / "ooctrain").rglob("*.py") if WAITING not in p.as_posix()]
     lessons = [p for kind in ("*.py", "*.md") for p in (ROOT / "tutorials").rglob(kind)]
-    pages = [*(ROOT / "docs").rglob("*.md"), *ROOT.glob("[CRS]*.md")]
+    pages = [
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "ooctrain").rglob("*.md"),
+        *ROOT.glob("[CRS]*.md"),
+    ]
     pages = [page for page in pages if "_generated" not in page.parts]
     return {path: path.read_text(encoding="utf-8") for path in (*sources, *lessons, *pages)}
 

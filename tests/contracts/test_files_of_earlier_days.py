@@ -15,7 +15,8 @@ import pytest
 
 from ooctrain.cli import main
 
-FILES = Path(__file__).resolve().parents[1] / "data" / "files_of_0_1"
+ROOT = Path(__file__).resolve().parents[2]
+FILES = ROOT / "tests" / "data" / "files_of_0_1"
 STEP = ["--image-size", "32", "--batch", "32", "--threads", "2", "--machine", "v100-pcie"]
 COMMANDS = {
     "a checkpoint": [
@@ -54,3 +55,34 @@ def test_a_resumed_run_goes_on_where_that_day_stopped(folder, capfd):
     assert main([*COMMANDS["a checkpoint"], "--json", "numbers.json"]) == 0
     rows = json.loads((folder / "numbers.json").read_text(encoding="utf-8"))
     assert "epoch 2" in capfd.readouterr().out, rows.keys()
+
+
+def test_a_file_whose_imports_have_moved_meets_one_error_that_says_where_to(folder, capfd):
+    """Two imports of the file have moved: the first is named, then the second."""
+    command = ["plan", "network.py:tiny", *STEP, "--budget", "50%"]
+    text = (folder / "deep_planner.py").read_text(encoding="utf-8")
+    for old, new in (("dtr.dtr_runtime", "dtr"), ("window.window_walk", "window")):
+        assert main([*command, "--planner", "deep_planner.py:Mine"]) == 2
+        said = capfd.readouterr().err
+        assert "Traceback" not in said
+        assert "OOC-106" in said
+        assert f"ooctrain.sched.planners.{old}" in said
+        assert f"from ooctrain.sched.planners.{new} import" in said
+        text = text.replace(f"planners.{old}", f"planners.{new}")
+        (folder / "deep_planner.py").write_text(text, encoding="utf-8")
+
+
+def test_what_has_moved_stands_where_the_table_says():
+    rows = (ROOT / "ooctrain" / "moved.csv").read_text(encoding="utf-8").splitlines()
+    assert rows[0] == "was,is"
+    moved = dict(row.split(",") for row in rows[1:])
+    assert len(moved) == len(rows) - 1
+    for was, home in moved.items():
+        assert not module_file(was), was
+        assert not home or module_file(home), home
+
+
+def module_file(name):
+    """Whether there is such a module."""
+    path = ROOT / name.replace(".", "/")
+    return path.with_suffix(".py").exists() or (path / "__init__.py").exists()

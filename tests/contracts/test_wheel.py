@@ -54,6 +54,8 @@ def test_the_wheel_has_every_lesson_and_no_test(wheel):
     for path in (ROOT / "tutorials").rglob("*"):
         if path.suffix in (".py", ".md", ".toml"):
             assert f"ooctrain/{path.relative_to(ROOT).as_posix()}" in names
+    for path in (ROOT / "ooctrain" / "explain").glob("*.md"):
+        assert path.relative_to(ROOT).as_posix() in names
     assert all(name.startswith(("ooctrain/", "ooctrain-")) for name in names)
     assert not [name for name in names if "__pycache__" in name or name.endswith((".c", ".h"))]
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from ooctrain.devices.cuda.device_array import DeviceArray
 from ooctrain.engine.eager import aligned_bytes
-from ooctrain.layers.conv_algorithms import CUDA_ALGORITHMS
+from ooctrain.layers.conv2d import CUDA_ALGORITHMS
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.table import CPU
 from ooctrain.rewrite.tile.on_rows import OnRows

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from unit.test_swap_planners import step
 
-from ooctrain.experiments.paper_001 import hybrid_printed
+from ooctrain.experiments.paper_001 import hybrid
 from ooctrain.sched.planners.lms import LevelGraph, Lms, search
 
 #: table 1, ResNet50: image size -> (swapout_threshold, swapin_ahead), data swapping, hybrid
 RESNET50 = {
     size: tuple(
         (tuned.swapout_threshold, tuned.swapin_ahead)
-        for tuned in (hybrid_printed.RESNET50.swap[size], hybrid_printed.RESNET50.hybrid[size])
+        for tuned in (hybrid.RESNET50.swap[size], hybrid.RESNET50.hybrid[size])
     )
     for size in range(4500, 7001, 500)
 }

@@ -22,7 +22,7 @@ from mutants.nearby import near_files
 from mutants.operators import Mutant, changes_in, files, mutants_of, sample, texts
 from mutants.reach import Judge, Reach
 
-from ooctrain.alloc import exact_search, holes
+from ooctrain.alloc import exact_packing, holes
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = "ooctrain/alloc/holes.py"
@@ -116,9 +116,9 @@ def test_compiled_functions_become_plain_ones_beside_a_virtual_environment():
 
     def interpreted() -> bool:
         planted.interpret()
-        return not hasattr(exact_search.search, "py_func")
+        return not hasattr(exact_packing.search, "py_func")
 
-    assert hasattr(exact_search.search, "py_func")
+    assert hasattr(exact_packing.search, "py_func")
     assert in_fork(interpreted)
 
 

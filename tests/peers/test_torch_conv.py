@@ -7,8 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from ooctrain.layers.conv_algorithms import choose_algorithm
-from ooctrain.layers.conv_shape import ConvShape
+from ooctrain.layers.conv2d import ConvShape, choose_algorithm
 from ooctrain.layers.kernels.cpu.conv import conv2d, conv_plan
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from ooctrain.layers.kernels.cpu import (
-    activations,
     batch_norm,
     elementwise,
+    functions,
     losses,
     optimizers,
     pooling,
@@ -50,11 +50,11 @@ def poisoned(*shape):
 
 ACTIVATIONS = {
     "relu": (elementwise.relu, elementwise.relu_grad, F.relu),
-    "tanh": (activations.tanh, activations.tanh_grad, torch.tanh),
-    "sigmoid": (activations.sigmoid, activations.sigmoid_grad, torch.sigmoid),
+    "tanh": (functions.tanh, functions.tanh_grad, torch.tanh),
+    "sigmoid": (functions.sigmoid, functions.sigmoid_grad, torch.sigmoid),
     "leaky": (
-        lambda p, x, y: activations.leaky_relu(p, x, y, 0.2),
-        lambda p, dy, y, dx: activations.leaky_relu_grad(p, dy, y, dx, 0.2),
+        lambda p, x, y: functions.leaky_relu(p, x, y, 0.2),
+        lambda p, dy, y, dx: functions.leaky_relu_grad(p, dy, y, dx, 0.2),
         lambda t: F.leaky_relu(t, 0.2),
     ),
 }

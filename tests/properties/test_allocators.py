@@ -10,11 +10,10 @@ from support.quick import all_but, quick
 from ooctrain.alloc.best_fit import BestFit
 from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.holes import Holes
+from ooctrain.alloc.log import Recorder as Logged
 from ooctrain.alloc.registry import allocators, choose_allocator
-from ooctrain.alloc.replay.log import Recorder as Logged
 from ooctrain.alloc.virtual import VirtualAddressing
-from ooctrain.alloc.wrapped.checked import Checked
-from ooctrain.alloc.wrapped.wrappers import Counted, ThreadSafe
+from ooctrain.alloc.wrappers import Checked, Counted, ThreadSafe
 from ooctrain.devices.base import Memory
 from ooctrain.testing import check_allocator
 from ooctrain.testing.allocator_grounds import DriverGround, make_ground

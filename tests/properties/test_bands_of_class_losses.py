@@ -32,9 +32,13 @@ from ooctrain.engine.incore import initial_values
 from ooctrain.execution.prepare import prepare
 from ooctrain.execution.sessions import input_values
 from ooctrain.execution.settings import Settings
-from ooctrain.layers.class_loss import TotalLoss
-from ooctrain.layers.cross_entropy import SoftmaxCrossEntropy, SoftmaxCrossEntropyGrad
-from ooctrain.layers.weighted_loss import WeightedCrossEntropy, WeightedCrossEntropyGrad
+from ooctrain.layers.losses import (
+    SoftmaxCrossEntropy,
+    SoftmaxCrossEntropyGrad,
+    TotalLoss,
+    WeightedCrossEntropy,
+    WeightedCrossEntropyGrad,
+)
 from ooctrain.rewrite.tile.carried_sums import CarriedSum, CarriedTotal, state_bytes
 from ooctrain.step.op import Spec
 from ooctrain.step.trace import Trace

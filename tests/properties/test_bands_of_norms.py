@@ -25,8 +25,8 @@ from ooctrain import nn
 from ooctrain.engine.incore import Mode, initial_values, run_trace
 from ooctrain.execution.prepare import prepare
 from ooctrain.execution.settings import Settings
+from ooctrain.layers.batch_norm import BatchNormUpdate
 from ooctrain.layers.conv2d import Conv2dGradWeight
-from ooctrain.layers.running_statistics import BatchNormUpdate
 from ooctrain.rewrite.fuse import fuse
 from ooctrain.rewrite.share_storage import share_storage
 from ooctrain.step.trace import Trace

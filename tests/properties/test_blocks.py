@@ -36,7 +36,7 @@ from ooctrain.execution.prepare import prepare
 from ooctrain.execution.settings import Settings
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.rewrite.share_storage import share_storage
-from ooctrain.rewrite.tile.blocks import RowBlock, Whole, _pieces
+from ooctrain.rewrite.tile.bands import RowBlock, Whole, _pieces
 from ooctrain.sched.schedule import Free
 from ooctrain.step.blocks import tensor_of
 from ooctrain.step.trace import Trace

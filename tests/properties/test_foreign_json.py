@@ -19,14 +19,14 @@ from zoo.planting import plant
 
 import ooctrain as oc
 from ooctrain.alloc import AllocationLog
-from ooctrain.alloc.replay.log import FORMAT, VERSION
+from ooctrain.alloc.log import FORMAT, VERSION
 from ooctrain.course import rubric
 from ooctrain.errors import ConfigError, OoctrainError
 from ooctrain.execution import checkpoint, checkpoint_file
 from ooctrain.report.record import read_record
 from ooctrain.step import schema
-from ooctrain.step.foreign import MOST_NESTED, parse_json
 from ooctrain.step.presets import PRESETS, load_calibration, save_calibration
+from ooctrain.step.schema import MOST_NESTED, parse_json
 
 PACKAGE = Path(oc.__file__).parent
 TRACE = oc.trace(oc.models.build("lenet"), (2, 3, 32, 32))
@@ -234,12 +234,12 @@ def test_brackets_in_words_are_words(text):
 
 #: Who reads JSON with Python's own function, and why it may.
 ALLOWED = {
-    "step/foreign.py": "it is the reader",
+    "step/schema.py": "it is the reader",
     "sched/plan_file.py": "what it has just written itself",
     "experiments/kept.py": "behind a checksum of what it has written itself",
     "testing/allocator_client.py": "what it has just written itself",
     "experiments/paper_004/ranks_program.py": "what the process that started it asks",
-    "experiments/paper_004/ranks_runs.py": "what the ranks that it started print",
+    "experiments/paper_004/distributed.py": "what the ranks that it started print",
     "sched/instructions.py": "a name in quotes, whose errors it tells itself",
 }
 

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.directed import always
 
-from ooctrain.alloc.replay.log import AllocationLog, Request
+from ooctrain.alloc.log import AllocationLog, Request
 from ooctrain.course import measures, replays
 from ooctrain.course.measures import budget_bytes_of, granule_of, step_of
 from ooctrain.course.rubric import Measure

@@ -16,19 +16,15 @@ import numpy as np
 import pytest
 from support.op_samples import normal, positive
 
-from ooctrain.layers.activation import Sigmoid, Tanh
-from ooctrain.layers.average_pooling import AdaptiveAvgPool2d
 from ooctrain.layers.batch_norm import (
     BatchNormApply,
     BatchNormGradApply,
     BatchNormGradReduce,
     BatchNormStats,
 )
-from ooctrain.layers.channel_sum import ChannelSum
-from ooctrain.layers.class_loss import LabelWeight
 from ooctrain.layers.combine import Add, AddMasked, Scale
-from ooctrain.layers.cross_entropy import SoftmaxCrossEntropy, SoftmaxCrossEntropyGrad
 from ooctrain.layers.dropout import Dropout
+from ooctrain.layers.function import Sigmoid, Tanh
 from ooctrain.layers.instance_norm import (
     InstanceNormApply,
     InstanceNormGradReduce,
@@ -41,13 +37,22 @@ from ooctrain.layers.kernels.cpu.chunks import (
     SMALL_ELEMENTS,
     row_chunk,
 )
-from ooctrain.layers.kernels.cpu.simd.vector import VL
+from ooctrain.layers.kernels.cpu.simd.simd import VL
 from ooctrain.layers.kernels.cpu.workspace import BLOCK_ELEMENTS, BLOCK_ROWS
 from ooctrain.layers.linear import Linear, LinearGradWeight
-from ooctrain.layers.regression_loss import ErrorEach, MeanError, MeanErrorGrad
+from ooctrain.layers.losses import (
+    ErrorEach,
+    LabelWeight,
+    MeanError,
+    MeanErrorGrad,
+    SoftmaxCrossEntropy,
+    SoftmaxCrossEntropyGrad,
+    WeightedCrossEntropy,
+)
+from ooctrain.layers.pooling import AdaptiveAvgPool2d
+from ooctrain.layers.reduction import ChannelSum
 from ooctrain.layers.relu import LeakyReLU, ReLU, ReLUGrad
 from ooctrain.layers.update import AdamUpdate, ClipValue, ScaleBy, SGDUpdate, SumOfSquares
-from ooctrain.layers.weighted_loss import WeightedCrossEntropy
 from ooctrain.step.op import Op
 from ooctrain.testing.check_op import as_input, check_kernel
 

@@ -15,12 +15,12 @@ from support.worked_example import worked_schedule, worked_trace
 
 from ooctrain.errors import ConfigError, Infeasible, ListSyntaxError, ScheduleError
 from ooctrain.execution.planners import get_planner, planners
-from ooctrain.explain import explain_code
+from ooctrain.explain import explain_code, find_code
 from ooctrain.sched import instructions
 from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
-from ooctrain.sched.drawn_list import drawn_example, example_step
+from ooctrain.sched.drawn_list import EXAMPLE_STEP, drawn_example, example_step
 from ooctrain.sched.planning.planner import as_plan
-from ooctrain.sched.rules import BEFORE, EXAMPLE_STEP, RULES
+from ooctrain.sched.rules import BEFORE, RULES
 from ooctrain.sched.schedule import (
     End,
     Fence,
@@ -232,7 +232,7 @@ def example_trace() -> Trace:
 @pytest.mark.parametrize("code", [code for code in RULES if code < "R5" and code != "R108"])
 def test_the_example_of_a_rule_breaks_it(code):
     trace = example_trace()
-    schedule = Schedule.parse(RULES[code].example, trace)
+    schedule = Schedule.parse(find_code(code)[1].example, trace)
     budget, host = (128 if code == "R301" else None), (64 if code == "R302" else None)
     with pytest.raises(ScheduleError) as broken:
         verify(schedule, trace, budget, host_budget_bytes=host)
@@ -269,9 +269,9 @@ def places_after(schedule, trace):
 def test_the_example_of_a_rule_is_drawn_up_to_the_mistake(code):
     trace = example_trace()
     assert example_step() == trace
-    schedule = Schedule.parse(RULES[code].example, trace)
-    _, _, drawing = explain_code(code).partition("after each instruction (")
-    _, heads, *lines = drawing.splitlines()
+    schedule = Schedule.parse(find_code(code)[1].example, trace)
+    _, _, drawing = explain_code(code).partition("After each instruction (")
+    _, _, heads, *lines = drawing.splitlines()
     shown, said = lines[: lines.index("")], "\n".join(lines[lines.index("") :])
     assert heads.split()[: len(trace.variables)] == [v.name for v in trace.variables]
     rows = [re.split(" {2,}", line.strip()) for line in shown]
@@ -294,7 +294,11 @@ BEFORE_IT_IS_ISSUED = {code for codes in BEFORE.values() for code in codes} | {"
 
 
 def test_what_has_no_list_has_no_drawing():
-    assert not any(drawn_example(code) for code in RULES if code >= "R5" or code == "R108")
+    assert not any(
+        drawn_example(code, find_code(code)[1].example)
+        for code in RULES
+        if code >= "R5" or code == "R108"
+    )
 
 
 def test_the_page_shows_a_list_that_runs_and_a_difference(repository):

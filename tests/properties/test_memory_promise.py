@@ -111,7 +111,7 @@ with oc.Trainer(model, memory=memory, optimizer=optimizer) as trainer:
 def test_training_that_takes_turns_with_tests_keeps_its_promise(tmp_path):
     """A test in bands of 8,224 calls left Python's objects behind that no promise had counted: 484
     MiB of 420."""
-    script, limit = tmp_path / "turns.py", 420 * MIB
+    script, limit = tmp_path / "residence.py", 420 * MIB
     script.write_text(TURNS)
     command = [sys.executable, script, str(limit), tmp_path / "kept.safetensors"]
     done = run_limited(command, limit, 900, ROOT)

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from support.strategies import machines, traces
 
 import ooctrain as oc
-from ooctrain.alloc import exact_places, exact_search, packing_descent
+from ooctrain.alloc import exact_packing
 from ooctrain.alloc.dry_run import DryAllocator, DryMemory
 from ooctrain.alloc.first_fit import FirstFit, FirstFitBySize
+from ooctrain.alloc.log import Recorder, foresee
 from ooctrain.alloc.registry import choose_allocator
-from ooctrain.alloc.replay.log import Recorder, foresee
 from ooctrain.alloc.static import Forecast, Lifetime, most_alive, pack, plannable
 from ooctrain.cli import main
 from ooctrain.errors import (
@@ -66,7 +66,7 @@ def overlap(a: Lifetime, b: Lifetime) -> bool:
 @pytest.fixture
 def without_the_compiler(monkeypatch):
     """The exact search on a few blocks takes less than to compile it."""
-    for module in (exact_search, exact_places, packing_descent):
+    for module in (exact_packing, exact_packing, exact_packing):
         for name, function in list(vars(module).items()):
             monkeypatch.setattr(module, name, getattr(function, "py_func", function))
 

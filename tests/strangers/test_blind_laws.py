@@ -16,8 +16,8 @@ from statistics import mean
 import pytest
 
 from ooctrain.course import hunt as HUNT
-from ooctrain.course.arena_bugs import BUGS
-from ooctrain.course.remote_law import RemoteLaw
+from ooctrain.course.hunt import BUGS
+from ooctrain.course.remote import RemoteLaw
 from ooctrain.course.rubric import Hunt
 from ooctrain.course.submitted import law_of
 from ooctrain.testing.law_by_hand import HoleArena, refusal_of, told_apart

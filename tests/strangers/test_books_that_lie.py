@@ -16,10 +16,9 @@ import pytest
 from ooctrain.alloc.arena_map import pieces_of
 from ooctrain.alloc.best_fit import BestFit
 from ooctrain.alloc.dry_run import DryMemory
+from ooctrain.alloc.log import AllocationLog, Request
 from ooctrain.alloc.registry import allocators, choose_dry
-from ooctrain.alloc.replay.fullest import snapshot_at_peak
-from ooctrain.alloc.replay.log import AllocationLog, Request
-from ooctrain.alloc.replay.replay import replay
+from ooctrain.alloc.replay import replay, snapshot_at_peak
 from ooctrain.cli import main
 from ooctrain.testing.check_allocator import broken_laws
 from ooctrain.units import Granule

@@ -29,7 +29,7 @@ from ooctrain.alloc.bump import Bump
 from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.course.assignments import ASSIGNMENTS as NAMES
-from ooctrain.course.autograders.results_json import results_of
+from ooctrain.course.autograders.gradescope import results_of
 from ooctrain.course.grade import Grade, Row, grade
 from ooctrain.course.measures import budget_bytes_of, granule_of, par_us, step_of
 from ooctrain.course.replays import addresses_given, extent_bytes, log_of

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ooctrain.layers.conv2d import Conv2d, Conv2dGradInput, Conv2dGradWeight, Geometry
-from ooctrain.layers.conv_shape import ConvShape
+from ooctrain.layers.conv2d import Conv2d, Conv2dGradInput, Conv2dGradWeight, ConvShape, Geometry
 from ooctrain.step.op import Op
 
 SHAPES = {

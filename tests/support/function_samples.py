@@ -15,11 +15,16 @@ from support.draws import labels, normal, positive
 from ooctrain.layers.arithmetic import Arithmetic
 from ooctrain.layers.function import FUNCTIONS, Elementwise, ElementwiseGrad
 from ooctrain.layers.layout import ConstantPad
-from ooctrain.layers.likelihood import LabelLikelihood, LabelLikelihoodGrad
+from ooctrain.layers.losses import (
+    VALUE_LOSSES,
+    LabelLikelihood,
+    LabelLikelihoodGrad,
+    ValueLoss,
+    ValueLossGrad,
+)
 from ooctrain.layers.permute import Permute
 from ooctrain.layers.reduction import Spread, Sum
 from ooctrain.layers.softmax import SoftmaxAlong, SoftmaxGrad
-from ooctrain.layers.value_loss import VALUE_LOSSES, ValueLoss, ValueLossGrad
 from ooctrain.step.op import Op
 
 Samples = Iterator[tuple[Op, tuple[Any, ...]]]

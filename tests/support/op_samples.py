@@ -15,27 +15,20 @@ import numpy as np
 from support.draws import distinct, labels, normal, positive
 from support.function_samples import SAMPLES as FUNCTIONS
 
-from ooctrain.layers.activation import Sigmoid, SigmoidGrad, Tanh, TanhGrad
 from ooctrain.layers.arithmetic import BytesToFloat
-from ooctrain.layers.average_pooling import (
-    AdaptiveAvgPool2d,
-    AdaptiveAvgPool2dGrad,
-    AvgPool2d,
-    AvgPool2dGrad,
-)
 from ooctrain.layers.batch_norm import (
     BatchNormApply,
     BatchNormGradApply,
     BatchNormGradReduce,
     BatchNormStats,
+    BatchNormUpdate,
+    InverseStd,
 )
-from ooctrain.layers.channel_sum import ChannelSum
-from ooctrain.layers.class_loss import LabelWeight, TotalLoss
 from ooctrain.layers.combine import Add, AddMasked, Concat, Constant, Scale
 from ooctrain.layers.conv2d import Conv2d, Conv2dGradInput, Conv2dGradWeight, Geometry
 from ooctrain.layers.conv_transpose import ConvTranspose2d
-from ooctrain.layers.cross_entropy import SoftmaxCrossEntropy, SoftmaxCrossEntropyGrad
 from ooctrain.layers.dropout import Dropout
+from ooctrain.layers.function import Sigmoid, SigmoidGrad, Tanh, TanhGrad
 from ooctrain.layers.instance_norm import (
     InstanceNormApply,
     InstanceNormGradApply,
@@ -44,17 +37,32 @@ from ooctrain.layers.instance_norm import (
 )
 from ooctrain.layers.layout import Pad, Reshape
 from ooctrain.layers.linear import Linear, LinearGradInput, LinearGradWeight
-from ooctrain.layers.pooling import MaxPool2d, MaxPool2dGrad, PoolGeometry
-from ooctrain.layers.reflection import ReflectionPad2d, ReflectionPad2dGrad
-from ooctrain.layers.regions import Clear, Embed, Insert, InsertAdd, Slice
-from ooctrain.layers.regression_loss import (
+from ooctrain.layers.losses import (
+    ClassWeights,
     ErrorEach,
     ErrorEachGrad,
+    LabelWeight,
     MeanError,
     MeanErrorGrad,
+    SoftmaxCrossEntropy,
+    SoftmaxCrossEntropyGrad,
+    TotalLoss,
+    WeightedCrossEntropy,
+    WeightedCrossEntropyGrad,
 )
+from ooctrain.layers.pooling import (
+    AdaptiveAvgPool2d,
+    AdaptiveAvgPool2dGrad,
+    AvgPool2d,
+    AvgPool2dGrad,
+    MaxPool2d,
+    MaxPool2dGrad,
+    PoolGeometry,
+)
+from ooctrain.layers.reduction import ChannelSum
+from ooctrain.layers.regions import Clear, Embed, Insert, InsertAdd, Slice
 from ooctrain.layers.relu import LeakyReLU, LeakyReLUGrad, ReLU, ReLUGrad
-from ooctrain.layers.running_statistics import BatchNormUpdate, InverseStd
+from ooctrain.layers.resampling import ReflectionPad2d, ReflectionPad2dGrad, Upsample, UpsampleGrad
 from ooctrain.layers.update import (
     AdamUpdate,
     ClipFactor,
@@ -63,12 +71,6 @@ from ooctrain.layers.update import (
     ScaleBy,
     SGDUpdate,
     SumOfSquares,
-)
-from ooctrain.layers.upsample import Upsample, UpsampleGrad
-from ooctrain.layers.weighted_loss import (
-    ClassWeights,
-    WeightedCrossEntropy,
-    WeightedCrossEntropyGrad,
 )
 from ooctrain.step.op import Op
 

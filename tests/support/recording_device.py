@@ -6,7 +6,7 @@ somebody waits for it, no earlier, in an order that its waits allow: the stream 
 first gets on as far as it can, so a wait that is missing shows in the bits. What nobody may do with
 a GPU's record raises AssertionError: to wait, or to look at a value, while it is made; to begin it
 after it was closed, or with other numbers than it has. Read next: `../unit/test_recorded_steps.py`,
-`ooctrain/execution/replay.py`.
+`ooctrain/execution/captured_steps.py`.
 """
 
 from __future__ import annotations

@@ -20,9 +20,9 @@ from ooctrain.alloc.buddy import Buddy
 from ooctrain.alloc.bump import Bump
 from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.first_fit import FirstFit, FirstFitBySize
+from ooctrain.alloc.log import Recorder
 from ooctrain.alloc.registry import allocators, choose_allocator
-from ooctrain.alloc.replay.log import Recorder
-from ooctrain.alloc.replay.replay import serve
+from ooctrain.alloc.replay import serve
 from ooctrain.alloc.virtual import VirtualAddressing, default_chunk_bytes
 from ooctrain.devices.cpu.host_vm import max_mapped_chunks
 from ooctrain.errors import ConfigError, InvalidFree, OutOfDeviceMemory

@@ -16,8 +16,8 @@ from ooctrain.alloc.best_fit import BestFit
 from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.alloc.virtual import VirtualAddressing
-from ooctrain.alloc.wrapped.checked import Checked
-from ooctrain.alloc.wrapped.wrappers import (
+from ooctrain.alloc.wrappers import (
+    Checked,
     Counted,
     FailAt,
     Limited,
@@ -326,7 +326,7 @@ def test_a_combination_of_ones_own_is_a_function_in_a_file(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(
         "from ooctrain.alloc.best_fit import BestFit\n"
-        "from ooctrain.alloc.wrapped.wrappers import Limited, Logged\n"
+        "from ooctrain.alloc.wrappers import Limited, Logged\n"
         "def make(memory, limit=4096):\n"
         "    return Limited(Logged(BestFit(memory)), limit)\n"
     )

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from ooctrain.alloc.arena_map import arena_line, arena_text, largest_holders, pieces_of
 from ooctrain.alloc.best_fit import BestFit
 from ooctrain.alloc.dry_run import DryMemory
+from ooctrain.alloc.log import Recorder
 from ooctrain.alloc.registry import allocators, choose_allocator
-from ooctrain.alloc.replay.fullest import snapshot_at_peak
-from ooctrain.alloc.replay.log import Recorder
-from ooctrain.alloc.replay.replay import replay, serve
+from ooctrain.alloc.replay import replay, serve, snapshot_at_peak
 from ooctrain.alloc.virtual import VirtualAddressing
 from ooctrain.cli import main
 from ooctrain.errors import OutOfDeviceMemory

@@ -14,9 +14,9 @@ from ooctrain.execution.planners import get_planner, planners, tilings
 from ooctrain.experiments.paper_003.sft import convolutional_step
 from ooctrain.report.text import tiling_rows
 from ooctrain.rewrite import apply_rewrites
-from ooctrain.rewrite.mixed_bands import mixed_tilings, sparing
 from ooctrain.rewrite.tile import banded, choose, segment_costs
 from ooctrain.rewrite.tile.banded import FINE, Banded, _fineness, can_be_banded, offers_for
+from ooctrain.rewrite.tile.mixed_bands import mixed_tilings, sparing
 from ooctrain.rewrite.tile.offers import MOVES, Offer, OperatorTimes, tiled_as_offered
 from ooctrain.rewrite.tile.operators import operators_of
 from ooctrain.rewrite.tile.segment_costs import (

@@ -16,13 +16,10 @@ from support.handouts import FIT_STUB, FITTING, LRU_STUB, SOLUTION
 from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.course.cage.step_data import machine_data, machine_of, trace_data, trace_of
-from ooctrain.course.cage.told import error_data, error_of
-from ooctrain.course.cage.wire import BadMessage, Line, OutOfTime
-from ooctrain.course.interfaces import GIVEN, PACKAGE, copy_interfaces
+from ooctrain.course.cage.wire import BadMessage, Line, OutOfTime, error_data, error_of
 from ooctrain.course.interview import Interview, NoAnswer
-from ooctrain.course.isolation import LAYERS, in_words
-from ooctrain.course.remote_allocator import AllocatorsOf
-from ooctrain.course.remote_planner import RemotePlanner
+from ooctrain.course.isolation import GIVEN, LAYERS, PACKAGE, copy_interfaces, in_words
+from ooctrain.course.remote import AllocatorsOf, RemotePlanner
 from ooctrain.errors import ConfigError, Infeasible, OutOfDeviceMemory
 from ooctrain.step.builder import TraceBuilder
 from ooctrain.step.machine import Machine, call_durations_ns
@@ -268,7 +265,7 @@ def test_a_daemon_ends_with_the_question_where_no_layer_forbids_it(tmp_path):
 def test_a_process_ends_when_its_grader_is_killed(allowed, tmp_path):
     submission = submitted(tmp_path, "time.sleep(600)")
     grader = (
-        "from pathlib import Path\nfrom ooctrain.course.remote_planner import RemotePlanner\n"
+        "from pathlib import Path\nfrom ooctrain.course.remote import RemotePlanner\n"
         "from ooctrain.course.interview import Interview\n"
         f"interview = Interview({submission!r}, 'planner', 600, frozenset({sorted(allowed)}))\n"
         "planner = RemotePlanner(interview)\n"

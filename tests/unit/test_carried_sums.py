@@ -11,10 +11,10 @@ import pytest
 from unit.test_on_rows import run_on_cpu
 
 from ooctrain.layers.batch_norm import BatchNormGradReduce, BatchNormStats
-from ooctrain.layers.channel_sum import ChannelSum
-from ooctrain.layers.class_loss import TotalLoss
 from ooctrain.layers.instance_norm import InstanceNormGradReduce, InstanceNormStats
 from ooctrain.layers.kernels.row_blocks import RowBlocks, row_blocks, rows_of_block
+from ooctrain.layers.losses import TotalLoss
+from ooctrain.layers.reduction import ChannelSum
 from ooctrain.rewrite.tile.carried_sums import (
     OF_IMAGES,
     CarriedSum,

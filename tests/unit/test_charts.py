@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ooctrain.report.charts import (
+    LEFT,
+    RIGHT,
     Area,
     Curve,
     Piece,
@@ -17,7 +19,6 @@ from ooctrain.report.charts import (
     stacked_svg,
     strips_svg,
 )
-from ooctrain.report.plot import LEFT, RIGHT
 from ooctrain.report.shapes import COLOURS, LETTER_WIDTH, WIDTH, round_ticks
 from ooctrain.report.svg import LAYER, PHASES, timelines_svg, x_of
 from ooctrain.sched.timeline import Event, Timeline

@@ -29,12 +29,12 @@ from ooctrain.execution.checkpoint import (
     check_config,
     expect_writable,
     load,
+    only_writer,
     previous_files,
     read,
     save,
 )
 from ooctrain.execution.checkpoint_file import write
-from ooctrain.execution.checkpoint_lock import only_writer
 
 RUN = RunState(
     step=12, epoch=2, seed=7, data={"epoch": 2, "position": 3}, schedule={"last": 0.1},
@@ -375,7 +375,7 @@ def test_what_a_killed_process_left_is_removed_by_the_next_save(tmp_path):
 def test_a_second_process_cannot_write_the_same_checkpoint(tmp_path):
     path = tmp_path / "run.safetensors"
     second = (
-        "import sys\nfrom ooctrain.execution.checkpoint_lock import only_writer\n"
+        "import sys\nfrom ooctrain.execution.checkpoint import only_writer\n"
         "with only_writer(sys.argv[1]): pass"
     )
 

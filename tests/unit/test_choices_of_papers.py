@@ -11,7 +11,7 @@ from unit import test_list_planners as LISTS
 from unit import test_swap_planners as SWAPS
 
 import ooctrain as oc
-from ooctrain.experiments.paper_001 import hybrid, hybrid_printed
+from ooctrain.experiments.paper_001 import hybrid
 from ooctrain.sched.planners.hmms import Hmms, ends_of_offload, offloadable_storages
 from ooctrain.sched.planners.lms import LevelGraph
 from ooctrain.sched.planners.registry import get_planner
@@ -181,6 +181,6 @@ def test_what_recomputation_costs_is_a_share_of_the_speed_without_it(monkeypatch
         return speeds[method]
 
     monkeypatch.setattr(hybrid, "speed", speed)
-    lost = hybrid.recompute_overhead([], hybrid_printed.RESNET50, hybrid.FITTED)
+    lost = hybrid.recompute_overhead([], hybrid.RESNET50, hybrid.FITTED)
     assert lost == pytest.approx(0.2)
     assert set(asked) == {3000}

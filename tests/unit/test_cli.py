@@ -646,7 +646,7 @@ def test_explain_lists_and_explains(run):
     assert status == 0
     assert "OOC-120" in out
     assert "R101" in out
-    assert "smallest list" in run("explain", "r101")[1]
+    assert "Smallest list" in run("explain", "r101")[1]
 
 
 def test_a_pipe_that_closes_is_no_traceback():

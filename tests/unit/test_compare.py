@@ -15,8 +15,16 @@ import pytest
 import ooctrain as oc
 from ooctrain.api import step_trace
 from ooctrain.cli import main
-from ooctrain.experiments.compare import CompareCase, CompareRow, cases, compare, row_of
-from ooctrain.experiments.compare_shown import compare_csv, compare_figure, compare_markdown
+from ooctrain.experiments.compare import (
+    CompareCase,
+    CompareRow,
+    cases,
+    compare,
+    compare_csv,
+    compare_figure,
+    compare_markdown,
+    row_of,
+)
 from ooctrain.sched.bounds.lp import fluid_bound
 from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planners.registry import get_planner

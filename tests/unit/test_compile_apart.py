@@ -74,7 +74,7 @@ def test_a_folder_that_cannot_be_written_is_no_error(started, monkeypatch, tmp_p
 AFTER_A_CHILD = """
 import importlib
 from ooctrain.execution import compile_apart as apart
-from ooctrain.layers.kernels.cpu.runtime.kept_code import KeptCode
+from ooctrain.layers.kernels.cpu.runtime.jit import KeptCode
 
 apart.compile_apart([])
 KeptCode.save = None

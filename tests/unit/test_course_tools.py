@@ -19,19 +19,20 @@ from support.quick import quick
 
 from ooctrain.cli import main
 from ooctrain.course.assignments import ASSIGNMENTS, folder_of
+from ooctrain.course.autograders.gradescope import not_graded, results_of
 from ooctrain.course.autograders.notebook_graders import parts_of, write_nbgrader, write_otter
-from ooctrain.course.autograders.results_json import not_graded, results_of
-from ooctrain.course.classroom import Graded, assignment_of
-from ooctrain.course.grade import Grade, Row
-from ooctrain.course.handed_in import handed_in
-from ooctrain.course.item_statistics import (
+from ooctrain.course.classroom import (
+    Graded,
+    assignment_of,
     correlation,
     item_statistics,
     leaderboard,
     write_class,
 )
+from ooctrain.course.grade import Grade, Row
+from ooctrain.course.handed_in import handed_in
+from ooctrain.course.handout import PACKAGE, stripped_files
 from ooctrain.course.rubric import RUBRIC, read_rubric
-from ooctrain.course.strip import PACKAGE, stripped_files
 from ooctrain.errors import ConfigError
 
 TINY = """

@@ -20,7 +20,7 @@ from ooctrain.api import step_trace
 from ooctrain.errors import Infeasible
 from ooctrain.execution.placement import reserved_peak
 from ooctrain.experiments.compare import CompareCase, row_of
-from ooctrain.experiments.paper_000 import architectures, fitted, fragmentation, table1
+from ooctrain.experiments.paper_000 import architectures, fragmentation, table1
 from ooctrain.experiments.paper_000.table1 import (
     BASELINE,
     LMS,
@@ -32,7 +32,7 @@ from ooctrain.experiments.paper_000.table1 import (
     method_named,
 )
 from ooctrain.experiments.paper_001 import hybrid
-from ooctrain.experiments.paper_001.hybrid_printed import DEEPLAB, RESNET50
+from ooctrain.experiments.paper_001.hybrid import DEEPLAB, RESNET50
 from ooctrain.experiments.paper_002 import offload_ratios
 from ooctrain.experiments.paper_002.offload_ratios import (
     BELADY,
@@ -162,7 +162,7 @@ def test_where_link_and_arithmetic_stand_as_in_print_schedule_and_lms_tie():
 def test_which_way_the_headline_points_depends_on_the_reading_of_the_link():
     """581 images/s in-core: at 100 GB/s the schedule beats LMS as in print, at 50 they tie."""
     asked = [method_named(name) for name in WITHOUT_VA]
-    found = table1.cells_of("resnet50", 928, PHYSICAL, asked, fitted.machines()[1:])
+    found = table1.cells_of("resnet50", 928, PHYSICAL, asked, table1.machines()[1:])
     lms_50, schedule_50, lms_100, schedule_100 = (cell.images_per_s for cell in found)
     assert schedule_50 == pytest.approx(lms_50, rel=0.02)
     assert 1.15 > schedule_100 / lms_100 > 1.05

@@ -12,7 +12,7 @@ import ooctrain as oc
 from ooctrain.devices.cpu.host_vm import PAGE_BYTES
 from ooctrain.devices.spill import FileCalls, Spill
 from ooctrain.errors import ConfigError, Infeasible
-from ooctrain.execution import division, least
+from ooctrain.execution import division
 from ooctrain.execution.division import prepare_within
 from ooctrain.execution.executor import host_extent_bytes
 from ooctrain.execution.prepare import PreparedStep, prepare
@@ -230,7 +230,7 @@ def test_where_the_least_is_looked_for_nobody_searches_for_a_better_plan():
     planner = NotesItsTime()
     with pytest.raises(Infeasible):
         divided(small_trace(), 0, replace(HOW, planner=planner))
-    assert len(planner.limits_s) >= least.LEAST_TRIES
+    assert len(planner.limits_s) >= division.LEAST_TRIES
     assert all(limit == 0 for limit in planner.limits_s)
 
 

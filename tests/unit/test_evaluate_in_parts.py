@@ -7,7 +7,7 @@ import pytest
 
 import ooctrain as oc
 from ooctrain.errors import Infeasible
-from ooctrain.execution.in_parts import InParts, samples_apart
+from ooctrain.execution.evaluation import InParts, samples_apart
 from ooctrain.execution.promise import parts_of
 
 nn = oc.nn

@@ -12,17 +12,22 @@ from hypothesis import strategies as st
 from support.cut_rectangles import SIDE, cut
 
 import ooctrain as oc
-from ooctrain.alloc import exact_places as places
-from ooctrain.alloc import exact_search as search
-from ooctrain.alloc import packing_descent as descent
+from ooctrain.alloc import exact_packing as descent
+from ooctrain.alloc import exact_packing as places
+from ooctrain.alloc import exact_packing as search
 from ooctrain.alloc import static
 from ooctrain.alloc.dry_run import DryMemory
-from ooctrain.alloc.exact_places import exact_places, places_within
+from ooctrain.alloc.exact_packing import (
+    SHARES,
+    Descent,
+    Orders,
+    exact_places,
+    luby,
+    places_within,
+    sections_of,
+)
 from ooctrain.alloc.first_fit import FirstFit
-from ooctrain.alloc.packing_descent import SHARES, Descent
-from ooctrain.alloc.packing_orders import Orders, luby
 from ooctrain.alloc.registry import choose_dry
-from ooctrain.alloc.sections import sections_of
 from ooctrain.alloc.static import Forecast, Lifetime, most_alive, pack
 from ooctrain.api import step_trace
 from ooctrain.errors import ConfigError

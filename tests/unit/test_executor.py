@@ -46,7 +46,7 @@ from ooctrain.errors import (
     ShapeError,
     TransferError,
 )
-from ooctrain.execution import between_steps
+from ooctrain.execution import executor
 from ooctrain.execution.executor import Session
 from ooctrain.execution.placement import Placement, reserved_peak
 from ooctrain.execution.prepare import prepare
@@ -179,7 +179,7 @@ def test_between_steps_values_are_read_and_written_wherever_they_are(
     bench, monkeypatch, start, piece_bytes
 ):
     """As a whole, or in pieces, of which the last one is shorter."""
-    monkeypatch.setattr(between_steps, "PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(executor, "PIECE_BYTES", piece_bytes)
     on_device = sum(hi - lo for v, lo, hi in start[0])
     on_host = sum(hi - lo for v, lo, hi in start[1] if v == W)
     instructions = list(IN_CORE)

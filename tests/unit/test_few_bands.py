@@ -11,8 +11,8 @@ import ooctrain as oc
 from benchmarks.memory_cases import CASES, make_model
 from ooctrain import nn
 from ooctrain.rewrite import apply_rewrites
-from ooctrain.rewrite.mixed_bands import few_tilings
 from ooctrain.rewrite.tile import banded
+from ooctrain.rewrite.tile.mixed_bands import few_tilings
 from ooctrain.rewrite.tile.offers import Offer, OperatorTimes, tiled_as_offered
 from ooctrain.rewrite.tile.operators import operators_of
 from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes

@@ -16,20 +16,18 @@ from ooctrain.api import step_trace
 from ooctrain.cli import main
 from ooctrain.errors import OutOfDeviceMemory
 from ooctrain.execution.placement import reserved_within
-from ooctrain.experiments.paper_000 import chunks, fragmentation
-from ooctrain.experiments.paper_000.chunks import (
-    chunk_trades,
-    most_live,
-    replay_chunks,
-    time_chunks,
-)
+from ooctrain.experiments.paper_000 import fragmentation
 from ooctrain.experiments.paper_000.fragmentation import (
     STEPS,
     Bench,
     LargestBudget,
     _largest,
+    chunk_trades,
     largest_batches,
     largest_budget,
+    most_live,
+    replay_chunks,
+    time_chunks,
 )
 from ooctrain.experiments.spread import spread
 from ooctrain.units import GIB, KIB, MIB
@@ -125,14 +123,14 @@ def small(monkeypatch):
     """The experiment with next to nothing in it."""
     monkeypatch.setattr(fragmentation, "QUICK_BATCHES", {"resnet18": (16, 64)})
     monkeypatch.setattr(fragmentation, "BATCH_STEP", 64)
-    monkeypatch.setattr(chunks, "QUICK_CHUNKS", (64 * KIB, MIB))
-    monkeypatch.setattr(chunks, "QUICK_TRADED", (64 * KIB, MIB))
-    monkeypatch.setattr(chunks, "QUICK_TRADED_BATCHES", (16,))
+    monkeypatch.setattr(fragmentation, "QUICK_CHUNKS", (64 * KIB, MIB))
+    monkeypatch.setattr(fragmentation, "QUICK_TRADED", (64 * KIB, MIB))
+    monkeypatch.setattr(fragmentation, "QUICK_TRADED_BATCHES", (16,))
     for name, value in {
         "MODEL": "resnet18", "BATCH": 16, "BUDGET_BYTES": 400 * MIB, "DEVICE_MODEL": "lenet",
         "DEVICE_BATCH": 8, "DEVICE_BUDGET": "2MiB",
     }.items():  # fmt: skip
-        monkeypatch.setattr(chunks, name, value)
+        monkeypatch.setattr(fragmentation, name, value)
 
 
 def test_real_steps_are_timed_where_the_chunk_fits(small):

@@ -14,13 +14,13 @@ import ooctrain as oc
 from ooctrain.alloc.best_fit import BestFit
 from ooctrain.alloc.bump import Bump
 from ooctrain.alloc.dry_run import DryMemory
-from ooctrain.alloc.replay.replay import peak_bytes
+from ooctrain.alloc.replay import peak_bytes
 from ooctrain.cli import main
 from ooctrain.course import measures as measuring
 from ooctrain.course.assignments import ASSIGNMENTS as ASSIGNMENT_NAMES
 from ooctrain.course.interview import Interview
 from ooctrain.course.measures import measured, par_us
-from ooctrain.course.remote_planner import plan_told
+from ooctrain.course.remote import plan_told
 from ooctrain.course.replays import (
     addresses_given,
     extent_bytes,

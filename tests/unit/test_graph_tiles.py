@@ -3,7 +3,7 @@
 A small network with all kinds of joins, U-Net and ResNet-18 with standing statistics are tiled. On
 small whole numbers float sums are exact in any order, so tiled and
 untiled results have equal bits; on any data those of images have. Read next:
-`rewrite/graph_tiles.py`.
+`rewrite/tile/graph_tiles.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ooctrain.engine.incore import run_trace
 from ooctrain.errors import ConfigError
 from ooctrain.models.unet import UNet
 from ooctrain.rewrite import apply_rewrites
-from ooctrain.rewrite.graph_tiles import graph_calls, rows_computed
+from ooctrain.rewrite.tile.graph_tiles import graph_calls, rows_computed
 from ooctrain.rewrite.tile.offers import OperatorTimes
 from ooctrain.rewrite.tile.operators import operators_of
 from ooctrain.rewrite.tile.sft import FtSegment

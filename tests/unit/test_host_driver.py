@@ -11,8 +11,7 @@ import sys
 import pytest
 from doubles.refusing_driver import ACQUIRING, RefusingDriver
 
-from ooctrain.devices.cpu.host_calls import PAGE_BYTES, HostCalls
-from ooctrain.devices.cpu.host_vm import why_no_virtual_memory
+from ooctrain.devices.cpu.host_vm import PAGE_BYTES, HostCalls, why_no_virtual_memory
 from ooctrain.devices.cuda.driver_abi import ILLEGAL_ADDRESS
 from ooctrain.devices.cuda.driver_memory import DriverMemory
 from ooctrain.devices.probe import probe

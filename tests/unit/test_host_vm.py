@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from ooctrain.cli import main
-from ooctrain.devices.cpu.host_calls import HostCalls
 from ooctrain.devices.cpu.host_vm import (
     PAGE_BYTES,
     Arena,
+    HostCalls,
     VirtualArena,
     available_memory_bytes,
     check_memory,

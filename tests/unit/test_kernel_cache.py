@@ -17,8 +17,8 @@ import pytest
 from numba.core import event
 from support.quick import all_but
 
-from ooctrain.layers.kernels.cpu.runtime import jit, kept_code
-from ooctrain.layers.kernels.cpu.runtime.kept_code import KeptCode
+from ooctrain.layers.kernels.cpu.runtime import jit
+from ooctrain.layers.kernels.cpu.runtime.jit import KeptCode
 from ooctrain.sched.search import jit as search_jit
 
 ROOM = Path(jit.__file__).parents[1]
@@ -181,7 +181,7 @@ def test_damaged_code_is_never_run(tmp_path, kind):
     assert [compiled(), compiled()] == [0, 1]
     (file,) = tmp_path.rglob("*.nb[ic]")
     DAMAGE[kind](file)
-    kept_code._warn_of_damage.cache_clear()
+    jit._warn_of_damage.cache_clear()
     with pytest.warns(UserWarning, match="are damaged"):
         assert compiled() == 0
     assert compiled() == 1
@@ -208,7 +208,7 @@ def test_code_of_other_sources_or_versions_is_not_taken(tmp_path):
     """Such as a folder that was copied from another machine under this one's name."""
     one, other = (KeptCode(str(tmp_path), "f", None, sources) for sources in ("0.67 a", "0.68 a"))
     one.save("key", [1])
-    kept_code._warn_of_damage.cache_clear()
+    jit._warn_of_damage.cache_clear()
     assert one.load("key") == [1]
     assert one.load("another") is None
     with warnings.catch_warnings():
@@ -228,7 +228,7 @@ def test_kernels_of_several_types_of_arguments_are_all_kept(tmp_path):
 
 def test_a_disk_that_is_full_keeps_nothing_and_stops_nobody(tmp_path):
     kept = KeptCode(str(tmp_path / "no folder"), "f", None, "a")
-    kept_code._warn_of_disk.cache_clear()
+    jit._warn_of_disk.cache_clear()
     with pytest.warns(UserWarning, match="cannot be kept"):
         kept.save("key", 1)
 

@@ -14,10 +14,10 @@ from ooctrain.engine.tensor import call
 from ooctrain.layers.arithmetic import Arithmetic
 from ooctrain.layers.function import FUNCTIONS, Elementwise, ElementwiseGrad
 from ooctrain.layers.kernels.walks import permuted, repeated, walk
+from ooctrain.layers.losses import ValueLoss
 from ooctrain.layers.permute import MOST_AXES, Permute
 from ooctrain.layers.reduction import Spread, Sum, groups_of_axes
 from ooctrain.layers.softmax import SoftmaxAlong
-from ooctrain.layers.value_loss import ValueLoss
 from ooctrain.testing.check_op import check_kernel
 
 IMAGES = (2, 20, 70, 50)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ooctrain.layers.kernels.cpu import batch_norm, chunks
 from ooctrain.layers.kernels.cpu import batch_norm as bn
-from ooctrain.layers.kernels.cpu import batch_norm_apply, chunks
 from ooctrain.layers.kernels.cpu import elementwise as ew
 from ooctrain.layers.kernels.cpu import workspace as ws
 
@@ -107,8 +107,8 @@ def test_apply_row_by_row_has_the_bits_of_apply_in_fours(pools, monkeypatch, sha
     mean, inv_std, _ = statistics(pools[0], x)
     for residual, relu in ((None, False), (dy, True)):
         results = []
-        for in_fours_bytes in (batch_norm_apply.IN_FOURS_BYTES, 0):
-            monkeypatch.setattr(batch_norm_apply, "IN_FOURS_BYTES", in_fours_bytes)
+        for in_fours_bytes in (batch_norm.IN_FOURS_BYTES, 0):
+            monkeypatch.setattr(batch_norm, "IN_FOURS_BYTES", in_fours_bytes)
             y = poisoned(*shape)
             bn.apply(pools[1], x, mean, inv_std, gamma, beta, y, residual, relu)
             results.append(y.tobytes())

@@ -13,8 +13,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from ooctrain.errors import ConfigError, ShapeError
-from ooctrain.layers.conv_algorithms import CPU_ALGORITHMS, choose_algorithm
-from ooctrain.layers.conv_shape import ConvShape
+from ooctrain.layers.conv2d import CPU_ALGORITHMS, ConvShape, choose_algorithm
 from ooctrain.layers.kernels.cpu import matmul, tiling
 from ooctrain.layers.kernels.cpu.conv import conv2d, conv_plan
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
@@ -206,7 +205,7 @@ def test_winograd_covers_any_image(pool, n, c, h, w, k, padding):
 def test_planning_needs_no_numba():
     """Tracing asks for algorithms and workspaces; it must not pay for the compiler."""
     code = (
-        "import sys; from ooctrain.layers.conv_algorithms import choose_algorithm;"
+        "import sys; from ooctrain.layers.conv2d import choose_algorithm;"
         "from ooctrain.layers.kernels.cpu.conv import conv_plan as plan;"
         "shape = plan.linear_shape(64, 512, 10); choose_algorithm(shape);"
         "plan.workspace_bytes(shape, 'direct', 'forward', 2); print('numba' in sys.modules)"

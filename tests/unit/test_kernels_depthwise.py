@@ -5,9 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ooctrain.layers.conv2d import Conv2d, Conv2dGradInput, Conv2dGradWeight, Geometry
-from ooctrain.layers.conv_algorithms import choose_algorithm
-from ooctrain.layers.conv_shape import ConvShape
+from ooctrain.layers.conv2d import (
+    Conv2d,
+    Conv2dGradInput,
+    Conv2dGradWeight,
+    ConvShape,
+    Geometry,
+    choose_algorithm,
+)
 from ooctrain.layers.kernels.cpu.conv import conv_plan
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.table import CPU

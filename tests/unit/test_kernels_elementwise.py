@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ooctrain.layers.kernels.cpu import activations, chunks
+from ooctrain.layers.kernels.cpu import chunks, functions
 from ooctrain.layers.kernels.cpu import elementwise as ew
 from ooctrain.layers.kernels.cpu import workspace as ws
 
@@ -25,11 +25,11 @@ def poisoned(shape):
 UNARY = {
     "relu": (lambda p, x, y: ew.relu(p, x, y), lambda x: np.maximum(x, 0)),
     "leaky": (
-        lambda p, x, y: activations.leaky_relu(p, x, y, 0.2),
+        lambda p, x, y: functions.leaky_relu(p, x, y, 0.2),
         lambda x: np.where(x > 0, x, 0.2 * x),
     ),
-    "tanh": (lambda p, x, y: activations.tanh(p, x, y), np.tanh),
-    "sigmoid": (lambda p, x, y: activations.sigmoid(p, x, y), lambda x: 1 / (1 + np.exp(-x))),
+    "tanh": (lambda p, x, y: functions.tanh(p, x, y), np.tanh),
+    "sigmoid": (lambda p, x, y: functions.sigmoid(p, x, y), lambda x: 1 / (1 + np.exp(-x))),
     "scale": (lambda p, x, y: ew.scale(p, x, y, 0.3), lambda x: x * 0.3),
 }
 # In the gradients the second argument is the output of the forward kernel (leaky ReLU: input).
@@ -41,15 +41,15 @@ BINARY = {
     ),
     "relu_grad": (lambda p, a, b, y: ew.relu_grad(p, a, b, y), lambda a, b: a * (b > 0)),
     "leaky_grad": (
-        lambda p, a, b, y: activations.leaky_relu_grad(p, a, b, y, 0.2),
+        lambda p, a, b, y: functions.leaky_relu_grad(p, a, b, y, 0.2),
         lambda a, b: np.where(b > 0, a, 0.2 * a),
     ),
     "tanh_grad": (
-        lambda p, a, b, y: activations.tanh_grad(p, a, b, y),
+        lambda p, a, b, y: functions.tanh_grad(p, a, b, y),
         lambda a, b: a * (1 - b * b),
     ),
     "sigmoid_grad": (
-        lambda p, a, b, y: activations.sigmoid_grad(p, a, b, y),
+        lambda p, a, b, y: functions.sigmoid_grad(p, a, b, y),
         lambda a, b: a * b * (1 - b),
     ),
 }
@@ -114,9 +114,9 @@ def test_special_values(pools):
     y = poisoned(x.size)
     ew.relu(pools[0], x, y)
     np.testing.assert_array_equal(y, np.maximum(x, 0))
-    activations.tanh(pools[0], x, y)
+    functions.tanh(pools[0], x, y)
     np.testing.assert_array_equal(y, np.tanh(x))
-    activations.sigmoid(pools[0], x, y)
+    functions.sigmoid(pools[0], x, y)
     np.testing.assert_array_equal(y[:4], [np.nan, 0, 1, 0.5])
 
 
@@ -139,9 +139,9 @@ def test_tanh_and_sigmoid_are_accurate_everywhere(pools):
         np.float32
     )
     y = poisoned(x.size)
-    activations.tanh(pools[0], x, y)
+    functions.tanh(pools[0], x, y)
     np.testing.assert_allclose(y, np.tanh(x.astype(np.float64)), rtol=4e-7)
-    activations.sigmoid(pools[0], x, y)
+    functions.sigmoid(pools[0], x, y)
     np.testing.assert_allclose(y, 1 / (1 + np.exp(-x.astype(np.float64))), rtol=4e-7, atol=1e-37)
 
 

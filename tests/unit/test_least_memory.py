@@ -9,7 +9,7 @@ import pytest
 import ooctrain as oc
 from ooctrain.devices.cpu.host_vm import PAGE_BYTES
 from ooctrain.errors import Infeasible
-from ooctrain.execution import division, least
+from ooctrain.execution import division
 from ooctrain.execution.division import prepare_within
 from ooctrain.execution.prepare import prepare
 from ooctrain.execution.promise import OWN_STEP_BYTES, OwnShare, parts_of
@@ -62,7 +62,7 @@ def test_what_cannot_do_is_refused_without_a_search(monkeypatch, left):
     assert persists < MIB
     named(trace, max(1, fixed + left * persists // MIB))
     assert not searches
-    assert len(plans) <= 1 + 2 * (least.LEAST_TRIES + least.BANDS_TRIES)
+    assert len(plans) <= 1 + 2 * (division.LEAST_TRIES + division.BANDS_TRIES)
 
 
 @pytest.mark.slow
@@ -96,10 +96,10 @@ def test_bands_are_tried_where_no_list_of_the_step_as_it_is_does(monkeypatch):
     """One large image: the largest call of the untiled step needs more than all of a band's."""
     trace = step(1, 3, 1024, 64, layers=2)
     with_bands = named(trace)
-    monkeypatch.setattr(least, "BANDS_TRIES", 0)
+    monkeypatch.setattr(division, "BANDS_TRIES", 0)
     assert with_bands < named(trace)
     monkeypatch.undo()
-    monkeypatch.setattr(least, "MOST_BANDED_CALLS", 1)
+    monkeypatch.setattr(division, "MOST_BANDED_CALLS", 1)
     assert with_bands < named(trace), "a long step is not written in bands"
 
 
@@ -111,7 +111,7 @@ def test_a_page_between_too_little_and_enough_is_not_halved(between, tries):
     def refused(settings, left):
         asked.append(left)
 
-    found = least.least_found(how, in_core, enough - between, refused, lambda prepared: enough)
+    found = division.least_found(how, in_core, enough - between, refused, lambda prepared: enough)
     assert found is in_core
     assert len(asked) == tries
 
@@ -120,7 +120,7 @@ def test_the_first_who_has_a_plan_gives_it():
     trace, machine = step(4, 3, 64, 64), HOW.find_machine()
     host = sum(v.value_bytes for v in trace.variables if v.kind == "input")
     peak = trace_peak_bytes(trace)
-    first = least.FirstFound(Naive(), Dtr())
+    first = division.FirstFound(Naive(), Dtr())
     assert first.plan(trace, peak // 2, machine).notes["chosen"] == "naive"
     again = first.plan(trace, peak // 2, machine, host_budget_bytes=host)
     assert again.notes["chosen"] == "dtr"

@@ -11,10 +11,8 @@ import pytest
 from support.worked_example import worked_machine, worked_schedule, worked_trace
 
 import ooctrain as oc
-from ooctrain.report.addresses import offsets
-from ooctrain.report.holdings import holdings
-from ooctrain.report.list_file import list_from_json, list_to_json
-from ooctrain.report.listing import NOBODY, WHYS, earliest_us, listing
+from ooctrain.report.holdings import holdings, offsets
+from ooctrain.report.listing import NOBODY, WHYS, earliest_us, list_from_json, list_to_json, listing
 from ooctrain.report.lists_compared import NO_MATE, first_difference_at, mates, only_in
 from ooctrain.sched.ledger import walk
 from ooctrain.sched.planners.registry import get_planner

@@ -9,8 +9,7 @@ import ooctrain as oc
 from ooctrain import functional as F
 from ooctrain import nn
 from ooctrain.errors import ShapeError
-from ooctrain.layers.average_pooling import AvgPool2d
-from ooctrain.layers.pooling import PoolGeometry
+from ooctrain.layers.pooling import AvgPool2d, PoolGeometry
 from ooctrain.step.op import Spec
 
 

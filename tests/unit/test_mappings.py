@@ -2,7 +2,7 @@
 
 What is found is compared with a look at every mapping in turn, and the looks are counted: a step of
 hundreds of thousands of instructions asks for a mapping each time that no run of free chunks is
-long enough. Read next: `ooctrain/alloc/virtual_pages/mappings.py`, `test_virtual.py`.
+long enough. Read next: `ooctrain/alloc/mappings.py`, `test_virtual.py`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from ooctrain.alloc.dry_run import DryMemory
-from ooctrain.alloc.virtual_pages.chunks import FreeRuns, Run, chunks_of, runs_of
-from ooctrain.alloc.virtual_pages.mappings import ChunkMapping, MappingCache
+from ooctrain.alloc.mappings import ChunkMapping, FreeRuns, MappingCache, Run, chunks_of, runs_of
 
 CHUNK, CHUNKS = 4096, 24
 

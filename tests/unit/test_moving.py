@@ -8,8 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 import ooctrain as oc
-from ooctrain.report.moving import MOVING, Film, Layer, moving_svg
-from ooctrain.report.moving_memory import on_device, window_spans
+from ooctrain.report.moving_memory import MOVING, Film, Layer, moving_svg, on_device, window_spans
 from ooctrain.sched.planners.window import Walk
 
 FILM = Film(["<g/>"], [Layer(["<g/>"], 0), Layer(["<g/>"], 1, 3), Layer(["<g/>"], 3)], 4, 1, 50)

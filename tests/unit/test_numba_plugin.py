@@ -10,9 +10,9 @@ from collections import deque
 
 import pytest
 
+from ooctrain.alloc import numba_plugin
 from ooctrain.alloc.best_fit import BestFit
-from ooctrain.alloc.numba import numba_plugin
-from ooctrain.alloc.numba.deferred_free import DEFAULT_STREAM, DeferredFree
+from ooctrain.alloc.numba_plugin import DEFAULT_STREAM, DeferredFree
 from ooctrain.alloc.virtual import VirtualAddressing
 from ooctrain.devices.cuda.driver_memory import DriverMemory
 from ooctrain.errors import ConfigError, DriverError, InvalidFree, OutOfDeviceMemory
@@ -126,7 +126,7 @@ def cuda():
 
 @pytest.fixture
 def plugin(cuda):
-    from ooctrain.alloc.numba.numba_plugin import memory_manager
+    from ooctrain.alloc.numba_plugin import memory_manager
 
     drivers = []
 
@@ -145,7 +145,7 @@ def test_numba_accepts_the_plug_in(cuda):
     """It makes one without a context and asks for its version; nothing is opened for that."""
     from numba.cuda.cudadrv import driver as numba_driver
 
-    from ooctrain.alloc.numba import numba_plugin
+    from ooctrain.alloc import numba_plugin
 
     before = numba_driver._memory_manager
     try:
@@ -215,7 +215,7 @@ def test_there_are_no_handles_for_other_processes(plugin):
 
 
 def test_the_budget_without_one_is_a_share_of_what_is_free(cuda):
-    from ooctrain.alloc.numba.numba_plugin import memory_manager
+    from ooctrain.alloc.numba_plugin import memory_manager
 
     manager = memory_manager("best-fit", None, make_driver)
     assert manager(context=Context()).get_memory_info().total == 12 * PAGE
@@ -224,7 +224,7 @@ def test_the_budget_without_one_is_a_share_of_what_is_free(cuda):
 @pytest.mark.slow
 def test_the_module_is_light_until_it_is_asked():
     code = (
-        "import sys, ooctrain.alloc.numba.numba_plugin as p; assert 'numba' not in sys.modules\n"
+        "import sys, ooctrain.alloc.numba_plugin as p; assert 'numba' not in sys.modules\n"
         "assert not hasattr(p, 'nothing')\n"
         "print(p._numba_memory_manager.__name__, 'numba.cuda' in sys.modules)\n"
     )
@@ -246,7 +246,7 @@ def test_numba_arrays_live_in_our_memory_on_a_gpu():
         "info = cuda.current_context().get_memory_info(); print(info.total)\n"
     )
     environment = {
-        **os.environ, "NUMBA_CUDA_MEMORY_MANAGER": "ooctrain.alloc.numba.numba_plugin",
+        **os.environ, "NUMBA_CUDA_MEMORY_MANAGER": "ooctrain.alloc.numba_plugin",
         "OOCTRAIN_NUMBA_BUDGET": "64MiB",
     }  # fmt: skip
     done = subprocess.run(

@@ -23,8 +23,7 @@ from ooctrain.layers.conv2d import Conv2d, Conv2dGradWeight, Geometry
 from ooctrain.layers.kernels.cpu.table import CPU
 from ooctrain.layers.pooling import MaxPool2d, PoolGeometry
 from ooctrain.layers.relu import ReLU
-from ooctrain.rewrite.tile.on_rows import OnRows
-from ooctrain.rewrite.tile.pieces import InPieces
+from ooctrain.rewrite.tile.on_rows import InPieces, OnRows
 from ooctrain.step.op import Op, Spec, physical_shape, to_logical, to_physical
 from ooctrain.testing.check_cuda import check_cuda
 

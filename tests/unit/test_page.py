@@ -16,11 +16,8 @@ from support.long_step import long_plan, long_record
 import ooctrain as oc
 from ooctrain.errors import ConfigError
 from ooctrain.report.holdings import GROUPS
-from ooctrain.report.html import step_page
-from ooctrain.report.list_file import list_from_json, list_to_json
-from ooctrain.report.listing import WHYS
-from ooctrain.report.live import resource
-from ooctrain.report.page_data import data_text, listed_of
+from ooctrain.report.listing import WHYS, list_from_json, list_to_json
+from ooctrain.report.page import data_text, listed_of, resource, step_page
 from ooctrain.report.record import Record, drawing, read_record
 from ooctrain.report.shapes import MOST_POINTS, thinned
 from ooctrain.report.svg import MOST_BOXES, lane_boxes

@@ -17,7 +17,7 @@ import pytest
 from support.long_step import long_record
 
 import ooctrain as oc
-from ooctrain.report.html import step_page
+from ooctrain.report.page import step_page
 from ooctrain.report.record import drawing, read_record
 from ooctrain.report.waits import waits_of
 from ooctrain.step.presets import v100_pcie

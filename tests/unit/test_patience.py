@@ -10,7 +10,7 @@ import time
 import pytest
 
 from ooctrain.course.interview import Interview, NoAnswer
-from ooctrain.course.remote_planner import RemotePlanner, name_told
+from ooctrain.course.remote import RemotePlanner, name_told
 from ooctrain.errors import Infeasible
 from ooctrain.step.builder import TraceBuilder
 from ooctrain.step.machine import Machine

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ooctrain.experiments.paper_000 import architectures, table1
-from ooctrain.experiments.paper_001 import hybrid_printed
+from ooctrain.experiments.paper_001 import hybrid
 from ooctrain.experiments.paper_003 import sft
 from ooctrain.experiments.paper_004 import distributed, hmms, split_accuracy, split_hmms
 
@@ -87,7 +87,7 @@ def tuned(table: str) -> Iterator[dict[int, tuple[Any, ...]]]:
 
 def test_tables_1_and_2_of_paper_001():
     printed = {"resnet50": RESNET50, "deeplabv3plus_xception65": DEEPLAB}
-    for network in hybrid_printed.NETWORKS:
+    for network in hybrid.NETWORKS:
         for ours, theirs in zip((network.swap, network.hybrid), tuned(printed[network.model]),
                                 strict=True):  # fmt: skip
             assert {
@@ -97,7 +97,7 @@ def test_tables_1_and_2_of_paper_001():
 
 
 def test_what_paper_001_says_in_words():
-    resnet50, deeplab = hybrid_printed.NETWORKS
+    resnet50, deeplab = hybrid.NETWORKS
     assert (resnet50.batch, deeplab.batch) == (1, 16)
     assert (resnet50.levels, deeplab.levels) == (802, 1501)
     assert (resnet50.sizes_of_fit, deeplab.sizes_of_fit) == ((3000, 3500), (400, 500))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ooctrain.experiments.paper_004 import distributed_shown, ranks_runs
-from ooctrain.experiments.paper_004.ranks_runs import RankStep
+from ooctrain.experiments.paper_004 import distributed
+from ooctrain.experiments.paper_004.distributed import RankStep
 
 START = {"forward_us": 40.0, "step_us": 100.0, "gradient_bytes": 1000}
 
@@ -18,25 +18,25 @@ def test_a_network_is_hidden_behind_the_backward_pass_or_follows_the_forward_pas
     ranks, bytes_per_us, predicted_us
 ):
     """40 us forwards, 60 us backwards; 1000 bytes go 2 (k - 1) / k times around."""
-    assert ranks_runs._predicted_us(START, ranks, bytes_per_us) == predicted_us
+    assert distributed._predicted_us(START, ranks, bytes_per_us) == predicted_us
 
 
 def test_six_times_the_batch_is_compared_with_the_small_one_over_the_same_network():
     small = RankStep(2, 2, 1.0, 10.0, 100.0, 110.0)
     large = RankStep(2, 12, 1.0, 60.0, 120.0, 110.0)
-    assert distributed_shown._times_as_fast(small, large) == ("5.00", "6.00")
-    assert distributed_shown._times_as_fast(small, small) == ("", "")
+    assert distributed._times_as_fast(small, large) == ("5.00", "6.00")
+    assert distributed._times_as_fast(small, small) == ("", "")
 
 
 @pytest.mark.slow
 def test_a_step_over_a_slow_network_takes_what_the_formula_says(monkeypatch):
     """At 0.25 Gbit/s two ranks need 1.2 s for 37 MB, so that what else runs here hardly counts."""
-    if ranks_runs.why_not():
-        pytest.skip(ranks_runs.why_not())
-    monkeypatch.setattr(ranks_runs, "BATCHES", (1,))
-    monkeypatch.setattr(ranks_runs, "GBIT_S", (0.25,))
-    monkeypatch.setattr(ranks_runs, "ROUNDS", 3)
-    free, slow = ranks_runs.rank_steps((2,))
+    if distributed.why_not():
+        pytest.skip(distributed.why_not())
+    monkeypatch.setattr(distributed, "BATCHES", (1,))
+    monkeypatch.setattr(distributed, "GBIT_S", (0.25,))
+    monkeypatch.setattr(distributed, "ROUNDS", 3)
+    free, slow = distributed.rank_steps((2,))
     assert (free.gbit_s, free.predicted_us, slow.gbit_s) == (None, None, 0.25)
     assert slow.step_us > 1.18e6 > free.step_us
     assert slow.predicted_us == pytest.approx(slow.step_us, rel=0.15)

@@ -20,7 +20,7 @@ import ooctrain as oc
 from ooctrain import nn, optim
 from ooctrain.devices.base import Debug
 from ooctrain.errors import CaptureRefused, DriverError, TrainingStopped
-from ooctrain.execution.replay import MOST_TRIES
+from ooctrain.execution.captured_steps import MOST_TRIES
 from ooctrain.sched.schedule import Free, Run, SwapIn, SwapOut
 
 #: The parameter comes back to where it was.

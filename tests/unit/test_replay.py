@@ -13,15 +13,14 @@ import ooctrain as oc
 from ooctrain.alloc import AllocationLog, Recorder, Request
 from ooctrain.alloc.best_fit import BestFit
 from ooctrain.alloc.dry_run import DryMemory
+from ooctrain.alloc.log import check_requests, foresee, hold_whole
 from ooctrain.alloc.registry import choose_allocator
-from ooctrain.alloc.replay.log import check_requests, foresee, hold_whole
-from ooctrain.alloc.replay.replay import peak_bytes, replay, serve
+from ooctrain.alloc.replay import peak_bytes, replay, serve
 from ooctrain.alloc.virtual import VirtualAddressing
 from ooctrain.cli import DOES_NOT_FIT, DONE, main
 from ooctrain.cli.options import split_names
 from ooctrain.errors import ConfigError, OutOfDeviceMemory
-from ooctrain.execution.allocation_log import allocation_log
-from ooctrain.execution.placement import reserved_peak
+from ooctrain.execution.placement import allocation_log, reserved_peak
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.step.presets import machine
 from ooctrain.units import Granule
@@ -248,7 +247,7 @@ def test_a_laptop_replays_a_batch_of_1440():
 
 LOGGED = """
 from ooctrain.alloc.{module} import {kind}
-from ooctrain.alloc.wrapped.wrappers import Logged
+from ooctrain.alloc.wrappers import Logged
 
 def make(memory):
     return Logged({kind}(memory))

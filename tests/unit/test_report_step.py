@@ -15,7 +15,7 @@ from support.quick import quick
 
 from ooctrain.cli import main
 from ooctrain.errors import ConfigError
-from ooctrain.report.html import step_page
+from ooctrain.report.page import step_page
 from ooctrain.report.perfetto import perfetto_trace
 from ooctrain.report.record import Record, drawing, read_record
 from ooctrain.report.snapshot import snapshot, snapshot_pickle

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from ooctrain.api import step_trace
 from ooctrain.cli import main
-from ooctrain.experiments.paper_000 import architectures, fitted, table1
+from ooctrain.experiments.paper_000 import architectures, table1
 from ooctrain.experiments.paper_000.architectures import Largest
 from ooctrain.experiments.paper_000.table1 import (
     BASELINE,
@@ -25,10 +25,10 @@ from ooctrain.experiments.paper_000.table1 import (
     batch_cells,
     method_named,
 )
-from ooctrain.experiments.paper_001 import hybrid, hybrid_printed
-from ooctrain.experiments.paper_001.hybrid_printed import Tuned
+from ooctrain.experiments.paper_001 import hybrid
+from ooctrain.experiments.paper_001.hybrid import Tuned
 from ooctrain.experiments.paper_002 import offload_ratios
-from ooctrain.experiments.paper_002 import offload_ratios_shown as report_of_ratios
+from ooctrain.experiments.paper_002 import offload_ratios as report_of_ratios
 from ooctrain.experiments.paper_003 import sft
 from ooctrain.experiments.paper_004 import distributed, hmms
 from ooctrain.sched.planners.bn_recompute import offloadable_share
@@ -97,7 +97,7 @@ def test_what_does_not_fit_has_no_speed():
 
 @pytest.mark.slow
 def test_fitted_machines_train_in_core_what_the_paper_did_and_no_list_beats_the_bound():
-    wheres = fitted.machines()
+    wheres = table1.machines()
     for where in wheres[1:]:
         (cell, *_) = table1.cells_of("resnet50", 190, 16 * GIB, METHODS[:1], [where])
         assert cell.images_per_s == pytest.approx(581, rel=1e-4)
@@ -387,7 +387,7 @@ def test_architectures_prints_draws_and_writes(monkeypatch, tmp_path, capsys):
 
 
 def test_the_printed_tables_of_paper_001_have_the_figures_of_its_text():
-    resnet50, deeplab = hybrid_printed.NETWORKS
+    resnet50, deeplab = hybrid.NETWORKS
     assert sorted(resnet50.swap) == sorted(resnet50.hybrid) == list(range(3500, 7001, 500))
     assert sorted(deeplab.swap) == sorted(deeplab.hybrid) == list(range(500, 1301, 100))
     assert str(resnet50.hybrid[6500]) == "429/25/821, list 2+4+5+6"
@@ -397,7 +397,7 @@ def test_the_printed_tables_of_paper_001_have_the_figures_of_its_text():
 
 
 SMALL = replace(
-    hybrid_printed.RESNET50, model="resnet18", batch=64, image_sizes=(128, 192), levels=200,
+    hybrid.RESNET50, model="resnet18", batch=64, image_sizes=(128, 192), levels=200,
     sizes_of_fit=(128, 160), sizes_of_knee=(160, 192), swap={192: Tuned(100, 5, 200)},
     hybrid={192: Tuned(100, 5, 200, (2,))},
 )  # fmt: skip

@@ -15,13 +15,12 @@ from support.check_tile import chain_trace
 
 import ooctrain as oc
 from ooctrain import nn
-from ooctrain.layers.average_pooling import AdaptiveAvgPool2d, AvgPool2d
 from ooctrain.layers.batch_norm import BatchNormApply
 from ooctrain.layers.combine import Concat
 from ooctrain.layers.conv2d import Conv2d, Geometry
 from ooctrain.layers.layout import Reshape
 from ooctrain.layers.linear import Linear
-from ooctrain.layers.pooling import MaxPool2d, PoolGeometry
+from ooctrain.layers.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d, PoolGeometry
 from ooctrain.layers.relu import ReLU
 from ooctrain.layers.softmax import SoftmaxAlong
 from ooctrain.rewrite import apply_rewrites

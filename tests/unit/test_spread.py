@@ -21,16 +21,9 @@ from rich.console import Console
 from ooctrain.cli import main
 from ooctrain.distributed.mpi import find_mpiexec
 from ooctrain.errors import ConfigError, OoctrainError
-from ooctrain.experiments.paper_000 import (
-    architectures,
-    architectures_shown,
-    fragmentation,
-    fragmentation_shown,
-    table1,
-    table1_shown,
-)
-from ooctrain.experiments.paper_001 import hybrid, hybrid_shown
-from ooctrain.experiments.paper_002 import offload_ratios, offload_ratios_shown
+from ooctrain.experiments.paper_000 import architectures, fragmentation, table1
+from ooctrain.experiments.paper_001 import hybrid
+from ooctrain.experiments.paper_002 import offload_ratios
 from ooctrain.experiments.reproducing import Wanted
 from ooctrain.experiments.spread import finished, spread
 from ooctrain.units import GIB
@@ -259,11 +252,11 @@ class Travelled(Exception):
 
 
 EXPERIMENTS = {
-    "architectures": architectures_shown.architectures,
-    "fragmentation": fragmentation_shown.fragmentation,
-    "hybrid": hybrid_shown.hybrid,
-    "offload-ratios": offload_ratios_shown.offload_ratios,
-    "table1": table1_shown.table1,
+    "architectures": architectures.architectures,
+    "fragmentation": fragmentation.fragmentation,
+    "hybrid": hybrid.hybrid,
+    "offload-ratios": offload_ratios.offload_ratios,
+    "table1": table1.table1,
 }
 
 

@@ -10,7 +10,7 @@ import ooctrain as oc
 from ooctrain import nn
 from ooctrain.alloc.best_fit import BestFit
 from ooctrain.alloc.dry_run import DryMemory
-from ooctrain.execution.allocation_log import allocation_log
+from ooctrain.execution.placement import allocation_log
 from ooctrain.sched.schedule import Plan
 
 

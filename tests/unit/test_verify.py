@@ -128,7 +128,7 @@ def test_a_broken_list(rule: str, index: int | None, items: tuple[Instruction, .
     error = broken(schedule(items))
     assert (error.rule, error.index) == (rule, index), error
     assert error.code == rule
-    assert RULES[rule].title
+    assert rule in RULES
     assert str(error).startswith(f"[{rule}]")
     assert error.where
 
@@ -217,14 +217,10 @@ def test_zero_bytes_are_always_there():
     assert rule_broken(Schedule(nothing), builder.build(), 1) is None
 
 
-def test_rules_are_all_asked_and_documented():
+def test_rules_are_all_asked():
     asked = {code for codes in BEFORE.values() for code in codes}
     asked |= {*AT_START, *AFTER, *AT_END, *CLAIMS, "R601", "R602"}
     assert asked == set(RULES)
-    for title, check, example in RULES.values():
-        assert title
-        assert example
-        assert check.__doc__
 
 
 # ------------------------------------------------------------------ plans

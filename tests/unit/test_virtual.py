@@ -14,9 +14,8 @@ from support.strict_memory import StrictMemory
 import ooctrain as oc
 from ooctrain.alloc.base import Block
 from ooctrain.alloc.dry_run import DryMemory
+from ooctrain.alloc.mappings import MOST_ALIASES, FreeRuns, chunks_of, runs_of, stretches
 from ooctrain.alloc.virtual import VirtualAddressing
-from ooctrain.alloc.virtual_pages.chunks import FreeRuns, chunks_of, runs_of, stretches
-from ooctrain.alloc.virtual_pages.mappings import MOST_ALIASES
 from ooctrain.devices.cpu.host_vm import VirtualArena, why_no_virtual_memory
 from ooctrain.devices.raw_bytes import bytes_at
 from ooctrain.errors import ConfigError, DriverError, OutOfDeviceMemory

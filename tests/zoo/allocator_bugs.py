@@ -38,14 +38,13 @@ from ooctrain.alloc.bump import Bump
 from ooctrain.alloc.first_fit import FirstFit, FirstFitBySize
 from ooctrain.alloc.gmlake import Gmlake
 from ooctrain.alloc.holes import Holes
+from ooctrain.alloc.mappings import MappingCache
 from ooctrain.alloc.passthrough import Passthrough
 from ooctrain.alloc.stalloc import Stalloc
 from ooctrain.alloc.va_nnabla import NnablaVirtualAddressing
 from ooctrain.alloc.va_paper import PaperVirtualAddressing
-from ooctrain.alloc.virtual import VirtualAddressing
-from ooctrain.alloc.virtual_pages.holdings import PartedBlock
-from ooctrain.alloc.virtual_pages.mappings import MappingCache
-from ooctrain.alloc.wrapped.wrappers import Limited, ThreadSafe
+from ooctrain.alloc.virtual import PartedBlock, VirtualAddressing
+from ooctrain.alloc.wrappers import Limited, ThreadSafe
 from ooctrain.devices.cuda.driver_memory import DriverMemory
 
 PAGE = 4096

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from zoo.planting import plant, plant_everywhere
 
-from ooctrain.rewrite.tile import blocks, pieces
+from ooctrain.rewrite.tile import bands, on_rows
 from ooctrain.step import blocks as names
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -39,30 +39,30 @@ BLOCK_BUGS: dict[str, Plant] = {
         names, "put_together", "whole[block.image, ...,", "whole[0, ...,"
     ),
     "a block overwritten before its second reader": _slip(
-        blocks, "_sparing", "if not blocks.intersection(call.reuse.values()):", "if True:"
+        bands, "_sparing", "if not blocks.intersection(call.reuse.values()):", "if True:"
     ),
     "rows of a block from its top": _slip(
-        blocks, "_pieces", "(0, a - block.lo, b - block.lo)", "(0, 0, b - a)"
+        bands, "_pieces", "(0, a - block.lo, b - block.lo)", "(0, 0, b - a)"
     ),
-    "pieces from below": _slip(blocks, "_pieces", "return found", "return found[::-1]"),
+    "pieces from below": _slip(bands, "_pieces", "return found", "return found[::-1]"),
     "a border stays whole for a reader with a rule": _slip(
-        blocks, "_put_together", "if alone and", "if not alone and"
+        bands, "_put_together", "if alone and", "if not alone and"
     ),
     "a piece to its end": _slip(
-        pieces, "_overlaps", "min(span.hi - (end - height), height)", "height"
+        on_rows, "_overlaps", "min(span.hi - (end - height), height)", "height"
     ),
     "rows over a border copied to one place": _slip(
-        pieces, "_rows", "start += view.shape[1]", "start += 0"
+        on_rows, "_rows", "start += view.shape[1]", "start += 0"
     ),
     "a run of rows at the place of the first": _slip(
-        pieces.InPieces, "compute", "out[:, run.rows.lo : run.rows.hi]",
+        on_rows.InPieces, "compute", "out[:, run.rows.lo : run.rows.hi]",
         "out[:, : run.rows.extent]",
     ),
     "of a weight gradient the last run": _slip(
-        pieces.InPieces, "compute", "[total, part], [total]", "[part, part], [part]"
+        on_rows.InPieces, "compute", "[total, part], [total]", "[part, part], [part]"
     ),
     "copies on top of the scratch of kernels": _slip(
-        pieces._Space, "take", "self._end -= whole_lines(spec.nbytes)",
+        on_rows._Space, "take", "self._end -= whole_lines(spec.nbytes)",
         "self._end = whole_lines(spec.nbytes)",
     ),
 }  # fmt: skip

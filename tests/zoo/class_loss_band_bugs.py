@@ -15,7 +15,7 @@ import pytest
 from zoo.planting import plant, plant_everywhere, with_bug
 
 from ooctrain.layers.kernels.cpu import carried_sums as kernels
-from ooctrain.rewrite.tile import bands, class_losses, row_rules, scaled_rows
+from ooctrain.rewrite.tile import bands, grid, row_rules
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -43,7 +43,7 @@ def _slip_of_rule(name: str, piece: str, wrong: str) -> Plant:
 
 CLASS_LOSS_BUGS: dict[str, Plant] = {
     "the gradient divides by the labels of the band": _slip_everywhere(
-        class_losses, "losses_apart", "(*call.ins, parts.divisors[call.forward_of])", "call.ins"
+        grid, "losses_apart", "(*call.ins, parts.divisors[call.forward_of])", "call.ins"
     ),
     "the divisor of the last band": _slip(
         kernels, "add_losses", "weight[0] += valid_rows", "weight[0] = valid_rows"
@@ -67,13 +67,13 @@ CLASS_LOSS_BUGS: dict[str, Plant] = {
         kernels, "add_losses", "op.counts and len(others) > 1", "op.counts < 0"
     ),
     "a mean without weights": _slip(
-        class_losses._Parts, "of", "(each, labels, *weighted) if", "(each, labels) if"
+        grid._Parts, "of", "(each, labels, *weighted) if", "(each, labels) if"
     ),
     "a sum is divided": _slip(
-        class_losses._Parts, "of", 'op.reduction == "mean" and not given', "not given"
+        grid._Parts, "of", 'op.reduction == "mean" and not given', "not given"
     ),
     "a mean is none": _slip(
-        class_losses._Parts, "of", 'op.reduction == "mean" and not given', "False"
+        grid._Parts, "of", 'op.reduction == "mean" and not given', "False"
     ),
 }  # fmt: skip
 
@@ -88,7 +88,7 @@ SCALED_BUGS: dict[str, Plant] = {
         "_upsample", "place=(first, size, after + place.rows.lo, whole)", "place=()"
     ),
     "the row below is not read": _slip(
-        scaled_rows.ScaledRows, "_stop_of", "lower + 2", "lower + 1"
+        row_rules.ScaledRows, "_stop_of", "lower + 2", "lower + 1"
     ),
     "the gradient of the band's first rows": _slip_of_rule(
         "_upsample_grad", "(before + place.rows.lo, size", "(before, size"
@@ -98,9 +98,9 @@ SCALED_BUGS: dict[str, Plant] = {
         "first = after",
     ),
     "one reader fewer above": _slip(
-        scaled_rows.ScaledRows, "read", "before + rows.lo, key", "before + rows.lo + 1, key"
+        row_rules.ScaledRows, "read", "before + rows.lo, key", "before + rows.lo + 1, key"
     ),
     "one reader fewer below": _slip(
-        scaled_rows.ScaledRows, "read", "before + rows.hi, key", "before + rows.hi - 1, key"
+        row_rules.ScaledRows, "read", "before + rows.hi, key", "before + rows.hi - 1, key"
     ),
 }  # fmt: skip

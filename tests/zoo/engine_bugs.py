@@ -17,11 +17,10 @@ from ooctrain.engine import backward
 from ooctrain.engine.tensor import Tape
 from ooctrain.functional import norm
 from ooctrain.layers import layout
-from ooctrain.layers.batch_norm import BatchNormGradApply
+from ooctrain.layers.batch_norm import BatchNormGradApply, BatchNormUpdate
 from ooctrain.layers.combine import AddMasked, Concat, Constant
 from ooctrain.layers.dropout import Dropout
 from ooctrain.layers.kernels.cpu import batch_norm, losses
-from ooctrain.layers.running_statistics import BatchNormUpdate
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 # The package's attributes of these names are the functions.

@@ -13,10 +13,9 @@ import pytest
 from zoo import planting
 
 from ooctrain.alloc.holes import Holes
-from ooctrain.alloc.virtual import VirtualAddressing
-from ooctrain.alloc.virtual_pages.holdings import PartedBlock
-from ooctrain.alloc.virtual_pages.mappings import MappingCache
-from ooctrain.execution import between_steps, placement, program
+from ooctrain.alloc.mappings import MappingCache
+from ooctrain.alloc.virtual import PartedBlock, VirtualAddressing
+from ooctrain.execution import executor, placement, program
 from ooctrain.execution.executor import Session
 from ooctrain.execution.placement import Placement
 from ooctrain.sched import budget
@@ -54,7 +53,7 @@ BUGS: dict[str, tuple[Any, str, str, str, str]] = {
         "self.placement.address(step.var, step.index)", "parts",
     ),
     "the copies of the start are taken in the order of the slab": (
-        between_steps, "start_ranges", "program.slots.start_offsets, strict",
+        executor, "start_ranges", "program.slots.start_offsets, strict",
         "sorted(program.slots.start_offsets), strict", "bytes",
     ),
     "the prologue brings parameters and forgets states": (

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from zoo.planting import plant
 
-from ooctrain.course import hunt, interfaces, interview, isolation, remote_planner, unpacked
-from ooctrain.course.cage import told, wire
+from ooctrain.course import handed_in, hunt, interview, isolation, remote
+from ooctrain.course.cage import wire
 from ooctrain.testing import allocator_laws
 
 
@@ -60,7 +60,7 @@ class There:
     law: str
 
     def plant(self, patch: pytest.MonkeyPatch) -> None:
-        right = interfaces.copy_interfaces
+        right = isolation.copy_interfaces
 
         def copied(folder):
             right(folder)
@@ -97,26 +97,26 @@ BUGS = {
     "a process sees the grader's environment": Here(
         interview, "_environment", "return {", "return {**os.environ, ", "environment"),
     "any error may be named": Here(
-        told, "error_of", "if kind in _PYTHON_S:", "if hasattr(builtins, str(kind)):", "a word"),
+        wire, "error_of", "if kind in _PYTHON_S:", "if hasattr(builtins, str(kind)):", "a word"),
     "words may move the cursor": Here(
-        told, "printable", "or c.isprintable()", "or True", "a word"),
+        wire, "printable", "or c.isprintable()", "or True", "a word"),
     "a claim may be no number": Here(
-        remote_planner, "plan_told", "if not fits or not math.isfinite(makespan or 0):",
+        remote, "plan_told", "if not fits or not math.isfinite(makespan or 0):",
         "if False:", "taken apart"),
     "a step is taken for the one before": Here(
-        remote_planner.RemotePlanner, "plan", "and self._sent[0] is trace", "or self._sent[1] > 0",
+        remote.RemotePlanner, "plan", "and self._sent[0] is trace", "or self._sent[1] > 0",
         "laws"),
     "harm to the input goes unseen": Here(
-        remote_planner.RemotePlanner, "plan", 'if told.get("changed"):', "if False:", "pure"),
+        remote.RemotePlanner, "plan", 'if told.get("changed"):', "if False:", "pure"),
     "a planner is among what is given": Here(
-        interfaces, "copy_interfaces", "for name in GIVEN:",
+        isolation, "copy_interfaces", "for name in GIVEN:",
         "for name in (*GIVEN, 'sched/planners/keep_all.py'):", "given"),
     "the right arena comes behind the broken one": Here(
         hunt, "hunt_with", "order.shuffle(asked)", "pass", "a blind law counts"),
     "a twin gets numbers of its own": Here(
         hunt, "hunt_with", 'f"{seed}/{pair}"', 'f"{seed}/{pair}/{side}"', "a pair"),
     "what macOS adds is a submission": Here(
-        unpacked, "is_noise", "return hidden or", "return", "a folder of a Mac"),
+        handed_in, "is_noise", "return hidden or", "return", "a folder of a Mac"),
     "the first law that breaks ends the list": Here(
         allocator_laws, "hold", "if verdicts is None or law in verdicts.tried:", "if True:",
         "laws apart"),

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from zoo import planting
 
-from ooctrain.execution import finished
+from ooctrain.execution import residence
 from ooctrain.execution.executor import Session
 from ooctrain.execution.guard import Guard
 from ooctrain.train import Trainer
 
 BUGS: dict[str, tuple[Any, ...]] = {
     "an interrupt goes on while the step still runs": (
-        "a signal", (finished._Job, "settle", "self.over.wait()", "pass"),
+        "a signal", (residence._Job, "settle", "self.over.wait()", "pass"),
     ),
     "an operation that raises ends the session": (
         "an operation", (Session, "_failing", "self._guard.fail(error)", "raise"),

@@ -14,17 +14,15 @@ from typing import Any
 import pytest
 from zoo.planting import plant, plant_everywhere, with_bug
 
+from ooctrain.layers.batch_norm import BatchNormUpdate
 from ooctrain.layers.kernels.cpu import carried_sums as kernels
-from ooctrain.layers.running_statistics import BatchNormUpdate
 from ooctrain.rewrite.tile import (
     band_rows,
     banded_calls,
     bands,
-    barriers,
     carried_sums,
     carried_totals,
-    loss_rules,
-    norm_rules,
+    rules,
     writer,
 )
 
@@ -44,10 +42,10 @@ def _slip_of_loss(name: str, piece: str, wrong: str) -> Plant:
     """Changes the row rule of a loss in its table."""
 
     def planted(patch: pytest.MonkeyPatch) -> None:
-        right = getattr(loss_rules, name)
-        changed, rules = with_bug(right, piece, wrong), loss_rules.LOSS_RULES.items()
-        table = {op: changed if rule is right else rule for op, rule in rules}
-        patch.setattr(loss_rules, "LOSS_RULES", table)
+        right = getattr(rules, name)
+        changed = with_bug(right, piece, wrong)
+        table = {o: changed if r is right else r for o, r in rules.LOSS_RULES.items()}
+        patch.setattr(rules, "LOSS_RULES", table)
 
     return planted
 
@@ -56,12 +54,10 @@ def _slip_of_rule(name: str, piece: str, wrong: str) -> Plant:
     """Changes a row rule in its table."""
 
     def planted(patch: pytest.MonkeyPatch) -> None:
-        right = getattr(norm_rules, name)
+        right = getattr(rules, name)
         changed = with_bug(right, piece, wrong)
-        table = {
-            op: changed if rule is right else rule for op, rule in norm_rules.NORM_RULES.items()
-        }
-        patch.setattr(norm_rules, "NORM_RULES", table)
+        table = {op: changed if rule is right else rule for op, rule in rules.NORM_RULES.items()}
+        patch.setattr(rules, "NORM_RULES", table)
 
     return planted
 
@@ -107,13 +103,13 @@ NORM_BAND_BUGS: dict[str, Plant] = {
         "rows = Span(max(frontier[t] - isinstance(call.op, CARRIED), 0), frontier[t + 1])",
     ),
     "means of the two sums over the band": _slip(
-        norm_rules, "_over_the_batch", "over=op.over or n * h * w", "over=0"
+        rules, "_over_the_batch", "over=op.over or n * h * w", "over=0"
     ),
     "means of the two sums over one image": _slip(
-        norm_rules, "_over_the_batch", "over=op.over or n * h * w", "over=h * w"
+        rules, "_over_the_batch", "over=op.over or n * h * w", "over=h * w"
     ),
     "instance norm over the batch": _slip(
-        norm_rules, "_over_the_image", "over=op.over or h * w", "over=place.full[0] * h * w"
+        rules, "_over_the_image", "over=op.over or h * w", "over=place.full[0] * h * w"
     ),
     "statistics of the first image": _slip(
         band_rows.BandRows, "of_image", "(image, *(0", "(0, *(0"
@@ -129,7 +125,7 @@ NORM_BAND_BUGS: dict[str, Plant] = {
         carried_sums.CarriedTotal, "reference", "(h * w if", "(n * h * w if"
     ),
     "a barrier is missing": _slip_everywhere(
-        barriers, "levels_of", "level + rules[call.id].reduces", "level"
+        carried_totals, "levels_of", "level + rules[call.id].reduces", "level"
     ),
     "sums going forward begin with rows that are not there": _slip(
         banded_calls, "_forward_rows", "upwards=False", "upwards=True"

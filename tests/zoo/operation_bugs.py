@@ -20,11 +20,10 @@ from ooctrain.layers.function import Elementwise
 from ooctrain.layers.kernels import walks
 from ooctrain.layers.kernels.cpu import reduction as kernels
 from ooctrain.layers.kernels.cpu import strided
-from ooctrain.layers.likelihood import LabelLikelihoodGrad
+from ooctrain.layers.losses import LabelLikelihoodGrad, ValueLoss
 from ooctrain.layers.permute import Permute
 from ooctrain.layers.reduction import Spread
 from ooctrain.layers.softmax import SoftmaxAlong
-from ooctrain.layers.value_loss import ValueLoss
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 

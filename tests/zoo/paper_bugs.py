@@ -20,7 +20,7 @@ from unit import test_swap_planners as SWAPS
 from zoo.planting import plant, plant_everywhere
 
 from ooctrain.experiments.paper_000 import table1
-from ooctrain.experiments.paper_001 import hybrid, hybrid_printed
+from ooctrain.experiments.paper_001 import hybrid
 from ooctrain.experiments.paper_004 import split_accuracy
 from ooctrain.sched.planners import hmms
 from ooctrain.sched.planners.dynprog import DynProg
@@ -137,13 +137,13 @@ def changed_tables() -> Iterator[Change]:
                 f"paper 000, {method.name}, batch {batch}",
                 _of_tuple(table1, "METHODS", row, wrong), TABLES.test_table_1_of_paper_000,
             )  # fmt: skip
-    for place, network in enumerate(hybrid_printed.NETWORKS):
+    for place, network in enumerate(hybrid.NETWORKS):
         for table in ("swap", "hybrid"):
             for size, changed in _changed_cells(getattr(network, table)):
                 wrong_network = replace(network, **{table: changed})
                 yield (
                     f"paper 001, {network.model}, {table}, {size}",
-                    _of_tuple(hybrid_printed, "NETWORKS", place, wrong_network),
+                    _of_tuple(hybrid, "NETWORKS", place, wrong_network),
                     TABLES.test_tables_1_and_2_of_paper_001,
                 )
     for name in ("PRINTED", "PRINTED_IMAGENET"):

@@ -13,9 +13,9 @@ from typing import Any
 from ooctrain.cli import training
 from ooctrain.data import picture
 from ooctrain.execution import checkpoint
-from ooctrain.layers.kernels.cpu.runtime.kept_code import KeptCode
+from ooctrain.layers.kernels.cpu.runtime.jit import KeptCode
 from ooctrain.layers.update import ClipFactor
-from ooctrain.step import foreign
+from ooctrain.step import schema
 
 BUGS: dict[str, tuple[str, Any, str, str, str]] = {
     "code is run as long as it can be unpickled": (
@@ -30,8 +30,8 @@ BUGS: dict[str, tuple[str, Any, str, str, str]] = {
     "what cannot be read cannot be replaced": (
         "code", KeptCode, "save", "if self._path.is_dir():", "if False:",
     ),
-    "depth is not looked at": ("depth", foreign, "_depth", "1 if", "0 if"),
-    "brackets in words count": ("words", foreign, "_depth", '_STRING.sub("", text)', "text"),
+    "depth is not looked at": ("depth", schema, "_depth", "1 if", "0 if"),
+    "brackets in words count": ("words", schema, "_depth", '_STRING.sub("", text)', "text"),
     "the state of a run is taken as it stands": (
         "updates", checkpoint, "_parse_state", "fitted(RunState, state)", "RunState(**state)",
     ),

@@ -16,8 +16,17 @@ import pytest
 from unit import test_banded, test_few_bands, test_graph_tiles, test_rewrite_plugins, test_sft
 from zoo.planting import plant, plant_everywhere, with_bug
 
-from ooctrain.rewrite import graph_tiles, mixed_bands, plugged
-from ooctrain.rewrite.tile import banded, choose, dimensions, operators, segment_costs, sft
+from ooctrain.rewrite import plugged
+from ooctrain.rewrite.tile import (
+    banded,
+    choose,
+    dimensions,
+    graph_tiles,
+    mixed_bands,
+    operators,
+    segment_costs,
+    sft,
+)
 
 #: The package has a function of the same name.
 LAWS = import_module("ooctrain.testing.check_rewrite")

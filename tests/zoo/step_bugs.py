@@ -19,7 +19,7 @@ from ooctrain.engine.module import Module
 from ooctrain.engine.tensor import Tensor
 from ooctrain.execution import checkpoint, evaluation, executor, guard, seen, sessions
 from ooctrain.functional import elementwise, losses
-from ooctrain.layers.kernels.cpu import weighted_losses
+from ooctrain.layers.kernels.cpu import losses as kernels
 from ooctrain.optim import LRScheduler, Optimizer, SequentialLR
 from ooctrain.optim.schedules import plateau
 
@@ -209,7 +209,7 @@ def parts_are_equal(patch: pytest.MonkeyPatch) -> None:
 def ignored_labels_weigh_something(patch: pytest.MonkeyPatch) -> None:
     """The divisor is the number of labels."""
     piece = "valid_rows(labels, op.ignore_index)"
-    plant(patch, weighted_losses, "label_weight", piece, "labels.size")
+    plant(patch, kernels, "label_weight", piece, "labels.size")
 
 
 def one_divisor_for_all_losses(patch: pytest.MonkeyPatch) -> None:

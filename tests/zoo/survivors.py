@@ -23,7 +23,7 @@ from ooctrain.execution.evaluation import Averages
 from ooctrain.execution.step_cache import StepCache
 from ooctrain.layers.kernels.cpu import elementwise, losses, optimizers
 from ooctrain.layers.kernels.cpu.runtime import jit
-from ooctrain.rewrite.tile import steps
+from ooctrain.rewrite.tile import writer
 from ooctrain.rewrite.tile.writer import TraceWriter
 from ooctrain.sched import rules
 from ooctrain.sched.bounds import lp
@@ -175,7 +175,7 @@ SURVIVORS: dict[str, Survivor] = {
                 _ALL_READS.replace("builder.calls for", "reversed(builder.calls) for"),
             ),
             "the sum over tiles begins anew with each": (
-                steps, "add_up", "totals[gradient] = new", "totals[gradient] = part",
+                writer, "add_up", "totals[gradient] = new", "totals[gradient] = part",
             ),
         },
     ),

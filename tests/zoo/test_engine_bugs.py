@@ -20,8 +20,8 @@ from ooctrain.engine.eager import EagerRunner
 from ooctrain.engine.incore import initial_values, run_trace
 from ooctrain.engine.tensor import Tape, use_tape
 from ooctrain.layers.combine import Concat
-from ooctrain.layers.cross_entropy import SoftmaxCrossEntropy
 from ooctrain.layers.layout import Reshape
+from ooctrain.layers.losses import SoftmaxCrossEntropy
 from ooctrain.optim import SGD
 from ooctrain.rewrite import fuse, share_storage
 from ooctrain.testing.check_op import check_gradient, check_op

@@ -11,7 +11,7 @@ from support.quick import all_but
 from unit import test_exact_places as LAWS
 from zoo.planting import plant
 
-from ooctrain.alloc import exact_places, exact_search, packing_descent
+from ooctrain.alloc import exact_packing
 
 #: {what: (function, text, text with the bug)}
 BUGS = {
@@ -68,7 +68,7 @@ def held(blocks):
     sizes, spans = [size for size, _ in blocks], [(own,) for _, own in blocks]
     least = LAWS.least_extent(sizes, spans)
     for capacity, fits in ((least, True), (least + 1, True), (least - 1, False)):
-        found = exact_places.places_within(sizes, spans, capacity, 20_000)
+        found = exact_packing.places_within(sizes, spans, capacity, 20_000)
         assert (found.offsets is not None) == fits
         if found.offsets is not None:
             assert LAWS.apart(sizes, spans, found.offsets)
@@ -76,14 +76,14 @@ def held(blocks):
             assert found.extent_bytes <= capacity
         else:
             assert found.proved
-    assert not exact_places.places_within(sizes, spans, least, 1).proved
+    assert not exact_packing.places_within(sizes, spans, least, 1).proved
     alive = LAWS.most_alive(sizes, [own for _, own in blocks])
     for low, high in ((alive, sum(sizes) + 1), (least - 1, least + 1)):
-        lowered = exact_places.exact_places(sizes, spans, low, high, 20_000)
+        lowered = exact_packing.exact_places(sizes, spans, low, high, 20_000)
         assert (lowered.extent_bytes, lowered.proved) == (least, True)
         assert lowered.offsets is not None
         assert LAWS.apart(sizes, spans, lowered.offsets)
-    hurried = exact_places.exact_places(sizes, spans, least, least + 1, 2)
+    hurried = exact_packing.exact_places(sizes, spans, least, least + 1, 2)
     assert not hurried.proved or hurried.offsets is not None
 
 
@@ -102,7 +102,7 @@ def put_together(seed, count):
     """The pieces of a rectangle are packed into it again."""
     blocks = cut(seed, count)
     sizes, spans = [size for size, _ in blocks], [(own,) for _, own in blocks]
-    found = exact_places.places_within(sizes, spans, SIDE, 1500)
+    found = exact_packing.places_within(sizes, spans, SIDE, 1500)
     assert found.offsets is not None
     assert found.extent_bytes == SIDE
     assert LAWS.apart(sizes, spans, found.offsets)
@@ -127,13 +127,13 @@ def test_the_cases_hold_without_a_bug(monkeypatch):
 def test_bug(bug, monkeypatch):
     LAWS.interpret(monkeypatch)
     function, piece, wrong = BUGS[bug]
-    source = inspect.getsource(getattr(exact_search, function)).partition("\n")[2]  # no decorator
+    source = inspect.getsource(getattr(exact_packing, function)).partition("\n")[2]  # no decorator
     assert source.count(piece) == 1, piece
     names: dict[str, Any] = {}
-    exec(source.replace(piece, wrong), vars(exact_search), names)
-    monkeypatch.setattr(exact_search, function, names[function])
+    exec(source.replace(piece, wrong), vars(exact_packing), names)
+    monkeypatch.setattr(exact_packing, function, names[function])
     if function == "search":
-        for module in (exact_places, packing_descent):
+        for module in (exact_packing, exact_packing):
             monkeypatch.setattr(module, "search", names[function])
     with pytest.raises((AssertionError, IndexError)):
         all_held()
@@ -142,19 +142,19 @@ def test_bug(bug, monkeypatch):
 #: Of what lowers a packing: {what: (owner, function, text, text with the bug)}
 OF_THE_DESCENT = {
     "blocks lie upon those at the bottom": (
-        exact_places, "exact_places", "i: floor + offset", "i: offset",
+        exact_packing, "exact_places", "i: floor + offset", "i: offset",
     ),
     "small blocks do not see the large ones": (
-        exact_places, "_fill", "if i in placed)", "if i in ())",
+        exact_packing, "_fill", "if i in placed)", "if i in ())",
     ),
     "a proof is taken for more than it says": (
-        packing_descent.Descent, "_ask", "self.low = capacity + 1", "self.low = capacity + 2",
+        exact_packing.Descent, "_ask", "self.low = capacity + 1", "self.low = capacity + 2",
     ),
     "what was cut short is taken for a proof": (
-        packing_descent.Descent, "_ask", "if status == NONE:", "if status != FOUND:",
+        exact_packing.Descent, "_ask", "if status == NONE:", "if status != FOUND:",
     ),
     "one capacity is never asked for": (
-        packing_descent.Descent, "run", "self.low + (self.high - self.low) * share // 100",
+        exact_packing.Descent, "run", "self.low + (self.high - self.low) * share // 100",
         "self.low + 1 + (self.high - self.low - 1) * share // 100",
     ),
 }  # fmt: skip

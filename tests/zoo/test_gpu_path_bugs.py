@@ -23,7 +23,7 @@ from benchmarks.gpu import float64, kernel_speed, plans
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.records import Report
 from benchmarks.gpu.workbench import Workbench
-from ooctrain.devices.cuda import driver, launch_form
+from ooctrain.devices.cuda import driver, launches
 from ooctrain.devices.cuda.driver import failure
 from ooctrain.devices.cuda.launches import DriverKernels
 from ooctrain.layers.kernels.cuda.conv import conv_gemm
@@ -65,7 +65,7 @@ def numbers_are_asked_for_once(found):
             LAUNCHES.test_what_is_launched_on_one_address_is_not_launched_on_another,
         ),
         (
-            launch_form, "likeness", "first.setdefault(array.address, number)", "number",
+            launches, "likeness", "first.setdefault(array.address, number)", "number",
             every_call_is_as_worked_out,
         ),
         (

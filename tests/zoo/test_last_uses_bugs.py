@@ -6,7 +6,7 @@ import pytest
 from properties import test_last_uses as LAWS
 from zoo.planting import plant
 
-from ooctrain.alloc.virtual_pages import mappings
+from ooctrain.alloc import mappings
 
 #: {what: (owner, function, text, text with the bug)}
 BUGS = {

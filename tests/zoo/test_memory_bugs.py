@@ -16,8 +16,8 @@ from zoo.planting import plant, plant_everywhere, with_bug
 from ooctrain.devices.cpu.host_vm import why_no_virtual_memory
 from ooctrain.devices.cpu.process_memory import MemoryWatch, ProcessMemory, held
 from ooctrain.execution import division, evaluation, residence, saved_state, sessions
-from ooctrain.execution.between_steps import BetweenSteps
-from ooctrain.execution.in_parts import InParts
+from ooctrain.execution.evaluation import InParts
+from ooctrain.execution.executor import BetweenSteps
 from ooctrain.execution.promise import Promise
 from ooctrain.execution.seen import Seen
 from ooctrain.execution.step_cache import StepCache

@@ -13,11 +13,10 @@ from zoo.operation_bugs import BUGS
 import ooctrain as oc
 from ooctrain.layers.arithmetic import Arithmetic
 from ooctrain.layers.function import Elementwise
-from ooctrain.layers.likelihood import LabelLikelihood
+from ooctrain.layers.losses import LabelLikelihood, ValueLoss
 from ooctrain.layers.permute import Permute
 from ooctrain.layers.reduction import Spread, Sum
 from ooctrain.layers.softmax import SoftmaxAlong
-from ooctrain.layers.value_loss import ValueLoss
 from ooctrain.testing.check_op import check_op
 
 KILLED = AssertionError, oc.OoctrainError, pytest.fail.Exception

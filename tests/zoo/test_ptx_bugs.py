@@ -16,13 +16,12 @@ from support.conv_shapes import draw, parts
 from support.quick import quick
 from zoo.ptx_bugs import BUGS
 
-from ooctrain.layers.conv2d import Conv2d, Geometry
-from ooctrain.layers.conv_shape import ConvShape
-from ooctrain.layers.cross_entropy import SoftmaxCrossEntropy
+from ooctrain.layers.conv2d import Conv2d, ConvShape, Geometry
 from ooctrain.layers.kernels.cuda.conv.tensor_core import round_tf32_twin
 from ooctrain.layers.kernels.cuda.runtime.shim import why_no_ptx
 from ooctrain.layers.kernels.cuda.table import CUDA
 from ooctrain.layers.linear import Linear
+from ooctrain.layers.losses import SoftmaxCrossEntropy
 from ooctrain.layers.relu import ReLU
 from ooctrain.step.op import to_logical
 from ooctrain.testing.check_cuda import run_cuda

@@ -14,7 +14,7 @@ from dataclasses import replace
 import pytest
 
 from ooctrain.layers.regions import Insert
-from ooctrain.rewrite.tile import rewrite, rules, steps, weave
+from ooctrain.rewrite.tile import grid, rules, weave, writer
 from ooctrain.rewrite.tile.halo import Read, Span, extents, reach, split_evenly
 from ooctrain.step.op import Window
 
@@ -33,7 +33,7 @@ def _with_rule(rule: ReadRule) -> Plant:
             outputs = reads[-1].inside
         return tuple(reversed(reads))
 
-    return lambda patch: patch.setattr(steps, "chain_reads", chain_reads)
+    return lambda patch: patch.setattr(writer, "chain_reads", chain_reads)
 
 
 def _clipped(first: int, stop: int, lowest: int, highest: int) -> Read:
@@ -77,14 +77,14 @@ def _interior_padding(outputs: Span, window: Window, extent: int) -> Read:
 
 def _padding_at_grid_border(patch: pytest.MonkeyPatch) -> None:
     """Pads the tiles at the border of the grid; halos may reach the border from further inside."""
-    plain = steps.make_tiles
+    plain = writer.make_tiles
 
     def make_tiles(trace, segment, rows, columns):
         tiles = plain(trace, segment, rows, columns)
         ends = [max(tile.target[axis].hi for tile in tiles) for axis in (0, 1)]
         return [replace(tile, reads=_unpadded(tile, ends)) for tile in tiles]
 
-    patch.setattr(rewrite, "make_tiles", make_tiles)
+    patch.setattr(grid, "make_tiles", make_tiles)
 
 
 def _unpadded(tile, ends):
@@ -107,12 +107,12 @@ def _counted_twice(patch: pytest.MonkeyPatch) -> None:
         starts = range(0, rows, size)
         return tuple(Span(min(lo, rows - size), min(lo, rows - size) + size) for lo in starts)
 
-    patch.setattr(rewrite, "tile_spans", tile_spans)
+    patch.setattr(grid, "tile_spans", tile_spans)
 
 
 def _halo_overwritten(patch: pytest.MonkeyPatch) -> None:
     """dX is inserted, not added: what two tiles share is that of the later one."""
-    plain = steps.insertion
+    plain = writer.insertion
 
     def insertion(op, whole, part, region, phase):
         return plain(Insert, whole, part, region, phase)
@@ -122,7 +122,7 @@ def _halo_overwritten(patch: pytest.MonkeyPatch) -> None:
 
 def _bias_of_the_last_tile(patch: pytest.MonkeyPatch) -> None:
     """db is not added up over the tiles."""
-    plain = steps.add_up
+    plain = writer.add_up
 
     def add_up(gradient, part, steps, totals):
         if len(part.spec.shape) == 1:
@@ -165,7 +165,7 @@ def _remainder_dropped(patch: pytest.MonkeyPatch) -> None:
         size = rows // min(parts, rows)
         return split_evenly(size * min(parts, rows), parts)
 
-    patch.setattr(rewrite, "tile_spans", tile_spans)
+    patch.setattr(grid, "tile_spans", tile_spans)
 
 
 BUGS: dict[str, Plant] = {

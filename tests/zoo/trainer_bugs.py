@@ -18,8 +18,7 @@ from ooctrain.engine.eager import Storage
 from ooctrain.engine.tensor import Tensor
 from ooctrain.execution import residence
 from ooctrain.execution.executor import Session
-from ooctrain.execution.residence import Residence, Stay
-from ooctrain.execution.turns import Turns
+from ooctrain.execution.residence import Residence, Stay, Turns
 
 #: A turn is its thread's; here it is any thread's while one works.
 ANY_WORKER = "_worker == me:\n        yield", "_worker is not None:\n        yield"

@@ -12,8 +12,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ooctrain.course.cage.told import error_data
-from ooctrain.course.cage.wire import Line
+from ooctrain.course.cage.wire import Line, error_data
 from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.plugins import resolve
 

@@ -15,8 +15,7 @@ from dataclasses import fields
 from typing import Any
 
 from ooctrain.alloc.base import Block, Stats
-from ooctrain.course.cage.told import error_of
-from ooctrain.course.cage.wire import Line
+from ooctrain.course.cage.wire import Line, error_of
 from ooctrain.errors import ConfigError, DriverError
 from ooctrain.plugins import check_call, locate
 

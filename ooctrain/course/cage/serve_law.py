@@ -11,8 +11,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ooctrain.course.cage.told import error_of
-from ooctrain.course.cage.wire import Line
+from ooctrain.course.cage.wire import Line, error_of
 from ooctrain.errors import ConfigError
 from ooctrain.plugins import resolve
 

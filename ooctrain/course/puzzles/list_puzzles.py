@@ -20,8 +20,7 @@ from ooctrain.report.waits import waits_of
 from ooctrain.sched.schedule import Plan, Schedule
 from ooctrain.sched.timeline import Timeline
 from ooctrain.step.builder import TraceBuilder
-from ooctrain.step.chain import NS_PER_US, Stage, chain
-from ooctrain.step.example import equal_stages
+from ooctrain.step.chain import NS_PER_US, Stage, chain, equal_stages
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
 from ooctrain.testing.describe import describe_list, describe_trace

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ooctrain.devices.base import Debug, Link, jitter_of
+from ooctrain.devices.base import Debug, Link, Room, jitter_of
 from ooctrain.devices.cpu.copy_engine import CopyBytes, CopyEngine, CopyLink
 from ooctrain.devices.cpu.host_vm import (
     Arena,
@@ -27,7 +27,6 @@ from ooctrain.devices.cpu.host_vm import (
 )
 from ooctrain.devices.host_file import HostFile
 from ooctrain.devices.raw_bytes import bytes_at
-from ooctrain.devices.room import Room
 from ooctrain.devices.streams import Streams
 from ooctrain.errors import ConfigError
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool

@@ -14,11 +14,11 @@ from contextlib import ExitStack
 
 import numpy as np
 
+from ooctrain.devices.base import Room
 from ooctrain.devices.cuda.staging import PIECE_BYTES
 from ooctrain.devices.cuda.streams import CudaStreams
 from ooctrain.devices.driver_calls import GpuDriver, give_back
 from ooctrain.devices.raw_bytes import bytes_at
-from ooctrain.devices.room import Room
 
 
 class _Copies:

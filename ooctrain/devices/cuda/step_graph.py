@@ -4,7 +4,7 @@ While streams capture, queueing records. So the pieces of a step that has just r
 more, on streams that capture. Everything that differs in the next step lies in memory: numbers in a
 block that is copied first, wanted values in pinned blocks that stay. The result is a `StepGraph` of
 one part, or of more where the host must look at a value in between. Source: cuda.h, stream capture.
-Read next: `step_numbers.py`, `execution/replay.py` (which steps can be recorded).
+Read next: `launches.py`, `execution/captured_steps.py` (which steps can be recorded).
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Paper 000: its results, ours, and how both are shown. Read next: `table1_shown.py`."""
+"""Paper 000: its results, ours, and how both are shown. Read next: `table1.py`."""

@@ -7,24 +7,40 @@ allocator, the largest budget whose plan the allocator serves in an arena of the
 and the largest batch that can be trained at all.
 
 Sources: paper 000, section 5.1, figure 3 and table 1. Departures: docs/papers.md. Read next:
-`chunks.py`, the sweep over chunk sizes; `fragmentation_shown.py`.
+`fragmentation.py`, the sweep over chunk sizes; `fragmentation.py`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from statistics import median
+from typing import Any
 
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from ooctrain.alloc import Request
 from ooctrain.alloc.registry import AllocatorChoice, choose_dry
+from ooctrain.alloc.replay import replay
 from ooctrain.api import step_trace
-from ooctrain.errors import Infeasible, OutOfDeviceMemory
-from ooctrain.execution.placement import reserved_within
+from ooctrain.errors import DoesNotFit, Infeasible, OutOfDeviceMemory
+from ooctrain.execution.placement import allocation_log, reserved_within
+from ooctrain.experiments.reproducing import Wanted, print_title, write_figure
+from ooctrain.experiments.spread import spread
+from ooctrain.models import build
+from ooctrain.optim import SGD
+from ooctrain.report.charts import Curve, curves_svg, stacked_svg
+from ooctrain.report.text import or_dash, plain_table
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.schedule import Plan
 from ooctrain.step.presets import machine
 from ooctrain.step.trace import Trace
-from ooctrain.units import GIB, Granule
+from ooctrain.train import Trainer
+from ooctrain.units import GIB, KIB, MIB, Granule, format_bytes, format_us
 
 MACHINE = "v100-16gb-nvlink"
 PHYSICAL_BYTES = 16 * GIB
@@ -262,3 +278,363 @@ def _largest(budgets: Sequence[int], fits: Callable[[int], bool]) -> int | None:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(budgets[middle]) else (low, middle)
     return budgets[low]
+
+
+# What a chunk size costs: small chunks are many mappings, large ones are rounded-up memory.
+#
+# For each chunk size a replay gives the memory that rounding wastes, and the mapping changes of
+# the first and of a later step; the cpu device gives the time of real steps. Paper 000 bounds the
+# waste by N_max chunks (equation 2) and found 40 MB by experiment; this is that experiment, once
+# with one list for all chunks, and once with a list for each, planned in its chunks
+# (`chunk_trades`): what rounding takes, prefetches cannot have. Source: paper 000, section 4, last
+# paragraph.
+
+
+CHUNKS = tuple(64 * KIB << n for n in range(11))  # 64 KiB to 64 MiB
+QUICK_CHUNKS = (64 * KIB, MIB, 16 * MIB)
+MODEL, BATCH, BUDGET_BYTES = "resnet50", 928, 12 * GIB
+#: A quarter of the way from the least to the most; in bytes, since a percentage grows with chunks.
+DEVICE_MODEL, DEVICE_BATCH, DEVICE_BUDGET = "resnet18", 64, "200MiB"
+WARM_UP_STEPS, TIMED_STEPS, QUICK_STEPS = 1, 4, 2
+#: The paper's trade-off: the least that its GPU maps, the paper's choice, and one in between.
+TRADED_CHUNKS, QUICK_TRADED = (2 * MIB, 10 * MIB, 40 * MIB), (2 * MIB, 40 * MIB)
+TRADED_BATCHES, QUICK_TRADED_BATCHES = (190, 512, 928, 1440), (928,)
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkCost:
+    """What one chunk size costs.
+
+    Args:
+        allocator: by name, with the chunk.
+        chunk_bytes: its size.
+        requested_bytes, reserved_bytes: at the peaks, replayed.
+        live_blocks: the most at one time: N_max of equation 2.
+        first_maps, later_maps: mapping changes of the first step and of the last one logged.
+        step_us: of a real step on the cpu device; None: not measured, or it does not fit there.
+    """
+
+    allocator: str
+    chunk_bytes: int
+    requested_bytes: int
+    reserved_bytes: int
+    live_blocks: int
+    first_maps: int
+    later_maps: int
+    step_us: float | None = None
+
+    @property
+    def wasted_bytes(self) -> int:
+        """What rounding costs at the peak."""
+        return self.reserved_bytes - self.requested_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkTrade:
+    """What a chunk size costs a step that was planned in it.
+
+    Args:
+        batch, chunk_bytes: which.
+        live_blocks: N_max of equation 2, the most variables at one time.
+        wasted_bytes: what rounding costs at the peak.
+        images_per_s: simulated, without what mapping costs.
+        maps: mapping changes of a later step as printed: each request is mapped anew.
+    """
+
+    batch: int
+    chunk_bytes: int
+    live_blocks: int
+    wasted_bytes: int
+    images_per_s: float
+    maps: int
+
+
+def chunk_trades(
+    batches: Sequence[int] = TRADED_BATCHES, chunks: Sequence[int] = TRADED_CHUNKS,
+    model: str = MODEL, physical_bytes: int = PHYSICAL_BYTES,
+) -> list[ChunkTrade]:  # fmt: skip
+    """Plans each batch in each chunk size, and asks for it as paper 000 prints it."""
+    trades = []
+    for batch in batches:
+        bench = Bench(step_trace(model, batch))
+        for chunk in chunks:
+            plan = bench.plan(physical_bytes, chunk)
+            log = allocation_log(plan.trace, plan.schedule, physical_bytes)
+            found = replay(log, f"{PAPER_VA}:chunk={chunk}")
+            stats = found.stats
+            trades.append(
+                ChunkTrade(
+                    batch, chunk, most_live(log.requests),
+                    stats.peak_reserved_bytes - stats.peak_requested_bytes,
+                    batch / plan.makespan_us * 1e6, found.maps_by_step[-1],
+                )
+            )  # fmt: skip
+    return trades
+
+
+def replay_chunks(
+    chunks: Sequence[int] = CHUNKS, allocator: str = "va", model: str = MODEL, batch: int = BATCH,
+    budget_bytes: int = BUDGET_BYTES,
+) -> list[ChunkCost]:  # fmt: skip
+    """Replays one schedule with each chunk size."""
+    plan = Bench(step_trace(model, batch)).plan(budget_bytes)
+    log = allocation_log(plan.trace, plan.schedule, budget_bytes)
+    costs = []
+    for chunk in chunks:
+        name = f"{allocator}:chunk={chunk}"
+        found = replay(log, name)
+        stats, maps = found.stats, found.maps_by_step
+        costs.append(
+            ChunkCost(
+                name, chunk, stats.peak_requested_bytes, stats.peak_reserved_bytes,
+                most_live(log.requests), maps[0], maps[-1],
+            )
+        )  # fmt: skip
+    return costs
+
+
+def most_live(requests: Iterable[Request]) -> int:
+    """The most blocks at one time."""
+    live = most = 0
+    for request in requests:
+        live += (request.op in ("allocate", "reserve")) - (request.op == "free")
+        most = max(most, live)
+    return most
+
+
+def time_chunks(
+    chunks: Sequence[int] = CHUNKS, steps: int = TIMED_STEPS, threads: int | None = None
+) -> dict[int, float]:
+    """Median time of real steps on the cpu device, in us, for each chunk size that fits.
+
+    Two rounds through all sizes: the speed of a machine that others use too wanders.
+    """
+    times: dict[int, list[float]] = {}
+    for chunk in [*chunks, *reversed(chunks)]:
+        try:
+            found = _step_times(f"va:chunk={chunk}", steps, threads)
+        except (Infeasible, DoesNotFit):
+            continue
+        times.setdefault(chunk, []).extend(found)
+    return {chunk: median(found) for chunk, found in times.items()}
+
+
+def _step_times(allocator: str, steps: int, threads: int | None) -> list[float]:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((DEVICE_BATCH, 3, 32, 32), np.float32)
+    y = np.arange(DEVICE_BATCH) % 10
+    times = []
+    with _make_trainer(allocator, threads) as trainer:
+        for number in range(WARM_UP_STEPS + steps):
+            started = time.perf_counter()
+            trainer.step(x, y)
+            if number >= WARM_UP_STEPS:
+                times.append((time.perf_counter() - started) * 1e6)
+    return times
+
+
+def _make_trainer(allocator: str, threads: int | None) -> Trainer:
+    model = build(DEVICE_MODEL, 10, "cifar")
+    return Trainer(
+        model, optimizer=SGD(model.parameters(), lr=1e-3, momentum=0.9), budget=DEVICE_BUDGET,
+        planner="window", allocator=allocator, threads=threads, machine="cpu-generic",
+    )  # fmt: skip
+
+
+# `ooctrain reproduce fragmentation`: paper 000's figure 3, largest batches, and chunk sizes.
+#
+# It shows tables, a figure and numbers; each row is printed as soon as it is known, since the
+# whole takes minutes. As in the paper, the distance between the line of the largest budget and the
+# line of the physical memory is the cost of the allocator.
+
+
+COLUMN_WIDTHS = (13, 5, 17, 15, 8, 5, 12)
+
+
+def fragmentation(wanted: Wanted, console: Console) -> Mapping[str, Any]:
+    """Paper 000, figure 3, the memory side of table 1, and the choice of the chunk size."""
+    names = QUICK_ALLOCATORS if wanted.quick else ALLOCATORS
+    allocators = wanted.allocators or names
+    batches = QUICK_BATCHES if wanted.quick else BATCHES
+    physical = wanted.physical_bytes
+    print_title(console, f"What a planner can use of {format_bytes(physical)}")
+    processes = 1 if wanted.quick else None
+    cases = [
+        (model, batch, allocators_for(model, allocators), physical)
+        for model, sizes in batches.items()
+        for batch in sizes
+    ]
+    budgets: list[LargestBudget] = []
+    for rows in spread(budget_case, cases, processes, wanted.keep):
+        console.print(budget_table(rows, header=not budgets))
+        budgets += rows
+    print_title(console, "\nThe largest batch that can be trained")
+    models = [
+        (model, allocators_for(model, allocators), physical,
+         batch_step(model))
+        for model in batches
+    ]  # fmt: skip
+    found = spread(batch_case, models, processes, wanted.keep)
+    largest = [row for rows in found for row in rows]
+    console.print(batch_table(largest))
+    chunks = _chunks(wanted.quick, console)
+    trades = _trades(wanted, console)
+    write_figure(wanted, console, fragmentation_figure(budgets, chunks, physical, allocators))
+    return {
+        "planner": PLANNER,
+        "machine": MACHINE,
+        "physical_bytes": physical,
+        "budgets": [
+            {**asdict(row), "ratio": row.ratio, "images_per_s": row.images_per_s} for row in budgets
+        ],
+        "largest_batches": [asdict(row) for row in largest],
+        "chunks": [{**asdict(row), "wasted_bytes": row.wasted_bytes} for row in chunks],
+        "chunk_trades": [asdict(row) for row in trades],
+    }
+
+
+def _chunks(quick: bool, console: Console) -> Sequence[ChunkCost]:
+    sizes = QUICK_CHUNKS if quick else CHUNKS
+    about = (
+        f" ({MODEL}, batch {BATCH}, "
+        f"{format_bytes(BUDGET_BYTES)}; real steps: {DEVICE_MODEL}, batch "
+        f"{DEVICE_BATCH}, {DEVICE_BUDGET})"
+    )
+    print_title(console, "\nChunk sizes of va", about)
+    steps = QUICK_STEPS if quick else TIMED_STEPS
+    times = time_chunks(sizes if quick else sizes[::2], steps=steps)
+    replayed = replay_chunks(sizes, "va", MODEL, BATCH, BUDGET_BYTES)
+    rows = [replace(row, step_us=times.get(row.chunk_bytes)) for row in replayed]
+    console.print(chunk_table(rows))
+    return rows
+
+
+def _trades(wanted: Wanted, console: Console) -> Sequence[ChunkTrade]:
+    quick = wanted.quick
+    batches = QUICK_TRADED_BATCHES if quick else TRADED_BATCHES
+    sizes = QUICK_TRADED if quick else TRADED_CHUNKS
+    print_title(
+        console,
+        "\nChunks that the planner counts in",
+        f" ({MODEL}, {format_bytes(wanted.physical_bytes)}, mapped as printed)",
+    )
+    trades = chunk_trades(batches, sizes, MODEL, wanted.physical_bytes)
+    console.print(trade_table(trades))
+    return trades
+
+
+def trade_table(rows: Sequence[ChunkTrade]) -> Table:
+    """A line for each batch and chunk size."""
+    table = plain_table(
+        "batch", "chunk", "N_max", "rounding", "bound N c", "maps a step", "images/s"
+    )
+    for row in rows:
+        table.add_row(
+            str(row.batch), format_bytes(row.chunk_bytes), str(row.live_blocks),
+            format_bytes(row.wasted_bytes), format_bytes(row.live_blocks * row.chunk_bytes),
+            str(row.maps), f"{row.images_per_s:.0f}",
+        )  # fmt: skip
+    return table
+
+
+def budget_table(rows: Sequence[LargestBudget], *, header: bool = True) -> Table:
+    """A line for each batch and allocator; columns have fixed widths, so that tables can be printed
+    below each other."""
+    table = plain_table(
+        "model", "batch", "allocator", "usable", "reserved", "ratio", "images/s",
+        left=("model", "allocator"),
+    )  # fmt: skip
+    table.show_header = header
+    for column, width in zip(table.columns, COLUMN_WIDTHS, strict=True):
+        column.min_width = width
+    last = ("", 0)
+    for row in rows:
+        head = (row.model, row.batch)
+        shown = [row.model, str(row.batch)] if head != last else ["", ""]
+        last = head
+        table.add_row(
+            *shown, row.allocator, _size(row.budget_bytes), _size(row.reserved_bytes),
+            or_dash(row.ratio, ".2f"),
+            "does not fit" if row.images_per_s is None else f"{row.images_per_s:.0f}",
+        )  # fmt: skip
+    return table
+
+
+def batch_table(rows: Sequence[LargestBatch]) -> Table:
+    """The largest batch of each model and allocator, beside the paper's."""
+    table = plain_table(
+        "model", "allocator", "largest batch", "of the baseline's", "paper",
+        left=("model", "allocator"),
+    )  # fmt: skip
+    base = {row.model: row.batch for row in rows if row.allocator == BASELINE_ALLOCATOR}
+    for row in rows:
+        paper = PAPER_LARGEST_BATCH.get(row.allocator) if row.model == "resnet50" else None
+        share = row.batch / base[row.model] if base.get(row.model) else None
+        table.add_row(
+            row.model, row.allocator, str(row.batch), "-" if share is None else f"{share:.2f} x",
+            or_dash(paper),
+        )  # fmt: skip
+    return table
+
+
+def chunk_table(rows: Sequence[ChunkCost]) -> Table:
+    """A line for each chunk size."""
+    table = plain_table(
+        "chunk", "rounding", "bound N c", "maps, 1st step", "maps, later", "step on cpu"
+    )
+    for row in rows:
+        table.add_row(
+            format_bytes(row.chunk_bytes), format_bytes(row.wasted_bytes),
+            format_bytes(row.live_blocks * row.chunk_bytes), str(row.first_maps),
+            str(row.later_maps), "-" if row.step_us is None else format_us(row.step_us),
+        )  # fmt: skip
+    return table
+
+
+def fragmentation_figure(
+    rows: Sequence[LargestBudget], chunks: Sequence[ChunkCost], physical_bytes: int,
+    allocators: Sequence[str],
+) -> str:  # fmt: skip
+    """SVG: for each model what a planner can use, and below it chunk sizes."""
+    pictures = []
+    for model in dict.fromkeys(row.model for row in rows):
+        found = [row for row in rows if row.model == model]
+        batches = sorted({row.batch for row in found})
+        asked = [name for name in allocators if any(row.allocator == name for row in found)]
+        curves = [_promised(name, found, allocators.index(name)) for name in asked]
+        limit = [(batch, physical_bytes / GIB) for batch in batches]
+        pictures.append(
+            curves_svg(
+                f"{model}: what a planner can use of {format_bytes(physical_bytes)}",
+                [*curves, Curve("there is", limit, dashed=True, kind=len(allocators))],
+                axes=("batch (no point: it cannot be trained)", "GiB"),
+            )
+        )
+    if chunks:
+        pictures.append(_chunk_figure(chunks))
+    return stacked_svg(pictures)
+
+
+def _promised(allocator: str, rows: Sequence[LargestBudget], kind: int) -> Curve:
+    """The curve of one allocator, in one colour for all networks."""
+    points = [
+        (row.batch, None if row.budget_bytes is None else row.budget_bytes / GIB)
+        for row in rows
+        if row.allocator == allocator
+    ]
+    return Curve(allocator, points, kind=kind)
+
+
+def _chunk_figure(chunks: Sequence[ChunkCost]) -> str:
+    waste = [(row.chunk_bytes, row.wasted_bytes / GIB) for row in chunks]
+    maps = [(row.chunk_bytes, row.first_maps / 100) for row in chunks]
+    return curves_svg(
+        "Chunk size: memory that rounding wastes, and mapping changes of the first step",
+        [Curve("rounding, GiB", waste), Curve("mapping changes, hundreds", maps)],
+        axes=("chunk", "GiB; hundreds"), doubling=True,
+        x_number=lambda size: format_bytes(int(size)),
+    )  # fmt: skip
+
+
+def _size(size_bytes: int | None) -> str:
+    return "-" if size_bytes is None else format_bytes(size_bytes)

@@ -1,1 +1,1 @@
-"""Paper 001: its results, ours, and how both are shown. Read next: `hybrid_shown.py`."""
+"""Paper 001: its results, ours, and how both are shown. Read next: `hybrid.py`."""

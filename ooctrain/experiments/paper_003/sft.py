@@ -7,20 +7,27 @@ the side. The paper's tiles compute their halos again and move nothing; they are
 that keep their halos, with a planner that may swap.
 
 Source: paper 003, section 6; the 43.8 s are from its artifact (HPCRL/SFT-CC2022-AE). Departures:
-docs/papers.md. Read next: `rewrite/tile/sft_planner.py`, `rewrite/tile/banded.py`; `sft_shown.py`.
+docs/papers.md. Read next: `rewrite/tile/sft_planner.py`, `rewrite/tile/banded.py`; `sft.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from types import MappingProxyType
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
 
 from ooctrain import nn
 from ooctrain.errors import Infeasible
 from ooctrain.execution.settings import DEFAULT_REWRITES
+from ooctrain.experiments.reproducing import Wanted, print_title, write_figure
 from ooctrain.models import build, recipe_of
+from ooctrain.report.charts import Curve, curves_svg, stacked_svg
+from ooctrain.report.text import plain_table
 from ooctrain.rewrite import REWRITES, apply_rewrites
 from ooctrain.rewrite.tile.banded import Banded
 from ooctrain.rewrite.tile.sft_planner import Sft
@@ -32,6 +39,7 @@ from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.presets import a100_pcie, rtx2080ti
 from ooctrain.step.trace import Trace
 from ooctrain.tracing import trace
+from ooctrain.units import GIB, format_bytes
 
 SIDES, QUICK_SIDES = (512, 1024, 2048, 4096, 10240, 20480), (512, 2048)
 #: DarkNet's batch norm stands still in the second: then it works element by element.
@@ -137,3 +145,94 @@ def largest(rows: Sequence[Cell]) -> dict[tuple[str, str, str], int]:
         key = row.machine, row.network, row.way
         found[key] = max(found.get(key, 0), 0 if row.seconds is None else row.side)
     return found
+
+
+# `ooctrain reproduce sft`: paper 003's figure 8, and the values computed here.
+#
+# It shows what the paper's text says of memory, a table of seconds, the largest images, a curve
+# for each network and GPU, and numbers. Figure 8 prints no numbers, so only three things can be
+# compared: where each way ends, that time grows with the pixels, and the one figure of the
+# artifact.
+
+
+def sft(wanted: Wanted, console: Console) -> Mapping[str, Any]:
+    """Paper 003, figure 8."""
+    sides = QUICK_SIDES if wanted.quick else SIDES
+    networks = QUICK_NETWORKS if wanted.quick else NETWORKS
+    memory = {
+        network: activation_bytes(convolutional_step(network, PRINTED_SIDE))
+        for network in PRINTED_GIB
+    }
+    print_title(console, f"Activations of an image of {PRINTED_SIDE} pixels")
+    console.print(memory_table(memory))
+    rows = [
+        row
+        for where in machines() for network in networks for side in sides
+        for row in cells(network, side, where)
+    ]  # fmt: skip
+    print_title(console, "\nA step on one square image, simulated (paper 003, figure 8)")
+    console.print(step_table(rows))
+    print_title(console, "\nThe largest of these images that fits")
+    console.print(largest_table(rows))
+    write_figure(wanted, console, sft_figure(rows))
+    return {
+        "activation_bytes": memory, "printed_gib": dict(PRINTED_GIB),
+        "cells": [asdict(row) for row in rows],
+    }  # fmt: skip
+
+
+def memory_table(found: Mapping[str, int]) -> Table:
+    """Bytes beside the paper's sentence."""
+    table = plain_table("network", "here", "paper 003", left=("network",))
+    for network, size_bytes in found.items():
+        table.add_row(network, f"{size_bytes / GIB:.1f} GiB", f"{PRINTED_GIB[network]} GiB")
+    return table
+
+
+def step_table(rows: Sequence[Cell]) -> Table:
+    """Seconds, and how often the computing time of the untiled step that is."""
+    table = plain_table(
+        "machine", "network", "side", "way", "seconds", "/ untiled", "peak", "tiling",
+        left=("machine", "network", "way", "tiling"),
+    )  # fmt: skip
+    for row in rows:
+        head = row.machine, row.network, str(row.side), row.way
+        artifact = "" if row.artifact_s is None else f" (artifact {row.artifact_s})"
+        if row.seconds is None:
+            least = f"> {format_bytes(row.peak_bytes)}" if row.peak_bytes else ""
+            table.add_row(*head, "-", "-", least, row.tiling)
+            continue
+        table.add_row(
+            *head, f"{row.seconds:.2f}{artifact}", f"{row.over_untiled:.3f}",
+            format_bytes(row.peak_bytes), row.tiling,
+        )  # fmt: skip
+    return table
+
+
+def largest_table(rows: Sequence[Cell]) -> Table:
+    """Sides of images, a column for each way."""
+    names = tuple(ways())
+    found = largest(rows)
+    table = plain_table("machine", "network", *names, left=("machine", "network"))
+    for machine, network in dict.fromkeys((row.machine, row.network) for row in rows):
+        sides = [found.get((machine, network, way), 0) for way in names]
+        table.add_row(machine, network, *(str(side) if side else "-" for side in sides))
+    return table
+
+
+def sft_figure(rows: Sequence[Cell]) -> str:
+    """SVG: figure 8, a chart for each network and GPU."""
+    charts = []
+    for machine, network in dict.fromkeys((row.machine, row.network) for row in rows):
+        own = [row for row in rows if (row.machine, row.network) == (machine, network)]
+        curves = [
+            Curve(way, [(row.side, row.seconds) for row in own if row.way == way and row.seconds])
+            for way in ways()
+        ]
+        charts.append(
+            curves_svg(
+                f"Figure 8, {network}, {machine}", [curve for curve in curves if curve.points],
+                axes=("side of the image", "seconds"),
+            )
+        )  # fmt: skip
+    return stacked_svg(charts)

@@ -8,17 +8,26 @@ than a roofline allows. A second machine is therefore fitted to one printed figu
 ResNet-18; all other printed values are then predictions.
 
 Source: paper 004, sections 1, 6.2 and 6.3. Departures: docs/papers.md. Read next:
-`sched/planners/hmms.py`, `sched/planners/vdnn.py`; `hmms_shown.py`.
+`sched/planners/hmms.py`, `sched/planners/vdnn.py`; `hmms.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import accumulate
 from types import MappingProxyType
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
 
 from ooctrain.api import step_trace
 from ooctrain.experiments.bisected import bisected
+from ooctrain.experiments.reproducing import Wanted, print_title, write_figure
+from ooctrain.report.charts import Curve, Piece, curves_svg, stacked_svg, strips_svg
+from ooctrain.report.svg import timelines_svg
+from ooctrain.report.text import plain_table
 from ooctrain.sched.planners.bn_recompute import (
     generated_bytes,
     offloadable_share,
@@ -35,6 +44,7 @@ from ooctrain.sched.verify import verify
 from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.presets import p100_nvlink
 from ooctrain.step.trace import Trace
+from ooctrain.units import format_bytes
 
 BATCH, QUICK_BATCH = 64, 16
 IMAGE_SIZE = 224
@@ -198,3 +208,125 @@ def timelines(found: Mapping[str, tuple[float, Plan]], where: Machine) -> dict[s
 
 def _faster(base: Machine, factor: float) -> Machine:
     return replace(base, flops_per_us=base.flops_per_us * factor)
+
+
+# `ooctrain reproduce hmms`: paper 004's figures 1, 8 and 9, and the values computed here.
+#
+# It shows two tables, on the preset machine and on the one that is fitted to a printed figure; a
+# picture of the second; and numbers. Figure 1 explains the two others: a call waits where the
+# curve of what the link carries stays below the curve of what is generated, and the timelines show
+# which call.
+
+
+HERE, PAPER = 0, 1
+
+
+def hmms(wanted: Wanted, console: Console) -> Mapping[str, Any]:
+    """Paper 004, figures 1, 8 and 9."""
+    batch = QUICK_BATCH if wanted.quick else BATCH
+    preset, fitted = machines(batch)
+    share_rows = [row for where in (preset, fitted) for row in shares(batch, where)]
+    print_title(console, "What can be offloaded without loss")
+    console.print(share_table(share_rows))
+    made = {
+        (where.name, model): plans(model, batch, where)
+        for where in (preset, fitted)
+        for model in FIGURE_8
+    }
+    speed_rows = [
+        row
+        for where in (preset, fitted)
+        for model in FIGURE_8
+        for row in speeds(model, batch, where, made[where.name, model])
+    ]
+    print_title(console, f"\nThree memory plans at batch {batch}, simulated (paper 004)")
+    console.print(speed_table(speed_rows))
+    calls = {model: call_bytes(step_trace(model, batch, IMAGE_SIZE), fitted) for model in FIGURE_1}
+    profiled = FIGURE_9
+    step = step_trace(profiled, batch, IMAGE_SIZE)
+    figure = hmms_figure(
+        calls, [row for row in speed_rows if row.machine == fitted.name],
+        timelines(made[fitted.name, profiled], fitted),
+        {call.name: call.phase for call in step.calls}, profiled,
+    )  # fmt: skip
+    write_figure(wanted, console, figure)
+    return {
+        "batch": batch,
+        "machines": [asdict(where) | {"profile": {}} for where in (preset, fitted)],
+        "shares": [asdict(row) for row in share_rows],
+        "speeds": [asdict(row) for row in speed_rows],
+        "calls": {model: [asdict(row) for row in rows] for model, rows in calls.items()},
+    }
+
+
+def share_table(rows: Sequence[Share]) -> Table:
+    """What can be offloaded for nothing; what exceeds the whole is the whole."""
+    table = plain_table(
+        "machine", "network", "batch norm", "offloadable", "paper 004",
+        left=("machine", "network", "batch norm"),
+    )  # fmt: skip
+    for row in rows:
+        again = "recomputed" if row.recomputed else "kept"
+        shown = f"{row.share:.0%}" if row.share <= 1 else f"all ({row.share:.2f} times)"
+        paper = f"{row.printed:.0%}" if row.printed < 1 else "all"
+        table.add_row(row.machine, row.model, again, shown, paper)
+    return table
+
+
+def speed_table(rows: Sequence[Speed]) -> Table:
+    """The loss of each memory plan; the paper's in brackets."""
+    table = plain_table(
+        "machine", "network", "plan", "offloaded", "out", "peak", "images/s", "loss",
+        left=("machine", "network", "plan"),
+    )  # fmt: skip
+    for row in rows:
+        paper = "" if row.printed is None else f" ({row.printed:.1%})"
+        table.add_row(
+            row.machine, row.model, row.method, f"{row.ratio:.0%}", format_bytes(row.bytes_out),
+            format_bytes(row.peak_bytes), f"{row.images_per_s:.0f}", f"{row.loss:.1%}{paper}",
+        )  # fmt: skip
+    return table
+
+
+def hmms_figure(
+    calls: Mapping[str, Sequence[CallBytes]], speed_rows: Sequence[Speed],
+    profiles: Mapping[str, Timeline], phases: Mapping[str, str], profiled: str,
+) -> str:  # fmt: skip
+    """SVG: figure 1 for each network, figure 8, figure 9.
+
+    Args:
+        calls: {network: its forward calls}.
+        speeds: of one machine.
+        profiles: {method: timeline}; phases: {call: phase}.
+        profiled: the network of the timelines.
+    """
+    ones = [_one(model, rows) for model, rows in calls.items()]
+    titled = {f"Figure 9, {profiled}, {method}": timeline for method, timeline in profiles.items()}
+    return stacked_svg([*ones, _eight(speed_rows), timelines_svg(titled, phases=phases)])
+
+
+def _one(model: str, rows: Sequence[CallBytes]) -> str:
+    generated = accumulate(row.generated_bytes / 1e9 for row in rows)
+    offloadable = accumulate(row.offloadable_bytes / 1e9 for row in rows)
+    curves = [
+        Curve(name, list(enumerate(values, 1)))
+        for name, values in (("generated", generated), ("the link carries", offloadable))
+    ]
+    return curves_svg(
+        f"Figure 1, {model}: what forward calls leave for backward ones, and what the link carries",
+        curves, axes=("forward call", "GB, cumulated"),
+    )  # fmt: skip
+
+
+def _eight(rows: Sequence[Speed]) -> str:
+    strips = []
+    for row in rows:
+        kept = 100 * (1 - row.loss)
+        strips.append((f"{row.model}, {row.method}", [Piece(0, kept, f"here {kept:.1f} %", HERE)]))
+        if row.printed is not None:
+            kept = 100 * (1 - row.printed)
+            strips.append(("", [Piece(0, kept, f"paper {kept:.1f} %", PAPER)]))
+    return strips_svg(
+        "Figure 8: throughput of three memory plans", strips, extent=100.0,
+        axis="% of the baseline's", legend=("simulated", "paper 004, measured"),
+    )  # fmt: skip

@@ -1,9 +1,9 @@
-"""What each rank does for `ranks_runs.py`: steps over networks of several bandwidths, in turns.
+"""What each rank does for `distributed.py`: steps over networks of several bandwidths, in turns.
 
 Batches, bandwidths and a number of rounds are given as JSON on the command line; rank 0 prints the
 measured steps as a line of JSON. There is one trainer for each bandwidth, and every round runs one
 step of each, so any other load on the machine affects all of them alike. Read next:
-`ranks_runs.py`, which starts this; `../../distributed/mpi.py`.
+`distributed.py`, which starts this; `../../distributed/mpi.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
 """How operations are computed, by device: `cpu/` (Numba range kernels) and `cuda/`.
 
-Read next: `driver_table.py`, then `cpu/table.py`.
+Read next: `kernel_table.py`, then `cpu/table.py`.
 """

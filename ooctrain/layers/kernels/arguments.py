@@ -3,7 +3,7 @@
 An operation, its inputs and outputs, and the step scalars give the arguments in the order of the
 function. The functions of both devices have the same parameters, so the code that leads from an
 operation to them is written once. Optional inputs (a bias, a residual, a mask) become None where
-they are absent. Read next: `driver_table.py`, `cpu/table.py`.
+they are absent. Read next: `kernel_table.py`, `cpu/table.py`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ooctrain.layers.batch_norm import BatchNormApply, BatchNormGradApply, BatchNormGradReduce
-from ooctrain.layers.conv2d import Convolution
-from ooctrain.layers.conv_shape import ConvShape
+from ooctrain.layers.conv2d import Convolution, ConvShape
 from ooctrain.layers.dropout import Dropout
 from ooctrain.layers.instance_norm import (
     InstanceNormApply,
@@ -21,7 +20,7 @@ from ooctrain.layers.instance_norm import (
     InstanceNormGradReduce,
 )
 from ooctrain.layers.kernels.update_factors import adam_factors, rmsprop_factors, sgd_factors
-from ooctrain.layers.regression_loss import MeanError, MeanErrorGrad, mean_factor
+from ooctrain.layers.losses import MeanError, MeanErrorGrad, mean_factor
 from ooctrain.layers.update import AdamUpdate, RMSpropUpdate, SGDUpdate
 from ooctrain.step.op import Op, Scalars
 

@@ -1,7 +1,7 @@
 """The available devices, each with its table of operations.
 
 A device is looked up by its name, as a trace has it. The module is pure Python, so that a step and
-its workspaces can be traced without a GPU or a compiler. Read next: `driver_table.py`.
+its workspaces can be traced without a GPU or a compiler. Read next: `kernel_table.py`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,6 @@ from collections.abc import Mapping
 
 from ooctrain.layers.kernels.cpu.table import CPU
 from ooctrain.layers.kernels.cuda.table import CUDA
-from ooctrain.layers.kernels.driver_table import DriverTable
+from ooctrain.layers.kernels.kernel_table import DriverTable
 
 TABLES: Mapping[str, DriverTable] = {table.device: table for table in (CPU, CUDA)}

@@ -4,15 +4,15 @@ A trace, a grid and the names of two layers give an ordinary trace, which planne
 simulator and executor treat like any other. A value that does not outlive its tile need not be kept
 for the whole image. There are two kinds of tiles with this property: those that compute their halo
 again, and bands of rows that keep it. Source: paper 003; bands are ours (docs/tiling.md). Read
-next: `rewrite.py`, then `halo.py` (which rows), `rules.py` (which operations), `segment.py` (which
-calls), `weave.py` (the new trace); of bands `row_rules.py`, `frontier.py`, `bands.py`, `blocks.py`.
+next: `grid.py`, then `halo.py` (which rows), `rules.py` (which operations), `segment.py` (which
+calls), `weave.py` (the new trace); of bands `row_rules.py`, `frontier.py`, `bands.py`, `bands.py`.
 """
 
 from __future__ import annotations
 
 import warnings
 
-from ooctrain.rewrite.tile.rewrite import Halo, Tiling, parse_name, remark_on, tile_trace
+from ooctrain.rewrite.tile.grid import Halo, Tiling, parse_name, remark_on, tile_trace
 from ooctrain.step.trace import Trace, checked_trace
 
 __all__ = ["remark_by_name", "tile", "tile_by_name"]
@@ -49,7 +49,7 @@ def tile(
 
     Returns:
         A trace with the same inputs, parameters, outputs and carries; images among inputs and
-        outputs may lie in blocks, "input[h 0:64]" and so on (`blocks.py`). As a rewrite of a plan
+        outputs may lie in blocks, "input[h 0:64]" and so on (`bands.py`). As a rewrite of a plan
         its name is "tile:HxW:first:last", the ends optional; of bands "bands:T:first:last", or
         "bands_again:T:first:last" for `again`.
 

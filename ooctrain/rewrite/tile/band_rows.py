@@ -2,7 +2,7 @@
 
 For a tensor, an image and a span of rows this file finds a value that holds the rows, and their
 place in it. Rows are held in parts: the band's own, those kept for it, or a whole tensor. A call
-reads a view of one part, or views of several (`pieces.py`). Read next: `bands.py`.
+reads a view of one part, or views of several (`on_rows.py`). Read next: `bands.py`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from ooctrain.layers.combine import Concat
 from ooctrain.layers.regions import Slice
 from ooctrain.rewrite.tile.halo import Span, row_axis, start_of, with_rows
 from ooctrain.rewrite.tile.on_rows import View
-from ooctrain.rewrite.tile.steps import TileCall, Value
-from ooctrain.rewrite.tile.writer import TraceWriter
+from ooctrain.rewrite.tile.writer import TileCall, TraceWriter, Value
 from ooctrain.step.op import Op, Spec
 from ooctrain.step.trace import ITEM_BYTES, Phase, Trace
 
@@ -52,7 +51,7 @@ class BandPass:
         wholes: {tensor: the whole that its bands go into}, where somebody outside reads it.
         totals: {gradient: its sum over the bands so far}.
         by_call: {(call, band): its step}.
-        level: of the calls through which bands run now (`barriers.py`).
+        level: of the calls through which bands run now (`carried_totals.py`).
         finished: tensors of earlier levels.
         states: {call that sums over all rows: its state so far}.
         vectors: {(vectors of all images, image): those of one}.

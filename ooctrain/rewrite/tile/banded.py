@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ooctrain.errors import Infeasible, PartFailed, failing_as
-from ooctrain.rewrite.mixed_bands import few_tilings, mixed_tilings, sparing
 from ooctrain.rewrite.tile.choose import tilings_of
+from ooctrain.rewrite.tile.mixed_bands import few_tilings, mixed_tilings, sparing
 from ooctrain.rewrite.tile.offers import (
     MOVES,
     UNTILED,

@@ -6,7 +6,7 @@ in the same order. So an operation that sums over all pixels (the statistics of 
 its gradient, a bias's gradient, a loss of class numbers) becomes two: `CarriedSum` adds a band's
 rows to a state, and `CarriedTotal` makes the operation's result from the state. Kernels add whole
 blocks of rows, so a band's rows are rounded to such blocks (`rows_together`), except for a loss,
-whose state holds the unfinished block. Source: ours; docs/tiling.md. Read next: `norm_rules.py`.
+whose state holds the unfinished block. Source: ours; docs/tiling.md. Read next: `rules.py`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import Any
 import numpy as np
 
 from ooctrain.layers.batch_norm import BatchNormGradReduce, BatchNormStats
-from ooctrain.layers.channel_sum import ChannelSum
-from ooctrain.layers.class_loss import DIVISOR_PARTS, TotalLoss, number_of
 from ooctrain.layers.instance_norm import InstanceNormGradReduce, InstanceNormStats
 from ooctrain.layers.kernels.cpu.workspace import BLOCK_ROWS
 from ooctrain.layers.kernels.cuda.chunks import columns
 from ooctrain.layers.kernels.cuda.loss_space import loss_space_bytes
 from ooctrain.layers.kernels.row_blocks import rows_of_block
 from ooctrain.layers.kernels.tables import TABLES
+from ooctrain.layers.losses import DIVISOR_PARTS, TotalLoss, number_of
+from ooctrain.layers.reduction import ChannelSum
 from ooctrain.step.op import Op, Spec, physical_shape, whole_lines
 
 #: Operations that can be summed so.

@@ -20,7 +20,6 @@ from types import MappingProxyType
 from typing import Any
 
 from ooctrain.layers.arithmetic import Arithmetic
-from ooctrain.layers.average_pooling import AdaptiveAvgPool2d, AvgPool2d
 from ooctrain.layers.batch_norm import BatchNormApply, BatchNormStats
 from ooctrain.layers.combine import Concat
 from ooctrain.layers.conv2d import Conv2d
@@ -29,10 +28,10 @@ from ooctrain.layers.dropout import Dropout
 from ooctrain.layers.instance_norm import InstanceNormApply, InstanceNormStats
 from ooctrain.layers.layout import Pad, Reshape
 from ooctrain.layers.linear import Linear
-from ooctrain.layers.pooling import MaxPool2d
+from ooctrain.layers.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from ooctrain.layers.relu import Pointwise
+from ooctrain.layers.resampling import Upsample
 from ooctrain.layers.softmax import SoftmaxAlong
-from ooctrain.layers.upsample import Upsample
 from ooctrain.rewrite.tile.halo import reach
 from ooctrain.step.op import Op, Spec, Window
 

@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ooctrain.rewrite.tile.halo import reach, split_evenly
-from ooctrain.rewrite.tile.row_rules import AnyRead, RowsRead
-from ooctrain.rewrite.tile.scaled_rows import ScaledRows
+from ooctrain.rewrite.tile.row_rules import AnyRead, RowsRead, ScaledRows
 
 #: for each cut, 0 and the last row included, the number of rows that are there by then
 Frontier = tuple[int, ...]

@@ -17,8 +17,8 @@ from typing import Literal, get_args
 from ooctrain.errors import ConfigError, Infeasible, failing_as
 from ooctrain.rewrite.pin_small import pin_again
 from ooctrain.rewrite.tile import tile_by_name
+from ooctrain.rewrite.tile.grid import least_alive_bytes, parse_name
 from ooctrain.rewrite.tile.operators import Operators
-from ooctrain.rewrite.tile.rewrite import least_alive_bytes, parse_name
 from ooctrain.sched.planning.planner import HOST_LACKS
 from ooctrain.sched.planning.residency import alive_bytes
 from ooctrain.step.machine import Machine, call_durations_ns

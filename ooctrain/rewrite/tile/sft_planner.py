@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ooctrain.errors import ConfigError, Infeasible, PartFailed
-from ooctrain.rewrite.graph_tiles import graph_calls, rows_computed
 from ooctrain.rewrite.tile.banded_calls import BandedCalls
+from ooctrain.rewrite.tile.graph_tiles import graph_calls, rows_computed
 from ooctrain.rewrite.tile.halo import split_evenly
 from ooctrain.rewrite.tile.offers import Offer, OperatorTimes, nothing_fits, tiled_as_offered
 from ooctrain.rewrite.tile.operators import Operators, operators_of

@@ -16,21 +16,21 @@ from dataclasses import replace
 from typing import Any
 
 from ooctrain.layers.regions import Insert, InsertAdd, Slice
-from ooctrain.rewrite.tile.adjoint import Role, VjpCalls, record_vjp
 from ooctrain.rewrite.tile.rules import Place
-from ooctrain.rewrite.tile.segment import Segment, TiledLayer
-from ooctrain.rewrite.tile.steps import (
+from ooctrain.rewrite.tile.segment import Role, Segment, TiledLayer, VjpCalls, record_vjp
+from ooctrain.rewrite.tile.writer import (
     Region,
     Tile,
     TileCall,
+    TraceWriter,
     Value,
     add_up,
     block,
     insertion,
     label,
+    positions,
     zeros,
 )
-from ooctrain.rewrite.tile.writer import TraceWriter, positions
 from ooctrain.step.op import Op, Spec
 from ooctrain.step.trace import Phase, Trace
 

@@ -7,15 +7,152 @@ counts. Read next: `weave.py`, `bands.py`, which make the steps.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from ooctrain.layers.combine import Add, Constant
 from ooctrain.layers.kernels.tables import TABLES
-from ooctrain.rewrite.tile.steps import TileCall, Value, alive
+from ooctrain.layers.regions import Insert, InsertAdd
+from ooctrain.rewrite.tile.halo import Read, Span, chain_reads, whole_reads
+from ooctrain.rewrite.tile.segment import Segment
 from ooctrain.step.builder import TraceBuilder
-from ooctrain.step.op import Spec
-from ooctrain.step.trace import Call, Trace
+from ooctrain.step.op import Op, Spec, Window
+from ooctrain.step.trace import Call, Kind, Phase, Trace
+
+# Calls of a tiled trace before they are written: values, steps, tiles, inserts and sums.
+#
+# Spans become `TileCall`s over `Value`s, which have no numbers yet. A tile's calls are listed
+# first and written last, so that backward calls whose results are not read can be left out.
+
+
+Region = tuple[Span, Span]
+
+
+@dataclass(slots=True, eq=False)
+class Value:
+    """A variable of the tiled trace that may not have its number yet."""
+
+    name: str
+    spec: Spec
+    kind: Kind
+    variable: int | None = None
+
+
+@dataclass(slots=True, eq=False)
+class TileCall:
+    """A call of the tiled trace that is not written yet; `reuse` and `of` say what it stands for.
+
+    Args:
+        reuse: {output position: input position}, as in the original call.
+        of: the step, or the call of the new trace, that it differentiates.
+    """
+
+    name: str
+    op: Op
+    ins: tuple[Value, ...]
+    outs: tuple[Value, ...]
+    phase: Phase = "forward"
+    reuse: Mapping[int, int] = field(default_factory=dict)
+    of: TileCall | None = None
+    call: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One tile: its rows and columns of the target, and what each stage reads for them."""
+
+    target: Region
+    reads: tuple[tuple[Read, Read], ...]
+
+    def read_region(self, stage: int) -> Region:
+        """Rows and columns of the image that a stage reads."""
+        rows, columns = self.reads[stage]
+        return rows.inside, columns.inside
+
+    def written_region(self, stage: int) -> Region:
+        """Rows and columns that a stage writes."""
+        return self.read_region(stage + 1) if stage + 1 < len(self.reads) else self.target
+
+
+def make_tiles(
+    trace: Trace, segment: Segment, rows: Sequence[Span], columns: Sequence[Span]
+) -> list[Tile]:
+    """All tiles, row by row."""
+    height, width = trace.variables[segment.source].shape[2:]
+    windows = [stage.windows for stage in segment.stages]
+    down = _reads(rows, [w[0] for w in windows], height)
+    across = _reads(columns, [w[1] for w in windows], width)
+    return [
+        Tile((r, c), tuple(zip(row_reads, column_reads, strict=True)))
+        for (r, row_reads), (c, column_reads) in itertools.product(down, across)
+    ]
+
+
+def _reads(
+    spans: Sequence[Span], windows: Sequence[Window], extent: int
+) -> list[tuple[Span, tuple[Read, ...]]]:
+    if len(spans) == 1:
+        return [(spans[0], whole_reads(windows, extent))]
+    return [(span, chain_reads(span, windows, extent)) for span in spans]
+
+
+def zeros(like: Value) -> tuple[Value, list[TileCall]]:
+    """A variable of zeros to insert into, and the step that writes it."""
+    value = Value(f"{like.name}.zero", like.spec, like.kind)
+    phase: Phase = "backward" if like.kind == "grad" else "forward"
+    fill = Constant(0.0, like.spec.shape)
+    return value, [TileCall(f"{like.name}.fill", fill, (), (value,), phase)]
+
+
+def insertion(
+    op: type[Insert] | type[InsertAdd], whole: Value, part: Value, region: Region, phase: Phase
+) -> TileCall:
+    """The next version of `whole`, on the same storage, with `part` inserted or added."""
+    start, _ = block(whole.spec, region)
+    base = whole.name.removesuffix(".zero").split("[")[0]
+    place = label(region)
+    new = Value(f"{base}[to {place[1:]}", whole.spec, whole.kind)
+    name = f"{base}.{op.name}{place}"
+    return TileCall(name, op(start), (whole, part), (new,), phase, reuse={0: 0})
+
+
+def add_up(
+    gradient: int, part: Value, steps: list[TileCall], totals: dict[int, Value],
+    phase: Phase = "backward",
+) -> None:  # fmt: skip
+    """Adds a tile's part of a parameter gradient to the sum over tiles, on the sum's storage."""
+    if gradient not in totals:
+        totals[gradient] = part
+        return
+    total = totals[gradient]
+    new = Value(part.name.replace("[", "[to ", 1), total.spec, total.kind)
+    name = f"{part.name}.sum"
+    steps.append(TileCall(name, Add(), (total, part), (new,), phase, reuse={0: 0}))
+    totals[gradient] = new
+
+
+def alive(steps: Sequence[TileCall], wanted: set[Value]) -> list[TileCall]:
+    """All steps before backward, and those of backward that lead to what is wanted."""
+    kept: list[TileCall] = []
+    for step in reversed(steps):
+        if step.phase != "backward" or wanted.intersection(step.outs):
+            kept.append(step)
+            wanted.update(step.ins)
+    return kept[::-1]
+
+
+def block(whole: Spec, region: Region) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Start and shape of a region of an (N, C, H, W) variable."""
+    rows, columns = region
+    n, c = whole.shape[:2]
+    return (0, 0, rows.lo, columns.lo), (n, c, rows.extent, columns.extent)
+
+
+def label(region: Region) -> str:
+    """As in names: "[h 0:16, w 32:48]"."""
+    return f"[h {region[0]}, w {region[1]}]"
 
 
 class TraceWriter:

@@ -46,9 +46,6 @@ def lower_bound(
     """The best bound that is valid for a class of schedules.
 
     Args:
-        trace: the step.
-        budget_bytes: of the device.
-        machine: durations, link.
         recompute: True: valid for every legal list. False: for lists that run each call once and in
             which no byte starts the step on both sides.
 

@@ -55,7 +55,6 @@ def exact_makespan_us(
 
     Args:
         trace: with own durations in whole us, without `reuse` and without persistent values.
-        budget_bytes: of the device.
         duplex: whether both directions of the link work at once, each one byte per us.
         recompute: whether pure calls may run again.
         partial: whether bytes move one by one, else values as a whole.

@@ -473,7 +473,6 @@ def fluid_bound(
     """The LP bound; None where no list fits the budget at all.
 
     Args:
-        trace: the step.
         budget_bytes: of the device, to the byte (a coarser granule only makes plans slower).
         machine: durations and the link; latencies count as nothing.
         recompute: whether calls may run again.

@@ -74,8 +74,6 @@ def dearest_ends(step: StepValues, machine: Machine, prices: Mapping[int, float]
     """The calls with which stages end, ascending, found by trying.
 
     Args:
-        step: its values.
-        machine: for the times of calls.
         prices: {call: what a byte more would be worth while it runs}, of the LP.
 
     Cost: at most `ROUNDS` linear programs for each call that is tried, some 70 of them.
@@ -164,8 +162,6 @@ class StepValues:
     """What the program is about: values that take room, and calls that may run again.
 
     Args:
-        trace: the step.
-        budget_bytes: of the device.
         backward: whether calls of the backward pass may run again, too.
         small: values of at most this share of the room are left out.
 
@@ -224,8 +220,6 @@ class RecomputeProgram:
     """The program of some stages. Cost: a row for each value or call in each stage, or two.
 
     Args:
-        step: its values.
-        machine: for the times of calls.
         ends: the calls with which stages end, ascending; the last call of the step is one.
 
     Attributes:
@@ -371,7 +365,6 @@ class RecomputeBound:
     """What the program proves.
 
     Args:
-        makespan_us: the bound.
         lp_us: the LP's, of the same question.
         proved_us: the program's alone.
         backward: whether it covers lists that run calls of the backward pass again.
@@ -403,7 +396,6 @@ def recompute_bound(
     """The bound; None where no list of the class fits the budget.
 
     Args:
-        trace: the step.
         budget_bytes: of the device, to the byte.
         machine: for the times of calls, and the link on which inputs come.
         backward: whether it covers lists that run calls of the backward pass again.

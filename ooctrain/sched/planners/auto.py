@@ -216,11 +216,7 @@ class Auto:
 
     def _ask_the_rest(self, poll: Poll, form: StepForm, near_us: float) -> None:
         """Asks the others in turn, until a plan is near the bound. What is no more than `NEAR`
-        behind stays: a plan in chunks can be executed anywhere.
-
-        Args:
-            form: of the step, that `combined` is asked for.
-        """
+        behind stays: a plan in chunks can be executed anywhere."""
         if poll.is_over():
             return
         calls, rest = len(poll.question.trace.calls), list[Planner]()

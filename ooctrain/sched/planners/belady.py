@@ -88,7 +88,6 @@ def offload(
     """The runs, and what Belady's rule sends to the host so that they fit.
 
     Args:
-        name: of the planner, for what is raised.
         stays: after these uses a variable leaves only when all others have left.
         step_bytes: how large the pieces of a gap are; None: `piece_bytes`.
 
@@ -134,7 +133,6 @@ def evictions(
     """The gaps, or their first bytes, that Belady's rule spends on the host.
 
     Args:
-        name: of the planner, for what is raised.
         gaps: whole variables between two uses; together they make room enough.
         resident_bytes: for each call what is there while it runs if nothing leaves.
         stays: gaps that are used only when all others have been.

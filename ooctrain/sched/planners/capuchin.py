@@ -130,9 +130,6 @@ class Lane:
 class Policy:
     """Which values are let go, and how.
 
-    Args:
-        question: a step, a budget, a machine.
-
     Attributes:
         intervals: {value: its longest interval between two accesses}, of what the forward pass
             makes.

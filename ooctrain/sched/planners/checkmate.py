@@ -92,7 +92,6 @@ class RunGraph:
     """The nodes of a step.
 
     Args:
-        liveness: of the step.
         rows: the calls of each node, in order.
 
     Attributes:
@@ -266,7 +265,6 @@ class StageProgram:
     """The program for a budget, or for the least one.
 
     Args:
-        graph: the nodes.
         time_ns: of each node.
         budget_bytes: None: the memory is what is made small, whatever the time.
     """

@@ -68,7 +68,6 @@ class Runtime:
 
     Args:
         limit_bytes: of all that is on the device, in granted bytes.
-        duration_ns: of each call.
         stays: values that are not evicted.
 
     Attributes:

@@ -60,7 +60,6 @@ class SlotChain:
     Args:
         x, y, extra_forward, extra_backward: sizes, as in `ChainView`.
         forward_us, backward_us: u_F, u_B.
-        memory: of the device.
         out_rate, in_rate: slots per us.
         duplex: whether both directions work at once.
         transfers: how the slots that move during a call are rounded.
@@ -158,7 +157,6 @@ def solve(chain: SlotChain, most_states: int = MOST_STATES) -> OffloadSolution |
     Every prefix is tried first: states that idle longer than the best of them are not followed.
 
     Args:
-        chain: what to offload of.
         most_states: how many states are kept for each stage, those with the least idle time; the
             result is the optimum unless some had to go.
 

@@ -39,8 +39,6 @@ class Offloadable:
     The paper's tensor storage object.
 
     Args:
-        var: the variable.
-        size_bytes: its size.
         copied: whether it must be copied out to leave; an input has a host copy already.
         leaves_with: its last forward reader.
         needed_by: its first backward reader.

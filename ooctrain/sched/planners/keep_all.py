@@ -39,8 +39,6 @@ def write_in_core(trace: Trace, granule: Granule, *, early_inputs: bool) -> List
     """The in-core list, its last frees still to be written.
 
     Args:
-        trace: the step.
-        granule: how the ledger rounds.
         early_inputs: all inputs before the first call, else each right before the call that reads
             it.
     """

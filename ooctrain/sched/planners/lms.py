@@ -57,10 +57,6 @@ from ooctrain.step.trace import Trace
 class HeldCurve:
     """What a step holds at each point, inputs included.
 
-    Args:
-        trace: the step.
-        granule: how sizes are rounded.
-
     Attributes:
         held_bytes: [0]: before the first call; [2 k + 1]: while call k runs; [2 k + 2]: when what
             is swapped in right after it has come.
@@ -109,7 +105,6 @@ class Trip(NamedTuple):
     """A variable is away from the end of one call to the end of another.
 
     Args:
-        var: the variable.
         after: the last call that uses it before; `BEFORE_THE_STEP` for an input.
         trigger: its swap-in is listed right after this call.
     """
@@ -339,9 +334,6 @@ class LmsAuto:
 
 def tuned_list(name: str, trace: Trace, budget_bytes: int, granule: Granule) -> Candidate:
     """The list of the parameters that the searches find.
-
-    Args:
-        name: of the planner, for what is raised.
 
     Raises:
         Infeasible: the parameters the search starts with do not fit.

@@ -70,7 +70,6 @@ class StageBlock:
     """Stages that the first sweep treats alike.
 
     Args:
-        first, last: its stages.
         slots: in which rotor differentiates them; None: one stage of which all is kept.
         offloaded: whether what its first stage reads is on the host in between.
     """

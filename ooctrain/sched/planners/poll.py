@@ -112,8 +112,6 @@ class Poll:
         """Asks `combined`.
 
         Args:
-            form: of the step.
-            granule: in place of the question's.
             share: of the evaluations, and of the time that is left, that it may take.
         """
         left_s, number = self.deadline.left_s(), self.question.evaluations

@@ -68,7 +68,6 @@ class CostTable:
     """C(s, t, m) for all m, and the sweeps it stands for.
 
     Args:
-        view: the chain.
         slots: S; a slot is 1 / S of the chain's peak.
 
     Attributes:

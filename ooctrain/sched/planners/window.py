@@ -60,7 +60,6 @@ def walk(
     """The list, and the size of the window that led to it.
 
     Args:
-        sequence: the variables in order of use.
         budget_bytes: of the device; at least `sequence.largest_need()`.
         size: of the window, as a multiple of the budget; halved until all calls fit where each
             occurrence counts.
@@ -223,7 +222,6 @@ def heads_of(
     """For each call the first position of the sequence that is not in the window while it runs.
 
     Args:
-        sequence: the variables in order of use.
         budget_bytes: of the device; at least `sequence.largest_need()`.
         size: of the window, as a multiple of the budget beside what is pinned.
         counts_each: whether the window counts each occurrence of a variable, and not it alone.

@@ -47,11 +47,7 @@ class ChainStep:
 
 
 class Lift:
-    """From steps on a chain to runs of its trace.
-
-    Args:
-        view: the trace as a chain.
-    """
+    """From steps on a chain to runs of its trace."""
 
     def __init__(self, view: ChainView):
         self.trace = view.trace

@@ -57,7 +57,6 @@ class ChainView:
     bytes.
 
     Args:
-        trace: the trace.
         stages: L + 1 of them.
         inputs: the variables of x_0: what stage 0 reads, backward calls read again, and may leave.
         x, y: |x_i|, |y_i|: what crosses between stages forward and is saved, what crosses backward.
@@ -152,7 +151,6 @@ def chain_view(
     Args:
         trace: any step; one without a single cut is a chain of one stage.
         machine: gives the times; a name, or None for this machine as calibrated.
-        granule: how sizes are rounded.
         most_stages: a planner whose table grows with the cube of the stages asks for no more than
             these. Cuts are then left out, evenly, so that a stage spans several layers; whatever is
             planned for it is a plan of the step all the same.

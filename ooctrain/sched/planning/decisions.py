@@ -24,7 +24,6 @@ class Gap:
     """Bytes [lo, hi) of a variable are on the host between two uses, transfers aside.
 
     Args:
-        var: the variable.
         lo, hi: bytes, multiples of the granule except at the end.
         after: position in `Decisions.runs` of the use before; `BEFORE_THE_STEP` for a persistent
             variable that starts the step on the host.
@@ -61,7 +60,6 @@ class Life:
     """One life of a variable: from a Run that keeps it (or the start of the step) to its last use.
 
     Args:
-        var: the variable.
         uses: positions in `Decisions.runs`, ascending. The first is the Run that writes it, or
             `BEFORE_THE_STEP`; the last is the number of runs if the next step needs it.
         taken_over: whether the last use gives its storage to an output (`Call.reuse`).

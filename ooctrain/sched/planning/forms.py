@@ -90,7 +90,6 @@ class ByPromise:
     steps none is slower than that: what is planned by rules, not searched, keeps no promise.
 
     Args:
-        planner: promises, and plans.
         offered: see `OfferedPlanner`.
         short: calls of the longest step that is planned as it is, too, where a form is taken.
     """

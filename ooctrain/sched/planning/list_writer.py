@@ -57,8 +57,6 @@ class ListWriter:
     """Writes a list instruction by instruction and keeps its books; variables move as a whole.
 
     Args:
-        trace: what the list runs.
-        granule: how the ledger rounds.
         device: variables that are on the device before the step.
         host: variables with a valid host copy before the step.
 
@@ -196,8 +194,6 @@ class VariableSequence:
     """Who uses what, in order, without what is pinned to the device.
 
     Args:
-        trace: the step.
-        granule: how sizes are rounded.
         pin_persistent: whether what persists never leaves the device. What `bound_to_device` names
             never does.
         resting: initial variables that are on the device between steps, but may leave within one.

@@ -519,7 +519,6 @@ class Lowered:
     """A list with the engine's own times.
 
     Args:
-        schedule: the list.
         start_ns: by list position, when the instruction starts (a Free or End: when it takes
             effect).
         makespan_ns: when the last one is done.
@@ -540,12 +539,9 @@ def lower(
     """The as-soon-as-possible list of some decisions.
 
     Args:
-        decisions: runs and gaps.
-        trace: what they are about.
         budget_bytes: of the device, in granted bytes.
         machine: gives durations, the link, how much copies slow calls down, and what issuing takes:
             the engine's times are the simulator's.
-        granule: how the allocator rounds.
 
     Raises:
         Infeasible: a call does not fit beside what the decisions keep on the device;
@@ -586,9 +582,6 @@ def plan_of(
     name: str, question: Question, decisions: Decisions, notes: Mapping[str, Any] | None = None
 ) -> Plan:
     """The as-soon-as-possible plan of some decisions.
-
-    Args:
-        name: of the planner, for what is raised.
 
     Raises:
         Infeasible: they do not fit the budget, or the host's.

@@ -59,7 +59,6 @@ def rematerialise(
     """The runs of a step that computes the dropped values again.
 
     Args:
-        trace: the step.
         dropped: values that die after their last use in the forward pass. One whose sources are
             gone for good when it is needed (a parameter that has been updated) is kept instead.
         again: those of `dropped` that die again right after the call for which they came back.
@@ -88,7 +87,6 @@ def rematerialise_after(
     pass: between two uses in the forward pass, say, or once more in the backward pass.
 
     Args:
-        trace: the step.
         dropped: a value dies after these uses, and is computed again for the next one.
         unread: what comes back between such a use and the next one, as a source of others, dies
             again unless the next call reads it.
@@ -227,7 +225,6 @@ def read_off(trace: Trace, runs: Sequence[Run]) -> Rematerialised:
     is held.
 
     Args:
-        trace: the step.
         runs: of a planner that recomputes: `dtr`, `rotor`, `checkmate`.
     """
     made: Counter[Use] = Counter()
@@ -287,8 +284,6 @@ class SegmentCheckpoint:
 
     Args:
         id: its number, from 1, in order of production.
-        var: the variable.
-        name, size_bytes: of the variable.
     """
 
     id: int

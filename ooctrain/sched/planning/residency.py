@@ -29,10 +29,6 @@ from ooctrain.units import format_bytes
 class Liveness:
     """What runs of a step need, for many choices of runs.
 
-    Args:
-        trace: the step.
-        granule: how sizes are rounded.
-
     Attributes:
         size: granted bytes of each variable.
         start_bytes: of what persists, before the first run.

@@ -31,7 +31,6 @@ class Unrolled:
     """A step in which every run is a call of its own.
 
     Args:
-        trace: that step.
         runs: for each of its calls the run that it stands for.
         original: for each of its variables that of the step it was made from.
         scratch: those of them that their run does not keep.
@@ -111,9 +110,6 @@ def plan_runs(
 ) -> Plan:
     """What a planner that lists each call once makes of some runs.
 
-    Args:
-        name: who is asked, for messages.
-
     Raises:
         Infeasible: the planner's, with calls of the step for witnesses.
     """
@@ -132,9 +128,6 @@ def list_runs(
     name: str, question: Question, runs: Sequence[Run], write: Callable[[Trace], Candidate]
 ) -> Candidate:
     """What a writer of lists that run each call once makes of some runs.
-
-    Args:
-        name: who is asked, for messages.
 
     Raises:
         Infeasible: the writer's, with calls of the step for witnesses.

@@ -32,7 +32,6 @@ class Shortage(NamedTuple):
     """What `evict_within` has to live with.
 
     Args:
-        budget_bytes: of the device.
         chunk_bytes: evictions are multiples of it; 0: whole variables.
         grain_bytes: what is less than a chunk is a multiple of it.
         room: bytes left on the host, from the start of run s - 1 to that of run s; empty: enough.
@@ -403,7 +402,6 @@ def annealing_from(t, choice: np.ndarray, limits: SearchLimits, seed: int) -> An
     Args:
         t: Tables.
         choice: where it begins.
-        seed: of its random numbers.
     """
     cost = evaluate(t, choice, limits)
     return Annealing(choice, cost, choice, cost, seed)

@@ -149,8 +149,6 @@ class Search:
             begun: choices and their runs, the best first. Where nothing is copied it goes on from
                 each of them, else from the first.
             evaluations: what it may cost, in evaluations of choices.
-            seed: of the random numbers.
-            deadline: interrupts the search.
         """
         evaluations //= SLOWER
         if not self.copies_nothing:
@@ -207,10 +205,7 @@ class Search:
         """The best choice met while annealing; while none fits, the one that lacks least.
 
         Args:
-            start: where it begins.
             evaluations: how many choices are tried at most.
-            seed: of the random numbers.
-            deadline: interrupts the search.
             further: it begins with what other searches found, so at a lower temperature. Where host
                 memory is short only such a search changes single uses, and begins as hot as the
                 others, in which a value has one fate after all of its uses.

@@ -72,7 +72,6 @@ class KeepOffloadOrRecomputeSearch:
     """What is kept, and what stays on the device, for one question.
 
     Args:
-        question: what is asked.
         limits: as the search of choices has them.
         large: what can stay.
         small: see `KeepOrRecomputeSearch`.
@@ -98,11 +97,8 @@ class KeepOffloadOrRecomputeSearch:
         """The fastest runs met while annealing, and what stays meanwhile; None if none fits.
 
         Args:
-            runs: where it begins.
             stays: for each slot, whether what can leave in it stays while others can.
             moves: how many are tried at most.
-            seed: of the random numbers.
-            deadline: interrupts the search.
         """
         found = self.begun(runs, stays, seed)
         for first in range(0, moves if self.tables.size.size else 0, self._block):

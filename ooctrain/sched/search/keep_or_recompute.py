@@ -102,10 +102,7 @@ class KeepOrRecomputeSearch:
         here: what is small stays, and each value comes back just before it is read.
 
         Args:
-            runs: where it begins.
             moves: how many are tried at most.
-            seed: of the random numbers.
-            deadline: interrupts the search.
             further: it begins with what other searches found, so at a lower temperature.
         """
         begun, place = self.keeping(runs), beginning(self.tables)

@@ -25,8 +25,6 @@ class KeptTables(NamedTuple):
     """What a walk looks up.
 
     Args:
-        step: the calls and variables.
-        budget_bytes: of the device.
         values: those that may be computed again, a column for each, and are not too small to
             matter.
         column: of each variable; -1: it has none, and stays as long as it is of use.

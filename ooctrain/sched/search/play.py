@@ -172,9 +172,7 @@ class SearchLimits(NamedTuple):
     """What a choice has to live with.
 
     Args:
-        budget_bytes: of the device.
         chunk_bytes: of a transfer at most; 0: whole values.
-        link: how bytes travel.
         host_bytes: for copies on the host; below 0: enough for all.
         grain_bytes: of the allocator.
     """

@@ -31,13 +31,6 @@ from ooctrain.engine.module import Module
 from ooctrain.engine.tensor import Tape, Tensor, use_tape
 from ooctrain.engine.trace_runner import TraceRunner
 from ooctrain.errors import ConfigError, OoctrainError
-from ooctrain.layers.average_pooling import (
-    AdaptiveAvgPool2d,
-    AdaptiveAvgPool2dGrad,
-    AvgPool2d,
-    AvgPool2dGrad,
-)
-from ooctrain.layers.channel_sum import ChannelSum
 from ooctrain.layers.combine import Add, Concat
 from ooctrain.layers.conv2d import Conv2d, Conv2dGradInput, Conv2dGradWeight
 from ooctrain.layers.conv_transpose import ConvTranspose2d
@@ -45,15 +38,21 @@ from ooctrain.layers.dropout import Dropout
 from ooctrain.layers.layout import Pad, Reshape
 from ooctrain.layers.linear import Linear, LinearGradInput, LinearGradWeight
 from ooctrain.layers.permute import Permute
-from ooctrain.layers.pooling import MaxPool2dGrad
-from ooctrain.layers.reduction import Spread, Sum
+from ooctrain.layers.pooling import (
+    AdaptiveAvgPool2d,
+    AdaptiveAvgPool2dGrad,
+    AvgPool2d,
+    AvgPool2dGrad,
+    MaxPool2dGrad,
+)
+from ooctrain.layers.reduction import ChannelSum, Spread, Sum
 from ooctrain.layers.regions import Embed, Slice
 from ooctrain.layers.relu import PointwiseGrad
-from ooctrain.layers.upsample import Upsample, UpsampleGrad
+from ooctrain.layers.resampling import Upsample, UpsampleGrad
 from ooctrain.nn.containers import tilings_wanted
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.rewrite.tile.carried_sums import CARRIED
-from ooctrain.rewrite.tile.rewrite import parse_name
+from ooctrain.rewrite.tile.grid import parse_name
 from ooctrain.rewrite.tile.rules import row_rule_of
 from ooctrain.step.machine import specs_of
 from ooctrain.step.op import Scalars

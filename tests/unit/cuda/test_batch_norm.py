@@ -14,13 +14,13 @@ from ooctrain.layers.batch_norm import (
     BatchNormGradApply,
     BatchNormGradReduce,
     BatchNormStats,
+    BatchNormUpdate,
+    InverseStd,
 )
 from ooctrain.layers.combine import Add
-from ooctrain.layers.kernels.cuda import batch_norm, batch_norm_stats, chunks
-from ooctrain.layers.kernels.cuda.conv import columns
+from ooctrain.layers.kernels.cuda import batch_norm, chunks, columns
 from ooctrain.layers.kernels.cuda.runtime.shim import Kernel, why_no_ptx
 from ooctrain.layers.relu import ReLU, ReLUGrad
-from ooctrain.layers.running_statistics import BatchNormUpdate, InverseStd
 from ooctrain.step.op import to_logical, to_physical
 from ooctrain.testing.check_cuda import check_cuda, cpu_bits, run_cuda
 from ooctrain.testing.check_op import SCALARS
@@ -50,7 +50,7 @@ def check_statistics(x, found):
     """The bounds that `batch_norm_stats.stats` states."""
     mean, inv_std, var = found
     rows = rows_of(x)
-    roundings = batch_norm_stats.joins(chunks.columns(*rows.shape)) * ROUNDING
+    roundings = batch_norm.joins(chunks.columns(*rows.shape)) * ROUNDING
     largest, exact = np.abs(rows).max(0), rows.var(0)
     assert (np.abs(mean - rows.mean(0)) <= roundings * largest).all()
     bound = 2 * roundings * exact + (roundings * largest) ** 2
@@ -184,7 +184,7 @@ def test_inverse_deviation_for_evaluation():
 @pytest.mark.parametrize("capability", [(7, 5), (9, 0)])
 def test_ptx(capability):
     """No float64, no local memory; eight rows under way; the passes over elements in quads."""
-    for module in (batch_norm, batch_norm_stats):
+    for module in (batch_norm, batch_norm):
         for compiled in vars(module).values():
             if isinstance(compiled, Kernel):
                 facts = check_ptx(compiled, capability)
@@ -196,4 +196,4 @@ def test_ptx(capability):
         assert facts.count("st.global.v4") == 2
         assert facts.count("ld.global.v4") == quads + vectors
     # Eight rows at a time, once without a test for the last row and once with it.
-    assert check_ptx(batch_norm_stats._stats, capability).count("ld.global.f32") == 2 * 8
+    assert check_ptx(batch_norm._stats, capability).count("ld.global.f32") == 2 * 8

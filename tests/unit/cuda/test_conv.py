@@ -13,13 +13,11 @@ from support.conv_shapes import SHAPES, draw, parts
 from support.quick import quick
 
 from ooctrain.errors import ConfigError, ShapeError
-from ooctrain.layers.conv2d import Conv2d, Geometry
-from ooctrain.layers.conv_algorithms import CUDA_ALGORITHMS, choose_algorithm
-from ooctrain.layers.conv_shape import ConvShape
+from ooctrain.layers.conv2d import CUDA_ALGORITHMS, Conv2d, ConvShape, Geometry, choose_algorithm
 from ooctrain.layers.conv_transpose import ConvTranspose2d
 from ooctrain.layers.kernels.cuda.chunks import MOST_BLOCKS, WAVE_BLOCKS
 from ooctrain.layers.kernels.cuda.conv import conv_plan
-from ooctrain.layers.kernels.cuda.conv.tensor_tile import AMPERE
+from ooctrain.layers.kernels.cuda.conv.tensor_core import AMPERE
 from ooctrain.layers.kernels.cuda.table import CUDA
 from ooctrain.step.op import Op, Spec, to_logical, to_physical
 from ooctrain.testing.emulator import EmulatedLauncher

@@ -8,13 +8,13 @@ from support.quick import quick
 
 from ooctrain.layers.kernels.cuda.conv import (
     conv_gemm,
-    conv_gemm_weights,
     conv_naive,
     conv_pieces,
     conv_tf32,
     conv_tf32_few,
     conv_tf32_weights,
     conv_tiled,
+    conv_weights,
 )
 from ooctrain.layers.kernels.cuda.runtime.shim import why_no_ptx
 
@@ -75,7 +75,7 @@ def test_the_implicit_product_at_the_lowest_capability():
 
 
 def test_the_implicit_product_on_hopper():
-    check_product(conv_gemm_weights._weight_kernel(True, conv_gemm.WIDE), HOPPER)
+    check_product(conv_weights._weight_kernel(True, conv_gemm.WIDE), HOPPER)
 
 
 @pytest.mark.parametrize("capability", quick([AMPERE, HOPPER], 1))
@@ -104,7 +104,7 @@ def test_few_channels_read_nothing_but_their_channels(capability):
 def test_every_product_for_every_capability(capability, in_fours, columns):
     kernels = {conv_gemm._correlation_kernel(in_fours, columns): 512}
     if in_fours or columns == conv_gemm.NARROW:
-        kernels[conv_gemm_weights._weight_kernel(in_fours, columns)] = 512
+        kernels[conv_weights._weight_kernel(in_fours, columns)] = 512
     for kernel, products in kernels.items():
         facts = check_ptx(kernel, capability)
         assert facts.count("fma.rn.f32") == products

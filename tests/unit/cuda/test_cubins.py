@@ -14,14 +14,14 @@ from doubles.stub_driver import Stub, why_no_stub
 from benchmarks.gpu import cubins as command
 from ooctrain.errors import ConfigError, DriverError
 from ooctrain.layers.kernels.cuda.every_kernel import every_kernel
-from ooctrain.layers.kernels.cuda.runtime import cubins, runner, shim
+from ooctrain.layers.kernels.cuda.runtime import cubins, launcher, shim
 from ooctrain.layers.kernels.cuda.runtime.cubins import CubinStore, fill, key_of
 from ooctrain.layers.kernels.cuda.runtime.shim import kernel, why_no_ptx
 
 ROOT = Path(__file__).parents[3]
 HOPPER, TURING = (9, 0), (7, 5)
 needs_ptx = pytest.mark.skipif(bool(why_no_ptx()), reason=why_no_ptx())
-COUNT = runner.count_up
+COUNT = launcher.count_up
 
 
 def test_each_kernel_has_a_key_of_its_own_and_keeps_it_in_another_process():

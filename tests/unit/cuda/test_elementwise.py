@@ -9,10 +9,9 @@ import pytest
 from support.ptx_facts import assemble, check_ptx, read_ptx, why_no_assembler
 from support.quick import quick
 
-from ooctrain.layers.activation import Sigmoid, SigmoidGrad, Tanh, TanhGrad
 from ooctrain.layers.combine import Add, AddMasked, Constant, Scale
-from ooctrain.layers.kernels.cuda import chunks, elementwise
-from ooctrain.layers.kernels.cuda.conv import channel_bias, columns
+from ooctrain.layers.function import Sigmoid, SigmoidGrad, Tanh, TanhGrad
+from ooctrain.layers.kernels.cuda import channel_bias, chunks, columns, elementwise
 from ooctrain.layers.kernels.cuda.quads import first_quads, load_channels
 from ooctrain.layers.kernels.cuda.runtime import workspace
 from ooctrain.layers.kernels.cuda.runtime.shim import (

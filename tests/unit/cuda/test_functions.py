@@ -10,11 +10,10 @@ from support.quick import quick
 
 from ooctrain.layers.arithmetic import Arithmetic
 from ooctrain.layers.function import ElementwiseGrad
-from ooctrain.layers.likelihood import LabelLikelihood, LabelLikelihoodGrad
+from ooctrain.layers.losses import LabelLikelihood, LabelLikelihoodGrad, ValueLossGrad
 from ooctrain.layers.permute import Permute
 from ooctrain.layers.reduction import Spread, Sum
 from ooctrain.layers.softmax import SoftmaxAlong, SoftmaxGrad
-from ooctrain.layers.value_loss import ValueLossGrad
 from ooctrain.testing.check_cuda import check_cuda
 
 X = (2, 3, 7, 5)

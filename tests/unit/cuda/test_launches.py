@@ -24,10 +24,9 @@ from support.ptx_facts import assemble, read_ptx, why_no_assembler
 from benchmarks import bench_launches
 from ooctrain.devices.cuda import launches
 from ooctrain.devices.cuda.device_array import DeviceArray
-from ooctrain.devices.cuda.launch_form import LaunchRecorder
-from ooctrain.devices.cuda.launches import DriverKernels
+from ooctrain.devices.cuda.launches import DriverKernels, LaunchRecorder
 from ooctrain.errors import ConfigError
-from ooctrain.layers.conv_algorithms import CUDA_ALGORITHMS
+from ooctrain.layers.conv2d import CUDA_ALGORITHMS
 from ooctrain.layers.kernels.cuda.conv import conv_tf32
 from ooctrain.layers.kernels.cuda.losses import _cross_entropy
 from ooctrain.layers.kernels.cuda.runtime.cubins import make_cubin
@@ -51,8 +50,8 @@ from dataclasses import replace
 from support.op_samples import SAMPLES
 from ooctrain.devices.cuda.launches import DriverKernels
 from ooctrain.devices.cuda.open import open_cuda_driver
-from ooctrain.layers.kernels.cuda.runtime.runner import NumbaKernels
-from ooctrain.layers.conv_algorithms import CUDA_ALGORITHMS
+from ooctrain.layers.kernels.cuda.runtime.launcher import NumbaKernels
+from ooctrain.layers.conv2d import CUDA_ALGORITHMS
 from ooctrain.layers.kernels.cuda.table import CUDA
 from ooctrain.step.op import physical_shape
 from ooctrain.testing.check_op import SCALARS, as_input, spec_of

@@ -9,7 +9,7 @@ from support.quick import quick
 
 from ooctrain.errors import ShapeError
 from ooctrain.layers.combine import Concat
-from ooctrain.layers.kernels.cuda import layout, regions
+from ooctrain.layers.kernels.cuda import layout
 from ooctrain.layers.kernels.cuda.chunks import QUAD, THREADS
 from ooctrain.layers.kernels.cuda.layout import further, place_in, where_is
 from ooctrain.layers.kernels.cuda.runtime.shim import Kernel, cuda, kernel, why_no_ptx
@@ -60,7 +60,7 @@ def test_labels_move_too():
 def test_more_than_four_axes_are_refused():
     five = np.zeros((1, 2, 3, 4, 5), np.float32)
     with pytest.raises(ShapeError, match="four axes"):
-        regions.slice_of(EmulatedLauncher(), five, five, (0,) * 5)
+        layout.slice_of(EmulatedLauncher(), five, five, (0,) * 5)
 
 
 @pytest.mark.parametrize(

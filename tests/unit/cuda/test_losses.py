@@ -6,11 +6,15 @@ import numpy as np
 import pytest
 from support.quick import quick
 
-from ooctrain.layers.cross_entropy import SoftmaxCrossEntropy, SoftmaxCrossEntropyGrad
 from ooctrain.layers.kernels.cuda.sums import SUM_ROUNDINGS
-from ooctrain.layers.regression_loss import ErrorEach, ErrorEachGrad, MeanError, MeanErrorGrad
-from ooctrain.layers.weighted_loss import (
+from ooctrain.layers.losses import (
     ClassWeights,
+    ErrorEach,
+    ErrorEachGrad,
+    MeanError,
+    MeanErrorGrad,
+    SoftmaxCrossEntropy,
+    SoftmaxCrossEntropyGrad,
     WeightedCrossEntropy,
     WeightedCrossEntropyGrad,
 )

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ooctrain.devices.cuda import mapping_speed
 from ooctrain.devices.cuda import open as cuda_open
-from ooctrain.devices.cuda.mapping_speed import TURNS, measure_mapping
 from ooctrain.machine import memory_speed
+from ooctrain.machine.memory_speed import TURNS, measure_mapping
 from ooctrain.testing.fake_driver import FakeDriver
 
 PIECE = 4096
@@ -30,7 +29,7 @@ class Slow(FakeDriver):
 @pytest.fixture
 def slow(monkeypatch):
     driver = Slow(16 * PIECE, PIECE)
-    monkeypatch.setattr(mapping_speed.time, "perf_counter", lambda: driver.now_s)
+    monkeypatch.setattr(memory_speed.time, "perf_counter", lambda: driver.now_s)
     return driver
 
 

@@ -13,8 +13,7 @@ from doubles.ptx_text import entries
 from support.ptx_facts import read_ptx
 
 from ooctrain.layers.kernels.cuda import dropout, optimizers
-from ooctrain.layers.kernels.cuda.runtime.moved import moved, with_numbers_in_memory
-from ooctrain.layers.kernels.cuda.runtime.packing import layout_of
+from ooctrain.layers.kernels.cuda.runtime.packing import layout_of, moved, with_numbers_in_memory
 from ooctrain.layers.kernels.cuda.runtime.shim import why_no_ptx
 
 pytestmark = pytest.mark.skipif(bool(why_no_ptx()), reason=why_no_ptx())

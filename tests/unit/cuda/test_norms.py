@@ -13,8 +13,7 @@ from ooctrain.layers.instance_norm import (
     InstanceNormGradReduce,
     InstanceNormStats,
 )
-from ooctrain.layers.kernels.cuda import batch_norm_stats, chunks
-from ooctrain.layers.kernels.cuda.conv import columns
+from ooctrain.layers.kernels.cuda import batch_norm, chunks, columns
 from ooctrain.step.op import to_physical
 from ooctrain.testing.check_cuda import check_cuda, run_cuda
 
@@ -41,7 +40,7 @@ def test_statistics_are_those_of_each_image_alone(shape):
     mean, inv_std = check_cuda(InstanceNormStats(NORM_EPS), x)
     images, channels, height, width = shape
     cut = chunks.columns(height * width, channels, images)
-    bound = batch_norm_stats.joins(cut) * ROUNDING * np.abs(x).max((2, 3))
+    bound = batch_norm.joins(cut) * ROUNDING * np.abs(x).max((2, 3))
     assert (np.abs(mean - x.mean((2, 3), np.float64)) <= bound).all()
     for n in range(images):
         alone = run_cuda(BatchNormStats(NORM_EPS), [x[n : n + 1]])

@@ -16,7 +16,7 @@ import pytest
 from doubles.stub_driver import environment, why_no_stub
 from support.quick import quick
 
-from ooctrain.layers.kernels.cuda.runtime import runner
+from ooctrain.layers.kernels.cuda.runtime import launcher as launchers
 from ooctrain.layers.kernels.cuda.runtime.cubins import fill
 from ooctrain.layers.kernels.cuda.runtime.shim import why_no_ptx
 
@@ -135,7 +135,7 @@ def test_a_toolkit_of_a_newer_cuda_is_told_with_both_versions():
 
 @pytest.mark.slow
 def test_where_cubins_are_there_no_compiler_is_needed(monkeypatch, tmp_path):
-    fill(tmp_path, [runner.count_up], [(9, 0)])
+    fill(tmp_path, [launchers.count_up], [(9, 0)])
     monkeypatch.setenv("OOCTRAIN_LAUNCHER", "driver")
     monkeypatch.setenv("OOCTRAIN_CUBINS", str(tmp_path))
     code = """

@@ -8,17 +8,19 @@ import numpy as np
 import pytest
 from support.quick import quick
 
-from ooctrain.layers.average_pooling import (
+from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
+from ooctrain.layers.kernels.cpu.table import CPU
+from ooctrain.layers.kernels.cuda.image_rows import row_start
+from ooctrain.layers.kernels.cuda.runtime.shim import cuda, kernel, uint32
+from ooctrain.layers.pooling import (
     AdaptiveAvgPool2d,
     AdaptiveAvgPool2dGrad,
     AvgPool2d,
     AvgPool2dGrad,
+    MaxPool2d,
+    MaxPool2dGrad,
+    PoolGeometry,
 )
-from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
-from ooctrain.layers.kernels.cpu.table import CPU
-from ooctrain.layers.kernels.cuda.conv.image_rows import row_start
-from ooctrain.layers.kernels.cuda.runtime.shim import cuda, kernel, uint32
-from ooctrain.layers.pooling import MaxPool2d, MaxPool2dGrad, PoolGeometry
 from ooctrain.step.op import to_physical
 from ooctrain.testing.check_cuda import check_cuda, run_cuda
 from ooctrain.testing.check_op import run_guarded

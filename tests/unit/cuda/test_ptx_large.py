@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from doubles.ptx_machine import PtxLauncher
 
-from ooctrain.layers.activation import Tanh
 from ooctrain.layers.batch_norm import BatchNormApply
 from ooctrain.layers.conv2d import Conv2d, Geometry
+from ooctrain.layers.function import Tanh
 from ooctrain.layers.kernels.cuda.runtime.shim import why_no_ptx
 from ooctrain.layers.kernels.cuda.table import CUDA
 from ooctrain.layers.pooling import MaxPool2d, PoolGeometry
 from ooctrain.layers.relu import ReLU
-from ooctrain.layers.upsample import Upsample
+from ooctrain.layers.resampling import Upsample
 from ooctrain.step.op import Op, Spec, physical_shape
 from ooctrain.testing.check_op import SCALARS
 

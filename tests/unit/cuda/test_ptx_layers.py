@@ -6,23 +6,20 @@ import pytest
 from support.ptx_facts import assemble, check_ptx, why_no_assembler
 
 from ooctrain.layers.kernels.cuda import (
-    average_pooling,
     dropout,
     instance_norm,
     losses,
     matmul,
     pooling,
-    reflect,
+    resampling,
     sums,
-    upsample,
-    weighted_losses,
 )
 from ooctrain.layers.kernels.cuda.runtime.shim import Kernel, why_no_ptx
 
 pytestmark = pytest.mark.skipif(bool(why_no_ptx()), reason=why_no_ptx())
 #: of images, whose threads take four channels at a time
-IMAGES = (average_pooling, instance_norm, pooling, reflect, upsample)
-ALL = (*IMAGES, dropout, losses, sums, weighted_losses)
+IMAGES = (pooling, instance_norm, pooling, resampling, resampling)
+ALL = (*IMAGES, dropout, losses, sums, losses)
 CAPABILITIES = pytest.mark.parametrize(
     "capability", [pytest.param((7, 5), marks=pytest.mark.slow), (9, 0)]
 )

@@ -17,21 +17,20 @@ from support.op_samples import SAMPLES
 from support.quick import quick
 
 from ooctrain.layers import (
-    activation,
     batch_norm,
     combine,
     conv2d,
-    cross_entropy,
     dropout,
+    function,
     linear,
+    losses,
     pooling,
     regions,
-    regression_loss,
     relu,
+    resampling,
     update,
-    upsample,
 )
-from ooctrain.layers.conv_algorithms import CUDA_ALGORITHMS, choose_algorithm
+from ooctrain.layers.conv2d import CUDA_ALGORITHMS, choose_algorithm
 from ooctrain.layers.kernels.cuda.runtime.shim import why_no_ptx
 from ooctrain.step.op import to_logical
 from ooctrain.testing.check_cuda import check_cuda, run_cuda
@@ -40,9 +39,9 @@ pytestmark = pytest.mark.skipif(bool(why_no_ptx()), reason=why_no_ptx())
 BY_PTX = PtxLauncher()
 #: one of each family of kernels
 FAMILIES = (
-    activation.Tanh, batch_norm.BatchNormStats, batch_norm.BatchNormApply, combine.Concat,
-    cross_entropy.SoftmaxCrossEntropy, dropout.Dropout, linear.Linear, pooling.MaxPool2d,
-    regions.InsertAdd, regression_loss.MeanError, relu.ReLU, update.AdamUpdate, upsample.Upsample,
+    function.Tanh, batch_norm.BatchNormStats, batch_norm.BatchNormApply, combine.Concat,
+    losses.SoftmaxCrossEntropy, dropout.Dropout, linear.Linear, pooling.MaxPool2d,
+    regions.InsertAdd, losses.MeanError, relu.ReLU, update.AdamUpdate, resampling.Upsample,
 )  # fmt: skip
 QUICK_SHAPE = "odd channels"
 CAPABILITIES = pytest.mark.parametrize("capability", [(7, 5), (8, 0), (9, 0)])

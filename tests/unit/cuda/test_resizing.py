@@ -11,8 +11,7 @@ from support.quick import quick
 from ooctrain.layers.dropout import Dropout
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.table import CPU
-from ooctrain.layers.reflection import ReflectionPad2d, ReflectionPad2dGrad
-from ooctrain.layers.upsample import Upsample, UpsampleGrad
+from ooctrain.layers.resampling import ReflectionPad2d, ReflectionPad2dGrad, Upsample, UpsampleGrad
 from ooctrain.step.op import to_physical
 from ooctrain.testing.check_cuda import check_cuda, run_cuda
 from ooctrain.testing.check_op import SCALARS, run_guarded

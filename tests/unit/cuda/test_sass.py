@@ -11,10 +11,10 @@ from support.sass import FFMA, HMMA, HOPPER, hot_loop, why_no_machine_code
 from ooctrain.layers.kernels.cuda import matmul
 from ooctrain.layers.kernels.cuda.conv import (
     conv_gemm,
-    conv_gemm_weights,
     conv_tf32,
     conv_tf32_few,
     conv_tf32_weights,
+    conv_weights,
 )
 from ooctrain.layers.kernels.cuda.conv.tile_product import NARROW, WIDE
 from ooctrain.layers.kernels.cuda.runtime.cubins import CubinStore
@@ -72,7 +72,7 @@ WEIGHT_SHARES = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("capability", "fours", "columns", "percent"), WEIGHT_SHARES)
 def test_the_gradient_of_a_weight_is_mostly_multiply_adds(capability, fours, columns, percent):
-    loop = loop_of(conv_gemm_weights._weight_kernel(fours, columns), capability)
+    loop = loop_of(conv_weights._weight_kernel(fours, columns), capability)
     assert loop.kinds[FFMA] == 512
     assert loop.share(FFMA) >= percent / 100, f"{loop.kinds[FFMA]} of {loop.length}"
 

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ooctrain.layers.conv_shape import ConvShape
-from ooctrain.layers.kernels.cuda import chunks, layout
-from ooctrain.layers.kernels.cuda.conv import columns, conv2d
+from ooctrain.layers.conv2d import ConvShape
+from ooctrain.layers.kernels.cuda import chunks, columns, layout
+from ooctrain.layers.kernels.cuda.conv import conv2d
 from ooctrain.layers.kernels.cuda.runtime import shim
 from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher, part_of, prepare_arguments
 

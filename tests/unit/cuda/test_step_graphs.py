@@ -143,7 +143,7 @@ told["says nothing"] = trained("graph", make, BATCHES[:3])
 
 BUGS = {
     "the numbers of the first recorded step": (
-        "from ooctrain.devices.cuda.step_numbers import StepNumbers as owner",
+        "from ooctrain.devices.cuda.launches import StepNumbers as owner",
         "write",
         "if not group.read or any(",
         "if not group.read and any(",
@@ -155,13 +155,13 @@ BUGS = {
         "True",
     ),
     "pieces behind the look are left out": (
-        "from ooctrain.execution.replay import Replays as owner",
+        "from ooctrain.execution.captured_steps import Replays as owner",
         "run",
         "[cut.rest :]",
         "[cut.rest + 3 :]",
     ),
     "nothing is ever recorded": (
-        "from ooctrain.execution.replay import Replays as owner",
+        "from ooctrain.execution.captured_steps import Replays as owner",
         "serves",
         "guarded != self._guarded",
         "True",

@@ -16,20 +16,17 @@ from typing import Any
 import numpy as np
 
 from ooctrain.layers.batch_norm import BatchNormGradReduce, BatchNormStats
-from ooctrain.layers.channel_sum import ChannelSum
-from ooctrain.layers.class_loss import TotalLoss, number_of
 from ooctrain.layers.instance_norm import InstanceNormGradReduce, InstanceNormStats
 from ooctrain.layers.kernels.cpu import batch_norm, elementwise
 from ooctrain.layers.kernels.cpu.chunks import chunk_count, flat, reduction_chunk
-from ooctrain.layers.kernels.cpu.losses import combine, valid_rows
+from ooctrain.layers.kernels.cpu.losses import combine, valid_rows, weight_of_labels
 from ooctrain.layers.kernels.cpu.runtime.jit import kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
-from ooctrain.layers.kernels.cpu.simd.simd import vsum
+from ooctrain.layers.kernels.cpu.simd.simd import VL, vsum
 from ooctrain.layers.kernels.cpu.simd.simd_memory import vload
-from ooctrain.layers.kernels.cpu.simd.vector import VL
-from ooctrain.layers.kernels.cpu.weighted_losses import weight_of_labels
 from ooctrain.layers.kernels.cpu.workspace import BLOCK_ELEMENTS, DOUBLE_BYTES, MOST_LANES
-from ooctrain.layers.regression_loss import mean_factor
+from ooctrain.layers.losses import TotalLoss, mean_factor, number_of
+from ooctrain.layers.reduction import ChannelSum
 from ooctrain.step.op import FLOAT_BYTES, Op, whole_lines
 
 Array = np.ndarray

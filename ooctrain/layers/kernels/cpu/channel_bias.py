@@ -2,7 +2,7 @@
 
 b (C) is added to an image (..., C). Convolutions add their bias while a result is still in
 registers. Operations whose kernels cannot do so add it here, in one pass at memory speed.
-Read next: `reflect.py`.
+Read next: `resampling.py`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import numpy as np
 from ooctrain.layers.kernels.cpu.chunks import row_chunk
 from ooctrain.layers.kernels.cpu.runtime.jit import kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
+from ooctrain.layers.kernels.cpu.simd.simd import VL
 from ooctrain.layers.kernels.cpu.simd.simd_memory import vload_upto, vstore_upto
-from ooctrain.layers.kernels.cpu.simd.vector import VL
 
 
 @kernel("void(f4[::1], f4[::1], i8, i8, i8)")

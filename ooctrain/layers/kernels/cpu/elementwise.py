@@ -5,7 +5,7 @@ function) hands its arrays and a serial range kernel to the pool. A kernel sees 
 computes only the elements `[lo, hi)`. An output may be the same array as an input. All of these
 kernels run at memory speed, so each byte should be read and written once. Results larger than the
 caches are written past them, with the same bits. Functions that few networks use are in
-`activations.py`, compiled only for them. Read next: `batch_norm.py`.
+`functions.py`, compiled only for them. Read next: `batch_norm.py`.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from ooctrain.layers.kernels.cpu.partials import (
 )
 from ooctrain.layers.kernels.cpu.runtime.jit import kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
-from ooctrain.layers.kernels.cpu.simd.simd import vmax, vselect_gt, vsplat
+from ooctrain.layers.kernels.cpu.simd.simd import VL, vmax, vselect_gt, vsplat
 from ooctrain.layers.kernels.cpu.simd.simd_memory import (
+    store_fence,
     vload,
     vload_upto,
+    vput_upto,
     vscan_upto,
     vstore,
     vstore4,
     vstore_upto,
 )
-from ooctrain.layers.kernels.cpu.simd.simd_stream import store_fence, vput_upto
-from ooctrain.layers.kernels.cpu.simd.vector import VL
 from ooctrain.layers.kernels.cpu.workspace import row_sums
 
 Array = np.ndarray

@@ -15,9 +15,8 @@ import numpy as np
 from ooctrain.layers.kernels.cpu.chunks import chunk_count, element_chunk, reduction_chunk
 from ooctrain.layers.kernels.cpu.runtime.jit import kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
-from ooctrain.layers.kernels.cpu.simd.simd import vfma, vmax, vsplat, vsqrt, vsum
+from ooctrain.layers.kernels.cpu.simd.simd import VL, vfma, vmax, vsplat, vsqrt, vsum
 from ooctrain.layers.kernels.cpu.simd.simd_memory import vload_upto, vscan_upto, vstore_upto
-from ooctrain.layers.kernels.cpu.simd.vector import VL
 from ooctrain.layers.kernels.cpu.workspace import BLOCK_ELEMENTS
 from ooctrain.layers.kernels.update_factors import AdamFactors, RmspropFactors, SgdFactors
 from ooctrain.layers.update import ClipFactor

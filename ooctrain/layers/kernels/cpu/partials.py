@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 
 from ooctrain.layers.kernels.cpu.chunks import SMALL_ELEMENTS
+from ooctrain.layers.kernels.cpu.runtime.entry import array_at
 from ooctrain.layers.kernels.cpu.runtime.jit import inner, kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
-from ooctrain.layers.kernels.cpu.runtime.raw_memory import array_at
-from ooctrain.layers.kernels.cpu.simd.simd_memory import vload, vstore
-from ooctrain.layers.kernels.cpu.simd.simd_stream import address_of
-from ooctrain.layers.kernels.cpu.simd.vector import VL
+from ooctrain.layers.kernels.cpu.simd.simd import VL
+from ooctrain.layers.kernels.cpu.simd.simd_memory import address_of, vload, vstore
 
 
 @kernel("void(f4[::1], i8, i8, i8, f4[::1], i8, i8, i8)")

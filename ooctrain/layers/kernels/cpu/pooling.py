@@ -19,21 +19,18 @@ import numpy as np
 from ooctrain.layers.kernels.cpu.chunks import image_sizes, row_chunk
 from ooctrain.layers.kernels.cpu.runtime.jit import kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
-from ooctrain.layers.kernels.cpu.simd.simd import vfma, vselect_eq, vselect_wins, vsplat
-from ooctrain.layers.kernels.cpu.simd.simd_bytes import (
-    vload_bytes,
-    vload_bytes_upto,
-    vstore4_bytes,
-    vstore_bytes_upto,
-)
+from ooctrain.layers.kernels.cpu.simd.simd import VL, vfma, vselect_eq, vselect_wins, vsplat
 from ooctrain.layers.kernels.cpu.simd.simd_memory import (
     prefetch,
     vload,
+    vload_bytes,
+    vload_bytes_upto,
     vload_upto,
     vstore4,
+    vstore4_bytes,
+    vstore_bytes_upto,
     vstore_upto,
 )
-from ooctrain.layers.kernels.cpu.simd.vector import VL
 from ooctrain.layers.pooling import PoolGeometry
 
 Array = np.ndarray

@@ -16,9 +16,8 @@ import numpy as np
 from ooctrain.layers.kernels.cpu.chunks import chunk_count, element_chunk, row_chunk
 from ooctrain.layers.kernels.cpu.runtime.jit import kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
-from ooctrain.layers.kernels.cpu.simd.simd import vsplat, vsum
+from ooctrain.layers.kernels.cpu.simd.simd import VL, vsplat, vsum
 from ooctrain.layers.kernels.cpu.simd.simd_memory import vload_upto, vstore_upto
-from ooctrain.layers.kernels.cpu.simd.vector import VL
 from ooctrain.layers.kernels.walks import logical_shape
 from ooctrain.layers.reduction import Sum
 from ooctrain.layers.softmax import SoftmaxAlong, SoftmaxGrad

@@ -16,9 +16,8 @@ from ooctrain.layers.arithmetic import Arithmetic
 from ooctrain.layers.kernels.cpu.chunks import THREE_ARRAYS, element_chunk
 from ooctrain.layers.kernels.cpu.runtime.jit import inner, kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
-from ooctrain.layers.kernels.cpu.simd.simd import vsplat
+from ooctrain.layers.kernels.cpu.simd.simd import VL, vsplat
 from ooctrain.layers.kernels.cpu.simd.simd_memory import vload_upto, vstore_upto
-from ooctrain.layers.kernels.cpu.simd.vector import VL
 from ooctrain.layers.kernels.walks import logical_shape, permuted, repeated, walk
 from ooctrain.layers.permute import Permute
 from ooctrain.layers.reduction import Spread

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from ooctrain.layers.kernels.cpu.runtime.jit import inner
-from ooctrain.layers.kernels.cpu.simd.simd import vsplat
+from ooctrain.layers.kernels.cpu.simd.simd import VL, vsplat
 from ooctrain.layers.kernels.cpu.simd.simd_memory import (
     prefetch,
     vload,
@@ -19,7 +19,6 @@ from ooctrain.layers.kernels.cpu.simd.simd_memory import (
     vstore_part,
     vtranspose,
 )
-from ooctrain.layers.kernels.cpu.simd.vector import VL
 from ooctrain.layers.kernels.cpu.tiling import PANEL
 
 ZERO = np.float32(0)

@@ -15,17 +15,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from ooctrain.layers.batch_norm import BatchNormGradReduce, BatchNormStats
-from ooctrain.layers.channel_sum import ChannelSum
-from ooctrain.layers.class_loss import TotalLoss
 from ooctrain.layers.instance_norm import InstanceNormGradReduce, InstanceNormStats
-from ooctrain.layers.kernels.cuda import batch_norm, batch_norm_stats
+from ooctrain.layers.kernels.cuda import batch_norm, columns
 from ooctrain.layers.kernels.cuda.chunks import FLOAT_BYTES, Columns, image_columns
-from ooctrain.layers.kernels.cuda.conv import columns
 from ooctrain.layers.kernels.cuda.elementwise import fill
+from ooctrain.layers.kernels.cuda.layout import copy_unless_same, insert_into
 from ooctrain.layers.kernels.cuda.loss_space import label_bytes, loss_bytes, loss_space
 from ooctrain.layers.kernels.cuda.losses import total, weigh_labels
-from ooctrain.layers.kernels.cuda.regions import copy_unless_same, insert_into
 from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher
+from ooctrain.layers.losses import TotalLoss
+from ooctrain.layers.reduction import ChannelSum
 from ooctrain.step.op import Op
 
 Array = Any
@@ -54,7 +53,7 @@ def add(
     first = row * shape[2]
     match op:
         case BatchNormStats() | InstanceNormStats():
-            batch_norm_stats.add_stats(launcher, ins[0], cut, image, first, state)
+            batch_norm.add_stats(launcher, ins[0], cut, image, first, state)
         case BatchNormGradReduce() | InstanceNormGradReduce():
             mask = ins[4] if op.mask else None
             batch_norm.add_grad_sums(launcher, *ins[:4], mask, cut, image, first, state)
@@ -78,10 +77,10 @@ def finish(
     (state, *_), cut = ins, _cut(op, shape)
     match op:
         case BatchNormStats():
-            batch_norm_stats.finish_stats(launcher, cut, *outs, op.eps, state)
+            batch_norm.finish_stats(launcher, cut, *outs, op.eps, state)
         case InstanceNormStats():
             var = launcher.part(workspace, 0, outs[0].size, "float32")
-            batch_norm_stats.finish_stats(launcher, cut, *outs, var, op.eps, state)
+            batch_norm.finish_stats(launcher, cut, *outs, var, op.eps, state)
         case BatchNormGradReduce() | InstanceNormGradReduce():
             batch_norm.finish_grad_sums(launcher, cut, *outs, state)
         case ChannelSum():

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from ooctrain.layers.kernels.cuda.chunks import THREADS, tiles
-from ooctrain.layers.kernels.cuda.conv.columns import add_compensated
-from ooctrain.layers.kernels.cuda.pointwise import apply, unary
+from ooctrain.layers.kernels.cuda.columns import add_compensated
+from ooctrain.layers.kernels.cuda.functions import apply, unary
 from ooctrain.layers.kernels.cuda.quads import first_quads, load_quad, store_quad
 from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher
 from ooctrain.layers.kernels.cuda.runtime.shim import cuda, device, kernel, smaller

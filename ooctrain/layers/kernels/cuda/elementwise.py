@@ -1,10 +1,10 @@
 """The simplest CUDA kernels, elementwise: ReLU and its gradient, sums, scaling, the bias gradient.
 
 Device arrays are C-contiguous float32 of equal size. They are written in place, and an output may
-be the same array as an input. A kernel is one function of numbers in a template (`pointwise.py`),
+be the same array as an input. A kernel is one function of numbers in a template (`functions.py`),
 and a driver, which is a public function, names the arrays. Names, arguments and bits are those of
 `../cpu/elementwise.py`. All run at memory speed. `channel_sum` is the smallest reduction: read it
-before the larger ones. Rarely used functions are in `activations.py`. Read next: `conv/columns.py`,
+before the larger ones. Rarely used functions are in `functions.py`. Read next: `conv/columns.py`,
 `batch_norm.py`.
 """
 
@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from ooctrain.layers.kernels.cuda import chunks
-from ooctrain.layers.kernels.cuda.conv import columns
-from ooctrain.layers.kernels.cuda.pointwise import apply, binary, ternary, unary
+from ooctrain.layers.kernels.cuda import chunks, columns
+from ooctrain.layers.kernels.cuda.functions import apply, binary, ternary, unary
 from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher
 from ooctrain.layers.kernels.cuda.runtime.shim import device
 

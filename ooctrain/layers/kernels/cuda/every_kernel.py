@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 from ooctrain.layers.kernels.cuda import matmul
-from ooctrain.layers.kernels.cuda.conv import conv_gemm, conv_gemm_weights
+from ooctrain.layers.kernels.cuda.conv import conv_gemm, conv_weights
 from ooctrain.layers.kernels.cuda.runtime.shim import Kernel
 
 
@@ -40,6 +40,6 @@ def _made_by_shape() -> Iterator[Kernel]:
     for columns in (conv_gemm.WIDE, conv_gemm.NARROW):
         yield conv_gemm._correlation_kernel(True, columns)
         yield conv_gemm._correlation_kernel(False, columns)
-        yield conv_gemm_weights._weight_kernel(True, columns)
-    yield conv_gemm_weights._weight_kernel(False, conv_gemm.NARROW)
+        yield conv_weights._weight_kernel(True, columns)
+    yield conv_weights._weight_kernel(False, conv_gemm.NARROW)
     yield from matmul.every_product()

@@ -1,24 +1,106 @@
-"""The functions of `layers/function.py` and `layers/value_loss.py`, and their gradients.
+"""The functions of `layers/function.py` and `layers/losses.py`, and their gradients.
 
 Arrays are as in `elementwise.py`. A function is one line for one element, and the templates of
-`pointwise.py` make a kernel of it; this file contains the lines. Read next: `strided.py`,
+`functions.py` make a kernel of it; this file contains the lines. Read next: `strided.py`,
 `../cpu/functions.py`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from ooctrain.layers.function import TANH_CUBE, TANH_SCALE, Elementwise, ElementwiseGrad
-from ooctrain.layers.kernels.cuda.activations import logistic
-from ooctrain.layers.kernels.cuda.pointwise import apply, binary, ternary, unary
-from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher
-from ooctrain.layers.kernels.cuda.runtime.shim import Kernel, device
-from ooctrain.layers.value_loss import ValueLoss, ValueLossGrad
+from ooctrain.layers.kernels.cuda.chunks import QUAD, THREADS, tiles
+from ooctrain.layers.kernels.cuda.quads import first_quads, load_quad, store_quad
+from ooctrain.layers.kernels.cuda.runtime.intrinsics import fma, ld4_bytes, st4
+from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher, blocks_for
+from ooctrain.layers.kernels.cuda.runtime.shim import Kernel, cuda, device, float32, int64, kernel
+from ooctrain.layers.losses import ValueLoss, ValueLossGrad
+
+# Three templates: from a function of numbers to a kernel over arrays of any size.
+#
+# A device function of one, two or three elements and a parameter becomes a `Kernel` that applies
+# it to each element and has its name. All pointwise kernels are bound by memory and differ in one
+# line of arithmetic, so the code that walks over memory at full speed is written once, here. Each
+# thread takes two quads (`quads.py`) and loads both before it stores. So two loads are in flight,
+# and an output may be the same array as an input.
+
+
+def unary(function: Any) -> Kernel:
+    """Kernel y = function(x, parameter)."""
+
+    @device
+    def of_quad(a, p):
+        return function(a[0], p), function(a[1], p), function(a[2], p), function(a[3], p)
+
+    def over_elements(x, y, p):
+        i, j = first_quads(cuda.blockIdx.x, cuda.threadIdx.x)
+        a, b = load_quad(x, i), load_quad(x, j)
+        store_quad(y, i, of_quad(a, p))
+        store_quad(y, j, of_quad(b, p))
+
+    return _kernel("void(f4[::1], f4[::1], f4)", over_elements, function)
+
+
+def binary(function: Any) -> Kernel:
+    """Kernel y = function(u, v, parameter)."""
+
+    @device
+    def of_quads(a, b, p):
+        return (
+            function(a[0], b[0], p), function(a[1], b[1], p),
+            function(a[2], b[2], p), function(a[3], b[3], p),
+        )  # fmt: skip
+
+    def over_pairs(u, v, y, p):
+        i, j = first_quads(cuda.blockIdx.x, cuda.threadIdx.x)
+        ui, uj, vi, vj = load_quad(u, i), load_quad(u, j), load_quad(v, i), load_quad(v, j)
+        store_quad(y, i, of_quads(ui, vi, p))
+        store_quad(y, j, of_quads(uj, vj, p))
+
+    return _kernel("void(f4[::1], f4[::1], f4[::1], f4)", over_pairs, function)
+
+
+def ternary(function: Any) -> Kernel:
+    """Kernel y = function(u, v, w, parameter)."""
+
+    @device
+    def of_quads(a, b, c, p):
+        return (
+            function(a[0], b[0], c[0], p), function(a[1], b[1], c[1], p),
+            function(a[2], b[2], c[2], p), function(a[3], b[3], c[3], p),
+        )  # fmt: skip
+
+    def over_triples(u, v, w, y, p):
+        i, j = first_quads(cuda.blockIdx.x, cuda.threadIdx.x)
+        ui, uj, vi, vj = load_quad(u, i), load_quad(u, j), load_quad(v, i), load_quad(v, j)
+        wi, wj = load_quad(w, i), load_quad(w, j)
+        store_quad(y, i, of_quads(ui, vi, wi, p))
+        store_quad(y, j, of_quads(uj, vj, wj, p))
+
+    return _kernel("void(f4[::1], f4[::1], f4[::1], f4[::1], f4)", over_triples, function)
+
+
+def apply(launcher: Launcher, kernel: Kernel, *arrays: Any, parameter: float = 0.0) -> None:
+    """Starts a pointwise kernel on arrays of equal size, the output last."""
+    launcher.launch(kernel, tiles(arrays[-1].size), *arrays, parameter)
+
+
+def named_after(function: Any, template: Callable, suffix: str = "") -> Callable:
+    """The filled template under its function's name, which profilers and messages show."""
+    original = function.py_func
+    template.__name__ = template.__qualname__ = original.__name__ + suffix
+    template.__module__ = original.__module__
+    return template
+
+
+def _kernel(signature: str, template: Callable, function: Any) -> Kernel:
+    return kernel(signature, threads=THREADS)(named_after(function, template))
+
 
 Array = Any
 ZERO, HALF, ONE = np.float32(0), np.float32(0.5), np.float32(1)
@@ -254,3 +336,134 @@ def value_loss_grad(
     """The gradient of the prediction, or of the target. `dx` may be `x`."""
     slopes = TARGET_SLOPES if op.of_target else LOSS_SLOPES
     apply(launcher, slopes[op.function], x, target, dy, dx, parameter=op.parameter)
+
+
+# Leaky ReLU, tanh and sigmoid, and their gradients, which need only the output; bytes to floats.
+#
+# Arrays are as in `elementwise.py`. The hardware has a fast exponential and libdevice a tanh, both
+# accurate to about two units in the last place, so each kernel is the formula itself and runs at
+# memory speed.
+
+
+Each = float | tuple[float, ...]
+
+
+@device
+def leaky_by(dy, y, slope):
+    """dy where y > 0, else slope * dy."""
+    return dy if y > ZERO else slope * dy
+
+
+@device
+def hyperbolic_tangent(x, parameter):
+    """tanh(x)."""
+    return math.tanh(x)
+
+
+@device
+def tanh_slope(dy, y, parameter):
+    """dy * (1 - y^2)."""
+    return dy * fma(-y, y, ONE)
+
+
+@device
+def logistic(x, parameter):
+    """1 / (1 + exp(-x)); where exp(-x) overflows, 1 / infinity is the 0 that it should be."""
+    return ONE / (ONE + math.exp(-x))
+
+
+@device
+def logistic_slope(dy, y, parameter):
+    """dy * y * (1 - y)."""
+    return dy * (y * (ONE - y))
+
+
+_leaky = binary(leaky_by)
+_tanh = unary(hyperbolic_tangent)
+_tanh_grad = binary(tanh_slope)
+_sigmoid = unary(logistic)
+_sigmoid_grad = binary(logistic_slope)
+
+
+def leaky_relu(launcher: Launcher, x: Array, y: Array, slope: float) -> None:
+    """y = x where x > 0, else slope * x. `y` may be `x`."""
+    leaky_relu_grad(launcher, x, x, y, slope)
+
+
+def leaky_relu_grad(launcher: Launcher, dy: Array, y: Array, dx: Array, slope: float) -> None:
+    """dx = dy where y > 0, else slope * dy.
+
+    y is the input of the forward kernel or, for slope > 0, its output. `dx` may be `dy` or `y`.
+    """
+    apply(launcher, _leaky, dy, y, dx, parameter=slope)
+
+
+def tanh(launcher: Launcher, x: Array, y: Array) -> None:
+    """y = tanh(x). `y` may be `x`."""
+    apply(launcher, _tanh, x, y)
+
+
+def tanh_grad(launcher: Launcher, dy: Array, y: Array, dx: Array) -> None:
+    """dx = dy * (1 - y^2), with y the output of tanh. `dx` may be `dy`."""
+    apply(launcher, _tanh_grad, dy, y, dx)
+
+
+def sigmoid(launcher: Launcher, x: Array, y: Array) -> None:
+    """y = 1 / (1 + exp(-x)). `y` may be `x`."""
+    apply(launcher, _sigmoid, x, y)
+
+
+def sigmoid_grad(launcher: Launcher, dy: Array, y: Array, dx: Array) -> None:
+    """dx = dy * y * (1 - y), with y the output of the sigmoid. `dx` may be `dy`."""
+    apply(launcher, _sigmoid_grad, dy, y, dx)
+
+
+@device
+def scaled_byte(byte, mean, std):
+    """(byte - mean) / std."""
+    return (float32(byte) - mean) / std
+
+
+@kernel("void(u1[::1], f4[::1], f4, f4)", threads=THREADS)
+def _from_bytes(x, y, mean, std):
+    i = (int64(cuda.blockIdx.x) * THREADS + int64(cuda.threadIdx.x)) * QUAD
+    if i + QUAD <= y.size:
+        b = ld4_bytes(x, i)
+        st4(y, i, (
+            scaled_byte(b[0], mean, std), scaled_byte(b[1], mean, std),
+            scaled_byte(b[2], mean, std), scaled_byte(b[3], mean, std),
+        ))  # fmt: skip
+    else:
+        while i < y.size:
+            y[i] = scaled_byte(x[i], mean, std)
+            i += 1
+
+
+@kernel("void(u1[::1], f4[::1], i8, i8, f4, f4, f4, f4, f4, f4, f4, f4)", threads=THREADS)
+def _from_bytes_by_channel(x, y, channels, first, m0, m1, m2, m3, s0, s1, s2, s3):
+    pixel = int64(cuda.blockIdx.x) * THREADS + int64(cuda.threadIdx.x)
+    if pixel * channels < y.size:
+        i = pixel * channels + first
+        y[i] = scaled_byte(x[i], m0, s0)
+        if first + 1 < channels:
+            y[i + 1] = scaled_byte(x[i + 1], m1, s1)
+        if first + 2 < channels:
+            y[i + 2] = scaled_byte(x[i + 2], m2, s2)
+        if first + 3 < channels:
+            y[i + 3] = scaled_byte(x[i + 3], m3, s3)
+
+
+def from_bytes(launcher: Launcher, x: Array, y: Array, mean: Each, std: Each) -> None:
+    """y = (x - mean) / std of bytes: a thread for four values; with numbers for each channel, which
+    lie last, a thread for each pixel, and a launch for four channels. The bits are the cpu
+    kernel's, since a difference and a quotient cannot become one rounding.
+    """
+    if isinstance(mean, tuple) and isinstance(std, tuple):
+        channels = len(mean)
+        for first in range(0, channels, QUAD):
+            each = [one[first : first + QUAD] for one in (mean, std)]
+            numbers = [np.float32(v) for one in each for v in (*one, *(1.0,) * (QUAD - len(one)))]
+            blocks = blocks_for(y.size // channels, THREADS)
+            launcher.launch(_from_bytes_by_channel, blocks, x, y, channels, first, *numbers)
+        return
+    launcher.launch(_from_bytes, blocks_for(y.size, THREADS * QUAD), x, y, mean, std)

@@ -13,9 +13,10 @@ import math
 
 import numpy as np
 
-from ooctrain.layers.kernels.cuda import batch_norm_stats
+from ooctrain.layers.kernels.cuda import batch_norm
 from ooctrain.layers.kernels.cuda.batch_norm import input_gradient, masked, normalised
-from ooctrain.layers.kernels.cuda.conv.image_rows import (
+from ooctrain.layers.kernels.cuda.elementwise import relu_of
+from ooctrain.layers.kernels.cuda.image_rows import (
     LANES,
     THREADS,
     Array,
@@ -26,7 +27,6 @@ from ooctrain.layers.kernels.cuda.conv.image_rows import (
     row_start,
     store,
 )
-from ooctrain.layers.kernels.cuda.elementwise import relu_of
 from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher
 from ooctrain.layers.kernels.cuda.runtime.shim import cuda, device, float32, kernel, uint32
 
@@ -103,7 +103,7 @@ def stats(
     partials_bytes = workspace.size - mean.nbytes
     var = launcher.part(workspace, partials_bytes, mean.size, "float32")
     space = launcher.part(workspace, 0, partials_bytes, "uint8")
-    batch_norm_stats.stats(launcher, x, mean, inv_std, var, eps, space)
+    batch_norm.stats(launcher, x, mean, inv_std, var, eps, space)
 
 
 def apply(launcher: Launcher, x, mean, inv_std, gamma, beta, y, residual, relu: bool) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ooctrain.layers.kernels.cuda import matmul_plan
-from ooctrain.layers.kernels.cuda.conv.channel_bias import add_in_place
+from ooctrain.layers.kernels.cuda.channel_bias import add_in_place
 from ooctrain.layers.kernels.cuda.conv.conv_fetch import store_upto
 from ooctrain.layers.kernels.cuda.conv.conv_pieces import add_partials
 from ooctrain.layers.kernels.cuda.conv.tile_product import (

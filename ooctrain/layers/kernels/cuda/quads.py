@@ -5,7 +5,7 @@ elements each), their values, and a store. Every variable begins at a multiple o
 at multiples of four elements, so a quad is one 128-bit access whatever the number of channels. Only
 the last quad of an array may be cut; it is accessed element by element. A kernel loads both quads
 before it uses either, so that two loads are in flight. Indices are int64: an array may have more
-than 2^31 elements. Read next: `pointwise.py`, then `batch_norm.py`.
+than 2^31 elements. Read next: `functions.py`, then `batch_norm.py`.
 """
 
 from __future__ import annotations

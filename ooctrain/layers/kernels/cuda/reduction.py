@@ -3,7 +3,7 @@
 An array is seen as (outer, rows, inner); sums are (outer, inner), and softmax keeps the shape. A
 sum is that of `conv/columns.py` for each of the `outer` arrays, cut by shapes alone. Few rows are
 summed by one thread for each result. A softmax takes a warp for each row, as cross-entropy does.
-Read next: `likelihood.py`, `../cpu/reduction.py`.
+Read next: `losses.py`, `../cpu/reduction.py`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ooctrain.layers.kernels.cuda.chunks import THREADS, columns
-from ooctrain.layers.kernels.cuda.conv.columns import (
+from ooctrain.layers.kernels.cuda.columns import (
     add_compensated,
     at,
     column_of,

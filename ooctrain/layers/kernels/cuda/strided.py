@@ -4,7 +4,7 @@ Arrays of any shape and a walk through them (`../walks.py`) give the result, in 
 order. A thread takes one element of the result, or four neighbours where the last axis allows it,
 and computes where the operands' elements lie (`walk_places.py`). A vector with a number for each
 channel, the commonest operand of all, is loaded once for two quads, whatever the number of
-channels. Operands of one shape go through `pointwise.py`. Read next: `walk_places.py`.
+channels. Operands of one shape go through `functions.py`. Read next: `walk_places.py`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 
 from ooctrain.layers.arithmetic import Arithmetic
 from ooctrain.layers.kernels.cuda.chunks import QUAD, THREADS, same_channels
-from ooctrain.layers.kernels.cuda.conv.columns import at
-from ooctrain.layers.kernels.cuda.pointwise import apply, binary, named_after
+from ooctrain.layers.kernels.cuda.columns import at
+from ooctrain.layers.kernels.cuda.functions import apply, binary, named_after
 from ooctrain.layers.kernels.cuda.quads import (
     load_channels,
     load_quad,

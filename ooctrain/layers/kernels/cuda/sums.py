@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ooctrain.layers.kernels.cuda.chunks import THREADS, TILE, element_chunk
-from ooctrain.layers.kernels.cuda.conv.columns import add_compensated, column_total
+from ooctrain.layers.kernels.cuda.columns import add_compensated, column_total
 from ooctrain.layers.kernels.cuda.quads import first_quads, load_quad
 from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher, blocks_for
 from ooctrain.layers.kernels.cuda.runtime.shim import (

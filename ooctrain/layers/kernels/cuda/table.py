@@ -2,35 +2,34 @@
 
 The table is `CUDA`. Most functions have the same names as in `../cpu/table.py` and take the same
 arguments, with a launcher in the place of the pool. The module is pure Python: a step can be traced
-without a GPU. Read next: `elementwise.py`, the simplest kernels; `../driver_table.py`.
+without a GPU. Read next: `elementwise.py`, the simplest kernels; `../kernel_table.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ooctrain.layers.activation import Sigmoid, SigmoidGrad, Tanh, TanhGrad
 from ooctrain.layers.arithmetic import Arithmetic, BytesToFloat
-from ooctrain.layers.average_pooling import (
-    AdaptiveAvgPool2d,
-    AdaptiveAvgPool2dGrad,
-    AvgPool2d,
-    AvgPool2dGrad,
-)
 from ooctrain.layers.batch_norm import (
     BatchNormApply,
     BatchNormGradApply,
     BatchNormGradReduce,
     BatchNormStats,
+    BatchNormUpdate,
+    InverseStd,
 )
-from ooctrain.layers.channel_sum import ChannelSum
-from ooctrain.layers.class_loss import ClassLoss, ClassLossGrad, LabelWeight, TotalLoss
 from ooctrain.layers.combine import Add, AddMasked, Concat, Constant, Scale
 from ooctrain.layers.conv2d import Conv2d, Conv2dGradInput, Conv2dGradWeight
 from ooctrain.layers.conv_transpose import ConvTranspose2d
-from ooctrain.layers.cross_entropy import SoftmaxCrossEntropy, SoftmaxCrossEntropyGrad
 from ooctrain.layers.dropout import Dropout
-from ooctrain.layers.function import Elementwise, ElementwiseGrad
+from ooctrain.layers.function import (
+    Elementwise,
+    ElementwiseGrad,
+    Sigmoid,
+    SigmoidGrad,
+    Tanh,
+    TanhGrad,
+)
 from ooctrain.layers.instance_norm import (
     InstanceNormApply,
     InstanceNormGradApply,
@@ -42,8 +41,10 @@ from ooctrain.layers.kernels.cuda import matmul_plan
 from ooctrain.layers.kernels.cuda.conv import conv_plan
 from ooctrain.layers.kernels.cuda.loss_space import loss_space_bytes, total_loss_bytes
 from ooctrain.layers.kernels.cuda.runtime import workspace
-from ooctrain.layers.kernels.driver_table import Driver, DriverTable, Scratch
-from ooctrain.layers.kernels.scratch import (
+from ooctrain.layers.kernels.kernel_table import (
+    Driver,
+    DriverTable,
+    Scratch,
     of_axes,
     of_convolution,
     of_elements,
@@ -51,16 +52,39 @@ from ooctrain.layers.kernels.scratch import (
     of_zeros,
 )
 from ooctrain.layers.layout import ConstantPad, Pad, Reshape
-from ooctrain.layers.likelihood import LabelLikelihood, LabelLikelihoodGrad
 from ooctrain.layers.linear import Linear, LinearGradInput, LinearGradWeight
+from ooctrain.layers.losses import (
+    ClassLoss,
+    ClassLossGrad,
+    ClassWeights,
+    ErrorEach,
+    ErrorEachGrad,
+    LabelLikelihood,
+    LabelLikelihoodGrad,
+    LabelWeight,
+    MeanError,
+    MeanErrorGrad,
+    SoftmaxCrossEntropy,
+    SoftmaxCrossEntropyGrad,
+    TotalLoss,
+    ValueLoss,
+    ValueLossGrad,
+    WeightedCrossEntropy,
+    WeightedCrossEntropyGrad,
+)
 from ooctrain.layers.permute import Permute
-from ooctrain.layers.pooling import MaxPool2d, MaxPool2dGrad
-from ooctrain.layers.reduction import Spread, Sum
-from ooctrain.layers.reflection import ReflectionPad2d, ReflectionPad2dGrad
+from ooctrain.layers.pooling import (
+    AdaptiveAvgPool2d,
+    AdaptiveAvgPool2dGrad,
+    AvgPool2d,
+    AvgPool2dGrad,
+    MaxPool2d,
+    MaxPool2dGrad,
+)
+from ooctrain.layers.reduction import ChannelSum, Spread, Sum
 from ooctrain.layers.regions import Clear, Embed, Insert, InsertAdd, Slice
-from ooctrain.layers.regression_loss import ErrorEach, ErrorEachGrad, MeanError, MeanErrorGrad
 from ooctrain.layers.relu import LeakyReLU, LeakyReLUGrad, ReLU, ReLUGrad
-from ooctrain.layers.running_statistics import BatchNormUpdate, InverseStd
+from ooctrain.layers.resampling import ReflectionPad2d, ReflectionPad2dGrad, Upsample, UpsampleGrad
 from ooctrain.layers.softmax import SoftmaxAlong, SoftmaxGrad
 from ooctrain.layers.update import (
     AdamUpdate,
@@ -70,13 +94,6 @@ from ooctrain.layers.update import (
     ScaleBy,
     SGDUpdate,
     SumOfSquares,
-)
-from ooctrain.layers.upsample import Upsample, UpsampleGrad
-from ooctrain.layers.value_loss import ValueLoss, ValueLossGrad
-from ooctrain.layers.weighted_loss import (
-    ClassWeights,
-    WeightedCrossEntropy,
-    WeightedCrossEntropyGrad,
 )
 from ooctrain.step.op import Op, Spec, physical_shape
 
@@ -134,18 +151,18 @@ CUDA = DriverTable("cuda", {
     # Element by element.
     ReLU: Driver("elementwise.relu"),
     ReLUGrad: Driver("elementwise.relu_grad"),
-    LeakyReLU: Driver("activations.leaky_relu", "slope"),
-    LeakyReLUGrad: Driver("activations.leaky_relu_grad", "slope"),
-    Tanh: Driver("activations.tanh"),
-    TanhGrad: Driver("activations.tanh_grad"),
-    Sigmoid: Driver("activations.sigmoid"),
-    SigmoidGrad: Driver("activations.sigmoid_grad"),
+    LeakyReLU: Driver("functions.leaky_relu", "slope"),
+    LeakyReLUGrad: Driver("functions.leaky_relu_grad", "slope"),
+    Tanh: Driver("functions.tanh"),
+    TanhGrad: Driver("functions.tanh_grad"),
+    Sigmoid: Driver("functions.sigmoid"),
+    SigmoidGrad: Driver("functions.sigmoid_grad"),
     Add: Driver("elementwise.add", "relu"),
     AddMasked: Driver("elementwise.add_masked"),
     Scale: Driver("elementwise.scale", "factor"),
     Constant: Driver("elementwise.fill", "value"),
     Dropout: Driver("dropout.dropout", arguments.dropout),
-    BytesToFloat: Driver("activations.from_bytes", "mean std"),
+    BytesToFloat: Driver("functions.from_bytes", "mean std"),
     Elementwise: Driver("functions.function", arguments.and_operation),
     ElementwiseGrad: Driver("functions.function_grad", arguments.and_operation),
     Arithmetic: Driver("strided.arithmetic", arguments.whole_call),
@@ -169,12 +186,12 @@ CUDA = DriverTable("cuda", {
     ),
     ChannelSum: Driver("elementwise.channel_sum", scratch=_channel_sums),
     # Norms.
-    BatchNormStats: Driver("batch_norm_stats.stats", "eps", _norm_sums),
+    BatchNormStats: Driver("batch_norm.stats", "eps", _norm_sums),
     BatchNormApply: Driver("batch_norm.apply", arguments.batch_norm_apply),
     BatchNormGradReduce: Driver("batch_norm.grad_reduce", arguments.norm_grad_reduce, _norm_sums),
     BatchNormGradApply: Driver("batch_norm.grad_apply", arguments.batch_norm_grad_apply, of_zeros),
-    BatchNormUpdate: Driver("batch_norm_stats.update", arguments.whole_call),
-    InverseStd: Driver("batch_norm_stats.inv_std_of", "eps"),
+    BatchNormUpdate: Driver("batch_norm.update", arguments.whole_call),
+    InverseStd: Driver("batch_norm.inv_std_of", "eps"),
     InstanceNormStats: Driver("instance_norm.stats", "eps", _image_stats),
     InstanceNormApply: Driver("instance_norm.apply", arguments.instance_norm_apply),
     InstanceNormGradReduce: Driver(
@@ -184,24 +201,24 @@ CUDA = DriverTable("cuda", {
     # Images.
     MaxPool2d: Driver("pooling.max_pool", "geometry"),
     MaxPool2dGrad: Driver("pooling.max_pool_grad", "geometry"),
-    AvgPool2d: Driver("average_pooling.avg_pool", "geometry count_include_pad"),
-    AvgPool2dGrad: Driver("average_pooling.avg_pool_grad", "geometry count_include_pad"),
-    AdaptiveAvgPool2d: Driver("average_pooling.adaptive_avg_pool"),
-    AdaptiveAvgPool2dGrad: Driver("average_pooling.adaptive_avg_pool_grad"),
-    Upsample: Driver("upsample.upsample", "mode corners place"),
-    UpsampleGrad: Driver("upsample.upsample_grad", "mode corners place"),
-    ReflectionPad2d: Driver("reflect.reflect", "padding"),
-    ReflectionPad2dGrad: Driver("reflect.reflect_grad", "padding"),
+    AvgPool2d: Driver("pooling.avg_pool", "geometry count_include_pad"),
+    AvgPool2dGrad: Driver("pooling.avg_pool_grad", "geometry count_include_pad"),
+    AdaptiveAvgPool2d: Driver("pooling.adaptive_avg_pool"),
+    AdaptiveAvgPool2dGrad: Driver("pooling.adaptive_avg_pool_grad"),
+    Upsample: Driver("resampling.upsample", "mode corners place"),
+    UpsampleGrad: Driver("resampling.upsample_grad", "mode corners place"),
+    ReflectionPad2d: Driver("resampling.reflect", "padding"),
+    ReflectionPad2dGrad: Driver("resampling.reflect_grad", "padding"),
     Pad: Driver("layout.pad_nhwc", "padding"),
     ConstantPad: Driver("layout.pad_nhwc", "padding value"),
     # Blocks, and other shapes.
-    Slice: Driver("regions.slice_of", "start"),
-    Embed: Driver("regions.embed", "start"),
-    Insert: Driver("regions.insert", "start"),
-    InsertAdd: Driver("regions.insert_add", "start"),
-    Clear: Driver("regions.clear", "start shape"),
-    Concat: Driver("regions.concat", arguments.whole_call),
-    Reshape: Driver("regions.reshape", arguments.whole_call, of_reshape),
+    Slice: Driver("layout.slice_of", "start"),
+    Embed: Driver("layout.embed", "start"),
+    Insert: Driver("layout.insert", "start"),
+    InsertAdd: Driver("layout.insert_add", "start"),
+    Clear: Driver("layout.clear", "start shape"),
+    Concat: Driver("layout.concat", arguments.whole_call),
+    Reshape: Driver("layout.reshape", arguments.whole_call, of_reshape),
     # Losses.
     SoftmaxCrossEntropy: Driver("losses.cross_entropy", arguments.whole_call, _class_loss),
     SoftmaxCrossEntropyGrad: Driver(
@@ -209,21 +226,21 @@ CUDA = DriverTable("cuda", {
     ),
     LabelWeight: Driver("losses.label_weight", arguments.whole_call, _sum),
     TotalLoss: Driver("carried_sums.total_loss", arguments.whole_call, _loss_total),
-    ClassWeights: Driver("weighted_losses.write", "values"),
+    ClassWeights: Driver("losses.write", "values"),
     WeightedCrossEntropy: Driver(
-        "weighted_losses.weighted_cross_entropy", arguments.whole_call, _class_loss
+        "losses.weighted_cross_entropy", arguments.whole_call, _class_loss
     ),
     WeightedCrossEntropyGrad: Driver(
-        "weighted_losses.weighted_cross_entropy_grad", arguments.whole_call, _class_loss_grad
+        "losses.weighted_cross_entropy_grad", arguments.whole_call, _class_loss_grad
     ),
     MeanError: Driver("losses.mean_error", arguments.mean_error, _sum),
     MeanErrorGrad: Driver("losses.mean_error_grad", arguments.mean_error),
-    ErrorEach: Driver("weighted_losses.error_each", "absolute"),
-    ErrorEachGrad: Driver("weighted_losses.error_each_grad", "absolute"),
+    ErrorEach: Driver("losses.error_each", "absolute"),
+    ErrorEachGrad: Driver("losses.error_each_grad", "absolute"),
     ValueLoss: Driver("functions.value_loss", arguments.and_operation),
     ValueLossGrad: Driver("functions.value_loss_grad", arguments.and_operation),
-    LabelLikelihood: Driver("likelihood.likelihood", "ignore_index"),
-    LabelLikelihoodGrad: Driver("likelihood.likelihood_grad", "ignore_index"),
+    LabelLikelihood: Driver("losses.likelihood", "ignore_index"),
+    LabelLikelihoodGrad: Driver("losses.likelihood_grad", "ignore_index"),
     # Updates.
     SGDUpdate: Driver("optimizers.sgd", arguments.sgd),
     AdamUpdate: Driver("optimizers.adam", arguments.adam),

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ooctrain.layers.kernels.cuda.chunks import QUAD, THREADS, divisor
-from ooctrain.layers.kernels.cuda.conv.columns import at
+from ooctrain.layers.kernels.cuda.columns import at
 from ooctrain.layers.kernels.cuda.quads import parted
 from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher, blocks_for
 from ooctrain.layers.kernels.cuda.runtime.shim import (

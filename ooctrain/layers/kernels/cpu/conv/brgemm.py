@@ -20,7 +20,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from ooctrain.layers.kernels.cpu.simd.vector import (
+from ooctrain.layers.kernels.cpu.simd.simd import (
     I8,
     I32,
     I64,

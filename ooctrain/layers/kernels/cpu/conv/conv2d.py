@@ -1,6 +1,6 @@
 """The three parts of a convolution on the CPU, by algorithm.
 
-A call takes a pool, a `ConvShape`, an algorithm (`layers/conv_algorithms.py`), C-contiguous float32
+A call takes a pool, a `ConvShape`, an algorithm (`layers/conv2d.py`), C-contiguous float32
 arrays in memory layout (activations N,H,W,C; weights K,R,S,C/groups; bias K) and a workspace of
 exactly `conv_plan.workspace_bytes` (1-d uint8, 64-byte aligned). It writes every element of the
 result, whatever the result and the workspace held before. An algorithm is a module with `forward`,
@@ -17,7 +17,7 @@ from functools import cache, partial
 
 import numpy as np
 
-from ooctrain.layers.conv_shape import ConvShape
+from ooctrain.layers.conv2d import ConvShape
 from ooctrain.layers.kernels.cpu.channel_bias import add_in_place
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from numba import types
 
-from ooctrain.layers.conv_shape import ConvShape
+from ooctrain.layers.conv2d import ConvShape
 from ooctrain.layers.kernels.cpu.conv.brgemm import (
     COLUMNS,
     MR,
@@ -35,10 +35,9 @@ from ooctrain.layers.kernels.cpu.conv.direct_plan import (
 from ooctrain.layers.kernels.cpu.conv.direct_weights import add_outer_products
 from ooctrain.layers.kernels.cpu.conv.direct_weights_plan import plan_grad_weight
 from ooctrain.layers.kernels.cpu.partials import add_parts
-from ooctrain.layers.kernels.cpu.plan import views, write_bias
 from ooctrain.layers.kernels.cpu.runtime.jit import inner, kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
-from ooctrain.layers.kernels.cpu.tiling import PANEL, chunk_items
+from ooctrain.layers.kernels.cpu.tiling import PANEL, chunk_items, views, write_bias
 from ooctrain.layers.kernels.cpu.window import (
     copy_run,
     copy_window,

@@ -14,8 +14,8 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
-from ooctrain.layers.conv_shape import ConvShape
-from ooctrain.layers.kernels.cpu.conv.im2col_plan import Im2colPlan, plan
+from ooctrain.layers.conv2d import ConvShape
+from ooctrain.layers.kernels.cpu.conv.conv_plan import Im2colPlan, plan_im2col
 from ooctrain.layers.kernels.cpu.runtime.jit import inner, kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 
@@ -119,7 +119,7 @@ def _scratch(p: Im2colPlan, workspace: np.ndarray) -> np.ndarray:
 
 def forward(pool: ThreadPool, shape: ConvShape, x, w, bias, y, workspace) -> None:
     """y = x * w + bias. See `conv2d.forward`."""
-    p, has_bias = plan(shape, "forward", pool.threads), bias is not None
+    p, has_bias = plan_im2col(shape, "forward", pool.threads), bias is not None
     space, w = _scratch(p, workspace), w.reshape(-1)
     any_bias = bias if has_bias else w
     pool.run(_forward, p.items, 1, x.reshape(-1), w, any_bias, has_bias, y.reshape(-1), space, p)
@@ -127,13 +127,13 @@ def forward(pool: ThreadPool, shape: ConvShape, x, w, bias, y, workspace) -> Non
 
 def grad_input(pool: ThreadPool, shape: ConvShape, dy, w, dx, workspace) -> None:
     """dx from dy. See `conv2d.grad_input`."""
-    p = plan(shape, "grad_input", pool.threads)
+    p = plan_im2col(shape, "grad_input", pool.threads)
     space = _scratch(p, workspace)
     pool.run(_grad_input, p.items, 1, dy.reshape(-1), w.reshape(-1), dx.reshape(-1), space, p)
 
 
 def grad_weight(pool: ThreadPool, shape: ConvShape, x, dy, dw, workspace) -> None:
     """dw from x and dy. See `conv2d.grad_weight`."""
-    p = plan(shape, "grad_weight", pool.threads)
+    p = plan_im2col(shape, "grad_weight", pool.threads)
     space = _scratch(p, workspace)
     pool.run(_grad_weight, p.items, 1, x.reshape(-1), dy.reshape(-1), dw.reshape(-1), space, p)

@@ -1,6 +1,6 @@
 """How much scratch memory each of the three parts of a convolution needs, by algorithm.
 
-For a `ConvShape`, the name of an algorithm (`layers/conv_algorithms.py`) and a number of threads,
+For a `ConvShape`, the name of an algorithm (`layers/conv2d.py`) and a number of threads,
 the functions give exact numbers of bytes. These follow from the arguments alone, never from the
 machine's load or its instruction set, so they are known when a step is traced and kernels allocate
 nothing. Pure Python: no Numba is imported here. Read next: `direct_plan.py`, `conv2d.py`.
@@ -8,15 +8,92 @@ nothing. Pure Python: no Numba is imported here. Read next: `direct_plan.py`, `c
 
 from __future__ import annotations
 
-from ooctrain.layers.conv_algorithms import CpuAlgorithm
-from ooctrain.layers.conv_shape import ConvShape
-from ooctrain.layers.kernels.cpu.conv import (
-    depthwise_plan,
-    direct_plan,
-    direct_weights_plan,
-    im2col_plan,
-    winograd_plan,
-)
+from typing import NamedTuple
+
+from ooctrain.layers.conv2d import ConvShape, CpuAlgorithm
+from ooctrain.layers.kernels.cpu.chunks import chunk_count, row_chunk
+from ooctrain.layers.kernels.cpu.conv import direct_plan, direct_weights_plan, winograd_plan
+from ooctrain.layers.kernels.cpu.tiling import aligned, ceil_div
+
+# The scratch memory of a depthwise convolution: its sizes for a `ConvShape`.
+#
+# The filter of a channel is a column of a (taps, channels) table, so that one vector holds the
+# same tap of many channels. The scratch is this table with a vector of zeros that replaces a
+# missing bias, and for the gradient of the weights one such table for each chunk of output rows.
+# Pure Python.
+
+
+def output_chunk(shape: ConvShape) -> int:
+    """Output rows in a chunk."""
+    return row_chunk(shape.n * shape.oh, shape.ow * shape.c)
+
+
+def table_floats(shape: ConvShape) -> int:
+    """Room of one (taps, channels) table."""
+    return aligned(shape.r * shape.s * shape.c)
+
+
+def depthwise_floats(shape: ConvShape, part: str) -> int:
+    """Scratch of one call, the same for any number of threads."""
+    if part == "grad_weight":
+        return table_floats(shape) * chunk_count(shape.n * shape.oh, output_chunk(shape))
+    return table_floats(shape) + aligned(shape.c)
+
+
+# Work items and scratch of the im2col reference; pure Python.
+
+
+class Im2colPlan(NamedTuple):
+    """Integers that the reference kernels read; see `ConvShape` for the letters."""
+
+    n: int
+    c: int
+    h: int
+    w: int
+    k: int
+    r: int
+    s: int
+    oh: int
+    ow: int
+    stride_h: int
+    stride_w: int
+    top: int
+    left: int
+    dilation_h: int
+    dilation_w: int
+    groups: int
+    cg: int
+    kg: int
+    columns: int  # R * S * C / groups, the length of a row of the column matrix
+    row_blocks: int  # blocks of rows in an image; a block's columns are computed at once
+    block_rows: int
+    items: int
+    filters: int  # filters of one item, for the gradient of the weights
+    column_floats: int  # of one thread
+    size_floats: int
+
+
+def plan_im2col(shape: ConvShape, part: str, threads: int) -> Im2colPlan:
+    """Items: blocks of about 256 output pixels (forward), images (grad_input), eighths of a group's
+    filters (grad_weight).
+    """
+    columns = shape.r * shape.s * shape.cg
+    filters = ceil_div(shape.kg, 8)
+    block_rows = min(shape.oh, max(1, 256 // shape.ow))
+    row_blocks = ceil_div(shape.oh, block_rows)
+    items = {
+        "forward": shape.n * row_blocks,
+        "grad_input": shape.n,
+        "grad_weight": shape.groups * ceil_div(shape.kg, filters),
+    }[part]
+    column_floats = aligned(block_rows * shape.ow * columns)
+    return Im2colPlan(
+        shape.n, shape.c, shape.h, shape.w, shape.k, shape.r, shape.s, shape.oh, shape.ow,
+        *shape.stride, shape.padding[0], shape.padding[2], *shape.dilation, shape.groups, shape.cg,
+        shape.kg, columns, row_blocks, block_rows, items, filters, column_floats,
+        column_floats * threads,
+    )  # fmt: skip
+
 
 # Bounds of the rounding error in each part: root mean square over the standard deviation of the
 # exact result, for data without a mean and up to some thousand terms in a sum. Single elements may
@@ -35,7 +112,7 @@ def workspace_bytes(shape: ConvShape, algorithm: str, part: str, threads: int) -
 
     Args:
         shape: the convolution.
-        algorithm: as `layers/conv_algorithms.py` chose it.
+        algorithm: as `layers/conv2d.py` chose it.
         part: "forward", "grad_input" or "grad_weight".
         threads: size of the pool that will run it.
     """
@@ -46,9 +123,9 @@ def workspace_bytes(shape: ConvShape, algorithm: str, part: str, threads: int) -
         backward = part == "grad_input"
         return 4 * winograd_plan.plan_correlation(shape, m, threads, backward=backward).size_floats
     if algorithm == "depthwise":
-        return 4 * depthwise_plan.size_floats(shape, part)
+        return 4 * depthwise_floats(shape, part)
     if algorithm == "im2col":
-        return 4 * im2col_plan.plan(shape, part, threads).size_floats
+        return 4 * plan_im2col(shape, part, threads).size_floats
     if part == "grad_weight":
         return 4 * direct_weights_plan.plan_grad_weight(shape, threads).size_floats
     plan = direct_plan.plan_forward if part == "forward" else direct_plan.plan_grad_input

@@ -14,11 +14,11 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from ooctrain.layers.conv_shape import ConvShape
-from ooctrain.layers.kernels.cpu.plan import KernelPlan
+from ooctrain.layers.conv2d import ConvShape
 from ooctrain.layers.kernels.cpu.tiling import (
     PANEL,
     ROWS,
+    KernelPlan,
     aligned,
     ceil_div,
     cut_blocks,

@@ -13,9 +13,16 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from ooctrain.layers.conv_shape import ConvShape
-from ooctrain.layers.kernels.cpu.plan import KernelPlan
-from ooctrain.layers.kernels.cpu.tiling import ALIGNMENT, PANEL, ROWS, aligned, ceil_div, place
+from ooctrain.layers.conv2d import ConvShape
+from ooctrain.layers.kernels.cpu.tiling import (
+    ALIGNMENT,
+    PANEL,
+    ROWS,
+    KernelPlan,
+    aligned,
+    ceil_div,
+    place,
+)
 
 TRANSFORM_FLOATS = 36 * 16 * 16 + 36 * 16  # scratch of one thread: a block of weights, a tile
 GROUP_TILES = 24  # tiles transformed together; a multiple of every register tile's rows

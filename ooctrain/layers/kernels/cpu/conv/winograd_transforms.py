@@ -14,6 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from ooctrain.layers.kernels.cpu.runtime.jit import inner
+from ooctrain.layers.kernels.cpu.simd.simd import VL
 from ooctrain.layers.kernels.cpu.simd.simd_memory import (
     prefetch,
     vload,
@@ -21,7 +22,6 @@ from ooctrain.layers.kernels.cpu.simd.simd_memory import (
     vstore,
     vtranspose,
 )
-from ooctrain.layers.kernels.cpu.simd.vector import VL
 from ooctrain.layers.kernels.cpu.tiling import PANEL
 
 TWO, FOUR, FIVE, EIGHT = np.float32(2), np.float32(4), np.float32(5), np.float32(8)

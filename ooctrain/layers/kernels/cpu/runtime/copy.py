@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from ooctrain.layers.kernels.cpu.runtime.jit import kernel
-from ooctrain.layers.kernels.cpu.simd.simd_stream import (
+from ooctrain.layers.kernels.cpu.simd.simd_memory import (
     address_of,
     copy_line,
     store_fence,

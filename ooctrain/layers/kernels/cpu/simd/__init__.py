@@ -2,7 +2,7 @@
 
 Importing anything from this folder defines `+ - * /` of vectors. A kernel that only adds imports no
 name of `simd.py`, and would not compile otherwise. Read next: `simd.py` for the arithmetic,
-`vector.py` for the type, `simd_memory.py` for loads and stores.
+`simd.py` for the type, `simd_memory.py` for loads and stores.
 """
 
 from ooctrain.layers.kernels.cpu.simd import simd

@@ -5,7 +5,7 @@ two is an addition to the exponent bits, the rest a polynomial. Sixteen exponent
 as much as one call of the library's. Each function is right to about one unit in the last place.
 Sources: coefficients of expf, logf and tanhf in the Cephes library (Moshier 1992); log1p: Kahan's
 quotient (Goldberg 1991, theorem 4); erf: minimax polynomials of Juffa (2013). Read next:
-`layers/kernels/cpu/losses.py`, `layers/kernels/cpu/activations.py`.
+`layers/kernels/cpu/losses.py`, `layers/kernels/cpu/functions.py`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,10 @@ from numba import types
 from numba.extending import intrinsic
 
 from ooctrain.layers.kernels.cpu.simd.simd import (
+    LANES,
+    VECTOR,
+    VL,
+    f32v,
     vabs,
     vfma,
     vmax,
@@ -26,7 +30,6 @@ from ooctrain.layers.kernels.cpu.simd.simd import (
     vselect_gt,
     vsplat,
 )
-from ooctrain.layers.kernels.cpu.simd.vector import LANES, VECTOR, VL, f32v
 
 ZERO, ONE, TWO = np.float32(0), np.float32(1), np.float32(2)
 EXP_LOW, EXP_HIGH = np.float32(-87.0), np.float32(88.0)

@@ -14,13 +14,14 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from ooctrain.layers.kernels.cpu.simd.vector import (
+from ooctrain.layers.kernels.cpu.simd.simd import (
     I8,
     I32,
     I64,
     LANES,
     VECTOR,
     VL,
+    array_data,
     call_llvm,
     element_pointer,
     f32v,
@@ -266,3 +267,163 @@ def vinterleave3(typingctx, source, offset, stride, target, target_offset):
 
     whole = types.int64
     return types.void(source, whole, whole, target, whole), codegen
+
+
+# Vectors from and to bytes, in which max pooling stores the position of a maximum in its window.
+#
+# A load turns bytes of a 1-d uint8 array, from an offset on, into a vector of whole numbers as
+# floats; a store does the reverse. Positions are compared as floats, like the values to which they
+# belong, and are stored as bytes, a quarter of the size.
+
+
+_BYTES = ir.VectorType(I8, VL)
+
+
+@intrinsic
+def vstore4_bytes(typingctx, array, offset, v0, v1, v2, v3):
+    """Stores four vectors of whole numbers in [0, 255] as bytes."""
+
+    def codegen(context, builder, signature, args):
+        for k in range(4):
+            at = builder.add(args[1], ir.Constant(I64, k * VL))
+            pointer = element_pointer(context, builder, signature.args[0], args[0], at)
+            data = builder.fptoui(args[2 + k], _BYTES)
+            builder.store(data, builder.bitcast(pointer, _BYTES.as_pointer()), align=1)
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64, f32v, f32v, f32v, f32v), codegen
+
+
+@intrinsic
+def vload_bytes(typingctx, array, offset):
+    """VL bytes from array[offset] as floats."""
+
+    def codegen(context, builder, signature, args):
+        pointer = element_pointer(context, builder, signature.args[0], args[0], args[1])
+        whole = builder.load(builder.bitcast(pointer, _BYTES.as_pointer()), align=1)
+        return builder.uitofp(whole, VECTOR)
+
+    return f32v(array, types.int64), codegen
+
+
+@intrinsic
+def vload_bytes_upto(typingctx, array, offset, count):
+    """The first `count` bytes from array[offset] as floats, zeros in the other lanes."""
+
+    def codegen(context, builder, signature, args):
+        element = element_pointer(context, builder, signature.args[0], args[0], args[1])
+        pointer, none = builder.bitcast(element, _BYTES.as_pointer()), ir.Constant(_BYTES, [0] * VL)
+
+        def part():
+            name, align = f"llvm.masked.load.v{VL}i8.p0", ir.Constant(I32, 1)
+            mask = first_lanes(builder, args[2])
+            return call_llvm(builder, name, _BYTES, pointer, align, mask, none)
+
+        whole = if_whole(builder, args[2], lambda: builder.load(pointer, align=1), part)
+        return builder.uitofp(whole, VECTOR)
+
+    return f32v(array, types.int64, types.int64), codegen
+
+
+@intrinsic
+def vstore_bytes_upto(typingctx, array, offset, value, count):
+    """The first lanes of value, whole numbers in [0, 255], as bytes to array[offset]."""
+
+    def codegen(context, builder, signature, args):
+        element = element_pointer(context, builder, signature.args[0], args[0], args[1])
+        pointer = builder.bitcast(element, _BYTES.as_pointer())
+        data = builder.fptoui(args[2], _BYTES)
+
+        def whole():
+            builder.store(data, pointer, align=1)
+
+        def part():
+            name, align = f"llvm.masked.store.v{VL}i8.p0", ir.Constant(I32, 1)
+            mask = first_lanes(builder, args[3])
+            call_llvm(builder, name, ir.VoidType(), data, pointer, align, mask)
+
+        if_whole(builder, args[3], whole, part)
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64, f32v, types.int64), codegen
+
+
+# Stores that bypass the caches, for data that will not be read again soon.
+#
+# An ordinary store first reads its line into the cache, which costs half as much again, and evicts
+# another line. If the result is larger than the caches (`chunks.past_caches`), neither is of use.
+# Non-temporal stores avoid both; they need addresses that are multiples of their size, and a fence
+# after them.
+
+
+def _mark_past_caches(builder, store):
+    """Makes an emitted store a non-temporal one."""
+    store.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(I32, 1)]))
+
+
+@intrinsic
+def address_of(typingctx, array):
+    """Address of the first element, for alignment."""
+
+    def codegen(context, builder, signature, args):
+        first = array_data(context, builder, signature.args[0], args[0])
+        return builder.ptrtoint(first, I64)
+
+    return types.int64(array), codegen
+
+
+def _make_copy(past: bool, doc: str):
+    line = ir.VectorType(I64, 8)
+
+    @intrinsic
+    def copy(typingctx, dst, dst_at, src, src_at):
+        def codegen(context, builder, signature, args):
+            source = element_pointer(context, builder, signature.args[2], args[2], args[3])
+            target = element_pointer(context, builder, signature.args[0], args[0], args[1])
+            value = builder.load(builder.bitcast(source, line.as_pointer()), align=1)
+            store = builder.store(value, builder.bitcast(target, line.as_pointer()), align=64)
+            if past:
+                _mark_past_caches(builder, store)
+            return context.get_dummy_value()
+
+        return types.void(dst, types.int64, src, types.int64), codegen
+
+    copy.__doc__ = doc
+    return copy
+
+
+copy_line = _make_copy(False, "Copies 64 bytes; `dst` must be 64-byte aligned at `dst_at`.")
+stream_line = _make_copy(True, "As `copy_line`, past the caches.")
+
+
+@intrinsic
+def vstream(typingctx, array, offset, value):
+    """array[offset : offset + VL] = value, past the caches; the address is a multiple of 64."""
+
+    def codegen(context, builder, signature, args):
+        pointer = element_pointer(context, builder, signature.args[0], args[0], args[1])
+        store = builder.store(args[2], vector_pointer(builder, pointer), align=4 * VL)
+        _mark_past_caches(builder, store)
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64, f32v), codegen
+
+
+@numba.njit(inline="always")
+def vput_upto(array, offset, value, count, past):
+    """As `vstore_upto`; where `past` is true, whole vectors are written past the caches."""
+    if past and count >= VL:
+        vstream(array, offset, value)
+    else:
+        vstore_upto(array, offset, value, count)
+
+
+@intrinsic
+def store_fence(typingctx):
+    """Orders non-temporal stores before everything that follows, for other threads too."""
+
+    def codegen(context, builder, signature, args):
+        builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.void(), codegen

@@ -1,6 +1,6 @@
 """The three parts of a convolution on a GPU, by algorithm.
 
-They take a launcher, a `ConvShape`, an algorithm (`layers/conv_algorithms.py`), device arrays in
+They take a launcher, a `ConvShape`, an algorithm (`layers/conv2d.py`), device arrays in
 memory layout (activations N,H,W,C; weights K,R,S,C/groups; bias K) and a workspace of exactly
 `conv_plan.workspace_bytes`, and write every element of the result. Forward and the gradient of the
 input are the same product, a correlation, the latter with the weights turned. So an algorithm is a
@@ -17,9 +17,9 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from ooctrain.errors import ConfigError
-from ooctrain.layers.conv_shape import ConvShape
+from ooctrain.layers.conv2d import ConvShape
+from ooctrain.layers.kernels.cuda.channel_bias import add_in_place
 from ooctrain.layers.kernels.cuda.conv import conv_plan
-from ooctrain.layers.kernels.cuda.conv.channel_bias import add_in_place
 from ooctrain.layers.kernels.cuda.conv.conv_pieces import turn_weights
 from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher
 

@@ -10,7 +10,7 @@ multiply-adds, 80 for 64 channels, 79 and 70 where each term is loaded by itself
 (`tests/support/sass.py` counts). While one pair of tiles is multiplied, the next columns are
 already on their way from memory (registers, then the other half of shared memory), so one barrier
 for each step is enough. Source: Chetlur et al., "cuDNN" (2014), section 3; CUTLASS. Read next:
-`conv_gemm_weights.py`, then `conv_tf32.py`.
+`conv_weights.py`, then `conv_tf32.py`.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from ooctrain.layers.kernels.cuda.conv.conv_address import filter_start, pixel_p
 from ooctrain.layers.kernels.cuda.conv.conv_fetch import (
     filter_quad,
     filter_singles,
+    keep_target,
+    keep_weighed_term,
     load_upto,
     source_quad,
     source_singles,
     store_upto,
 )
-from ooctrain.layers.kernels.cuda.conv.conv_gemm_weights import grad_weight
-from ooctrain.layers.kernels.cuda.conv.conv_kept import keep_target, keep_weighed_term
 from ooctrain.layers.kernels.cuda.conv.conv_pieces import CORRELATION, correlate_by_tiles
 from ooctrain.layers.kernels.cuda.conv.conv_plan import INNER, OUTER
+from ooctrain.layers.kernels.cuda.conv.conv_weights import grad_weight
 from ooctrain.layers.kernels.cuda.conv.tile_product import (
     A_STRIDE,
     LONG_DEPTH,

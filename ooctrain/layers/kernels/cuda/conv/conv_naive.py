@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ooctrain.layers.conv_shape import ConvShape
+from ooctrain.layers.conv2d import ConvShape
 from ooctrain.layers.kernels.cuda.conv import conv_plan
 from ooctrain.layers.kernels.cuda.conv.conv_address import (
     filter_offset,

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ooctrain.layers.conv_shape import ConvShape
+from ooctrain.layers.conv2d import ConvShape
 from ooctrain.layers.kernels.cuda.conv.conv_plan import Correlation
 from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher, blocks_for
 from ooctrain.layers.kernels.cuda.runtime.shim import Kernel, cuda, kernel, uint32

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
-from ooctrain.layers.conv_shape import ConvShape
+from ooctrain.layers.conv2d import ConvShape
 from ooctrain.layers.kernels.cuda.chunks import FLOAT_BYTES, parts_of_sum
 
 #: Fewest pixels of one split: shorter ones cost more in partial results than they save.
@@ -122,7 +122,7 @@ def workspace_bytes(shape: ConvShape, algorithm: str, part: str, threads: int = 
 
     Args:
         shape: the convolution.
-        algorithm: as `layers/conv_algorithms.py` chose it; all of them need the same.
+        algorithm: as `layers/conv2d.py` chose it; all of them need the same.
         part: "forward", "grad_input" or "grad_weight".
     """
     weights = shape.k * shape.cg * shape.r * shape.s

@@ -9,7 +9,7 @@ only at the next tap does it compute the place anew. So 196 instructions surroun
 Hopper, where 235 did before (`tests/support/sass.py` counts); some fifty of them are reached
 only at the next tap. Needs compute capability 8.0. Sums over one to three channels go to
 `conv_tf32_few.py`, over others that are no multiple of four to `conv_gemm.py`. Source: CUTLASS,
-"Efficient GEMM in CUDA"; PTX ISA. Read next: `tensor_core.py`, `tensor_tile.py`, then
+"Efficient GEMM in CUDA"; PTX ISA. Read next: `tensor_core.py`, `tensor_core.py`, then
 `conv_tf32_few.py`.
 """
 
@@ -32,17 +32,15 @@ from ooctrain.layers.kernels.cuda.conv.conv_plan import (
 )
 from ooctrain.layers.kernels.cuda.conv.conv_tf32_weights import grad_weight
 from ooctrain.layers.kernels.cuda.conv.tensor_core import (
-    copy_async,
-    copy_commit,
-    copy_wait_all,
-    copy_wait_but_one,
-)
-from ooctrain.layers.kernels.cuda.conv.tensor_tile import (
     AMPERE,
     DEPTH,
     HALF,
     ROWS_AT_ONCE,
     chunk_place,
+    copy_async,
+    copy_commit,
+    copy_wait_all,
+    copy_wait_but_one,
     epilogue,
     fragment_rows,
     step_product,

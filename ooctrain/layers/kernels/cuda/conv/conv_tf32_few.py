@@ -29,8 +29,7 @@ from ooctrain.layers.kernels.cuda.conv.conv_plan import (
     SPACING_W,
     TAP_COUNT,
 )
-from ooctrain.layers.kernels.cuda.conv.tensor_core import round_tf32
-from ooctrain.layers.kernels.cuda.conv.tensor_tile import (
+from ooctrain.layers.kernels.cuda.conv.tensor_core import (
     AMPERE,
     DEPTH,
     HALF,
@@ -38,6 +37,7 @@ from ooctrain.layers.kernels.cuda.conv.tensor_tile import (
     chunk_place,
     epilogue,
     fragment_rows,
+    round_tf32,
     step_product,
     two_places,
 )

@@ -1,4 +1,4 @@
-"""The gradient of the weight by tensor cores: forms of `weight_product.py`.
+"""The gradient of the weight by tensor cores: forms of `conv_weights.py`.
 
 Activations x and gradients dy, both NHWC, give dW in float32, with factors rounded to TF32. The
 rows of a tile are pixels and the product sums over them, but `ldmatrix` hands out only words that
@@ -6,7 +6,7 @@ are contiguous along the sum. So each lane reads its elements of the matrices on
 136 words apart; then the 32 lanes of a warp access 32 different banks. Needs capability 8.0.
 Channels and filters come in fours. With one to three channels each tap has four terms in the tile,
 the last of them zeros that are not stored in memory, and the number of filters is arbitrary. All
-other shapes go to `conv_gemm_weights.py`. Source: PTX ISA, "mma.m16n8k8". Read next:
+other shapes go to `conv_weights.py`. Source: PTX ISA, "mma.m16n8k8". Read next:
 `conv_tf32.py`.
 """
 
@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ooctrain.layers.conv_shape import ConvShape
-from ooctrain.layers.kernels.cuda.conv import conv_gemm_weights
+from ooctrain.layers.conv2d import ConvShape
+from ooctrain.layers.kernels.cuda.conv import conv_weights
 from ooctrain.layers.kernels.cuda.conv.conv_address import terms_of
 from ooctrain.layers.kernels.cuda.conv.conv_fetch import (
     filters_quad,
@@ -24,9 +24,9 @@ from ooctrain.layers.kernels.cuda.conv.conv_fetch import (
     pixel_quad,
 )
 from ooctrain.layers.kernels.cuda.conv.conv_plan import INNER
+from ooctrain.layers.kernels.cuda.conv.conv_weights import WeightForm, launch, weight_kernel
 from ooctrain.layers.kernels.cuda.conv.tensor_core import mma_tf32, round_tf32
 from ooctrain.layers.kernels.cuda.conv.tile_product import TILE_DEPTH, WIDE
-from ooctrain.layers.kernels.cuda.conv.weight_product import WeightForm, launch, weight_kernel
 from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher
 from ooctrain.layers.kernels.cuda.runtime.shim import device, int32, uint32, uint64
 
@@ -132,4 +132,4 @@ def grad_weight(launcher: Launcher, shape: ConvShape, x, dy, dw, workspace) -> N
     elif shape.cg < 4 and shape.groups == 1:
         launch(launcher, _multiply_few, FEW, shape, (x, dy, dw), workspace)
     else:
-        conv_gemm_weights.grad_weight(launcher, shape, x, dy, dw, workspace)
+        conv_weights.grad_weight(launcher, shape, x, dy, dw, workspace)

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from ooctrain.layers.kernels.cuda.runtime import shim
-from ooctrain.layers.kernels.cuda.runtime.moved import moved, with_numbers_in_memory
+from ooctrain.layers.kernels.cuda.runtime.packing import moved, with_numbers_in_memory
 from ooctrain.layers.kernels.cuda.runtime.shim import Capability, Kernel
 from ooctrain.step.presets import cache_base
 

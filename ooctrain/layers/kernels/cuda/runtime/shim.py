@@ -4,25 +4,84 @@ A Python function written in Numba's CUDA dialect becomes a `Kernel`, which is p
 compiled form is made when it is first launched on a GPU (`compiled`) and its PTX without any driver
 (`compile_ptx`); the emulator in `ooctrain.testing` reads its source. Signature and block size are
 part of the kernel, because a kernel's index arithmetic is right for one block size only. Kernel
-files import `cuda`, `intrinsic` and the number types from here. `target.py` chooses between Numba's
-two CUDA targets. Source: Numba CUDA manual. Read next: `target.py`, `intrinsics.py`, `launcher.py`.
+files import `cuda`, `intrinsic` and the number types from here. `shim.py` chooses between Numba's
+two CUDA targets. Source: Numba CUDA manual. Read next: `shim.py`, `intrinsics.py`, `launcher.py`.
 """
 
 from __future__ import annotations
 
 import importlib
+import sys
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from types import ModuleType
 from typing import Any
 
+import numpy as np
 from numba import float32, int32, int64, uint8, uint32, uint64
-from numba.core import sigutils
+from numba.core import config, sigutils
 
 from ooctrain.errors import ConfigError
-from ooctrain.layers.kernels.cuda.runtime.target import load_target
+
+# Numba's CUDA target, whichever works here: numba-cuda, or the one inside Numba.
+#
+# The result is the module `numba.cuda`, complete. numba-cuda replaces Numba's own target when
+# `numba.cuda` is imported, but loads the modules that every compilation needs only later. So all
+# of them are loaded here at once; if that fails, numba-cuda is removed and Numba's own target is
+# imported. Either will do: kernels use only what both have. numba-cuda 0.30.4 asks NumPy for
+# `row_stack`, which NumPy 2.5 no longer has and no later numba-cuda will fix
+# (NVIDIA/numba-cuda#907): it gets one while it loads.
+
+
+#: What the first compilation loads.
+_NEEDED = (
+    "numba.cuda", "numba.cuda.extending", "numba.cuda.np.arrayobj", "numba.cuda.np.arraymath",
+)  # fmt: skip
+_GONE = "row_stack"
+
+
+def load_target() -> ModuleType:
+    """`numba.cuda`. Raises ImportError and others: there is none that can be imported."""
+    if getattr(config, "ENABLE_CUDASIM", False) or not _numba_cuda():
+        return importlib.import_module("numba.cuda")
+    try:
+        with _row_stack():
+            for name in _NEEDED:
+                importlib.import_module(name)
+    except Exception:  # whatever is wrong with numba-cuda, Numba's own target may do
+        _take_out_of_the_way()
+    return importlib.import_module("numba.cuda")
+
+
+def _numba_cuda() -> list[Any]:
+    """What lets numba-cuda answer for `numba.cuda`."""
+    return [finder for finder in sys.meta_path if type(finder).__name__ == "NumbaCudaFinder"]
+
+
+def _take_out_of_the_way() -> None:
+    for finder in _numba_cuda():
+        sys.meta_path.remove(finder)
+    loaded = [name for name in sys.modules if f"{name}.".startswith("numba.cuda.")]
+    for name in loaded:
+        del sys.modules[name]
+
+
+@contextmanager
+def _row_stack() -> Iterator[None]:
+    """NumPy has a `row_stack` meanwhile."""
+    if hasattr(np, _GONE):
+        yield
+        return
+    # A function of its own: numba-cuda is going to say how it compiles this one, beside vstack.
+    setattr(np, _GONE, lambda arrays: np.vstack(arrays))
+    try:
+        yield
+    finally:
+        delattr(np, _GONE)
+
 
 __all__ = [
     "Capability", "Kernel", "argument_types", "compile_ptx", "compiled", "cuda", "device",
@@ -53,7 +112,7 @@ class Kernel:
             argument of the kernel depends on a step scalar.
         specific: uses instructions that only its own capability has, and no later one ("sm_90a");
             launches of our own can start it, Numba's cannot.
-        moved: takes the addresses of its changing arguments in their place (`moved.py`).
+        moved: takes the addresses of its changing arguments in their place (`packing.py`).
     """
 
     function: Callable
