@@ -20,12 +20,11 @@ import numpy as np
 from ooctrain.distributed.calls import SendMessage, TakeMessage
 from ooctrain.distributed.ranks import Ranks
 from ooctrain.engine.parts import Parts
-from ooctrain.engine.site import Site
 from ooctrain.engine.tensor import Tape, Tensor
 from ooctrain.errors import ConfigError
 from ooctrain.layers.batch_norm import BatchNormApply, BatchNormGradApply, BatchNormGradReduce
 from ooctrain.step.network import Message
-from ooctrain.step.op import Op, Spec, require
+from ooctrain.step.op import Op, Site, Spec, require
 from ooctrain.step.trace import Kind
 
 # Batch norm by the statistics of the whole batch, whose parts lie on several ranks.

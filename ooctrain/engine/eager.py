@@ -16,13 +16,13 @@ from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 
-from ooctrain.engine.site import Site
 from ooctrain.errors import ShapeError
 from ooctrain.layers.kernels.cpu.table import CPU
 from ooctrain.step.op import (
     LINE_BYTES,
     Op,
     Scalars,
+    Site,
     Spec,
     TensorLike,
     physical_shape,
@@ -248,9 +248,9 @@ class EagerRunner:
         self, op: Op, ins: Sequence[Stored], outs: Sequence[Stored], site: Site, scalars: Scalars
     ) -> None:
         """Computes `outs` and gives each its storage."""
-        arrays = [physical_value(tensor) for tensor in ins]
+        arrays = [tensor.value().physical for tensor in ins]
         self._pool = self._pool or make_pool(self.threads)
-        results = run_cpu(op, self._pool, arrays, [tensor.spec for tensor in outs], scalars)
+        results = run_cpu(op, self._pool, arrays, [t.spec for t in outs], scalars)
         for tensor, result in zip(outs, results, strict=True):
             tensor.storage = Storage(result)
 
@@ -261,11 +261,6 @@ class EagerRunner:
     def constant(self, tensor: S) -> S:
         """The same value; the tape notices if it is written before backward reads it."""
         return tensor.detach()
-
-
-def physical_value(tensor: Stored) -> np.ndarray:
-    """A tensor's value as a contiguous physical array (no copy where it lies so already)."""
-    return tensor.value().physical
 
 
 def make_pool(threads: int) -> Any:

@@ -366,7 +366,8 @@ def inside(module: Module) -> Iterator[None]:
     if outermost:
         tape.look_at(module)
         before = tape.module_paths
-        tape.module_paths = {part: path for path, part in module.named_modules()}
+        named = module.named_modules() if module.has_parts else [("", module)]
+        tape.module_paths = {part: path for path, part in named}
     try:
         with tape.at(path=tape.module_paths[module], leaf=not module.has_parts):
             yield

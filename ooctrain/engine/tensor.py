@@ -25,9 +25,8 @@ from ooctrain.engine.algebra import Algebra
 from ooctrain.engine.backward import Entry, record_backward
 from ooctrain.engine.eager import EagerRunner, Storage
 from ooctrain.engine.seeds import SEEDS, Seeds, generator_of
-from ooctrain.engine.site import Site
 from ooctrain.errors import AutogradError, ShapeError
-from ooctrain.step.op import Op, Scalars, Spec
+from ooctrain.step.op import Op, Scalars, Site, Spec
 from ooctrain.step.trace import Kind
 
 
@@ -310,16 +309,19 @@ class Tape:
         if self._twins:
             ins = [self._twins.get(tensor, tensor) for tensor in ins]
         for tensor in ins:
-            self._check_usable(tensor, name)
+            if not isinstance(tensor, Tensor):
+                raise _not_a_tensor(tensor, name)
+            if self._again is not None:
+                self._again.check_unchanged(tensor)
         try:
-            specs = op.infer(*(tensor.spec for tensor in ins))
+            specs = op.infer(*[Spec(tensor.shape, tensor.dtype) for tensor in ins])
         except ShapeError as error:
             error.where = error.where or name
             raise
         outs = self._outputs(op, specs, of)
         step = {"seed": self.seed, "step": 0} if scalars is None else scalars
         call_id = self.runner.run(op, ins, outs, self.site, step)
-        if self.recording and any(tensor.requires_grad for tensor in ins) and _has_gradient(op):
+        if self.recording and _has_gradient(op) and any(t.requires_grad for t in ins):
             self._record(op, name, ins, outs, call_id)
         return outs
 
@@ -419,25 +421,14 @@ class Tape:
         finally:
             self._again = None
 
-    def _check_usable(self, tensor: Tensor, name: str) -> None:
-        if not isinstance(tensor, Tensor):
-            raise ShapeError(
-                f"{name} wants tensors, got {type(tensor).__name__}",
-                fix="wrap it: oc.tensor(array)",
-            )
-        if self._again is not None:
-            self._again.check_unchanged(tensor)
-
     def _outputs(self, op: Op, specs: Sequence[Spec], of: Sequence[Tensor]) -> tuple[Tensor, ...]:
         kinds: Sequence[Kind] = op.out_kinds
         names = [f"{self.site.prefix(op)}.{name}" for name in op.out_names]
         if of:
             kinds = ["wgrad" if tensor.kind == "param" else "grad" for tensor in of]
             names = [f"{tensor.name or 'leaf'}.grad" for tensor in of]
-        return tuple(
-            Tensor(spec, name=name, kind=kind)
-            for spec, name, kind in zip(specs, names, kinds, strict=True)
-        )
+        outs = zip(specs, names, kinds, strict=True)
+        return tuple([Tensor(spec, name=name, kind=kind) for spec, name, kind in outs])
 
     def _record(
         self, op: Op, name: str, ins: Sequence[Tensor], outs: Sequence[Tensor], call_id: int | None
@@ -447,8 +438,10 @@ class Tape:
         read = tuple(
             [t if _stays(t, eager) else t.as_it_is() for t in ins]  # some may become another value
         )
-        twins = tuple(tensor.detach() for tensor in outs)
-        entry = Entry(next(self._numbers), op, name, site, read, twins)
+        twins = tuple([tensor.detach() for tensor in outs])
+        storages = [tensor.storage for tensor in (*read, *twins)]
+        versions = tuple([s.version if s is not None else 0 for s in storages])
+        entry = Entry(next(self._numbers), op, name, site, read, twins, versions)
         for i, tensor in enumerate(outs):
             # Statistics are by-products: nothing is differentiated through them.
             if tensor.dtype.startswith("float") and tensor.kind != "stat":
@@ -460,6 +453,12 @@ def _stays(tensor: Tensor, eager: bool) -> bool:
     if tensor.source is not None or tensor.variable is not None:
         return False
     return tensor.requires_grad or tensor.kind in _KEPT or not eager
+
+
+def _not_a_tensor(what: object, name: str) -> ShapeError:
+    return ShapeError(
+        f"{name} wants tensors, got {type(what).__name__}", fix="wrap it: oc.tensor(array)"
+    )
 
 
 def _has_gradient(op: Op) -> bool:
