@@ -32,7 +32,7 @@ from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ConfigError, DriverError, OoctrainError
 from ooctrain.execution import checkpoint as files
 from ooctrain.execution import saved_state
-from ooctrain.execution.ahead import Ahead, Manner, handed_out, no_batch, position_of
+from ooctrain.execution.ahead import Ahead, Manner, handed_out, is_last, no_batch, position_of
 from ooctrain.execution.evaluation import Evaluation, expect_labels, ignored_by
 from ooctrain.execution.guard import expect_finite
 from ooctrain.execution.in_parts import InParts
@@ -155,6 +155,8 @@ class Trainer:
         self._repeated: set[Hashable] = set()
         self._changed = ""  # what the last look has found changed
         self._made: tuple[StepShape | None, int, int] = None, 0, 0  # at which step, how many
+        #: what the next step does at its end, such as its schedule's; no interrupt parts them
+        self._then: Callable[[float], object] | None = None
         self._look()
 
     # Training.
@@ -179,7 +181,15 @@ class Trainer:
         """
         x, y = as_images(x), as_numbers(y, "target")
         prepared = self.prepare(x.shape, y.shape, y.dtype)
-        return self._finished(partial(self._step, prepared, x, y))
+        then, self._then = self._then, None
+
+        def both() -> float:
+            loss = self._step(prepared, x, y)
+            if then is not None:
+                then(loss)
+            return loss
+
+        return self._finished(both)
 
     def _step(self, prepared: PreparedStep, x: Images, y: np.ndarray) -> float:
         if self.ranks is not None:
@@ -213,8 +223,10 @@ class Trainer:
         Args:
             batches: gives (x, y) and can be iterated once for each epoch, such as a `DataLoader`.
             schedule: its `step()` is called after each epoch; `ReduceLROnPlateau` is told the
-                epoch's mean loss. `OneCycleLR`, and a row with one, is stepped after each step.
-            on_step: called with (steps done, loss) after each step.
+                epoch's mean loss. `OneCycleLR`, and a row with one, is stepped after each step. An
+                interrupt comes before both steps or after both, at the end of an epoch only if the
+                batches are a `DataLoader`, a list or a tuple, whose end is known.
+            on_step: called with (steps done, loss) after each step, and the schedule's.
 
         Returns:
             The losses of all steps.
@@ -226,6 +238,7 @@ class Trainer:
         try:
             return self._fit(batches, epochs, schedule, on_step)
         except BaseException as error:
+            self._then = None
             self._leaves(error)
             raise
 
@@ -240,20 +253,22 @@ class Trainer:
             each_step.expect_room(epochs * len(batches) - position_of(batches))
         losses: list[float] = []
         for epoch in range(epochs):
-            steps_before = len(losses)
+            of_epoch: list[float] = []
+            due = None if each_step is not None else schedule  # at the end of the epoch
             with closing(self.ahead(batches)) as following:
-                for x, y in following:
-                    losses.append(self.step(x, y))
+                for number, (x, y) in enumerate(following, 1):
                     if each_step is not None:
-                        each_step.step()
+                        self._then = partial(_step_of, each_step, None)
+                    elif due is not None and is_last(batches, number):
+                        self._then, due = partial(_step_of, due, of_epoch), None
+                    of_epoch.append(self.step(x, y))
                     if on_step is not None:
-                        on_step(self.steps_done, losses[-1])
-            if len(losses) == steps_before:
+                        on_step(self.steps_done, of_epoch[-1])
+            if not of_epoch:
                 raise no_batch(epoch)
-            if isinstance(schedule, ReduceLROnPlateau):
-                schedule.step(float(np.mean(losses[steps_before:])))
-            elif schedule is not None and each_step is None:
-                schedule.step()
+            if due is not None:
+                _step_of(due, of_epoch[:-1], of_epoch[-1])
+            losses += of_epoch
         return losses
 
     @one_at_a_time
@@ -549,6 +564,18 @@ class Trainer:
 
     def _tensors(self) -> dict[str, Tensor]:
         return named_tensors(self.model, self.optimizer)
+
+
+def _step_of(schedule: LRScheduler, before: Sequence[float] | None, loss: float) -> None:
+    """A schedule's step, after a training step.
+
+    Args:
+        before: losses of the epoch that ends with this one; None: no epoch is counted.
+    """
+    if isinstance(schedule, ReduceLROnPlateau):
+        schedule.step(float(np.mean([*(before or ()), loss])))
+    else:
+        schedule.step()
 
 
 def _are_the_same(some: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> bool:

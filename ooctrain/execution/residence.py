@@ -22,9 +22,9 @@ import numpy as np
 
 from ooctrain.devices.host_file import KeptFile
 from ooctrain.engine.eager import Holder, Storage
+from ooctrain.engine.finished import Finisher
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import InUse, OoctrainError
-from ooctrain.execution.finished import Finisher
 from ooctrain.execution.prepare import PreparedStep
 from ooctrain.execution.sessions import open_session
 from ooctrain.execution.settings import Settings

@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from ooctrain.engine.finished import acting_thread
 from ooctrain.errors import InUse
-from ooctrain.execution.finished import acting_thread
 
 ONE_THREAD = "one thread after the other, with a threading.Lock; or a model for each thread"
 _LOOK_S = 0.001  # between two looks at whether what has the turn works or only looks
