@@ -157,6 +157,7 @@ class Trainer:
         self._made: tuple[StepShape | None, int, int] = None, 0, 0  # at which step, how many
         #: what the next step does at its end, such as its schedule's; no interrupt parts them
         self._then: Callable[[float], object] | None = None
+        self._owed: Callable[[], object] | None = None  # at the end of an epoch, after `on_step`
         self._look()
 
     # Training.
@@ -224,9 +225,9 @@ class Trainer:
             batches: gives (x, y) and can be iterated once for each epoch, such as a `DataLoader`.
             schedule: its `step()` is called after each epoch; `ReduceLROnPlateau` is told the
                 epoch's mean loss. `OneCycleLR`, and a row with one, is stepped after each step. An
-                interrupt comes before both steps or after both, at the end of an epoch only if the
-                batches are a `DataLoader`, a list or a tuple, whose end is known.
-            on_step: called with (steps done, loss) after each step, and the schedule's.
+                interrupt does not part the two, at the end of an epoch only if the batches are a
+                `DataLoader`, a list or a tuple, whose end is known.
+            on_step: called with (steps done, loss) after each step.
 
         Returns:
             The losses of all steps.
@@ -239,6 +240,7 @@ class Trainer:
             return self._fit(batches, epochs, schedule, on_step)
         except BaseException as error:
             self._then = None
+            self._pay()
             self._leaves(error)
             raise
 
@@ -260,16 +262,32 @@ class Trainer:
                     if each_step is not None:
                         self._then = partial(_step_of, each_step, None)
                     elif due is not None and is_last(batches, number):
-                        self._then, due = partial(_step_of, due, of_epoch), None
+                        self._then, due = partial(self._owe, due, of_epoch), None
                     of_epoch.append(self.step(x, y))
                     if on_step is not None:
                         on_step(self.steps_done, of_epoch[-1])
             if not of_epoch:
                 raise no_batch(epoch)
             if due is not None:
-                _step_of(due, of_epoch[:-1], of_epoch[-1])
+                self._owe(due, of_epoch[:-1], of_epoch[-1])
+            self._pay()
             losses += of_epoch
         return losses
+
+    def _owe(self, schedule: LRScheduler, before: Sequence[float], loss: float) -> None:
+        """An epoch ends with a step of this loss: its schedule's step is owed from now on."""
+        self._owed = partial(_step_of, schedule, [*before], loss)
+
+    def _pay(self) -> None:
+        """Does the schedule's step that is owed, if one is; an interrupt comes before or after."""
+
+        def pay() -> None:
+            owed, self._owed = self._owed, None
+            if owed is not None:
+                owed()
+
+        if self._owed is not None:
+            self._residence.finisher.do(pay)
 
     @one_at_a_time
     def prepare(

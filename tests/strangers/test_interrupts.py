@@ -499,8 +499,8 @@ def batches_of(kind):
 
 
 def fitted(schedule, kind, place):
-    """The rate and the schedule's epoch after each number of steps, of a training of two epochs
-    that is interrupted at a line; 0: at none."""
+    """Steps, and the rate and the schedule's epoch after them, of a training of two epochs that is
+    interrupted at a line; 0: at none. And how many lines there are."""
     _, trainer = made("sgd", "in-core")
     with trainer:
         made_of = SCHEDULES[schedule](trainer.optimizer)
@@ -508,12 +508,26 @@ def fitted(schedule, kind, place):
         def now():
             return trainer.optimizer.param_groups[0]["lr"], made_of.last_epoch
 
-        seen = {0: now()}
         trainer.prepare((4, 2, 8, 8))
         with suppress(Stop), raising_at_line(place) as left:
-            trainer.fit(batches_of(kind), 2, schedule=made_of,
-                        on_step=lambda done, _: seen.setdefault(done, now()))  # fmt: skip
-        return seen, (trainer.steps_done, now()), -left[0]
+            trainer.fit(batches_of(kind), 2, schedule=made_of)
+        return (trainer.steps_done, now()), -left[0]
+
+
+def by_hand(schedule):
+    """The same after each number of steps, of steps and a schedule that nobody interrupts."""
+    _, trainer = made("sgd", "in-core")
+    with trainer:
+        made_of = SCHEDULES[schedule](trainer.optimizer)
+        found, losses = [(trainer.optimizer.param_groups[0]["lr"], made_of.last_epoch)], []
+        for number in range(STEPS):
+            losses.append(trainer.step(*batch(number % 2)))
+            if schedule == "once a step":
+                made_of.step()
+            elif number % 2:
+                made_of.step(*[np.mean(losses[-2:])] * (schedule == "by the loss"))
+            found.append((trainer.optimizer.param_groups[0]["lr"], made_of.last_epoch))
+        return found
 
 
 PAIRS = [(s, kind) for s in SCHEDULES for kind in ("a list", "a loader", "a tuple")]
@@ -522,11 +536,12 @@ PAIRS = [(s, kind) for s in SCHEDULES for kind in ("a list", "a loader", "a tupl
 @pytest.mark.parametrize("pair", quick(PAIRS, 0, 4, 9))
 def test_an_interrupt_parts_no_step_from_its_schedule(pair):
     schedule, kind = pair
-    right, _, lines = fitted(schedule, kind, 0)
-    assert len({rate for rate, _ in right.values()}) > 1
+    right, (whole, lines) = by_hand(schedule), fitted(schedule, kind, 0)
+    assert whole == (STEPS, right[STEPS])
+    assert len({rate for rate, _ in right}) > 1
     drawn, met = random.Random(f"{schedule}{kind}"), 0
     for _ in range(8):
-        _, (steps, found), _ = fitted(schedule, kind, 1 + drawn.randrange(lines))
+        (steps, found), _ = fitted(schedule, kind, 1 + drawn.randrange(lines))
         assert found == right[steps]
         met += steps < STEPS
     assert met > 1, "hardly anything was interrupted"
