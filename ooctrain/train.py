@@ -59,7 +59,7 @@ from ooctrain.sched.planning.planner import Planner
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.timeline import Timeline
 from ooctrain.step.blocks import put_together
-from ooctrain.step.foreign import as_numbers
+from ooctrain.step.foreign import as_target
 from ooctrain.step.machine import Machine
 from ooctrain.step.op import Scalars
 from ooctrain.step.trace import Trace
@@ -168,7 +168,8 @@ class Trainer:
 
         Args:
             x: (N, C, H, W) float32, or a `data.RowImage`; uint8 for a model with `nn.FromBytes`.
-            y: (N,) class numbers, (N, K) class probabilities, or what the loss takes.
+            y: (N,) class numbers, (N, K) class probabilities, as mixup and CutMix make them, or
+                what the loss takes: one array.
 
         Raises:
             ShapeError: x or y is not an array of real numbers, or does not fit.
@@ -180,7 +181,8 @@ class Trainer:
             An interrupt (Ctrl-C, a signal's handler that raises), once the step is done, which then
                 counts; a second one at once, while the step goes on by itself.
         """
-        x, y = as_images(x), as_numbers(y, "target")
+        x = as_images(x)
+        y = as_target(y, rows=next(iter(x.shape), None))
         prepared = self.prepare(x.shape, y.shape, y.dtype)
         then, self._then = self._then, None
 

@@ -52,7 +52,8 @@ def pair_of(batch: Any) -> tuple[Any, Any]:
     if not (isinstance(batch, Sequence) and len(batch) == 2):
         raise ConfigError(
             f"a batch of type {type(batch).__name__} is not a pair (x, y)", code="OOC-106",
-            fix="a list of (images, labels), or a DataLoader",
+            fix="a list of (images, labels), or a DataLoader; of mixup and CutMix (images, class "
+            "probabilities), lam * eye[ya] + (1 - lam) * eye[yb]",
         )  # fmt: skip
     return batch[0], batch[1]
 

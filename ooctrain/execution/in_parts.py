@@ -39,7 +39,7 @@ from ooctrain.layers.regions import Insert, Slice
 from ooctrain.layers.relu import Pointwise
 from ooctrain.layers.softmax import SoftmaxAlong
 from ooctrain.layers.upsample import Upsample
-from ooctrain.step.foreign import as_numbers
+from ooctrain.step.foreign import as_target
 from ooctrain.step.op import Op
 from ooctrain.step.trace import Call, Trace
 
@@ -124,7 +124,8 @@ class InParts:
         """
         averages = Averages(ignored)
         for x, y in batches:
-            for trace, outputs, target in self.of(as_images(x), as_numbers(y, "target")):
+            x = as_images(x)
+            for trace, outputs, target in self.of(x, as_target(y, rows=next(iter(x.shape), None))):
                 averages.add(trace, outputs, target)
         try:
             return averages.result()
