@@ -5,7 +5,7 @@ trainers of one model that wait for each other's values would deadlock; it gets 
 that only looks is waited for, since that takes one copy. The garbage collector may end a trainer at
 any moment, even during a look by the same thread; then the next thread that leaves ends it. A turn
 is taken and recorded in one step, so that a thread that an interrupt has thrown out of its turn
-still has it, and takes it up again. Read next: `finished.py`, `residence.py`.
+still has it, and takes it up again. Read next: `../engine/finished.py`, `residence.py`.
 """
 
 from __future__ import annotations
