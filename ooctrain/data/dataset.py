@@ -21,7 +21,7 @@ import numpy as np
 
 from ooctrain.devices.cpu.host_vm import available_memory_bytes
 from ooctrain.errors import ConfigError, ShapeError
-from ooctrain.step.schema import as_numbers
+from ooctrain.step.schema import as_numbers, as_target
 from ooctrain.units import format_bytes
 
 FLOAT_BYTES = 4
@@ -176,7 +176,7 @@ def take(dataset: Dataset, indices: np.ndarray, *, as_bytes: bool | None = None)
             return stack(dataset, indices)
         found = dataset.take(indices)  # type: ignore[attr-defined]
     images, targets = pair_of(found, "what take() of the data gives")
-    return as_numbers(images, "images of the data"), as_numbers(targets, "labels of the data")
+    return as_numbers(images, "images of the data"), as_target(targets, "labels of the data")
 
 
 def wants_bytes() -> bool:
@@ -214,7 +214,7 @@ def stack(dataset: Dataset, indices: np.ndarray) -> Batch:
     """
     samples = [pair_of(dataset[int(i)], f"sample {i}") for i in indices]
     images = [as_numbers(image, "an image of the data") for image, _ in samples]
-    targets = as_numbers([as_numbers(label, "a label of the data") for _, label in samples],
+    targets = as_numbers([as_target(label, "a label of the data") for _, label in samples],
                          "labels of the data")  # fmt: skip
     wanted = np.int64 if targets.dtype.kind in "iub" else np.float32
     shapes, kinds = {image.shape for image in images}, {image.dtype for image in images}
@@ -250,7 +250,8 @@ def pair_of(sample: Any, what: str) -> tuple[Any, Any]:
         kind = f"{kind} of ({parts})"
     raise ConfigError(
         f"{what} is a {kind}, not a pair (image, label)", code="OOC-106",
-        fix="return image, label; of a dict sample['image'], sample['label']",
+        fix="return image, label; of a dict sample['image'], sample['label']; of mixup image, "
+        "class probabilities",
     )  # fmt: skip
 
 

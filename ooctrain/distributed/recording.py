@@ -153,7 +153,8 @@ class PartOfRank(Parts):
         """Whether an update waits for everybody's statistics; it is noted then."""
         if site.phase != "forward" or self._sync:
             return False
-        statistics = tuple(tensor for tensor in ins if tensor not in states)
+        changed = set(states)  # which knows them by who they are
+        statistics = tuple(tensor for tensor in ins if tensor not in changed)
         self.later.append(_Later(op, statistics, tuple(states), site))
         return True
 

@@ -331,14 +331,20 @@ class Tape:
         """Records a call whose outputs are the next values of `targets` (parameters or states)."""
         if self.parts is not None and self.parts.puts_off(op, ins, targets, self.site):
             return
+        for target, new in self.updated(op, ins, targets, scalars):
+            self.runner.assign(target, new)
+
+    def updated(
+        self, op: Op, ins: Sequence[Tensor], targets: Sequence[Tensor], scalars: Scalars
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Records the call of an update: what `targets` have then, in tensors of its own."""
         specs = op.infer(*(tensor.spec for tensor in ins))
         outs = [
             Tensor(spec, name=f"{target.name}'", kind=target.kind)
             for spec, target in zip(specs, targets, strict=True)
         ]
         self.runner.run(op, ins, outs, self.site, scalars)
-        for target, new in zip(targets, outs, strict=True):
-            self.runner.assign(target, new)
+        return list(zip(targets, outs, strict=True))
 
     def look_at(self, what: Any, value: np.ndarray | None = None) -> None:
         """Notes what the calls depend on besides shapes, where somebody wants to know."""

@@ -192,6 +192,14 @@ def position_of(batches: Iterable[Any]) -> int:
     return int(state.get("position", 0))
 
 
+def is_last(batches: Iterable[Any], number: int) -> bool:
+    """Whether the batch that was handed out last, the number-th from 1 on, is known to be the last
+    one of its epoch."""
+    if hasattr(batches, "reading"):
+        return position_of(batches) == 0  # a `DataLoader` stands at the next epoch then
+    return isinstance(batches, list | tuple) and number == len(batches)
+
+
 def no_batch(epoch: int) -> ConfigError:
     """What is wrong with batches that end before the first one of an epoch, counted from 0."""
     return ConfigError(

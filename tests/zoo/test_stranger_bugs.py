@@ -12,9 +12,11 @@ from strangers import test_paths_as_people_write_them as PATHS
 from strangers import test_schedules_that_count_steps as SCHEDULES
 from strangers import test_split_of_a_folder as SPLIT
 from strangers import test_state_dicts_that_people_have as STATES
+from strangers import test_targets as TARGETS
 from zoo.stranger_bugs import BEST, BUGS, SIDES
 
 import ooctrain as oc
+from ooctrain import functional as F
 from ooctrain import nn
 from ooctrain.errors import OoctrainError
 
@@ -39,6 +41,9 @@ LAWS = {
     "bytes": lambda _: BYTES.test_bytes_come_through("TensorDataset"),
     "files": lambda _: PATHS.test_so_are_those_of_a_call(
         lambda name: oc.plan(oc.trace(nn.Linear(2, 2), (1, 2)), "50%", planner=name), None
+    ),
+    "mixup": lambda _: TARGETS.test_several_targets_are_told_what_to_write(
+        "two", lambda o, t: F.cross_entropy(o, t[0]) + F.cross_entropy(o, t[1])
     ),
     "wrapped": lambda _: BYTES.test_bytes_come_through_data_sets_of_ones_own("a wrapper", 0),
     "subclass": lambda _: BYTES.test_bytes_come_through_data_sets_of_ones_own("a subclass", 0),

@@ -346,7 +346,10 @@ def offload_ratios(wanted: Wanted, console: Console) -> Mapping[str, Any]:
     )
     rows = compare(steps, jobs=processes, keep=cache_base() / "compare")
     if failed := next((row for row in rows if row.error), None):
-        raise OoctrainError(f"{failed.planner} fails on {failed.model}: {failed.error}")
+        raise OoctrainError(
+            f"{failed.planner} fails on {failed.model}: {failed.error}",
+            fix=f"ooctrain plan {failed.model} --planner {failed.planner}",
+        )
     print_title(console, "\nThe steps themselves: step / LP bound with recomputation")
     console.print(step_table(rows))
     write_figure(wanted, console, ratio_figure(cells, rows))
