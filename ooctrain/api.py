@@ -30,7 +30,7 @@ from ooctrain.rewrite import REWRITES, apply_rewrites
 from ooctrain.sched import verify as laws
 from ooctrain.sched.bounds import closed as bounds
 from ooctrain.sched.budget import resolve_budget, resolve_host_budget, trace_minimum_bytes
-from ooctrain.sched.plan_file import rows_of_file
+from ooctrain.sched.plan_schema import rows_of_file
 from ooctrain.sched.planning.effort import EVALUATIONS, collecting_rarely
 from ooctrain.sched.planning.planner import Planner
 from ooctrain.sched.planning.question import Question

@@ -7,7 +7,7 @@ what stands there, and a fix. What no type can say, such as that one time is not
 reader checks afterwards, and refuses in the same words (`Misfit`). A field that a dataclass does
 not know is an error, since people write such files, and it is most likely a misspelling; a
 `msgspec.Struct` is read from files to which later versions may add. Source: msgspec,
-https://jcristharif.com/msgspec. Read next: `sched/plan_file.py`, the largest schema.
+https://jcristharif.com/msgspec. Read next: `sched/plan_schema.py`, the largest schema.
 """
 
 from __future__ import annotations
