@@ -456,9 +456,11 @@ class Tape:
 
 def _stays(tensor: Tensor, eager: bool) -> bool:
     """Whether a tensor is never another one than it is: `x += y` writes to it, or is refused."""
-    if tensor.source is not None or tensor.variable is not None:
+    if tensor.source is not None:
         return False
-    return tensor.requires_grad or tensor.kind in _KEPT or not eager
+    if tensor.requires_grad or tensor.kind in _KEPT:
+        return True
+    return tensor.variable is None and not eager
 
 
 def _not_a_tensor(what: object, name: str) -> ShapeError:

@@ -160,7 +160,7 @@ OWN: dict[str, Callable[[], Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", quick([1, 0, 3], 0))
 @pytest.mark.parametrize("name", OWN)
 def test_bytes_come_through_data_sets_of_ones_own(name, workers):
     loader = data.DataLoader(OWN[name](), 4, num_workers=workers)

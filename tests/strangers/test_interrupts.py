@@ -533,7 +533,7 @@ def by_hand(schedule):
 PAIRS = [(s, kind) for s in SCHEDULES for kind in ("a list", "a loader", "a tuple")]
 
 
-@pytest.mark.parametrize("pair", quick(PAIRS, 0, 4, 9))
+@pytest.mark.parametrize("pair", quick(PAIRS, 0, 4))
 def test_an_interrupt_parts_no_step_from_its_schedule(pair):
     schedule, kind = pair
     right, (whole, lines) = by_hand(schedule), fitted(schedule, kind, 0)
@@ -604,7 +604,7 @@ def test_an_eager_step_and_a_state_are_taken_whole_or_not_at_all(what, optimizer
     after, lines = all_of(model, chosen), -counted[0]
     assert after != before
     drawn, found = random.Random(f"{what}{optimizer}"), []
-    for place in [1, lines, *(1 + drawn.randrange(lines) for _ in range(25))]:
+    for place in [1, lines, *(1 + drawn.randrange(lines) for _ in range(12))]:
         model, chosen = eager(optimizer)
         with suppress(Stop), raising_at_line(place):
             WHOLE[what](model, chosen, states)

@@ -305,3 +305,37 @@ def test_a_buffer_counts_in_eager_mode_and_is_refused_in_a_step():
         trainer.step(A, np.array([0, 1]))
     assert "calls" in refused.value.what
     assert model.calls.item() == 3
+
+
+def test_an_input_that_wants_a_gradient_has_one_and_is_not_changed_in_place():
+    """In a step that is traced, too, where it is a variable."""
+    x = oc.tensor(A, requires_grad=True)
+    with pytest.raises(AutogradError):
+        x += 1.0
+    (x * x).sum().backward()
+    assert np.array_equal(x.grad.numpy(), 2 * A)
+
+
+class Shifted(nn.Module):
+    """Changes its input in place after it has read it."""
+
+    def __init__(self, in_place: bool):
+        super().__init__()
+        oc.manual_seed(0)
+        self.linear, self.in_place = nn.Linear(3, 3), in_place
+
+    def forward(self, x):
+        y = self.linear(x)
+        if self.in_place:
+            x += 1.0
+        else:
+            x = x + 1.0
+        return y * x
+
+
+def test_an_input_of_a_step_may_be_changed_in_place():
+    losses = []
+    for in_place in (True, False):
+        with oc.Trainer(Shifted(in_place), optimizer="sgd", threads=1) as trainer:
+            losses.append([trainer.step(A, np.array([0, 2])) for _ in range(3)])
+    assert losses[0] == losses[1]

@@ -253,7 +253,7 @@ TAKING_FILES = {
     "a record": ("report", "FILE"),
     "lists": ("diff", "FILE", "FILE"),
 }
-NOT_THERE = ("nosuch.py", "nosuch.py:Mine", "./nosuch", "nowhere/mine.py", "~/nosuch.py")
+NOT_THERE = ("nosuch.py", "nosuch.py:Mine", "~/nosuch")
 SAID = ("there is no ", "No such file", "is not there", "is not a folder")
 
 

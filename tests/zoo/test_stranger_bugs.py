@@ -45,7 +45,7 @@ LAWS = {
     "mixup": lambda _: TARGETS.test_several_targets_are_told_what_to_write(
         "two", lambda o, t: F.cross_entropy(o, t[0]) + F.cross_entropy(o, t[1])
     ),
-    "wrapped": lambda _: BYTES.test_bytes_come_through_data_sets_of_ones_own("a wrapper", 0),
+    "wrapped": lambda _: BYTES.test_bytes_come_through_data_sets_of_ones_own("a wrapper", 1),
     "subclass": lambda _: BYTES.test_bytes_come_through_data_sets_of_ones_own("a subclass", 0),
     "in place": lambda _: OPERATORS.test_in_place_every_name_of_the_tensor_has_the_result(
         "imul", "a tensor"
