@@ -261,7 +261,7 @@ def _label_weight(trace: Trace, call: Call, target: np.ndarray) -> float:
 # terms, the parts would answer another question, and the refusal stands. Parts are planned in a
 # moment, and bands of a layer have thousands of calls; so where Python's objects of a list count
 # as memory, bands are the last that is tried. Outputs of parts are those of the whole batch, up to
-# rounding where a convolution of few tiles has another algorithm (`../layers/conv_algorithms.py`);
+# rounding where a convolution of few tiles has another algorithm (`../layers/conv2d.py`);
 # how losses are averaged says `evaluation.py`.
 
 
