@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ooctrain.alloc.arena_map import ArenaSnapshot
-from ooctrain.alloc.base import Block, Books, Reached, Stats
+from ooctrain.alloc.base import Block, Books, Event, Stats
 from ooctrain.alloc.holes import Holes
 from ooctrain.devices.base import Memory
 from ooctrain.units import Granule
@@ -71,8 +71,8 @@ class BestFit:
         self._books.move(nbytes, size, growth)
         return self._books.open(self._base + offset, nbytes, size, tag)
 
-    def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
-        """Makes a hole of a block, molten with the holes beside it. `after` is not needed here."""
+    def free(self, block: Block, after: Sequence[Event] = ()) -> None:
+        """Makes a hole of a block, joined with the holes next to it. `after` is not needed here."""
         self._books.retire(block)
         lo = block.address - self._base
         lo, hi = self._holes.joined(lo, lo + block.granted_bytes)

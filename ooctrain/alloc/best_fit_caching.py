@@ -24,7 +24,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ooctrain.alloc.arena_map import ArenaSnapshot
-from ooctrain.alloc.base import Block, Books, Reached, Stats
+from ooctrain.alloc.base import Block, Books, Event, Stats
 from ooctrain.alloc.best_fit import ROUND_BYTES
 from ooctrain.alloc.holes import Holes
 from ooctrain.alloc.mappings import (
@@ -172,8 +172,8 @@ class CachingBestFit:
         self._pieces[block.id] = segment, offset, piece
         return block
 
-    def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
-        """Makes a free piece of a block, joined with those beside it in its segment, and keeps it.
+    def free(self, block: Block, after: Sequence[Event] = ()) -> None:
+        """Makes a free piece of a block, joined with its neighbours in its segment, and keeps it.
 
         Only a segment that goes back to the driver waits for its last uses.
         """

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ooctrain.alloc.arena_map import Snapshot
-from ooctrain.alloc.base import Block, Books, Reached
+from ooctrain.alloc.base import Block, Books, Event
 from ooctrain.alloc.mappings import ChunkMapping, MappingCache, checked_chunk_bytes
 from ooctrain.devices.base import VirtualMemory
 
@@ -30,7 +30,7 @@ class ChunkArena:
     Attributes:
         chunk_bytes, chunks: how large a chunk is, and how many there are.
         budget_bytes: of all chunks together.
-        books: of the allocator.
+        books: books of the allocator.
         mappings: all address ranges that are mapped.
         live: {id of a live block: its address range}.
 
@@ -88,7 +88,7 @@ class ChunkArena:
         self.books.move(size, granted, granted if obtained is None else obtained)
         return block
 
-    def retire(self, block: Block, after: Sequence[Reached]) -> ChunkMapping:
+    def retire(self, block: Block, after: Sequence[Event]) -> ChunkMapping:
         """Takes a block off the list of live ones; what it holds stays in the books.
 
         Args:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ooctrain.alloc.base import Block, Books, Reached, Stats, describe
+from ooctrain.alloc.base import Block, Books, Event, Stats, describe
 from ooctrain.units import MAX_BYTES, Granule
 
 _FIRST_ADDRESS = 1 << 20
@@ -81,7 +81,7 @@ class DryAllocator:
         self._hold(block, self.granule.granted(nbytes))
         return block
 
-    def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
+    def free(self, block: Block, after: Sequence[Event] = ()) -> None:
         self._books.retire(block)
         self._hold(block, -block.granted_bytes)
 
@@ -95,7 +95,7 @@ class DryAllocator:
         self._books.expect_live(block)
         self._hold(block, self.granule.granted(hi - lo))
 
-    def unmap_range(self, block: Block, lo: int, hi: int, after: Sequence[Reached] = ()) -> None:
+    def unmap_range(self, block: Block, lo: int, hi: int, after: Sequence[Event] = ()) -> None:
         """Counts a range as given back."""
         self._books.expect_live(block)
         self._hold(block, -self.granule.granted(hi - lo))

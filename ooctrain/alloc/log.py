@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from ooctrain.alloc.base import Allocator, Block, Reached
+from ooctrain.alloc.base import Allocator, Block, Event
 from ooctrain.alloc.static import Forecast, Lifetime
 from ooctrain.alloc.wrapper import Wrapper
 from ooctrain.errors import ConfigError, OutOfDeviceMemory, reason
@@ -39,7 +39,7 @@ class Request:
         key: number of the block, in order of its making; of a step: its number.
         nbytes: its size ("allocate", "reserve", "refused").
         lo, hi: the range in bytes ("map", "unmap").
-        tag: who asked.
+        tag: what the memory is for.
     """
 
     op: Op
@@ -154,11 +154,11 @@ class Recorder(Wrapper):
         super().map_range(block, lo, hi)
         self.requests.append(Request("map", self._keys[block.id], lo=lo, hi=hi))
 
-    def unmap_range(self, block: Block, lo: int, hi: int, after: Sequence[Reached] = ()) -> None:
+    def unmap_range(self, block: Block, lo: int, hi: int, after: Sequence[Event] = ()) -> None:
         super().unmap_range(block, lo, hi, after)
         self.requests.append(Request("unmap", self._keys[block.id], lo=lo, hi=hi))
 
-    def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
+    def free(self, block: Block, after: Sequence[Event] = ()) -> None:
         self.inner.free(block, after)
         self.requests.append(Request("free", self._keys.pop(block.id)))
 

@@ -151,7 +151,7 @@ def _choose(named: str | Factory, budget_bytes: int, page_bytes: int) -> Allocat
     missing = [word for word in _METHODS if not hasattr(sample, word)]
     if missing:
         raise ConfigError(
-            f"allocator {_title(named)!r} lacks {', '.join(missing)}",
+            f"allocator {_title(named)!r} has no {', '.join(missing)}",
             code="OOC-108",
             fix="ooctrain/alloc/base.py says what an allocator has",
         )

@@ -43,7 +43,7 @@ class Lifetime:
 
     Args:
         nbytes: as it will be asked for.
-        tag: who will ask.
+        tag: name of what will be requested.
         begin, end: it lives in [begin, end), counted in requests since the beginning.
         parameter: whether it belongs into the pool of parameters and their gradients.
     """
@@ -195,10 +195,12 @@ def _place(
             needed = int(alive.sum())
             placed[:, :needed] = placed[:, :filled][:, alive]
             filled = needed
-        beside = np.zeros(filled, bool)
+        overlapping = np.zeros(filled, bool)
         for lo, hi in spans[i]:
-            beside |= (begin[:filled] < hi) & (end[:filled] > lo)
-        offset = offsets[i] = _gap_between(start[:filled][beside], stop[:filled][beside], sizes[i])
+            overlapping |= (begin[:filled] < hi) & (end[:filled] > lo)
+        offset = offsets[i] = _gap_between(
+            start[:filled][overlapping], stop[:filled][overlapping], sizes[i]
+        )
         for lo, hi in spans[i]:
             begin[filled], end[filled] = lo, hi
             start[filled], stop[filled] = offset, offset + sizes[i]
@@ -211,7 +213,7 @@ def _exact(
 ) -> dict[int, int]:
     """The best packing that the search finds, which is never above the known one.
 
-    What lives at no time is in nobody's way, and lies at the bottom.
+    What lives at no time overlaps nothing, and lies at the bottom.
     """
     members = sorted(i for i in known if any(begin < end for begin, end in spans[i]))
     mine = [sizes[i] for i in members]

@@ -43,7 +43,7 @@ class Submitted:
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
+class StepSnapshot:
     """What a step finds, and leaves.
 
     Args:
@@ -124,7 +124,12 @@ class Replays:
         return watched
 
     def settle(
-        self, before: Around, after: Around, inputs: Places, guarded: int | None, result: StepResult
+        self,
+        before: StepSnapshot,
+        after: StepSnapshot,
+        inputs: Places,
+        guarded: int | None,
+        result: StepResult,
     ) -> None:
         """Judges a step that has been watched.
 
@@ -248,7 +253,7 @@ class Replays:
         )
 
 
-def _expect_repeatable(before: Around, after: Around, trace: Trace) -> None:
+def _expect_repeatable(before: StepSnapshot, after: StepSnapshot, trace: Trace) -> None:
     """Raises CaptureRefused: the next step would not do the same with the same addresses."""
     if after.changes != before.changes:
         raise CaptureRefused(

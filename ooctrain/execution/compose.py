@@ -27,14 +27,14 @@ from ooctrain.sched.budget import (
     with_region,
 )
 from ooctrain.sched.planning.effort import collecting_rarely
-from ooctrain.sched.planning.host_room import is_short_of_host
+from ooctrain.sched.planning.host_gaps import is_short_of_host
 from ooctrain.sched.planning.planner import (
-    HOST_LACKS,
+    HOST_TOO_SMALL,
     OfferedPlanner,
     Planner,
     call_need_bytes,
 )
-from ooctrain.sched.planning.question import Question, plan_beside
+from ooctrain.sched.planning.question import Question, plan_excluding
 from ooctrain.sched.schedule import BYTES, Plan
 from ooctrain.sched.verify import verify
 from ooctrain.step.trace import Trace
@@ -147,7 +147,7 @@ def found_by(planner: Planner, question: Question) -> Plan:
     """
     if isinstance(planner, OfferedPlanner):
         return _found_with_offers(planner, question)
-    return plan_beside(planner, question)
+    return plan_excluding(planner, question)
 
 
 def _found_with_offers(planner: OfferedPlanner, question: Question) -> Plan:
@@ -160,9 +160,9 @@ def _found_with_offers(planner: OfferedPlanner, question: Question) -> Plan:
     offers, told = _offers(question.trace, question.budget_bytes), None
     while True:
         try:
-            return plan_beside(planner.offered(offers), question)
+            return plan_excluding(planner.offered(offers), question)
         except Infeasible as refusal:
-            if told is not None and refusal.minimum_bytes <= told.minimum_bytes != HOST_LACKS:
+            if told is not None and refusal.minimum_bytes <= told.minimum_bytes != HOST_TOO_SMALL:
                 raise told from told.__cause__  # with what is offered there it does
             told = refusal
         if not _may_be_of_an_offer(told.minimum_bytes, offers, question):
@@ -182,7 +182,7 @@ def _offers(trace: Trace, budget_bytes: int) -> Mapping[str, Trace]:
 def _may_be_of_an_offer(least_bytes: int, offers: Mapping[str, Trace], question: Question) -> bool:
     """Whether a form, and not the step as it is, may be what needs no more. Cost: O(calls)."""
     trace, granule = question.trace, question.granule
-    if least_bytes == HOST_LACKS or trace_minimum_bytes(trace, granule) <= least_bytes:
+    if least_bytes == HOST_TOO_SMALL or trace_minimum_bytes(trace, granule) <= least_bytes:
         return False
     return any(
         max(call_need_bytes(call, form, granule) for call in form.calls) <= least_bytes

@@ -45,8 +45,8 @@ from ooctrain.sched.planners.naive import Naive
 from ooctrain.sched.planners.rotor import Rotor
 from ooctrain.sched.planners.superneurons import SuperNeurons
 from ooctrain.sched.planners.window import SlidingWindow
-from ooctrain.sched.planning.host_room import is_short_of_host
-from ooctrain.sched.planning.planner import Planner, host_lacks, least_refusal
+from ooctrain.sched.planning.host_gaps import is_short_of_host
+from ooctrain.sched.planning.planner import Planner, host_too_small, least_refusal
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine
@@ -103,11 +103,11 @@ class FirstFound:
             rewrites = (form_name,) if form_name else ()
             for planner in self._planners:
                 try:
-                    plan = replace(question, trace=form).put_to(planner)
+                    plan = replace(question, trace=form).ask(planner)
                 except Infeasible as refusal:
                     refusals.append(refusal)
                 except PartFailed:
-                    refusals.append(host_lacks(planner.name))
+                    refusals.append(host_too_small(planner.name))
                 else:
                     notes = {**plan.notes, "chosen": planner.name}
                     return replace(plan, rewrites=(*rewrites, *plan.rewrites), notes=notes)
@@ -147,20 +147,20 @@ class LeanBands:
                 tiled = tiled_as_offered(trace, offer)
                 if tiled is None or len(tiled.calls) > MORE_CALLS:
                     continue
-                plan = replace(question, trace=tiled).put_to(Belady())
+                plan = replace(question, trace=tiled).ask(Belady())
             except PartFailed:
                 continue
             except Infeasible as refusal:
                 refusals.append(refusal)
             else:
                 return with_tiling(plan, offer, trace_minimum_bytes(tiled, granule))
-        raise least_refusal(self.name, refusals or [host_lacks(self.name)], budget_bytes)
+        raise least_refusal(self.name, refusals or [host_too_small(self.name)], budget_bytes)
 
 
 def _in_bands(trace: Trace, settings: Settings) -> Iterator[Settings]:
     """The settings with bands alone, if they may help and `auto` may ask for them."""
     short, planner = len(trace.calls) <= MOST_BANDED_CALLS, as_planner(settings.planner)
-    asks = isinstance(planner, Auto) and not planner.asks_nobody_besides
+    asks = isinstance(planner, Auto) and planner.has_rewriting_planners
     if short and asks and can_be_banded(trace):
         yield replace(settings, planner=LeanBands(), time_limit_s=NO_TIME_S)
 
@@ -324,7 +324,7 @@ class _Division:
         """Who is asked in turn: `auto` would take the quicker of a list with the bits of in-core
         and one in bands."""
         planner = as_planner(self.settings.planner)
-        if isinstance(planner, Auto) and not planner.asks_nobody_besides:
+        if isinstance(planner, Auto) and planner.has_rewriting_planners:
             yield replace(self.settings, planner=without_bands(planner))
         yield self.settings
 

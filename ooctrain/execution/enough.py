@@ -5,7 +5,7 @@ the host has a budget as well it often does not permit it. So what a refusal nam
 again, with the same arguments. If that is refused too, a budget is looked for between there and
 where everything fits on the device. Plans need not get easier with every byte, so nothing is
 concluded from what lies between two tries: the answer is always a budget that was tried. Where none
-of them did, none is known (`HOST_LACKS`). A question that is answered at once costs nothing.
+of them did, none is known (`HOST_TOO_SMALL`). A question that is answered at once costs nothing.
 Read next: `compose.py` and `division.py`, which ask; `division.py`, which does this for one memory
 budget.
 """
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ooctrain.errors import Infeasible, OoctrainError
-from ooctrain.sched.planning.planner import HOST_LACKS
+from ooctrain.sched.planning.planner import HOST_TOO_SMALL
 from ooctrain.units import format_bytes
 
 #: How often what a refused try names is tried next, and how often the way between too little and
@@ -40,13 +40,13 @@ def enough(
         The refusal itself if what it names does, or if it names nothing.
     """
     least = refusal.minimum_bytes
-    if least == HOST_LACKS:
+    if least == HOST_TOO_SMALL:
         return refusal
     between = _no_and_yes(ask, least, most_bytes)
     if between is None:
         return Infeasible(
             f"planner {planner!r} has no plan at this budget, and none is known at which it has",
-            minimum_bytes=HOST_LACKS,
+            minimum_bytes=HOST_TOO_SMALL,
             numbers=f"budget {asked}; {format_bytes(least)} ({least} bytes), which would do for "
             "the list alone, and the in-core peak have been tried",
             fix="a larger host budget, another planner, or allocator va",
@@ -104,5 +104,5 @@ def _refused(ask: Callable[[int], object], budget_bytes: int) -> int | None:
     except Infeasible as refusal:
         return refusal.minimum_bytes
     except OoctrainError:
-        return HOST_LACKS
+        return HOST_TOO_SMALL
     return None

@@ -24,7 +24,7 @@ from ooctrain.devices.base import Device
 from ooctrain.devices.streams import COMPUTE, OUT
 from ooctrain.engine.eager import own_pages
 from ooctrain.errors import DriverError, InUse, OoctrainError, PlanMismatch, TransferError
-from ooctrain.execution.captured_steps import Around, Replays, addresses
+from ooctrain.execution.captured_steps import Replays, StepSnapshot, addresses
 from ooctrain.execution.guard import Guard, may_fail
 from ooctrain.execution.placement import WORKSPACE, Placement, Settling
 from ooctrain.execution.program import (
@@ -434,13 +434,13 @@ class Session:
         variables = self.program.trace.variables
         return {v: from_bytes(value, variables[v]) for v, value in outputs.items()}
 
-    def _around(self) -> Around:
+    def _around(self) -> StepSnapshot:
         """What a step finds or leaves, for a recorder of steps."""
         if not self.replays.watches:
-            return Around({}, 0)
+            return StepSnapshot({}, 0)
         variables, stats = self.program.trace.variables, self.allocator.stats()
         kept = [v for v in self._values.on_device() if variables[v].persistent]
-        return Around(addresses(kept, self.placement.address), stats.maps + stats.unmaps)
+        return StepSnapshot(addresses(kept, self.placement.address), stats.maps + stats.unmaps)
 
     def _run(self, step: RunStep) -> None:
         call, place, guard = step.call, self.placement, self._guard

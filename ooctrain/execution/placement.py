@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 
-from ooctrain.alloc.base import Allocator, Block, RangedAllocator, Reached
+from ooctrain.alloc.base import Allocator, Block, Event, RangedAllocator
 from ooctrain.alloc.dry_run import DryAllocator, DryMemory
 from ooctrain.alloc.log import AllocationLog, Recorder, foresee
 from ooctrain.alloc.registry import AllocatorChoice
@@ -86,7 +86,7 @@ class Placement:
         self.blocks[variable] = self._claim(variable, lo, hi, self.blocks.get(variable))
         self._held[variable] = self._held.get(variable, 0) + hi - lo
 
-    def release(self, step: FreeStep, after: Sequence[Reached] = ()) -> None:
+    def release(self, step: FreeStep, after: Sequence[Event] = ()) -> None:
         """Gives a range back; with its last range the block goes."""
         if step.lo == step.hi:
             return
@@ -112,7 +112,7 @@ class Placement:
             tag = f"{step.call.name} workspace"
             self.scratch[WORKSPACE] = self.allocator.allocate(step.call.workspace_bytes, tag)
 
-    def end(self, step: EndStep, after: Sequence[Reached] = ()) -> None:
+    def end(self, step: EndStep, after: Sequence[Event] = ()) -> None:
         """Gives back the scratch of the last Run."""
         for block in self.scratch.values():
             self.allocator.free(block, after)

@@ -30,7 +30,7 @@ from ooctrain.sched.host import SLOT_ALIGN_BYTES, within_host
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planning.effort import Deadline, collecting_rarely
 from ooctrain.sched.planning.planner import Planner, WeighingPlanner, infeasible
-from ooctrain.sched.planning.question import Question, plan_beside
+from ooctrain.sched.planning.question import Question, plan_excluding
 from ooctrain.sched.schedule import BYTES, Plan, SwapOut
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.timeline import Timeline
@@ -128,7 +128,7 @@ def prepare(trace: Trace, settings: Settings) -> PreparedStep:
     budget_bytes = step.bytes_of(budget)
     if budget_bytes < step.granule.size_bytes:
         # Not even one granule: no allocator can be made. The planner raises Infeasible.
-        plan_beside(chosen, Question(step.trace, budget_bytes, machine, step.granule))
+        plan_excluding(chosen, Question(step.trace, budget_bytes, machine, step.granule))
     allocator = pages.choose(settings.allocator, budget_bytes)
     host_bytes = resolve_host_budget(step.trace, settings.host_budget, machine)
     step = step.rounded_by(allocator.granule)

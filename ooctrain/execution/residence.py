@@ -137,7 +137,7 @@ class Turns:
 class ResidentValue:
     """A holder: the place of one value in an open session, whose steps may change it."""
 
-    stay: Stay
+    keeper: OpenSession
     variable: int
     storage: Storage
     changing: bool
@@ -145,24 +145,24 @@ class ResidentValue:
     @property
     def changes(self) -> int:
         """Steps that have changed the value here."""
-        return self.stay.session.steps if self.changing else 0
+        return self.keeper.session.steps if self.changing else 0
 
     def read(self) -> np.ndarray | None:
         """The true value, physical layout. Raises InUse: a step is under way, or this is a fork."""
-        self.stay.expect_own_process()
-        with self.stay.turns.look():  # nobody fetches the value meanwhile
+        self.keeper.expect_own_process()
+        with self.keeper.turns.look():  # nobody fetches the value meanwhile
             here = self.storage.holder is self
-            return self.stay.session.read_physical(self.variable) if here else None
+            return self.keeper.session.read_physical(self.variable) if here else None
 
     def write(self, array: np.ndarray) -> bool:
         """Replaces the true value; False in a forked process, where there is none."""
-        if self.stay.forked:
+        if self.keeper.forked:
             return False
-        with self.stay.turns.look():
+        with self.keeper.turns.look():
             if self.storage.holder is not self:
                 return False
-            described = self.stay.prepared.plan.trace.variables[self.variable]
-            self.stay.session.write(self.variable, np.asarray(array, described.dtype))
+            described = self.keeper.prepared.plan.trace.variables[self.variable]
+            self.keeper.session.write(self.variable, np.asarray(array, described.dtype))
             return True
 
 
@@ -186,7 +186,7 @@ class Lost:
         return False
 
 
-class Stay:
+class OpenSession:
     """One open session with the values that live in it.
 
     Args:
@@ -299,9 +299,9 @@ def held_still(storages: Sequence[Storage]) -> Iterator[list[tuple[Holder | None
     """
     holders = [(storage.holder, storage.version) for storage in storages]
     with ExitStack() as turns:
-        for stay in dict.fromkeys(h.stay for h, _ in holders if isinstance(h, ResidentValue)):
-            stay.expect_own_process()
-            turns.enter_context(stay.turns.work())
+        for current in dict.fromkeys(h.keeper for h, _ in holders if isinstance(h, ResidentValue)):
+            current.expect_own_process()
+            turns.enter_context(current.turns.work())
         yield holders
 
 
@@ -314,7 +314,7 @@ class Residence:
     """
 
     def __init__(self) -> None:
-        self.open: Stay | None = None
+        self.open: OpenSession | None = None
         self.finisher = Finisher()
         self._turns, self._kept = Turns(), KeptFile()
         self._tensors: dict[str, Tensor] = {}
@@ -327,8 +327,8 @@ class Residence:
         Raises:
             InUse: another thread does, or this is a fork of the process that opened the session.
         """
-        if (stay := self.open) is not None:
-            stay.expect_own_process()
+        if (current := self.open) is not None:
+            current.expect_own_process()
         with self._turns.work():
             yield
 
@@ -341,37 +341,39 @@ class Residence:
         self, prepared: PreparedStep, settings: Settings, wanted: tuple[int, ...]
     ) -> Session:
         """The open session of a prepared step, with all its values; another one is closed first."""
-        stay = self.open
-        if stay is not None and stay.serves(prepared, wanted):
-            stay.take_over()
+        current = self.open
+        if current is not None and current.serves(prepared, wanted):
+            current.take_over()
         else:
             self._close_session()
-            stay = self._open(prepared, settings, wanted)
-        return stay.session
+            current = self._open(prepared, settings, wanted)
+        return current.session
 
     def leave(self) -> None:
         """Brings all values to the host and gives the device's memory back, until the next step; a
         disk's space stays taken."""
         self._close_session()
 
-    def _open(self, prepared: PreparedStep, settings: Settings, wanted: tuple[int, ...]) -> Stay:
+    def _open(
+        self, prepared: PreparedStep, settings: Settings, wanted: tuple[int, ...]
+    ) -> OpenSession:
         variables = prepared.plan.trace.variables
         persistent = [v for v in prepared.plan.trace.initial if variables[v].persistent]
         storages = {v: self._tensors[variables[v].name].storage for v in persistent}
         leaving_bytes = sum(storage.leaving_bytes for storage in storages.values())
         opened = open_session(prepared, settings, None, wanted, self._kept, leaving_bytes)
-        self.open = stay = Stay(prepared, wanted, opened, storages, self._turns)
+        self.open = current = OpenSession(prepared, wanted, opened, storages, self._turns)
         # A trainer that nobody closes loses no value and leaves no threads and memory behind.
-        self._dropped = weakref.finalize(self, self._turns.end, stay.close)
+        self._dropped = weakref.finalize(self, self._turns.end, current.close)
         self._dropped.atexit = False  # threads may be at work, and the system takes all back
-        stay.take_over()
+        current.take_over()
         try:
             # Not before: with all of it, the values on their way would be there twice.
-            stay.device.allocate()
+            current.device.allocate()
         except OoctrainError:
             self.close()
             raise
-        return stay
+        return current
 
     def close(self) -> None:
         """Brings all values to the host and gives the device back, and a disk's space."""
@@ -380,9 +382,9 @@ class Residence:
         self.finisher.close()
 
     def _close_session(self) -> None:
-        if (stay := self.open) is not None and stay.forked:
+        if (current := self.open) is not None and current.forked:
             self._forget()  # it is the other process's
-        elif stay is not None:
+        elif current is not None:
             with self._turns.work():
                 self.finisher.do(self._close_open)
 

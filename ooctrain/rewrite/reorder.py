@@ -74,7 +74,7 @@ class _Orders:
         self._sizes = {place: trace.variables[place].nbytes for place in self._users}
 
     def height(self, order: Sequence[int]) -> tuple[int, int]:
-        """(most bytes held during a call, beside what always is; how many calls hold as much)."""
+        """(most bytes held during a call, without what always is; how many calls hold as much)."""
         held = self.held(order)
         most = max(held, default=0)
         return most, held.count(most)
@@ -180,8 +180,8 @@ def _phases(trace: Trace) -> list[int]:
 
 
 def _dependencies(trace: Trace) -> list[set[int]]:
-    """For each call those before it in every order: who makes what it reads, who reads what it
-    writes over, and the impure call before an impure one. (Phases are kept besides.)
+    """For each call those before it in every order: the makers of what it reads, the readers of
+    what it writes over, and the impure call before an impure one. (Phases are kept besides.)
     """
     found: list[set[int]] = [set() for _ in trace.calls]
     impure: int | None = None

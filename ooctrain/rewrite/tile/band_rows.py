@@ -48,7 +48,7 @@ class BandPass:
         parts: {tensor: rows of it that the band at work can read}.
         kept: {band: {tensor: its rows that this band gets from those that ran before}}.
         made: {image: {tensor: all its bands}}.
-        wholes: {tensor: the whole that its bands go into}, where somebody outside reads it.
+        wholes: {tensor: the whole that its bands go into}, where a call outside reads it.
         totals: {gradient: its sum over the bands so far}.
         by_call: {(call, band): its step}.
         level: of the calls through which bands run now (`carried_totals.py`).

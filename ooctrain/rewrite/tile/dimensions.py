@@ -44,7 +44,7 @@ _NO_WINDOWS: Mapping[int, Window] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class TensorLoops:
-    """A tensor beside an operation (listing 1's EdgeMeta).
+    """A tensor that an operation reads or writes (listing 1's EdgeMeta).
 
     Args:
         loops: for each dimension the loop that indexes it, or `WHOLE`.

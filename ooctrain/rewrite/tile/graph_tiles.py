@@ -2,9 +2,10 @@
 
 The given calls of a trace run tile by tile. A tile is a share of the rows of everything that others
 read: of the segment's output forward, of the gradient of its input and of the sums of weight
-gradients backward. From there calls are asked from the last to the first which rows they have to
-write, and of what several read the union of the rows is made: listing 4, on row rules, so that
-backward calls take part like forward ones. Backward, the paper's gather, therefore has a double
+gradients backward. From there the rows that each call has to write follow from the last call to the
+first; where several calls read a tensor, the union of their rows is made: listing 4, on row rules,
+so that backward calls take part like forward ones. Backward, the paper's gather, therefore has a
+double
 halo: gradients of the rows that the tile's own gradient gathers, and forward values of the rows
 that those read. In exchange each gradient row is made by one call from all its terms, and has the
 untiled bits; only weight gradients are sums over tiles.
@@ -38,7 +39,7 @@ class _Demand:
     """What one tile has to compute.
 
     Args:
-        rows: {variable: its rows that somebody reads}.
+        rows: {variable: its rows that are read}.
         runs: {call: rows that it runs over}.
     """
 
@@ -193,7 +194,7 @@ class _GraphWeaver:
         ]
 
     def _that_read(self, call: Call, rows: Span) -> tuple[Span, list[Read | None]]:
-        """These rows, and if they read nothing but padding, more beside them, so that something is
+        """These rows, and if they read nothing but padding, more around them, so that something is
         read: no kernel runs on zero rows.
         """
         most = self.rows_of(call)
@@ -244,7 +245,7 @@ class _GraphWeaver:
                 self._hand_out(run, v, image, Part(span, value), label)
 
     def _hand_out(self, run: BandPass, v: int, image: int, part: Part, label: str) -> None:
-        """Puts the rows of a tile into the whole where somebody outside reads that."""
+        """Puts the rows of a tile into the whole where a call outside reads that."""
         if v not in self.handed_out:
             return
         if v not in run.wholes:

@@ -95,7 +95,7 @@ def chain_reads(outputs: Span, windows: Sequence[Window], extent: int) -> tuple[
     """What each layer of a chain reads so that the last one can write `outputs`.
 
     Args:
-        outputs: of the last layer.
+        outputs: rows of the last layer.
         windows: of the layers, first one first.
         extent: of the input of the first layer.
 

@@ -20,9 +20,10 @@ from itertools import combinations
 from ooctrain.rewrite.tile.dimensions import DIMENSIONS
 from ooctrain.rewrite.tile.offers import OperatorTimes
 from ooctrain.rewrite.tile.operators import Operators
-from ooctrain.rewrite.tile.rules import row_rule_of, rule_of
+from ooctrain.rewrite.tile.row_rules import row_rule_of
 from ooctrain.rewrite.tile.sft import FtSegment, chain_of
 from ooctrain.rewrite.tile.sft_planner import tile_bytes, tiled_ratios
+from ooctrain.rewrite.tile.tile_rules import rule_of
 from ooctrain.step.machine import MINIMUM_CALL_NS, Machine, specs_of
 
 #: Bands of a segment's input; tiles in H and in W of its output.
@@ -30,7 +31,7 @@ BANDS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 GRIDS = (2, 4, 8, 16, 32)
 #: No segment becomes more calls than this: planning them must not take longer than a step.
 MOST_CALLS = 40_000
-#: Copies of kept rows beside own rows, as a share of the forward calls (docs/tiling.md).
+#: Copies of kept rows next to own rows, as a share of the forward calls (docs/tiling.md).
 COPIES = 0.06
 #: A network is cut where its tensors are small, at this many places at most.
 MOST_CUTS = 12

@@ -32,10 +32,10 @@ from ooctrain.sched.planners.prefix import Prefix
 from ooctrain.sched.planners.window import SlidingWindow, WindowCyclic
 from ooctrain.sched.planning.effort import Deadline, check_evaluations
 from ooctrain.sched.planning.forms import ByPromise
-from ooctrain.sched.planning.host_room import (
-    has_host_room,
+from ooctrain.sched.planning.host_gaps import (
+    has_host_space,
+    is_host_tight,
     is_short_of_host,
-    lacks_host_room,
     without_host,
 )
 from ooctrain.sched.planning.lower import plan_of
@@ -162,7 +162,7 @@ class Combined:
         it had none, as these lists are hard to find by small steps from those that swap. In a long
         step each search then gets half of the evaluations, in any step half of the time.
         """
-        if not lacks_host_room(question):
+        if not is_host_tight(question):
             return self._searched(question, deadline, others)
         share = 1.0 if len(question.trace.calls) <= CALLS else 0.5
         first = deadline.earlier((deadline.left_s() or 0.0) / 2)
@@ -254,7 +254,7 @@ class _Starts:
                 break
             began_s = time.monotonic()
             try:
-                plan = replace(self.question, time_limit_s=first.left_s()).put_to(planner)
+                plan = replace(self.question, time_limit_s=first.left_s()).ask(planner)
             except Infeasible as refusal:
                 self.refusals.append(refusal)
                 continue
@@ -289,7 +289,7 @@ def starts(question: Question) -> tuple[Planner, ...]:
     if not is_short_of_host(question):
         here = (Dtr(), SlidingWindow()) if len(trace.calls) <= CALLS else ()
         return (KeepAll(), Belady(), Prefix(), WindowCyclic(), *here)
-    if len(trace.calls) > CALLS and not has_host_room(question):
+    if len(trace.calls) > CALLS and not has_host_space(question):
         return (KeepAll(), Dtr())
     alone = Checkmate()
     exact = (alone,) if len(trace.calls) <= alone.exact else ()

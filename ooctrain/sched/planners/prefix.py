@@ -19,7 +19,7 @@ from ooctrain.sched.planners.belady import offload
 from ooctrain.sched.planning.effort import Deadline
 from ooctrain.sched.planning.lower import Lowered, lower_within
 from ooctrain.sched.planning.parameters import check_whole_numbers
-from ooctrain.sched.planning.planner import HOST_LACKS, check_host, make_plan
+from ooctrain.sched.planning.planner import HOST_TOO_SMALL, check_host, make_plan
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import droppable, last_forward_use, rematerialise
 from ooctrain.sched.schedule import BYTES, Granule, Plan, Run
@@ -61,7 +61,7 @@ class Prefix:
         attempts = _Attempts(replace(question, host_budget_bytes=None), prefixes, deadline)
         attempts.make_best()
         plan, refusals = attempts.best_plan(host_budget_bytes)
-        if not any(refusal.minimum_bytes == HOST_LACKS for refusal in refusals):
+        if not any(refusal.minimum_bytes == HOST_TOO_SMALL for refusal in refusals):
             return plan or _raised(refusals)
         # The host is short. Belady's rule is told so, and values may be dropped again and again.
         again = [Dropped(choice.values, choice.values) for choice in prefixes[1:]]

@@ -116,7 +116,7 @@ class ByPromise:
             trace, budget_bytes, machine, granule, host_budget_bytes, seed, time_limit_s
         )
         if trace_peak_bytes(trace, granule) <= budget_bytes:
-            return question.put_to(self.planner)
+            return question.ask(self.planner)
         deadline = Deadline.after(time_limit_s)
         ordered, cut_short = self._ordered(question)
         best, refusals, failures = None, list[Infeasible](), list[PartFailed]()
@@ -126,7 +126,7 @@ class ByPromise:
                 break
             asked = replace(question, trace=form.trace, time_limit_s=deadline.left_s())
             try:
-                plan = form.named(asked.put_to(self.planner))
+                plan = form.named(asked.ask(self.planner))
             except Infeasible as refusal:
                 refusals.append(refusal)
                 continue

@@ -39,7 +39,7 @@ def last_forward_use(trace: Trace, var: int) -> int:
 def droppable(trace: Trace) -> tuple[int, ...]:
     """The values that recomputation is about, in order of production.
 
-    Outputs of pure forward calls that somebody reads after the forward pass.
+    Outputs of pure forward calls that are read after the forward pass.
     """
     return tuple(
         variable.id
@@ -68,8 +68,8 @@ def rematerialise(
             that run again and read them.
 
     Returns:
-        Every call of the trace once, in order, and before each call the runs that bring back what
-        it lacks.
+        Every call of the trace once, in order, and before each call the runs that bring back its
+        missing inputs.
 
     Cost: O(calls + runs that are added + values of `unread` that are back at each call), once more
     for each value that has to be kept instead.
@@ -261,17 +261,12 @@ def droppable_uses(trace: Trace) -> Iterator[Use]:
             )
 
 
-# Checkpoints: the values that stay, and the segment that depends on each until the next.
-#
-# Given the kinds of operation whose outputs stay, this file numbers the checkpoints of a trace and
-# finds the values of each one's segment. Convolutions are expensive and the calls after them are
-# cheap, so a network falls into segments that begin with the output of an expensive call. A value
-# belongs to the latest checkpoint it is made from without another in between. Batch statistics
-# belong to none: they take almost no memory to keep, and a pass over the values to compute.
-#
-# Sources: Chen et al., Training deep nets with sublinear memory cost; paper 001, sections 2.2 and
-# 3.2, whose numbers these are. Departure: TensorFlow's batch norm is one node, so there statistics
-# are computed again too.
+# What to drop, segment by segment. Convolutions are expensive and the calls after them are cheap,
+# so a network falls into segments that begin with the output of an expensive call, its checkpoint.
+# A value belongs to the latest checkpoint it is made from without another in between. Batch
+# statistics belong to none: they take almost no memory to keep, and a pass over the values to
+# compute. Sources: Chen et al.; paper 001, sections 2.2 and 3.2, whose numbers these are.
+# Departure: TensorFlow's batch norm is one node, so there statistics are computed again too.
 
 
 #: Owner of what is made from inputs and parameters alone.

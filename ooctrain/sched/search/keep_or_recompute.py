@@ -7,7 +7,7 @@ uses; here it may die after the first of them and stay after the second. That is
 small budgets need where nothing can wait on the host. What does not fit is refused; else the time
 of all runs decides. Calls of the backward pass run once. Source: ours, docs/planners.md says what
 it gains; Kirkpatrick, Gelatt and Vecchi (1983) for annealing. Read next: `kept_gaps.py`,
-`kept_gaps.py`, then `keep_offload_or_recompute.py`.
+then `keep_offload_or_recompute.py`.
 """
 
 from __future__ import annotations
