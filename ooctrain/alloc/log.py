@@ -21,7 +21,8 @@ from ooctrain.alloc.base import Allocator, Block, Event
 from ooctrain.alloc.static import Forecast, Lifetime
 from ooctrain.alloc.wrapper import Wrapper
 from ooctrain.errors import ConfigError, OutOfDeviceMemory, reason
-from ooctrain.step.schema import Misfit, as_path, fitted, parse_json
+from ooctrain.step.schema import Misfit, fitted, parse_json
+from ooctrain.step.user_values import as_path
 from ooctrain.units import Granule
 
 FORMAT, VERSION = "ooctrain-allocation-log", 1
@@ -108,7 +109,7 @@ class AllocationLog:
 
 
 class Recorder(Wrapper):
-    """An allocator that writes down what is asked of another.
+    """An allocator that writes down the requests to another.
 
     Args:
         inner: the allocator that does it.

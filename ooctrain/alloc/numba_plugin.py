@@ -207,7 +207,7 @@ class DeferredFree:
     """Addresses over one allocator, freed once the work queued before is over.
 
     Args:
-        driver: for events; current in every thread that asks for memory.
+        driver: for events; current in every thread that requests memory.
         allocator: over that driver's memory.
     """
 

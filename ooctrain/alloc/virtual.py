@@ -93,7 +93,7 @@ class VirtualAddressing:
         self._cache = MappingCache(memory, size, self._books.counts)
         self._identity = self._cache.make(self._chunks, self._free.runs()) if self._chunks else None
         if self._identity is not None:
-            self._identity.live = True  # for ever: never let go, never found for a block
+            self._identity.live = True  # forever: never let go, never found for a block
 
     def allocate(self, nbytes: int, tag: str = "") -> Block:
         """A whole block. Cost: O(free runs); system calls only if it needs a new mapping.

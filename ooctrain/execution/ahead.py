@@ -53,8 +53,8 @@ class ReadBatch:
 
     Args:
         batch: as it is handed out.
-        hand_out: tells the giver that it was handed out.
-        place, values: where it lies, and as what; None: nowhere yet.
+        hand_out: called when it is handed out.
+        place, values: where it lies, with its values; None: nowhere yet.
     """
 
     batch: Pair
@@ -152,7 +152,8 @@ class Ahead:
             promise: of a memory budget, if there is one.
 
         Returns:
-            The values as they are to be taken: laid out, so that nobody needs the arrays any more.
+            The values as they are to be taken: laid out, so that the arrays are not needed any
+            more.
         """
         reader, asked, self._asked = self._reader, self._asked, None
         if reader is None or reader.reads or asked is None or asked[2] is not values:

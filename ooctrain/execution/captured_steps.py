@@ -1,4 +1,4 @@
-"""Recorded steps that are replayed as a whole: which steps can be, and how.
+"""Captured steps: recorded once, then launched as a whole.
 
 A piece of work is a callable that holds its addresses. A step that maps nothing and leaves every
 value where it found it can therefore be recorded: its pieces are called once more, on streams that
@@ -44,7 +44,7 @@ class Submitted:
 
 @dataclass(frozen=True, slots=True)
 class StepSnapshot:
-    """What a step finds, and leaves.
+    """Memory before or after a step.
 
     Args:
         places: addresses of what persists.
@@ -57,7 +57,7 @@ class StepSnapshot:
 
 @dataclass(slots=True)
 class _Cut:
-    """Where the record is in two.
+    """Where the record falls into two parts.
 
     Args:
         rest: the first piece behind the look at the loss.
@@ -84,8 +84,8 @@ class Replays:
     """A session's recorded step.
 
     Attributes:
-        refusal: why the last step was not recorded, in an error's words; None: it was, or nobody
-            wants that.
+        refusal: why the last step was not recorded, in an error's words; None: it was, or need
+            not be.
     """
 
     def __init__(self, device: Device, trace: Trace):

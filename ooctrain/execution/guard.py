@@ -54,7 +54,7 @@ def expect_finite(
     if math.isfinite(loss) and written is None:
         return
     counts = [_not_finite(part) for part in batch if isinstance(part, np.ndarray)]
-    numbers = [f"{sum(counts)} values of the batch are no finite numbers in float32"] * any(counts)
+    numbers = [f"{sum(counts)} values of the batch are not finite in float32"] * any(counts)
     fix = "a smaller --lr, or clip the gradients"
     if any(counts):
         fix = "batches without them: look at the data, and at what scales it"
@@ -72,7 +72,7 @@ def expect_finite(
 
 
 def _not_finite(array: np.ndarray) -> int:
-    """How many values are no finite float32."""
+    """How many values are not finite in float32."""
     if array.dtype.kind != "f":
         return 0
     with np.errstate(over="ignore", invalid="ignore"):

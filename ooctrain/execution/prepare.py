@@ -306,7 +306,7 @@ class _Search:
         return plan, self._reserved(plan)
 
     def _reserved(self, plan: Plan) -> int:
-        """The reserved peak of a plan; `MAX_BYTES` where the allocator's blocks climb for ever."""
+        """The reserved peak of a plan; `MAX_BYTES` where the allocator's blocks climb forever."""
         try:
             return reserved_peak(plan.schedule, plan.trace, self.allocator)
         except DoesNotFit:
@@ -329,7 +329,7 @@ class _Search:
 
     def _predicted_us(self, plan: Plan) -> float:
         """Duration of a step, mapping included; without mapping where the plan does not fit the
-        allocator's budget, since then nobody knows what it would map.
+        allocator's budget, since then it is not known what it would map.
         """
         try:
             there = with_mapping(self.question.machine, plan.schedule, plan.trace, self.allocator)

@@ -5,7 +5,8 @@ A value is in one place at a time: in the open session of a trainer, or else on 
 value from its previous place. So `model.state_dict()` reads the device while training goes on, an
 assignment is seen by the next step, trainers of one model take turns, and a trainer that closes
 brings home only the values that no other has fetched since. Only one session of a trainer is open
-at a time: the budget covers everything on the device. Read next: `residence.py`, then `train.py`.
+at a time: the budget covers everything on the device. One thread at a time works with a trainer
+(`Turns`), on a thread that an interrupt does not end (`engine/finished.py`). Read next: `train.py`.
 """
 
 from __future__ import annotations
@@ -35,28 +36,16 @@ if TYPE_CHECKING:
     from ooctrain.execution.executor import Session
 
 
-# Work that is finished before an interrupt goes on.
-#
-# While a step runs, values lie where only the step itself finds them again. An exception that
-# comes between any two lines, as that of a signal's handler (Ctrl-C, SIGALRM, a notebook's stop
-# button), must not end it there. Such exceptions are raised in the thread that runs the caller's
-# code, so the step runs in another one, and the caller waits. An interrupt ends the wait once the
-# work is done, which takes one step at most. A second one ends the wait at once; the work then
-# goes on by itself, and what is asked next comes after it.
-
-
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-# Turns: one thread at a time works with a trainer, and a second one gets an error.
-#
-# A thread works, looks at one value, or ends everything. No thread waits for one that works, since
-# trainers of one model that wait for each other's values would deadlock; it gets `InUse`. A thread
-# that only looks is waited for, since that takes one copy. The garbage collector may end a trainer
-# at any moment, even during a look by the same thread; then the next thread that leaves ends it. A
-# turn is taken and recorded in one step, so that a thread that an interrupt has thrown out of its
-# turn still has it, and takes it up again.
+# Turns: a thread works, looks at one value, or ends everything. No thread waits for one that works,
+# since trainers of one model that wait for each other's values would deadlock; it gets `InUse`. A
+# thread that only looks is waited for, since that takes one copy. The garbage collector may end a
+# trainer at any moment, even during a look by the same thread; then the next thread that leaves
+# ends it. A turn is taken and recorded in one step, so that a thread that an interrupt has thrown
+# out of its turn still has it, and takes it up again.
 
 
 ONE_THREAD = "one thread after the other, with a threading.Lock; or a model for each thread"
@@ -75,7 +64,7 @@ class Turns:
 
     @contextmanager
     def work(self) -> Iterator[None]:
-        """For a step, an evaluation, closing: nobody else may work or look meanwhile.
+        """For a step, an evaluation, closing: no other thread may work or look meanwhile.
 
         Raises:
             InUse: another thread works.
@@ -150,7 +139,7 @@ class ResidentValue:
     def read(self) -> np.ndarray | None:
         """The true value, physical layout. Raises InUse: a step is under way, or this is a fork."""
         self.keeper.expect_own_process()
-        with self.keeper.turns.look():  # nobody fetches the value meanwhile
+        with self.keeper.turns.look():  # no other thread fetches the value meanwhile
             here = self.storage.holder is self
             return self.keeper.session.read_physical(self.variable) if here else None
 
@@ -190,8 +179,7 @@ class OpenSession:
     """One open session with the values that live in it.
 
     Args:
-        storages: by variable, of the values that will live in it; they are still elsewhere
-            (`take_over`).
+        storages: {variable: storage of its value}; the values are still elsewhere (`take_over`).
     """
 
     def __init__(
@@ -322,7 +310,7 @@ class Residence:
 
     @contextmanager
     def work(self) -> Iterator[None]:
-        """Nobody else works with the trainer meanwhile.
+        """No other thread works with the trainer meanwhile.
 
         Raises:
             InUse: another thread does, or this is a fork of the process that opened the session.
@@ -363,7 +351,7 @@ class Residence:
         leaving_bytes = sum(storage.leaving_bytes for storage in storages.values())
         opened = open_session(prepared, settings, None, wanted, self._kept, leaving_bytes)
         self.open = current = OpenSession(prepared, wanted, opened, storages, self._turns)
-        # A trainer that nobody closes loses no value and leaves no threads and memory behind.
+        # A trainer that is never closed loses no value and leaves no threads and memory behind.
         self._dropped = weakref.finalize(self, self._turns.end, current.close)
         self._dropped.atexit = False  # threads may be at work, and the system takes all back
         current.take_over()

@@ -103,15 +103,15 @@ class Settings:
             )  # fmt: skip
         if self.memory is not None:
             given = {"--budget": self.budget, "--host-budget": self.host_budget}
-            beside = [name for name, value in given.items() if value is not None]
-            check_memory_setting(self.memory, beside, self.device)
+            others = [name for name, value in given.items() if value is not None]
+            check_memory_setting(self.memory, others, self.device)
         self._check_spill()
         check_evaluations("settings", self.evaluations)
         for name, kinds in _KINDS.items():
             value = getattr(self, name)
             if not isinstance(value, kinds) or isinstance(value, bool):
                 raise ConfigError(
-                    f"{name}={value!r} is of type {type(value).__name__}, which is none of its own",
+                    f"{name}={value!r} is of type {type(value).__name__}, not one of the setting",
                     code="OOC-106", fix=_EXAMPLES[name],
                 )  # fmt: skip
 
@@ -136,9 +136,9 @@ class Settings:
 
 
 def as_rewrites(names: Sequence[str]) -> tuple[str, ...]:
-    """Names of rewrites as they are given to a trainer. Raises ConfigError: no list of names."""
+    """Names of rewrites as they are given to a trainer. Raises ConfigError: not a list."""
     if isinstance(names, str) or not isinstance(names, Sequence):
         raise ConfigError(
-            f"rewrites={names!r} is no list of names", code="OOC-106", fix=_EXAMPLES["rewrites"]
+            f"rewrites={names!r} is not a list of names", code="OOC-106", fix=_EXAMPLES["rewrites"]
         )
     return tuple(names)

@@ -4,7 +4,7 @@ A trace runs its calls in the order in which the program made them. Where the gr
 other orders are possible, and they differ in what is alive at one time: a branch that ends small
 should be finished before the next one begins, and a weight gradient should run as soon as it can,
 since it is the last reader of an activation and of a gradient that are large. No planner here moves
-a call; this rewrite does, before any of them is asked, and all of them gain.
+a call; this rewrite does, before any of them runs, and all of them gain.
 
 Two steps: a greedy order, which of the calls that may run takes the one after which least is alive;
 then a local search, from it and from the order as it was, which moves single calls as early, as

@@ -564,7 +564,7 @@ def _claim(name: str, claimed: float, found: float) -> Problem | None:
     )
 
 
-#: {code: the question that the rule asks}
+#: {code: the rule, as a function}
 RULES: Mapping[str, Callable[..., Problem | None]] = {
     "R101": known_names,
     "R102": range_inside,

@@ -137,7 +137,7 @@ def _check_list(
 
 
 def _step(state: State, index: int, instruction: Instruction) -> list[Issued]:
-    """Asks the rules about one instruction, issues it, and asks the rules about the result."""
+    """Applies the rules to one instruction, issues it, and applies the rules to the result."""
     for code in BEFORE[type(instruction)]:
         problem = RULES[code](state, index, instruction)
         if problem is not None:

@@ -33,7 +33,7 @@ class Disk:
 
     Args:
         out_bytes_per_us, in_bytes_per_us: to the disk, and from it.
-        link: "duplex" where reading beside writing is faster than one after the other; the rates
+        link: "duplex" where reading while writing is faster than one after the other; the rates
             are then those of both at once.
         latency_us: of every copy, besides that of handing it over.
         folder: in which it was measured.
@@ -62,7 +62,7 @@ class Machine:
             device keeps to an imposed link by letting the copying thread sleep until that link
             would be done, and it begins and wakes late. So it counts only once a link is imposed:
             `machines.with_link` adds it to `latency_us`. Fitted (`measured.pacing_us_of`); 0 on a
-            GPU and on presets, whose links nobody imitates.
+            GPU and on presets, whose links are not imitated.
         device_bytes: device memory.
         link_out_bytes_per_us, link_in_bytes_per_us: bandwidth of device to host, host to device.
         host_bytes: host memory for swapped variables; None: not limited.
@@ -106,7 +106,7 @@ class Machine:
             raise ConfigError(
                 f"link {self.link!r} is neither 'shared' nor 'duplex'",
                 code="OOC-105",
-                fix="duplex where copies in and out run beside each other, else shared",
+                fix="duplex where copies in and out run at the same time, else shared",
             )
         rates = (
             self.flops_per_us,

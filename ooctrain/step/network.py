@@ -21,7 +21,7 @@ class Message:
         number: in the step, in the order of sending.
         size_bytes: what each rank gives.
         ranks: that take part.
-        summed: each rank gets the sum; else everybody's bytes.
+        summed: each rank gets the sum; else the bytes of all ranks.
     """
 
     number: int

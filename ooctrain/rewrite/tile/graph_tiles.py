@@ -151,7 +151,7 @@ class _GraphWeaver:
         return forward if phase == "forward" else (*forward, *self.calls.backward)
 
     def demand(self, phase: Phase, tile: int) -> _Demand:
-        """Which rows the calls of a pass run over for one tile, asked from the last call on."""
+        """Which rows the calls of a pass run over for one tile, from the last call to the first."""
         found = _Demand()
         for call in reversed(self._of(phase)):
             outs = [v for v in call.outs if phase == "forward" or v not in self.stored]

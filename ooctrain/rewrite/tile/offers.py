@@ -102,7 +102,7 @@ def forget_tilings() -> None:
 
 def tiled_as_offered(trace: Trace, offer: Offer) -> Trace | None:
     """The step as tiled by an offer; None where the rewrite refuses: an offer looks at forward
-    calls, and somebody may have joined backward ones, or read what lies inside.
+    calls, and a rewrite may have joined backward ones, or read what lies inside.
     """
     try:
         return tiled_by(trace, offer.rewrites)

@@ -1,6 +1,6 @@
 """auto: in-core where it fits, else the best of the quick planners, else a search.
 
-Planning costs milliseconds and a step costs seconds, so `auto` asks several planners and returns
+Planning costs milliseconds and a step costs seconds, so `auto` runs several planners and returns
 the plan with the smallest simulated makespan. Where that is far from the lower bound for any list,
 recomputation may pay. `dtr` and `superneurons` recompute by their own rules. `combined` searches,
 up to a number of evaluations, and also over other forms of the step if the caller offers some

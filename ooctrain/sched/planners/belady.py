@@ -63,7 +63,7 @@ class Belady:
         self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
         host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
     ) -> Plan:  # fmt: skip
-        """See `Planner`. The minimum is what the largest call needs beside what never leaves. The
+        """See `Planner`. The minimum is what the largest call needs with what never leaves. The
         host's room is counted only where the plan would need more than the host has.
         """
         question = Question(trace, budget_bytes, machine, granule)
@@ -157,10 +157,10 @@ def evictions(
             if gap.before <= position:
                 heapq.heappop(farthest)
                 continue
-            lacking = needed - away_bytes - budget_bytes
+            missing = needed - away_bytes - budget_bytes
             part = gap.hi - taken[gap]
             if granule.ranges:
-                part = min(part, granule.granted(lacking))
+                part = min(part, granule.granted(missing))
             if host is not None:
                 part = _fitting(host, gap, taken[gap], part, granule)
             if not part:

@@ -77,7 +77,7 @@ class TimedRuns(NamedTuple):
 
 
 class ByStages(ABC):
-    """What both planners are: a program over stages, and what becomes of its answer.
+    """What both planners are: a program over stages, with the plan made of its solution.
 
     Attributes:
         name, exact, most: see `Checkmate`.

@@ -1,10 +1,10 @@
 """dtr: recomputation decided while the step runs, like a cache of tensors with computed misses.
 
 There is no plan ahead of time: the list is that of a simulated online run-time. Where an allocation
-does not fit, the tensor with the least h = cost / (size x staleness) is evicted. Where a call lacks
-an input, its producer runs again, after the producers of the inputs that are missing there. The
-cost of a tensor is its own time and that of the evicted ones around it, which would have to come
-back with it or go with it; staleness is the time since it was last touched.
+does not fit, the tensor with the least h = cost / (size x staleness) is evicted. Where a call
+misses an input, its producer runs again, after the producers of the inputs that are missing there.
+The cost of a tensor is its own time and that of the evicted ones around it, which would have to
+come back with it or go with it; staleness is the time since it was last touched.
 
 Sources: Kirisame et al., Dynamic Tensor Rematerialization (2021), section 3 and appendix (h_DTR
 with equivalence classes: evicted neighbours are kept as sets with a total cost, and one that comes
@@ -203,9 +203,9 @@ class Runtime:
             if producer not in open_calls:
                 open_calls.add(producer)
                 self._lock(call)
-            lacking = [v for v in call.ins if v not in self.alive]
-            if lacking:
-                stack += lacking
+            missing = [v for v in call.ins if v not in self.alive]
+            if missing:
+                stack += missing
                 continue
             self._run(call)
             open_calls.remove(producer)
@@ -280,7 +280,7 @@ class Neighbours:
     Attributes:
         brought_back: values that came back since this was cleared.
         seen_ns: for each value, the cost found last, plus `returned_ns` then; 0 where a value
-            beside it has come back since.
+            connected to it has come back since.
         returned_ns: the times of all values that came back.
     """
 

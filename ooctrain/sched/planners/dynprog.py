@@ -277,7 +277,7 @@ def _worth_following(reached: States, known_us: float, most_states: int) -> Stat
 
 def _steps(chain: SlotChain, i: int, states: States) -> tuple[States, States]:
     """The states before stage i + 1 if x_i stays, and if it is offloaded, row by row. What does not
-    fit idles for ever.
+    fit idles forever.
     """
     held, due_out, due_in = states[:3]
     to_send, to_fetch = np.maximum(0, due_out), np.maximum(0, due_in)

@@ -412,7 +412,7 @@ class LmsGrid:
         host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
     ) -> Plan:  # fmt: skip
         """See `Planner`. The minimum is that of the points the tuner starts with; a time limit ends
-        the asking.
+        the search.
         """
         deadline = Deadline.after(time_limit_s)
         graph, curve = LevelGraph(trace), HeldCurve(trace, granule)

@@ -105,7 +105,7 @@ def as_planner(planner: str | Planner | type, known: Factories = PLANNERS) -> Pl
         found = planner() if isinstance(planner, type) else planner
     if not callable(getattr(found, "plan", None)) or not hasattr(found, "name"):
         raise ConfigError(
-            f"{type(found).__name__} is not a planner: it lacks `name` or `plan`",
+            f"{type(found).__name__} is not a planner: it has no `name` or no `plan`",
             code="OOC-108",
             fix="ooctrain/sched/planning/planner.py says what a planner has",
         )

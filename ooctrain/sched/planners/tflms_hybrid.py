@@ -244,9 +244,9 @@ class _Neighbourhood:
             if producer is None or not self.trace.calls[producer].pure:
                 return False
             sources = dict.fromkeys(self.trace.calls[producer].ins)
-            lacking = [var for var in sources if not self._is_alive(var, call_id)]
-            if lacking:
-                stack += lacking
+            missing = [var for var in sources if not self._is_alive(var, call_id)]
+            if missing:
+                stack += missing
             elif not self._run(producer, call_id):
                 return False
             else:

@@ -1,7 +1,7 @@
 """Forms of one step: which of them promises the shortest step, and the plan of that one.
 
 A composer offers a planner other forms of a step (`OfferedPlanner`), of which each may be faster,
-or need less. A planner that searches can promise: a short search of each form tells which is worth
+or need less. A planner that searches can promise: a short search of each form shows which is worth
 a long one. Such a promise is a list that there is, so if what the long search of one form finds is
 slower than what another form promised, that one is searched as well. Source: ours. Read next:
 `sched/planners/combined.py`, `sched/planners/auto.py`, which choose so; `execution/compose.py`,
@@ -50,7 +50,7 @@ class Promised(NamedTuple):
 
 
 class PromisingPlanner(Planner, Protocol):
-    """A planner that tells before a long search what it will find at most."""
+    """A planner that estimates before a long search what it will find at most."""
 
     def with_evaluations(self, evaluations: int) -> PromisingPlanner:
         """See `SearchingPlanner`."""

@@ -162,9 +162,9 @@ class _Walk:
             if producer is None or not self.trace.calls[producer].pure:
                 return next(v for v in reversed(stack) if v in targets)
             ins = dict.fromkeys(self.trace.calls[producer].ins)
-            lacking = [v for v in ins if v not in self.alive]
-            if lacking:
-                stack += lacking
+            missing = [v for v in ins if v not in self.alive]
+            if missing:
+                stack += missing
                 continue
             outs = self.trace.calls[producer].outs
             keep = tuple(v for v in outs if v not in self.alive)

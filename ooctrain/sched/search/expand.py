@@ -137,10 +137,10 @@ def _walked(t, fate, wishes):
             if running < 0 or count == runs.call.size or (again and not t.pure[running]):
                 ok = False
                 break
-            lacking = push_lacking(walk, running, stack, depth)
-            ok = lacking >= 0
-            if lacking:
-                depth += lacking
+            missing = push_missing(walk, running, stack, depth)
+            ok = missing >= 0
+            if missing:
+                depth += missing
                 continue
             depth -= 1
             runs.call[count] = running
@@ -374,18 +374,18 @@ def begin_lives(t, now, made):
 
 
 @inlined
-def push_lacking(walk, running, stack, depth):
+def push_missing(walk, running, stack, depth):
     """How many inputs of a call are missing, now on the stack; -1: there is no room for them."""
-    t, now, lacking = walk.t, walk.now, 0
+    t, now, missing = walk.t, walk.now, 0
     for place in range(t.ins_at[running], t.ins_at[running + 1]):
         source = t.ins[place]
-        if now.life[source] < 0 and lacking >= 0:
-            if depth + lacking >= stack.size:
-                lacking = -1
+        if now.life[source] < 0 and missing >= 0:
+            if depth + missing >= stack.size:
+                missing = -1
             else:
-                stack[depth + lacking] = source
-                lacking += 1
-    return lacking
+                stack[depth + missing] = source
+                missing += 1
+    return missing
 
 
 @inlined

@@ -93,19 +93,19 @@ def runs_for(tables, call, place):
         running = ~value if value < 0 else t.producer[value]
         if count == place.runs.size or (value >= 0 and not t.pure[running]):
             return -1
-        lacking = 0
+        missing = 0
         for at in range(t.ins_at[running], t.ins_at[running + 1]):
             source = t.ins[at]
             if column[source] < 0:
                 if tables.until[source] < call:
                     return -1
             elif not there[column[source]]:
-                if depth + lacking == stack.size:
+                if depth + missing == stack.size:
                     return -1
-                stack[depth + lacking] = source
-                lacking += 1
-        depth += lacking
-        if lacking:
+                stack[depth + missing] = source
+                missing += 1
+        depth += missing
+        if missing:
             continue
         depth -= 1
         place.runs[count] = running
