@@ -74,7 +74,7 @@ class Stats:
         reserved_bytes: V, what of the budget is in use or held up.
         peak_requested_bytes, peak_granted_bytes, peak_pending_bytes, peak_cached_bytes,
             peak_reserved_bytes: their largest values, kept at every event, not sampled.
-        free_bytes: of the budget, neither granted nor pending.
+        free_bytes: part of the budget that is neither granted nor pending.
         largest_bytes: the largest request that would be served now.
         allocations, frees: blocks given out and taken back.
         creates: physical pieces asked of the driver.
@@ -204,8 +204,8 @@ class Books:
     """Live blocks and statistics of one allocator: what every allocator does alike.
 
     Args:
-        name: of the allocator, for messages.
-        budget_bytes: of its arena.
+        name: name of the allocator, for messages.
+        budget_bytes: size of its arena.
     """
 
     def __init__(self, name: str, budget_bytes: int):
@@ -276,7 +276,7 @@ class Books:
         """The statistics so far.
 
         Args:
-            largest_bytes: that one request can have now; None: all that is free.
+            largest_bytes: most that one request can have now; None: all that is free.
         """
         free = self.budget_bytes - self.granted - self.pending
         requested, granted, pending, cached, reserved = self.peaks

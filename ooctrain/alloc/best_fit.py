@@ -5,8 +5,8 @@ merging it with its neighbours; the free end of the arena (the wilderness) is a 
 last. So the highest address ever used, the reserved peak, does not depend on the size of the arena,
 and a schedule fits exactly the budgets from that number on. The cost of the fragments between the
 blocks is paper 000's figure 3. Sources: best fit with wilderness preservation as in Lea's malloc;
-512 B rounding as in PyTorch's caching allocator. Read next: `best_fit_caching.py`, whose
-segments are never joined, and `virtual.py`, which needs no contiguous hole.
+512 B rounding as in PyTorch's caching allocator. Read next: `best_fit_caching.py`, whose segments
+are never joined, and `virtual.py`, which needs no contiguous hole.
 
 How others round, and where we differ: their arenas grow in segments from the driver, ours is one
 piece from the start, without borders that block the merging of holes.

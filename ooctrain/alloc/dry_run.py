@@ -1,8 +1,8 @@
 """Memory without bytes: addresses for allocators whose decisions are predicted, not used.
 
 The addresses of blocks depend on the order of requests alone, so fragmentation is known before
-anything runs, on any machine and at any size: a V100's 16 GiB on a laptop. Read next:
-`replay.py`, which makes an allocator's requests over it.
+anything runs, on any machine and at any size: a V100's 16 GiB on a laptop. Read next: `replay.py`,
+which makes an allocator's requests over it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ class DryMemory:
     """Addresses without bytes behind them, linear and virtual.
 
     Args:
-        size_bytes: of the arena it stands for.
+        size_bytes: size of the arena it stands for.
         granularity_bytes: bounds of mappings are multiples of it.
         max_mappings: how many mappings apart from each other it carries.
 
     Attributes:
-        linear_address: of the whole; None: not asked for yet.
+        linear_address: address of the whole; None: not known yet.
     """
 
     ranges = True
@@ -65,7 +65,7 @@ class DryAllocator:
 
     Args:
         granule: how it rounds, and whether it has ranges.
-        name: of the allocator that it stands for.
+        name: name of the allocator that it stands for.
     """
 
     budget_bytes = MAX_BYTES

@@ -10,8 +10,8 @@ sections within which the same blocks live; what is left of a section, each bloc
 low, must fall into place below the capacity; if only one of them can be the lowest, its other
 sections know. (4) A block that was passed over can only lie on another that is still to come, so
 its low is in truth that block's top; if none can come, the search turns back. (5) Where no block
-left crosses a border of two sections, both sides are searched apart, and one failure ends both.
-(6) Twins are placed in one order only.
+left crosses a border of two sections, both sides are searched apart, and one failure ends both. (6)
+Twins are placed in one order only.
 
 Blocks that live all the time lie at the bottom: whatever packing there is, they can be taken out of
 it and put there, and it is no higher. Small blocks are left out at first, and fill the gaps between
@@ -213,7 +213,7 @@ class Descent:
         high: a packing of so much is known.
 
     Attributes:
-        offsets: of the best packing found here; None: none below `high` yet.
+        offsets: those of the best packing found here; None: none below `high` yet.
         tried: how many blocks were tried.
     """
 
@@ -593,7 +593,7 @@ def search(sections, board, rank, failed, limits):
     """(how it ended, blocks tried): a depth-first search for offsets below a capacity.
 
     Args:
-        rank: of each block in the fixed order.
+        rank: place of each block in the fixed order.
         failed: keys of what could not be packed within this capacity, whatever the order; more are
             added.
         limits: the capacity, and how many blocks may be tried.
@@ -914,7 +914,7 @@ def _pieces(sections, board, frame, place, room):
     """Puts pieces with blocks before those that wait, the smallest first; (how many, the first).
 
     Args:
-        place: of the first block left among the items, and of the frame on the stack.
+        place: places of the first block left among the items, and of the frame on the stack.
         room: where the part is cut, into how many, and the list of pieces.
     """
     (first, now), (cuts, count, pieces) = place, room

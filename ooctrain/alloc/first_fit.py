@@ -33,9 +33,10 @@ class FirstFit:
 
     Args:
         memory: the arena; it is used as one linear piece.
-        order: in which blocks are placed: "list", "size", or "exact": the best that a search finds.
+        order: order in which blocks are placed: "list", "size", or "exact": the best that a search
+        finds.
         pools: 2: parameters and their gradients apart; 1: all together.
-        work: of that search, in nodes times blocks; the result depends on no clock.
+        work: work of that search, in nodes times blocks; the result depends on no clock.
     """
 
     name = "first-fit"

@@ -1,4 +1,4 @@
-"""The allocation log: the requests to an allocator, in order, as data and as a file.
+"""The allocation log: the requests to an allocator, in order, as data or as a file.
 
 `Recorder` wraps an allocator in use and makes an `AllocationLog`, saved as JSON lines: one header,
 then one object for each request. Blocks are identified by the order in which they were made, never
@@ -57,9 +57,9 @@ class AllocationLog:
 
     Args:
         requests: in order.
-        allocator: that served them.
+        allocator: allocator that served them.
         granule: how it rounds.
-        budget_bytes: of its arena.
+        budget_bytes: size of its arena.
         about: free text for people: the model, the batch, the planner.
         parameters: tags of parameters, their states and gradients, for allocators that pool them.
     """

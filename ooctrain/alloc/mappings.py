@@ -42,7 +42,7 @@ class ChunkMapping:
     Attributes:
         address: where it begins.
         table: for each slot the chunk that is mapped there, or -1.
-        tag: of the blocks in parts that it is for; None: it is for whole blocks.
+        tag: tag of the blocks in parts that it is for; None: it is for whole blocks.
         runs: the chunks of `table` in runs as they were mapped, in the order of the slots.
         first: the chunks that the first range of its last block got; None: it had none yet.
         live: whether a block uses it.
@@ -118,9 +118,9 @@ class MappingCache:
     """All mappings over a memory.
 
     Args:
-        memory: whose bytes are mapped.
+        memory: memory whose bytes are mapped.
         chunk_bytes: bytes of a chunk.
-        counts: of the books: maps, unmaps, reservations, host_waits, waited_ns.
+        counts: counts for the books: maps, unmaps, reservations, host_waits, waited_ns.
     """
 
     def __init__(self, memory: VirtualMemory, chunk_bytes: int, counts: Counter[str]):
@@ -183,7 +183,7 @@ class MappingCache:
         """A new mapping with these chunks mapped, for which no stream has to wait.
 
         Args:
-            tag: of the block that it is for, if that comes in parts; None: it is whole.
+            tag: tag of the block that it is for, if that comes in parts; None: it is whole.
 
         Raises:
             DriverError: refused; everything is as before.
@@ -212,7 +212,7 @@ class MappingCache:
         """Maps chunks at slots where others, or none, were mapped; waits for the last use of these.
 
         Args:
-            mapping: whose slots they are.
+            mapping: mapping of these slots.
             slots, chunks: each slot with its chunk; slots ascending.
 
         Raises:
@@ -448,7 +448,7 @@ def checked_chunk_bytes(memory: VirtualMemory, chunk: int, example: str) -> int:
     """A chunk's size, if the memory can map such chunks.
 
     Args:
-        example: of a size that is right, for the message.
+        example: a correct size, for the message.
 
     Raises:
         ConfigError: not a positive multiple of the memory's granularity.

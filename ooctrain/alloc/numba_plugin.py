@@ -7,11 +7,11 @@ allocator. Training, which passes raw addresses to kernels, does not need this f
     NUMBA_CUDA_MEMORY_MANAGER=ooctrain.alloc.numba_plugin python my_script.py
 
 with OOCTRAIN_NUMBA_ALLOCATOR (default "va:chunk=2MiB") and OOCTRAIN_NUMBA_BUDGET ("4GiB"; default:
-three quarters of the free memory); or in Python
-`cuda.set_memory_manager(memory_manager("best-fit", "4GiB"))`. Bypassed, by Numba's design: host
-arrays passed to kernels (numba-cuda takes their copies from elsewhere), modules, the context.
-Source: numba-cuda, "External Memory Management (EMM) Plugin interface"; RMM's plug-in. Read next:
-`wrappers.py` (`ThreadSafe`), for the same care with finalizers.
+three quarters of the free memory); or in Python `cuda.set_memory_manager(memory_manager("best-fit",
+"4GiB"))`. Bypassed, by Numba's design: host arrays passed to kernels (numba-cuda takes their copies
+from elsewhere), modules, the context. Source: numba-cuda, "External Memory Management (EMM) Plugin
+interface"; RMM's plug-in. Read next: `wrappers.py` (`ThreadSafe`), for the same care with
+finalizers.
 """
 
 from __future__ import annotations

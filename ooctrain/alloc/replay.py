@@ -100,7 +100,8 @@ def replay(
         log: a log, its requests, or the path of its file.
         allocator: by name with parameters ("va:chunk=2MiB"), made here over memory without bytes;
             or an allocator, used as it is.
-        budget: of the arena, bytes or "16GiB"; None: as much as it takes, and no more where the
+        budget: size of the arena, bytes or "16GiB"; None: as much as it takes, and no more where
+        the
             allocator has no holes. Not for an allocator that is made already.
 
     Raises:

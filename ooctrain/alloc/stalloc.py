@@ -41,7 +41,7 @@ class Stalloc:
 
     Args:
         memory: the arena; it is used as one linear piece.
-        order: in which blocks are packed, as of `first-fit`.
+        order: order in which blocks are packed, see `first-fit`.
         unknown: n leaves each n-th block of a forecast out of the plan; 0 leaves out none.
 
     Attributes:

@@ -60,7 +60,7 @@ class Forecast:
     """What will be asked for, in order, over and over.
 
     Args:
-        lifetimes: of one round (one training step, or two where updates are not in place).
+        lifetimes: those of one round (one training step, or two where updates are not in place).
         carried: (i, j): the block of lifetime i is asked for in the first round only; from the
             second on, the block of lifetime j of the round before stands in its place. So both need
             the same offset. i is j where a block simply stays.
@@ -75,7 +75,7 @@ class Packing:
     """Where everything goes.
 
     Args:
-        offsets: of each lifetime.
+        offsets: one for each lifetime.
         pools: extent of each pool; they lie one behind the other.
         least_bytes: the most that lives at one time: no packing is smaller.
     """
@@ -102,7 +102,7 @@ def pack(
             smallest pool; "exact": the smallest pool that a search from there on finds.
         pools: 2: parameters and their gradients in a pool of their own, before the others; 1: all
             in one.
-        work: that the exact search may do for each pool, in nodes times blocks.
+        work: most work that the exact search may do for each pool, in nodes times blocks.
 
     Raises:
         ConfigError: all blocks together take 2**62 bytes or more.

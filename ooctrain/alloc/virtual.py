@@ -1,4 +1,4 @@
-"""Virtual addressing: blocks are contiguous in address space, and physically any free chunks.
+"""Virtual addressing: blocks that are contiguous in address space, over any free physical chunks.
 
 Memory never fragments, since a request fails only if there are too few free chunks. Mapping is
 expensive, so nothing is mapped twice. A block gets, in order of preference: (1) a place in the

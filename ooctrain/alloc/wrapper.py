@@ -1,8 +1,8 @@
 """The base of all wrappers: an allocator around an allocator that passes every call on.
 
 A wrapper always has the methods for ranges; whether they work is given by the inner allocator's
-`granule.ranges`, which planners check in any case. Read next: `wrappers.py`, the wrappers
-that add something.
+`granule.ranges`, which planners check in any case. Read next: `wrappers.py`, the wrappers that add
+something.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ on purpose, serves threads, or checks it. Each wrapper is one concern, so wrappe
 order: `Limited(Logged(BestFit(memory)), 1 << 20)`; the base allocators stay free of all this.
 
 On the command line your own combination is a function in a file: `--allocator mine.py:make`, where
-`make(memory)` returns the outermost wrapper. Source: RMM's adaptors, which compose like this.
-Read next: `alloc/log.py` (`Recorder`, here `Logged`).
+`make(memory)` returns the outermost wrapper. Source: RMM's adaptors, which compose like this. Read
+next: `alloc/log.py` (`Recorder`, here `Logged`).
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ class Ahead:
         """Has the next batch read while a step takes these values.
 
         Args:
-            promise: of a memory budget, if there is one.
+            promise: that of a memory budget, if there is one.
 
         Returns:
             The values as they are to be taken: laid out, so that the arrays are not needed any

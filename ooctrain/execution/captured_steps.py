@@ -160,9 +160,9 @@ class Replays:
         """Records the watched step, unless that is done; whether it could be.
 
         Args:
-            scalars, own: that the pieces read while they are called.
+            scalars, own: values that the pieces read while they are called.
             outputs: where the pieces put wanted values.
-            use_guard: sets the guard that the pieces ask.
+            use_guard: sets the guard that the pieces read.
         """
         if self._recorded is not None:
             return True

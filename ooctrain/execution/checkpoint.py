@@ -1,4 +1,4 @@
-"""Checkpoints: arrays and a run's state in one safetensors file that is whole or absent.
+"""Checkpoints: all of a run in one safetensors file, which is whole or absent.
 
 Named arrays and a `RunState` are written to a file and read back. The new file is written next to
 the old one, flushed to the disk, and only then takes its name; a process killed at any moment
@@ -64,7 +64,7 @@ class RunState:
     Args:
         step: steps done.
         epoch: epochs done.
-        seed: of weights, dropout and data order.
+        seed: seed of weights, dropout and data order.
         data: the loader's state (epoch and position).
         schedule: the learning-rate schedule's state.
         config: what must be the same to go on with the same bits (model, batch, optimizer, ...).

@@ -4,8 +4,8 @@ A compiler holds some hundred MiB that it never gives back. A process under `--m
 it holds before it plans; what is compiled afterwards would come on top. So a child compiles first,
 and the process reads machine code from the disk. What has been compiled so is written down next to
 that code, in a folder that is named by its sources: the child is started once for each module.
-Numba keeps code by the path of its source and by Python's version, too, so each installation has
-a list of its own. Read next: `promise.py`, `../layers/kernels/cpu/runtime/jit.py`.
+Numba keeps code by the path of its source and by Python's version, too, so each installation has a
+list of its own. Read next: `promise.py`, `../layers/kernels/cpu/runtime/jit.py`.
 """
 
 from __future__ import annotations

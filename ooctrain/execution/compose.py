@@ -3,9 +3,9 @@
 A trace, the names of rewrites, the allocator's rounding, a planner and a budget give a verified
 `Plan`. Planners see the rewritten step; its small objects are pinned in a region that is hidden
 from them. A planner that can choose is also offered the narrow form of the step. Its list is then
-completed with everything else that belongs to a plan, and no plan is returned unverified.
-Read next: `sched/planning/question.py`; `prepare.py`, which asks again until the allocator's
-waste fits too.
+completed with everything else that belongs to a plan, and no plan is returned unverified. Read
+next: `sched/planning/question.py`; `prepare.py`, which asks again until the allocator's waste fits
+too.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def plan_step(step: RewrittenStep, planner: Planner, question: Question) -> Plan
     """The planner's plan of a step, completed and verified.
 
     Args:
-        question: of `step.trace`, with `step.granule`.
+        question: about `step.trace`, with `step.granule`.
 
     Raises:
         Infeasible: the planner finds no schedule; its minimum includes the region.

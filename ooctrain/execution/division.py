@@ -1,4 +1,4 @@
-"""One memory budget divided between the device's arena and the host's slab.
+"""How one memory budget is divided: the device's arena gets what the host's slab does not.
 
 On the cpu device both are the same RAM, so a step is planned for several divisions and the quickest
 is taken. A theorem says where to look: **a list that runs each call once needs at least the in-core
@@ -6,8 +6,8 @@ peak, arena and slab together**, since every value that is still read is in one 
 to RAM therefore saves nothing of the sum; what saves is computing again, and bands, which need no
 slab. So the first division gives the slab nothing but the inputs, and others are tried because
 planners are not perfect. A slab on a disk (`--spill`) counts for its buffers alone. The least that
-would do is named only after a plan has been made with it, looked for in the same way
-whatever the budget. Read next: `promise.py` for the other parts; `prepare.py`.
+would do is named only after a plan has been made with it, looked for in the same way whatever the
+budget. Read next: `promise.py` for the other parts; `prepare.py`.
 """
 
 from __future__ import annotations

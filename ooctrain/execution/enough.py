@@ -7,8 +7,8 @@ tried, with the same arguments. If that is refused too, a budget is looked for b
 where everything fits on the device. Plans need not get easier with every byte, so nothing is
 concluded from what lies between two tries: the result is always a budget that was tried. Where none
 of them suffices, none is known (`HOST_TOO_SMALL`). A question that is not refused costs nothing.
-Source: ours. Read next: `compose.py` and `division.py`, the callers; `division.py` does this for
-one memory budget.
+Source: ours. Read next: `compose.py`, the caller for a device budget; `division.py`, for one memory
+budget.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class Session:
 
     Attributes:
         steps: run so far.
-        replays: of steps that are recorded as a whole, or why they are not (`refusal`).
+        replays: the captured step, or why there is none (`refusal`).
         settling: whether steps end where earlier ones ended; `settling.worn`: no replay has shown
             that further steps fit, those of another session do.
 

@@ -1,7 +1,7 @@
 """Persistent values stay as they were before a step that cannot be completed.
 
-A step cannot be completed if its loss or a number that it is about to write is not finite, or if
-an operation raises (one of the user's own; a file that is read by rows). The list is then walked to
+A step cannot be completed if its loss or a number that it is about to write is not finite, or if an
+operation raises (one of the user's own; a file that is read by rows). The list is then walked to
 its end all the same, since only its copies bring every persistent value to where the next step
 looks for it; calls are skipped. An update works in place, so skipping it leaves the old value in
 place. What had been changed before the failure is restored from copies: of running statistics,

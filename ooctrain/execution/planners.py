@@ -61,7 +61,7 @@ def get_planner(spec: str) -> Planner:
 
 
 def as_planner(planner: str | Planner | type) -> Planner:
-    """A planner from whatever names one: a text, a class with defaults for all, or a planner.
+    """A planner from any name of one: a text, a class with defaults for all, or a planner.
 
     Raises:
         ConfigError: as `get_planner`, or an object that cannot plan.

@@ -69,7 +69,7 @@ class Promise:
         memory_bytes: the budget: what the process holds at most.
         own_bytes: what it holds by itself: interpreter, libraries, compiled kernels, data.
         list_bytes: Python's objects of lists and measurements, and memory that planning them left.
-        stacks_bytes: of threads.
+        stacks_bytes: stacks of threads.
         batch_bytes: batches outside the host slab, and what an evaluation hands out of one.
         values_bytes: persistent values on the host: those that the step does not use (a test
             leaves the optimizer's slots there), and copies of the one that moves while a session

@@ -1,12 +1,13 @@
-"""Where the true values of parameters, buffers and optimizer slots are between steps.
+"""Where a model's true values are between steps.
 
-A value is in one place at a time: in the open session of a trainer, or else on the host. A tensor's
-`Storage` names its keeper, if it has one: the open session of one trainer, which has fetched the
-value from its previous place. So `model.state_dict()` reads the device while training goes on, an
-assignment is seen by the next step, trainers of one model take turns, and a trainer that closes
-brings home only the values that no other has fetched since. Only one session of a trainer is open
-at a time: the budget covers everything on the device. One thread at a time works with a trainer
-(`Turns`), on a thread that an interrupt does not end (`engine/finished.py`). Read next: `train.py`.
+A value (of a parameter, a buffer, an optimizer slot) is in one place at a time: in the open session
+of a trainer, or else on the host. A tensor's `Storage` names its keeper, if it has one: the open
+session of one trainer, which has fetched the value from its previous place. So `model.state_dict()`
+reads the device while training goes on, an assignment is seen by the next step, trainers of one
+model take turns, and a trainer that closes brings home only the values that no other has fetched
+since. Only one session of a trainer is open at a time: the budget covers everything on the device.
+One thread at a time works with a trainer (`Turns`), on a thread that an interrupt does not end
+(`engine/finished.py`). Read next: `train.py`.
 """
 
 from __future__ import annotations

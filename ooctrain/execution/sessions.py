@@ -46,7 +46,7 @@ def open_session(
             device takes memory as they are written, and all of it when its `allocate` is called.
         wanted: variables whose value each step hands out.
         kept: the file of earlier sessions and later ones; None: a slab on a disk has its own.
-        leaving_bytes: of host memory that values give back as they are written.
+        leaving_bytes: host memory that values give back as they are written.
 
     Raises:
         PlanMismatch: kernels on this many threads need more scratch than the trace gives them.

@@ -1,8 +1,8 @@
 """How a step is to be run, apart from what is trained: budgets, planner, allocator, device, seed.
 
 One frozen value that every path to a prepared step takes: the trainer, `oc.plan`, the commands. It
-checks what can be checked without a trace; all else is found when the step is prepared.
-Read next: `prepare.py`.
+checks what can be checked without a trace; all else is found when the step is prepared. Read next:
+`prepare.py`.
 """
 
 from __future__ import annotations
@@ -40,20 +40,21 @@ class Settings:
     """How to run, apart from what is trained.
 
     Args:
-        budget: of everything on the device: bytes, "512MiB", "25%"; None: as much as in-core needs.
+        budget: limit of everything on the device: bytes, "512MiB", "25%"; None: as much as in-core
+        needs.
         planner: name with parameters, "file.py:Class", or a planner object.
         allocator: name with parameters.
         device: "cpu" or "cuda".
-        threads: of the cpu device's kernels; None: all cores that this process may use.
+        threads: number for the cpu device's kernels; None: all cores that this process may use.
         machine: what planners plan for: name, `Machine`, or None (the device's calibration, else
             its preset).
-        link_bytes_per_us: of each copy direction, planned with, and imposed on the cpu device;
+        link_bytes_per_us: rate of each copy direction, planned with, and imposed on the cpu device;
             None: as fast as the cores copy.
-        host_budget: of inputs and swapped variables on the host; None: the machine's.
+        host_budget: limit of inputs and swapped variables on the host; None: the machine's.
         spill: the disk on which the host slab lies; None: it lies in memory.
-        seed: of planners, dropout and data.
+        seed: seed of planners, dropout and data.
         time_limit_s: interrupts a planner that searches; None: nothing does.
-        evaluations: of a planner that searches; None: as many as it makes by itself.
+        evaluations: limit of a searching planner; None: its own.
         debug: poison, delays, synchronous mode.
         rewrites: applied before planning, in order.
         memory: one budget for all that the process holds, in place of `budget` and `host_budget`

@@ -88,7 +88,7 @@ class StepCache:
 
         Args:
             values: all that persists, those that the step does not use included.
-            training: of an evaluation, the training step of its batch: of that a percentage is,
+            training: for an evaluation, the training step of its batch: of that a percentage is,
                 until a step trains.
         """
         try:

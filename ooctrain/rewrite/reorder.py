@@ -9,12 +9,12 @@ a call; this rewrite does, before any of them runs, and all of them gain.
 Two steps: a greedy order, which of the calls that may run takes the one after which least is alive;
 then a local search, from it and from the order as it was, which moves single calls as early, as
 late or as near to the peak as they may stand. The best order seen is taken, so the peak is never
-higher than before. A call never leaves its phase, calls that change states keep their
-order, and a call that writes over its input stays behind the other readers of that input; so every
-operation has the same inputs as before, and all results have the same bits. Sources: Steiner et
-al., "OLLA: decreasing the memory usage of neural networks by optimizing the lifetime and location
-of arrays" (2022), which orders by an integer program; Huang et al., "SwapAdvisor" (ASPLOS 2020).
-The two heuristics are ours. Read next: `share_storage.py`, which may do more after it.
+higher than before. A call never leaves its phase, calls that change states keep their order, and a
+call that writes over its input stays behind the other readers of that input; so every operation has
+the same inputs as before, and all results have the same bits. Sources: Steiner et al., "OLLA:
+decreasing the memory usage of neural networks by optimizing the lifetime and location of arrays"
+(2022), which orders by an integer program; Huang et al., "SwapAdvisor" (ASPLOS 2020). The two
+heuristics are ours. Read next: `share_storage.py`, which may do more after it.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ def within_host(
     Args:
         planned: makes both within a number of bytes on the host.
         host_bytes: None: no limit.
-        align_bytes: of slots.
+        align_bytes: alignment of slots.
         least_bytes: on the host in any plan: the inputs.
 
     Raises:

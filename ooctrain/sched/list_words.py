@@ -93,7 +93,7 @@ class ListGuide:
         trace, schedule: a legal list and what it is for.
 
     Attributes:
-        rows: of the table, implied Ends included.
+        rows: rows of the table, implied Ends included.
     """
 
     def __init__(self, trace: Trace, schedule: Schedule):

@@ -167,7 +167,7 @@ class Plan:
         """A plan file read back for the (rewritten) trace that it was made for.
 
         Args:
-            name: of the file, for errors.
+            name: name of the file, for errors.
 
         Raises:
             ConfigError: not a plan file, or of a version this library does not know.

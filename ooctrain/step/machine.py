@@ -35,8 +35,8 @@ class Disk:
         out_bytes_per_us, in_bytes_per_us: to the disk, and from it.
         link: "duplex" where reading while writing is faster than one after the other; the rates
             are then those of both at once.
-        latency_us: of every copy, besides that of handing it over.
-        folder: in which it was measured.
+        latency_us: latency of every copy, besides that of handing it over.
+        folder: folder in which it was measured.
     """
 
     out_bytes_per_us: float
@@ -57,7 +57,7 @@ class Machine:
         link_bytes_per_us: bandwidth of the link, for each direction unless given apart below.
         link: "shared": one transfer at a time (paper 002's assumption A); "duplex": one a
             direction.
-        latency_us: of every transfer, on whatever link.
+        latency_us: latency of every transfer, on any link.
         pacing_us: no property of the link, but what it costs to imitate a slower one: the cpu
             device keeps to an imposed link by letting the copying thread sleep until that link
             would be done, and it begins and wakes late. So it counts only once a link is imposed:
@@ -72,12 +72,13 @@ class Machine:
         issue_us: what each instruction of a list costs the thread that issues it. On the cpu device
             that thread works the calls off too, so there it is time of the compute stream.
         copy_issue_us: what a copy costs that thread besides: handing it to another one.
-        map_us_per_byte: of memory that a step maps anew, issue besides (`execution/placement.py`).
+        map_us_per_byte: time of memory that a step maps anew, issue besides
+        (`execution/placement.py`).
         network_bytes_per_us: between this machine and others that train with it, each way; usually
             that of a link of 10 Gbit/s.
-        network_latency_us: of each way that a message goes around.
+        network_latency_us: latency of each way that a message goes around.
         profile: measured durations by `profile_key`, in us; where given it replaces the roofline.
-        disk: that serves as the host where it is asked to (`presets.on_disk`); None: not measured.
+        disk: disk that may serve as the host (`presets.on_disk`); None: not measured.
     """
 
     name: str

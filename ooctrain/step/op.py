@@ -233,7 +233,7 @@ class Site:
     gradient.
 
     Args:
-        path: of the module, for example "layer1.0.conv1".
+        path: path of the module, for example "layer1.0.conv1".
         leaf: whether that module has no parts, so that its path alone names its calls.
         verb: what the call does, where the operation's own word will not do.
     """

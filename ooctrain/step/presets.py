@@ -1,12 +1,12 @@
 """Machines by name, each with its source, and the saved calibration of this one.
 
-Nothing is ever measured implicitly: a machine is a set of numbers that are written down,
-and is given by name, as a `Machine`, or as None. Rates are in bytes and operations per microsecond,
-so 1e3 is 1 GB/s, and 1e6 is 1 TFLOP/s. Arithmetic and memory rates are what a training step
-reaches, about 0.53 of the peak on the V100 (8.4 of 15.7 TFLOP/s, 900 GB/s, 5 us per launch) and the
-same share of the peak elsewhere. Device memory follows the makers, whose "16 GB" are 2**34 bytes;
-host memory and links are as the papers print them. Papers: 000 NNL scheduling, 001 TFLMS hybrid,
-002 optimal re-materialization and offloading, 003 segmented fused tiling, 004 Split-CNN. Read next:
+Nothing is ever measured implicitly: a machine is a set of numbers that are written down, and is
+given by name, as a `Machine`, or as None. Rates are in bytes and operations per microsecond, so 1e3
+is 1 GB/s, and 1e6 is 1 TFLOP/s. Arithmetic and memory rates are what a training step reaches, about
+0.53 of the peak on the V100 (8.4 of 15.7 TFLOP/s, 900 GB/s, 5 us per launch) and the same share of
+the peak elsewhere. Device memory follows the makers, whose "16 GB" are 2**34 bytes; host memory and
+links are as the papers print them. Papers: 000 NNL scheduling, 001 TFLMS hybrid, 002 optimal
+re-materialization and offloading, 003 segmented fused tiling, 004 Split-CNN. Read next:
 `machine.py`.
 """
 
@@ -282,7 +282,7 @@ def disk_source(disk: Disk | None, folder: str) -> str:
 
     Args:
         disk: as measured; None: `TYPICAL_DISK` is taken.
-        folder: that is spilled to.
+        folder: folder on the disk.
     """
     if disk is None:
         return "assumed: this disk was not measured"
@@ -295,7 +295,8 @@ def on_disk(base: Machine, limit_bytes_per_us: float | None = None) -> Machine:
     host memory is not a limit.
 
     Args:
-        limit_bytes_per_us: of each direction; None: as fast as the disk. Keeping to it costs each
+        limit_bytes_per_us: limit of each direction; None: as fast as the disk. Keeping to it costs
+        each
             copy `pacing_us`, as with `with_link`.
     """
     disk = base.disk or TYPICAL_DISK

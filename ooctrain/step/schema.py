@@ -101,8 +101,8 @@ class FileKind(Generic[Schema]):
     Args:
         schema: the class of what is in it.
         denial: what is said of any other file, such as "is not a plan file".
-        code: of its errors.
-        fix: of its errors, where none nearer is known.
+        code: code of its errors.
+        fix: fix of its errors, where none nearer is known.
     """
 
     schema: type[Schema]
@@ -125,7 +125,7 @@ class FileKind(Generic[Schema]):
         """What plain data says.
 
         Args:
-            name: of the file, for the error.
+            name: name of the file, for the error.
 
         Raises:
             ConfigError: it is not what the schema says.

@@ -65,7 +65,8 @@ class Banded:
     """The fastest of some tilings.
 
     Args:
-        planner: of the lists, by name; "": `belady` and `prefix`, and `combined` where few calls
+        planner: planner of the lists, by name; "": `belady` and `prefix`, and `combined` where few
+        calls
             run in bands.
         untiled: whether the step as it is is one of the choices.
         choices: how many plans are compared; with 1 the first one is taken.

@@ -99,7 +99,7 @@ class _BandWeaver:
     image.
 
     Args:
-        images: of which bands are made, from the first one on; None: of all.
+        images: number of images, from the first one on, whose bands are made; None: all.
     """
 
     def __init__(

@@ -73,7 +73,7 @@ class LoopNest:
     Args:
         loops: the iteration space of table 3.
         ins: for each input; None: a weight, which does not flow through the graph (figure 6).
-        out: of the outputs, which all have the same dimensions.
+        out: dimensions of the outputs, which all have the same dimensions.
     """
 
     loops: tuple[str, ...]

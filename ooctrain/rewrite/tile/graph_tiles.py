@@ -1,18 +1,17 @@
-"""Tiles of rows of a graph with forks and joins, which compute their halos again.
+"""Tiles of rows of a graph that forks or joins, each of which computes its halo again.
 
 The given calls of a trace run tile by tile. A tile is a share of the rows of everything that others
 read: of the segment's output forward, of the gradient of its input and of the sums of weight
 gradients backward. From there the rows that each call has to write follow from the last call to the
 first; where several calls read a tensor, the union of their rows is made: listing 4, on row rules,
 so that backward calls take part like forward ones. Backward, the paper's gather, therefore has a
-double
-halo: gradients of the rows that the tile's own gradient gathers, and forward values of the rows
-that those read. In exchange each gradient row is made by one call from all its terms, and has the
-untiled bits; only weight gradients are sums over tiles.
+double halo: gradients of the rows that the tile's own gradient gathers, and forward values of the
+rows that those read. In exchange each gradient row is made by one call from all its terms, and has
+the untiled bits; only weight gradients are sums over tiles.
 
 Source: paper 003, sections 4.2 and 4.3, listing 4, figure 7. Departure: rows alone are cut; chains
-are cut in columns too (`weave.py`). Read next: `banded_calls.py`, which finds the calls,
-and `bands.py`, which computes no halo twice.
+are cut in columns too (`weave.py`). Read next: `banded_calls.py`, which finds the calls, and
+`bands.py`, which computes no halo twice.
 """
 
 from __future__ import annotations

@@ -96,8 +96,8 @@ def chain_reads(outputs: Span, windows: Sequence[Window], extent: int) -> tuple[
 
     Args:
         outputs: rows of the last layer.
-        windows: of the layers, first one first.
-        extent: of the input of the first layer.
+        windows: one for each layer, first one first.
+        extent: extent of the first layer's input.
 
     Returns:
         One `Read` per layer; `result[i + 1].inside` is exactly what layer i has to write.

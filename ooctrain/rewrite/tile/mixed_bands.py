@@ -1,11 +1,11 @@
-"""Bands for one budget of the device and one of the host: some run again, the others are moved.
+"""Bands for a device budget next to a host budget: some run again, the others are moved.
 
 A segment whose forward calls run again stores its border and the rows that bands keep. One whose
 calls run once stores all that backward reads, and takes longer where that travels for longer than
 it is computed. Both memories together hold what all segments store, and the device alone the room
 of the one at work. So one dynamic programme over segments, kinds and heights finds the least time,
-and only its result is written out and planned. What `choose.py` offers knows neither budget,
-so that the least budget of all offers is the same for all; this finds only faster plans. So does
+and only its result is written out and planned. What `choose.py` offers knows neither budget, so
+that the least budget of all offers is the same for all; this finds only faster plans. So does
 `sparing`: where room is left, the last layer of a segment need not run again either.
 
 A planner that may move parameters, too, keeps nothing on the device but what the call at work

@@ -116,7 +116,7 @@ class OperatorTimes:
 
     Args:
         forward, backward: in nanoseconds, by place.
-        total: of all calls of the step.
+        total: sum over all calls of the step.
     """
 
     forward: tuple[int, ...]
@@ -149,7 +149,7 @@ def nothing_fits(
     """The refusal of a planner that has tried all tilings.
 
     Args:
-        refusals: of the planners of the tiled steps.
+        refusals: those of the planners of the tiled steps.
         obstacles: {call that no tile can contain: why}.
     """
     host_refusals = [r for r in refusals if r.minimum_bytes == HOST_TOO_SMALL]

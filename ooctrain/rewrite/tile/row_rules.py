@@ -130,7 +130,8 @@ class ScaledRows:
     Args:
         mode: "nearest" or "bilinear".
         corners: whether the centres of the corner pixels coincide.
-        place: of what is at hand, in whole images before and after; the gradient's the same way
+        place: place of what is at hand, in whole images before and after; the gradient's the same
+        way
             round.
         gathers: a row of the gradient reads all rows that were made of it.
     """
@@ -230,7 +231,7 @@ class RowRule:
         cut: the operation of a band.
         reduces: its outputs have no rows: each is a sum over all rows that the operation runs over,
             which are those of the last input that it reads.
-        of_image: of these inputs, (N, C) or (N, C, 1, 1), a band reads what belongs to its image.
+        of_image: inputs, (N, C) or (N, C, 1, 1), of which a band reads what belongs to its image.
         adds_images: whether a sum over rows is also one over images.
     """
 

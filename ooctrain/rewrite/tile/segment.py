@@ -1,4 +1,4 @@
-"""A tileable chain inside a trace, with the role of each call and of each gradient.
+"""A tileable chain inside a trace, with the role of each of its calls.
 
 A trace and the names of the first and the last layer give a `Segment` of stages, one per forward
 call, each with its backward calls. In such a chain each call reads the image that the call before

@@ -42,15 +42,15 @@ class SegmentChoice:
     """A way to run the operators from one cut to the next.
 
     Args:
-        name: of the tiling; "": as they are.
+        name: name of the tiling; "": as they are.
         extra_ns: what it computes more than these operators do untiled.
         stored_bytes: what lies there from the forward pass to the backward one.
         room_bytes: what it needs besides, while it runs backward.
-        kept_bytes: of what is stored, rows that bands keep for each other.
+        kept_bytes: part of what is stored: rows that bands keep for each other.
         once_ns: what it computes more if its forward calls run once.
         once_bytes: what then lies there between the passes.
         late_ns: by how much that takes longer to move than to compute, in both passes.
-        blocks_bytes: of the room, gradients at borders, which lie in blocks: on either side.
+        blocks_bytes: part of the room: gradients at borders, which lie in blocks: on either side.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Costs:
     """What small calls and moved bytes cost on a machine.
 
     Args:
-        call_ns: that a call takes, be it ever so small.
+        call_ns: time of a call, however small it is.
         byte_ns: to move a byte over the link.
     """
 

@@ -141,7 +141,8 @@ def with_tiling(plan: Plan, offer: Offer, least_bytes: int) -> Plan:
     """A plan of a tiled step as one of the step before.
 
     Args:
-        least_bytes: of the tiled step with all that lasts on the device; a list that swaps some of
+        least_bytes: least need of the tiled step with all that lasts on the device; a list that
+        swaps some of
             that out, too, may need less.
     """
     notes = {**plan.notes, **offer.notes(min(least_bytes, plan.peak_bytes))}

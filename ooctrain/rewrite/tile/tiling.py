@@ -243,7 +243,7 @@ class _Parts:
     """The calls that losses are taken apart into.
 
     Args:
-        variables: of the trace, and those in between.
+        variables: those of the trace, and those in between.
         divisors: {loss: the variable that its mean is divided by}, where bands find that out.
         calls: how many there are.
     """

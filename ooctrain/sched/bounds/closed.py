@@ -29,10 +29,12 @@ class Pressure:
     """Bytes that do not fit during one call, by what the link must do about them.
 
     Args:
-        sent_bytes: of values computed before the call and used after it: copied out before it.
-        moved_bytes: of these and of initial values used on both sides of the call: copied out, or
+        sent_bytes: bytes of values computed before the call and used after it: copied out before
+        it.
+        moved_bytes: bytes of these and of initial values used on both sides of the call: copied
+        out, or
             in, before it.
-        fetched_bytes: of all values used after the call: copied in after it.
+        fetched_bytes: bytes of all values used after the call: copied in after it.
     """
 
     sent_bytes: int

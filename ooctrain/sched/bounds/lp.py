@@ -82,11 +82,12 @@ def fluid_bound(
     """The LP bound; None where no list fits the budget at all.
 
     Args:
-        budget_bytes: of the device, to the byte (a coarser granule only makes plans slower).
+        budget_bytes: device budget, to the byte (a coarser granule only makes plans slower).
         machine: durations and the link; latencies count as nothing.
         recompute: whether calls may run again.
         resident: only lists that leave parameters and optimizer slots on the device.
-        host_budget_bytes: of inputs and host copies; less than the inputs means the inputs and
+        host_budget_bytes: limit of inputs and host copies; less than the inputs means the inputs
+        and
             nothing else, as for plans; None: unlimited.
 
     Cost: an LP of some 15 rows for each call and 3 columns for each gap: 0.5 s for 600 calls.
@@ -427,11 +428,11 @@ class FluidItems:
     """The items of a step.
 
     Args:
-        budget_bytes: of which sizes are shares.
-        duration: of each call, as a share of the step's.
+        budget_bytes: sizes are shares of it.
+        duration: one for each call, as a share of the step's.
 
     Attributes:
-        lives: of all values, where each call runs once.
+        lives: lives of all values, where each call runs once.
     """
 
     def __init__(self, trace: Trace, budget_bytes: int, duration: Sequence[float]):

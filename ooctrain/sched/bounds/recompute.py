@@ -93,7 +93,7 @@ def recompute_bound(
     """The bound; None where no list of the class fits the budget.
 
     Args:
-        budget_bytes: of the device, to the byte.
+        budget_bytes: device budget, to the byte.
         machine: for the times of calls, and the link on which inputs come.
         backward: whether it covers lists that run calls of the backward pass again.
         depth: number of stages, length of the search.
@@ -166,7 +166,7 @@ class StepValues:
 
     Attributes:
         room_bytes: budget without what never leaves the device; at least 1.
-        size: of each variable, as a share of it; 0 for what never leaves.
+        size: size of each variable, as a share of it; 0 for what never leaves.
         values: computed in the step, not small, and not for the next step.
         until: {value: the last call for which it may be of use}.
         again: {call that may run again: the last call for which that may be of use}.

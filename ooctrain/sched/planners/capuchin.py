@@ -12,8 +12,8 @@ section 4. Departures: access times are those of the machine's model, not of a m
 which accesses lie in the peak is seen from the bytes at each call; copies start as early as the
 shared engine finds room, there at an access before (the in-trigger, moved by feedback); a choice
 that does not fit once it is played through is extended; and since such a rule may fail at a budget
-where it succeeded at a smaller one, every value that may leave is released where it fails.
-Read next: `prefix.py`, which sorts once; `combined.py`, which searches.
+where it succeeded at a smaller one, every value that may leave is released where it fails. Read
+next: `prefix.py`, which sorts once; `combined.py`, which searches.
 """
 
 from __future__ import annotations

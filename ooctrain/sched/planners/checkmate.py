@@ -436,7 +436,7 @@ class StageProgram:
     """The program for a budget, or for the least one.
 
     Args:
-        time_ns: of each node.
+        time_ns: duration of each node.
         budget_bytes: None: the memory is what is made small, whatever the time.
     """
 
@@ -658,7 +658,7 @@ class RunGraph:
 
     Attributes:
         nodes: in order.
-        resident_bytes: of what stays on the device all the time.
+        resident_bytes: size of what stays on the device all the time.
         made: {value: the node that makes it}; an input is made by its first reader, which waits for
             the copy. `BEFORE` for what is on the device before the step.
         fetched: inputs; no node makes them again.

@@ -1,11 +1,11 @@
 """Baselines of `checkmate`: lists of other planners in which nothing is copied to the host.
 
 Each planner runs as if the host could hold only the inputs, which wait there in any case. `rotor`
-and `dtr` are immediate; `prefix` and `combined` search, and their lists may run a call twice in
-one stage, in another order, or fetch an input again, which the program's cannot. The least budget
-must not depend on the budget in question. So where nothing else fits, the planners run at fixed
-budgets, from the least that any list of whole calls needs, by bisection. Source: ours. Read
-next: `checkmate.py`, `checkmate_with_companions.py`.
+and `dtr` are immediate; `prefix` and `combined` search, and their lists may run a call twice in one
+stage, in another order, or fetch an input again, which the program's cannot. The least budget must
+not depend on the budget in question. So where nothing else fits, the planners run at fixed budgets,
+from the least that any list of whole calls needs, by bisection. Source: ours. Read next:
+`checkmate.py`, `checkmate_with_companions.py`.
 """
 
 from __future__ import annotations

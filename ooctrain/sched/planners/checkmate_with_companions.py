@@ -1,4 +1,4 @@
-"""checkmate by its name: the program, compared with `prefix` and `combined`.
+"""checkmate by its name: the program next to planners that search.
 
 `combined` runs the bare program on short steps, so the program cannot import `combined`; this file
 imports both. For the least budget, which is planned for several times, `combined` leaves the

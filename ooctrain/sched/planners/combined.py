@@ -229,7 +229,7 @@ class _Starts:
         all_fits: whether the step fits as it is; then a search finds nothing to drop.
         again: plans that compute again.
         writing_s: how long it takes at most to write a plan down.
-        refusals, failures: of those that have no plan.
+        refusals, failures: errors of those that have no plan.
         cut_short: whether one of them did not run, or was cut short itself.
     """
 

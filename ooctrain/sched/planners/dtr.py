@@ -127,7 +127,7 @@ class Runtime:
     """One step, run online under a limit.
 
     Args:
-        limit_bytes: of all that is on the device, in granted bytes.
+        limit_bytes: limit of all that is on the device, in granted bytes.
         stays: values that are not evicted.
 
     Attributes:

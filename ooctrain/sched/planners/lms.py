@@ -1,4 +1,4 @@
-"""lms: TensorFlow Large Model Support: long edges of the graph go through the host.
+"""lms: long edges of the graph go through the host, as in TensorFlow Large Model Support.
 
 Three numbers and the graph decide the list. An edge from the call that makes a value to one that
 reads it, `swapout_threshold` topological levels long or longer, becomes a trip: out once the value

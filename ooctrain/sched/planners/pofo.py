@@ -286,7 +286,7 @@ class StageBlock:
     """Stages that the first sweep treats alike.
 
     Args:
-        slots: in which rotor differentiates them; None: one stage of which all is kept.
+        slots: memory in which rotor differentiates them; None: one stage of which all is kept.
         offloaded: whether what its first stage reads is on the host in between.
     """
 
@@ -312,8 +312,9 @@ class _States(NamedTuple):
             included.
         unsent: the part of `held` that is still to be sent.
         unfetched: what must be fetched before the backward part of the stage before.
-        input_size: of what the stage reads: all that the stage before saved, or its output alone.
-        time_us: of all forward and backward parts that are settled.
+        input_size: size of what the stage reads: all that the stage before saved, or its output
+        alone.
+        time_us: total time of the forward and backward parts that are settled.
         before: the row of the state that it comes from, among those followed from that block's
             first stage.
         move: the number, in `BlockSearch.moves`, of the block that leads from there to here.

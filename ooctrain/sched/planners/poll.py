@@ -43,8 +43,8 @@ class Poll:
     Attributes:
         best: the plan with the shortest step so far.
         best_us: its step; infinite before there is one.
-        refusals: of planners without a plan.
-        failures: of planners that raised another error; the others run all the same.
+        refusals: errors of planners without a plan.
+        failures: errors of planners that raised another one; the others run all the same.
         cut_short: whether time ran out before a planner.
         deadline: for all planners together.
         kept_s: seconds before it that the current planners leave to later ones.

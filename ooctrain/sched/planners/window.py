@@ -164,10 +164,10 @@ def walk(
     """The list, and the size of the window that led to it.
 
     Args:
-        budget_bytes: of the device; at least `sequence.largest_need()`.
-        size: of the window, as a multiple of the budget; halved until all calls fit where each
+        budget_bytes: device budget; at least `sequence.largest_need()`.
+        size: the window, as a multiple of the budget; halved until all calls fit where each
             occurrence counts.
-        count: as of `SlidingWindow`.
+        count: see `SlidingWindow`.
         rank: the order in which swap-outs are waited for, and in which a call's variables leave,
             ascending; None: the order in which the swap-outs began.
 
@@ -192,8 +192,8 @@ class Walk:
     waited for).
 
     Args:
-        heads: as of `heads_of`.
-        rank: as of `walk`.
+        heads: see `heads_of`.
+        rank: see `walk`.
 
     Attributes:
         head: first position of the sequence that is not in the window yet.
@@ -322,7 +322,7 @@ def heads_of(
     """For each call the first position of the sequence that is not in the window while it runs.
 
     Args:
-        budget_bytes: of the device; at least `sequence.largest_need()`.
+        budget_bytes: device budget; at least `sequence.largest_need()`.
         size: the window, as a multiple of the budget without what is pinned.
         counts_each: whether the window counts each occurrence of a variable, and not it alone.
 
@@ -352,7 +352,7 @@ class _Reach:
     Attributes:
         head: the first position that is not in the window.
         in_window: for each storage, how often it occurs in the window.
-        window_bytes: of what is in the window.
+        window_bytes: size of what is in the window.
         present_bytes: on the device, without what is leaving.
         written: for each storage, whether there is a value of it, on either side.
     """

@@ -1,10 +1,10 @@
 """How much a search may do: a number of evaluations, interrupted by a clock.
 
 A planner that searches ends after a number of evaluations. A count is the same on every machine,
-however busy, and so is the plan. A caller in a hurry sets a time limit as well: a `Deadline`,
-which the planner looks at between two evaluations. What it cuts short depends on the machine, so
-the plan's notes then say `cut_short`. Planning makes many objects but next to no garbage, so
-Python's collector runs rarely meanwhile (`collecting_rarely`). Source: ours. Read next:
+however busy, and so is the plan. A caller in a hurry sets a time limit as well: a `Deadline`, which
+the planner looks at between two evaluations. What it cuts short depends on the machine, so the
+plan's notes then say `cut_short`. Planning makes many objects but next to no garbage, so Python's
+collector runs rarely meanwhile (`collecting_rarely`). Source: ours. Read next:
 `sched/planners/combined.py`.
 """
 

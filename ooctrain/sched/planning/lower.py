@@ -1,4 +1,4 @@
-"""From decisions to a list: everything as soon as it is possible and safe.
+"""From decisions to a list: everything as soon as it is safe.
 
 Decisions say which calls run, and during which gaps between its uses a value may leave the device.
 An engine plays them through in time; the result is a legal `Schedule`, with the engine's own times,
@@ -76,7 +76,7 @@ def lower(
     """The as-soon-as-possible list of some decisions.
 
     Args:
-        budget_bytes: of the device, in granted bytes.
+        budget_bytes: device budget, in granted bytes.
         machine: gives durations, the link, how much copies slow calls down, and what issuing takes:
             the engine's times are the simulator's.
 
@@ -444,13 +444,13 @@ class Table:
     """What the engine looks up, by position in the runs.
 
     Args:
-        duration_ns, claim_bytes: of each Run.
+        duration_ns, claim_bytes: one for each Run.
         end_bytes: workspace and scratch outputs, which its End releases.
         dead: (variable, bytes, granted bytes) to be freed after it; `BEFORE_THE_STEP`: before the
             first.
         resident_bytes: what is on the device during it if every gap is used to the full.
         pieces: what goes out and comes back, by the Run after which its gap begins.
-        start_device, start_host: as of `Schedule`.
+        start_device, start_host: see `Schedule`.
         start_bytes: granted bytes of `start_device`.
     """
 

@@ -48,7 +48,7 @@ class Planner(Protocol):
 
         Args:
             trace: the (rewritten) step.
-            budget_bytes: of everything on the device, in granted bytes.
+            budget_bytes: limit of everything on the device, in granted bytes.
             machine: times on which decisions and the claimed makespan rest.
             granule: how the allocator rounds, and whether parts of variables may move.
             host_budget_bytes: for host copies; None: unlimited.

@@ -4,10 +4,10 @@ From a trace and the values to drop comes a sequence of `Run`s in which every ca
 alive. A dropped value dies after its last use in the forward pass, or after each use that is named
 (`rematerialise_after`). When a later call needs it, its producer runs again first, after the
 producers of its own missing inputs, depth first. Forward calls are pure, so a second run gives the
-same bits (docs/architecture.md, "Laws that hold everywhere").
-Sources: Chen et al., Training deep nets with sublinear memory cost, for the idea; paper 001 edits
-its graph to the same effect. Read next: `sched/planners/prefix.py`, which chooses what to drop;
-`decisions.py` for what the runs become.
+same bits (docs/architecture.md, "Laws that hold everywhere"). Sources: Chen et al., Training deep
+nets with sublinear memory cost, for the idea; paper 001 edits its graph to the same effect. Read
+next: `sched/planners/prefix.py`, which chooses what to drop; `decisions.py` for what the runs
+become.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def rematerialise_after(
         dropped: a value dies after these uses, and is computed again for the next one.
         unread: what comes back between such a use and the next one, as a source of others, dies
             again unless the next call reads it.
-        held: as of `rematerialise`.
+        held: see `rematerialise`.
 
     Cost: as that of `rematerialise`.
     """
@@ -225,7 +225,7 @@ def read_off(trace: Trace, runs: Sequence[Run]) -> Rematerialised:
     is held.
 
     Args:
-        runs: of a planner that recomputes: `dtr`, `rotor`, `checkmate`.
+        runs: those of a recomputing planner: `dtr`, `rotor`, `checkmate`.
     """
     made: Counter[Use] = Counter()
     last: dict[int, int] = {}  # the call of the trace that touched a variable last

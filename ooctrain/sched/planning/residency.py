@@ -1,14 +1,13 @@
 """The bytes on the device during each run if nothing moves.
 
-From a sequence of runs come the bytes on the device during each, or the least budget once some
-gaps are spent on the host. One walk goes from the last run to the first. A value that a later
-run reads is on the device; a value that a run makes was not there before it. So one set of
-variables and one sum are enough, and values need not be cut into lives. Planners use it to find
-what fits, for many choices of runs; `lower.py` and `bounds/` use it too, and `search/expand.py`
-does the same compiled. (`sched/budget.py` needs no runs: each call runs once, so
-storages will do.) Source: liveness analysis, as compilers do it (Aho, Sethi and Ullman, Compilers,
-section 10.6). Read next: `lower.py`; `chain_runs.py`, which compares many ways to run a
-chain.
+From a sequence of runs come the bytes on the device during each, or the least budget once some gaps
+are spent on the host. One walk goes from the last run to the first. A value that a later run reads
+is on the device; a value that a run makes was not there before it. So one set of variables and one
+sum are enough, and values need not be cut into lives. Planners use it to find what fits, for many
+choices of runs; `lower.py` and `bounds/` use it too, and `search/expand.py` does the same compiled.
+(`sched/budget.py` needs no runs: each call runs once, so storages will do.) Source: liveness
+analysis, as compilers do it (Aho, Sethi and Ullman, Compilers, section 10.6). Read next:
+`lower.py`; `chain_runs.py`, which compares many ways to run a chain.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ class Liveness:
 
     Attributes:
         size: granted bytes of each variable.
-        start_bytes: of what persists, before the first run.
-        workspace, claim_bytes: of each call; it claims workspace, and outputs on storages of their
+        start_bytes: granted bytes of what persists, before the first run.
+        workspace, claim_bytes: for each call; it claims workspace, and outputs on storages of their
             own.
         inputs: those that some call reads; until their first read they are on the host.
     """

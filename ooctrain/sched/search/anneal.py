@@ -61,12 +61,12 @@ class Field(NamedTuple):
     """What a move may change.
 
     Args:
-        first, end: of values in order of production the slots that change together: the one after
+        first, end: for values in order of production, the slots that change together: the one after
             the last use in the forward pass, and those after it; in the last slot alone a value is
             held or not.
         slots: those that change alone, too; empty: none does.
         may_drop: for each slot, whether a value may be dropped in it.
-        large_first, large_end: of values that can stay, their slots.
+        large_first, large_end: slots of values that can stay.
         linked: places of values of which the second is computed from the first, one or two calls
             later; a row for each pair.
     """

@@ -166,7 +166,7 @@ class Search:
         """The search that goes on from choices where nothing is copied.
 
         Args:
-            runs: of the best choice; what is small stays only if they have room for it.
+            runs: those of the best choice; what is small stays only if they have room for it.
         """
         kept = KeepOrRecomputeSearch(self._question)
         return kept if kept.fits(runs) else KeepOrRecomputeSearch(self._question, small=NOTHING)

@@ -1,13 +1,12 @@
 """From a choice of dropped values to runs, lives or gaps, in one compiled walk.
 
-A choice gives a fate for the time after each call that touches a variable (a slot of the
-`Tables`): `KEEP`, `DROP` or `DROP_UNREAD`. After the last such call a value dies unless it is
-`HELD` as a source. Or `Wishes` say call by call what is to be there. The walk makes an
-`ExpandedStep` of it: the runs, the bytes resident during each if nothing moves, and every gap
-between two uses. A value is alive while it has an open life; a read of a value without one runs its
-producer first. It is the compiled twin of `sched/planning/rematerialise.py`, of the lives in
-`sched/planning/decisions.py` and of `sched/planning/residency.py`, to which tests hold it. Read
-next: `anneal.py`.
+A choice gives a fate for the time after each call that touches a variable (a slot of the `Tables`):
+`KEEP`, `DROP` or `DROP_UNREAD`. After the last such call a value dies unless it is `HELD` as a
+source. Or `Wishes` say call by call what is to be there. The walk makes an `ExpandedStep` of it:
+the runs, the bytes resident during each if nothing moves, and every gap between two uses. A value
+is alive while it has an open life; a read of a value without one runs its producer first. It is the
+compiled twin of `sched/planning/rematerialise.py`, of the lives in `sched/planning/decisions.py`
+and of `sched/planning/residency.py`, to which tests hold it. Read next: `anneal.py`.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ class Lives(NamedTuple):
     """What is alive when.
 
     Args:
-        var: of each life its variable.
+        var: variable of each life.
         first_alone, last: the first run during which it has its storage alone, the last one.
         still_open: whether the next step needs it.
         taken_over: whether an output takes its storage.
@@ -225,7 +224,7 @@ class Wishes(NamedTuple):
         wanted: whether a column stays as call k begins, if it is there; a row more than calls.
         there: whether it is there; written by the walk, as are the others below.
         touched: whether a run before call k + 1, and not before call k, reads or writes it.
-        time_ns: of these runs.
+        time_ns: duration of these runs.
     """
 
     values: np.ndarray
@@ -301,8 +300,8 @@ class StepWalk(NamedTuple):
 
     Args:
         t: Tables.
-        fate: of each slot; empty where wishes say what there is to be.
-        wishes: of each call; empty where fates say it.
+        fate: one for each slot; empty where wishes say what there is to be.
+        wishes: those of each call; empty where fates say it.
         now, runs, made, gaps, revived, columns: what it has come to.
     """
 

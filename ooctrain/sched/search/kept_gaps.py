@@ -36,7 +36,7 @@ class Keeping(NamedTuple):
         there: whether it is there.
         held: bytes of those that are.
         touched: whether a run before call k + 1, and not before call k, reads or writes it.
-        time_ns: of these runs.
+        time_ns: duration of these runs.
     """
 
     wanted: np.ndarray
@@ -126,7 +126,7 @@ def walk_call(tables, call, wanted, touched, place):
 
     Args:
         wanted: what is kept as the next call begins.
-        touched: of this call, all 0; it is written.
+        touched: row of this call, all 0; it is written.
 
     Returns:
         (time in ns, bytes at the peak, how many runs), the time -1 if a source cannot be computed.
@@ -358,12 +358,12 @@ class KeptTables(NamedTuple):
     Args:
         values: those that may be computed again, a column for each, and are not too small to
             matter.
-        column: of each variable; -1: it has none, and stays as long as it is of use.
+        column: column of each variable; -1: it has none, and stays as long as it is of use.
         until: the last call for which a variable without a column can be read.
         size: bytes of each column.
-        claim: of each call: workspace, inputs, and outputs without a column.
+        claim: bytes of each call: workspace, inputs, and outputs without a column.
         base: bytes of variables without a column as each call begins.
-        first, end: of each column the first and the last call as which begins it is of use.
+        first, end: for each column, the first and the last call at whose begin it is of use.
         near, near_at: columns that are computed from column c, or from which it is, by a call or by
             two: `near[near_at[c] : near_at[c + 1]]`.
     """

@@ -26,10 +26,10 @@ class Link(NamedTuple):
 
     Args:
         shared: whether both directions share it.
-        latency_ns: of each transfer.
+        latency_ns: latency of each transfer.
         out_rate, in_rate: bytes per us.
         pass_ns, work_ns: while a copy runs for `pass_ns`, a call does `work_ns` of its work.
-        issue_ns, copy_issue_ns: that an instruction, and a copy besides, add to the next call.
+        issue_ns, copy_issue_ns: time that an instruction, and also a copy, adds to the next call.
     """
 
     shared: bool
