@@ -6,6 +6,7 @@ Each is traced once for threads=2, whatever machine runs the tests. Read next: `
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from random import Random
@@ -20,7 +21,6 @@ from ooctrain import nn
 from ooctrain.engine.tensor import Tensor
 from ooctrain.sched.budget import trace_peak_bytes
 from ooctrain.step.machine import Machine, specs_of
-from ooctrain.step.presets import v100_pcie
 from ooctrain.step.trace import Trace
 from ooctrain.testing.random_traces import random_trace
 from ooctrain.tracing import trace
@@ -71,9 +71,14 @@ MAKERS: Mapping[str, Callable[[], Trace]] = {
     "blocks": _blocks, "plain": _plain, "everything": _everything, "random": _random,
     "worked": worked_trace,
 }  # fmt: skip
-#: The link is slow, so that moving and computing are worth about as much.
-MACHINE = Machine("known", 6000.0, 9000.0, 3000.0, latency_us=1.5, host_bytes=1 << 30)
-DUPLEX = v100_pcie()
+#: The link is slow, so that moving and computing are worth about as much; no two rates are equal.
+MACHINE = Machine(
+    "known", 6000.0, 9000.0, 3000.0, latency_us=1.5, link_out_bytes_per_us=2700.0,
+    link_in_bytes_per_us=3400.0, host_bytes=1 << 30, call_overhead_us=0.75,
+)  # fmt: skip
+DUPLEX = replace(
+    MACHINE, name="duplex", link="duplex", interference=1.25, issue_us=0.5, copy_issue_us=0.25
+)
 
 
 @cache
