@@ -58,10 +58,11 @@ def answer(name: str, share: float, spec: str, form: str, host_bytes: int | None
 
 
 QUESTIONS = {
-    "plain": [(0.1, "bytes", None), (0.3, "whole", None), (0.5, "bytes", None), (0.75, "bytes", None), (1.0, "pages", None),
-              (0.75, "whole", None), (0.6, "bytes", 100_000)],
-    "blocks": [(0.1, "bytes", None), (0.4, "bytes", 10_000), (0.6, "bytes", None), (0.8, "pages", None), (0.7, "bytes", 150_000),
-               (1.0, "whole", None)],
+    "plain": [(0.1, "bytes", None), (0.3, "whole", None), (0.5, "bytes", None),
+              (0.75, "bytes", None), (1.0, "pages", None), (0.75, "whole", None),
+              (0.6, "bytes", 100_000)],
+    "blocks": [(0.1, "bytes", None), (0.4, "bytes", 10_000), (0.6, "bytes", None),
+               (0.8, "pages", None), (0.7, "bytes", 150_000), (1.0, "whole", None)],
     "random": [(0.8, "bytes", None), (1.0, "bytes", None)],
     "worked": [(0.85, "bytes", None), (1.0, "bytes", None)],
     "everything": [(0.7, "bytes", None)],
