@@ -9,7 +9,9 @@ Counts that have a definition are held to it in `test_kernels_conv.py` and `test
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from itertools import groupby
 
 import numpy as np
@@ -17,6 +19,7 @@ import pytest
 from support import known
 from support.op_samples import SAMPLES
 
+from ooctrain.errors import ShapeError
 from ooctrain.layers.kernels.cpu.table import CPU
 from ooctrain.layers.kernels.cuda.table import CUDA
 from ooctrain.rewrite.tile.halo import Span
@@ -91,10 +94,46 @@ def row_of(op: Op, arrays: tuple[np.ndarray, ...]) -> known.Row:
             known.digest(cut))  # fmt: skip
 
 
+def changed(spec: Spec) -> Iterator[Spec]:
+    """Shapes and types that nearly are those of a sample."""
+    yield from (replace(spec, dtype=other) for other in ("float32", "int64", "uint8"))
+    yield replace(spec, shape=spec.shape[:-1])
+    yield replace(spec, shape=(*spec.shape, 1))
+    for axis, size in enumerate(spec.shape):
+        for other in sorted({1, size - 1, size + 1} - {size}):
+            yield replace(spec, shape=(*spec.shape[:axis], other, *spec.shape[axis + 1 :]))
+
+
+def inferred(op: Op, ins: list[Spec]) -> str:
+    """The shapes of its results; of what it refuses the numbers."""
+    try:
+        return str(op.infer(*ins))
+    except ShapeError as refusal:
+        return f"{refusal.code} {refusal.numbers}"
+    except (IndexError, TypeError, ValueError, ZeroDivisionError) as error:
+        return type(error).__name__
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_shapes_are_refused_and_inferred_as_they_were(kind):
+    """Of what is refused the numbers are those of the first input that does not fit."""
+    rows = []
+    for op, arrays in KINDS[kind]:
+        ins = [Spec(np.shape(array), str(np.asarray(array).dtype)) for array in arrays]
+        found = [
+            inferred(op, [*ins[:place], other, *ins[place + 1 :]])
+            for place, spec in enumerate(ins) for other in changed(spec)
+        ]  # fmt: skip
+        found += [inferred(op, ins[:-1]), inferred(op, [*ins, *ins[:1]])]
+        refused = sum(each.startswith("OOC") for each in found)
+        rows.append((len(found), refused, known.digest(found)))
+    known.check("shapes", kind, rows)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_operation_is_the_one_that_was_known(kind):
     known.check("operations", kind, [row_of(op, arrays) for op, arrays in KINDS[kind]])
 
 
 def test_every_row_is_of_an_operation():
-    assert known.whose("operations") == set(KINDS)
+    assert known.whose("operations") == known.whose("shapes") == set(KINDS)

@@ -53,6 +53,33 @@ def drawn_log(seed: int, count: int = 90, live: int = 14) -> AllocationLog:
     return AllocationLog(requests, "", Granule(), 64 * MIB, parameters=tags)
 
 
+def ranged_log(seed: int) -> AllocationLog:
+    """Blocks of which parts are mapped and unmapped, in whole chunks."""
+    drawn, requests = Random(seed), list[Request]()
+    mapped, sizes = dict[int, list[bool]](), dict[int, int]()
+    for key in range(24):
+        size = drawn.randrange(1, 9) * 2 * MIB - drawn.choice((0, 0, 1000))
+        requests.append(Request("reserve", key, size, tag=f"r{key}"))
+        sizes[key] = size
+        mapped[key] = [False] * -(-size // (2 * MIB))
+        for _ in range(10):
+            other = drawn.choice(sorted(mapped))
+            part = drawn.randrange(len(mapped[other]))
+            if sum(map(sum, mapped.values())) > 20 or mapped[other][part]:
+                op = "unmap" if mapped[other][part] else None
+            else:
+                op = "map"
+            if op:
+                mapped[other][part] = op == "map"
+                lo = part * 2 * MIB
+                requests.append(Request(op, other, lo=lo, hi=min(lo + 2 * MIB, sizes[other])))
+        if len(mapped) > 6:
+            gone = drawn.choice(sorted(mapped))
+            del mapped[gone]
+            requests.append(Request("free", gone))
+    return AllocationLog(requests, "", Granule(2 * MIB), 64 * MIB)
+
+
 def planned_log() -> AllocationLog:
     """What a list with parts of variables asks for."""
     asked = Question(step("plain"), budget("plain", 0.9), MACHINE, Granule(4096))
@@ -60,7 +87,10 @@ def planned_log() -> AllocationLog:
     return allocation_log(plan.trace, plan.schedule, 2 * plan.peak_bytes)
 
 
-LOGS = {"drawn": lambda: drawn_log(1), "few": lambda: drawn_log(2, 60, 6), "planned": planned_log}
+LOGS = {
+    "drawn": lambda: drawn_log(1), "few": lambda: drawn_log(2, 60, 6), "planned": planned_log,
+    "ranged": lambda: ranged_log(3),
+}  # fmt: skip
 
 
 def row_of(name: str, which: str) -> known.Row:
