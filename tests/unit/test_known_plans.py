@@ -101,3 +101,13 @@ def test_bounds_are_what_they_were(name):
 def test_every_row_is_of_a_planner():
     assert known.whose("plans") == {f"{spec} of {name}" for spec, name in ASKED}
     assert known.whose("bounds") == set(MAKERS)
+
+
+def test_another_number_is_noticed():
+    """The judge itself: of the rows of a table one number is another, or a row is missing."""
+    rows = [row[1:] for row in known.read(known.FOLDER / "bounds.csv") if row[0] == "plain"]
+    known.check("bounds", "plain", rows)
+    wrong = [*rows[:-1], [*rows[-1][:-1], float(rows[-1][-1]) * 1.000001]]
+    for other in (wrong, rows[:-1], [*rows, rows[0]]):
+        with pytest.raises(AssertionError):
+            known.check("bounds", "plain", other)
