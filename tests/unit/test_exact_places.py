@@ -418,7 +418,7 @@ def test_what_was_tried_before_is_tried_again(name):
         ("orders", *(known.digest(ranks(key).tolist()) for key in keys)),
         ("draws", *(f"{float(abs(key).sum()):.6g}" for key in keys)),
     ]  # fmt: skip
-    alive, most = most_alive(sizes, [span for span, in spans]), sum(sizes)
+    alive, most = most_alive(sizes, [span for (span,) in spans]), sum(sizes)
     for capacity in (alive - 1, alive, alive + 1):
         found = places_within(sizes, spans, capacity, 60)
         rows.append((capacity, found.offsets, found.extent_bytes, found.proved, found.nodes))

@@ -72,8 +72,10 @@ def test_memory_is_divided_as_it_was(name):
     trace, own = step(name), OwnShare(50 * MIB, 3 * MIB, MIB)
     rows: list[known.Row] = [("lists", expected_lists_bytes(trace, own), list_bytes(12_345))]
     for whole in (None, 4, 9):
-        for share in (None, own, OwnShare(MIB, 0)):
-            rows.append(("parts", whole, *astuple(parts_of(trace, 400 * MIB, share, 3, whole))))
+        rows += [
+            ("parts", whole, *astuple(parts_of(trace, 400 * MIB, share, 3, whole)))
+            for share in (None, own, OwnShare(MIB, 0))
+        ]
     evaluated = rewritten(trace, ("fuse",)).trace
     for memory, kind in ((60 * MIB, "bare"), (320 * MIB, "ample"), ("79MiB", "scarce")):
         how = settings(memory=memory, planner="window", allocator="best-fit", machine=None)

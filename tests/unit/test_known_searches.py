@@ -100,6 +100,7 @@ def test_the_search_of_what_is_kept_finds_what_it_did(name):
         search = KeepOrRecomputeSearch(asked(step, which))
         runs = lists_of(step)
         found = search.improve_all(runs, 40, seed=2, deadline=NO_LIMIT)
-        rows.append((which, *map(search.fits, runs), search.moves, *(each.time_ns for each in found),
-                     known.digest(found)))  # fmt: skip
+        times = [each.time_ns for each in found]
+        fits = map(search.fits, runs)
+        rows.append((which, *fits, search.moves, *times, known.digest(found)))
     known.check("kept", name, rows)
