@@ -1,7 +1,8 @@
 """Allocators and packings place blocks where they did: the same bytes reserved, the same holes.
 
 That blocks never overlap and that the books are right, laws hold for any allocator. Which of many
-free places is taken decides how much an arena needs, and no law knows it. `known.py` says why the
+free places is taken decides how much an arena needs, and no law knows it.
+`support/known.py` says why the
 answers stand in a table.
 """
 

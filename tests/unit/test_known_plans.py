@@ -2,7 +2,8 @@
 
 That a plan is legal and what it claims is true, laws hold for any planner. That a planner still
 finds the plans that it found is held here, for each planner on a few steps under three budgets:
-rules of thumb, tie breaks and orders in which things are tried have no other judge. `known.py` says
+rules of thumb, tie breaks and orders in which things are tried have no other judge.
+`support/known.py` says
 why and how to write the tables anew.
 """
 

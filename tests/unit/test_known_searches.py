@@ -2,7 +2,8 @@
 
 `test_search.py` holds what is compiled to the readable modules, on lists that Hypothesis draws.
 Which moves are tried, in which order and how hot, has no readable twin: a search with another rule
-finds a legal list, too, only a slower one. `known.py` says why the answers stand in a table. Steps
+finds a legal list, too, only a slower one.
+`support/known.py` says why the answers stand in a table. Steps
 are so small that the tests may also run what is compiled as plain Python.
 """
 

@@ -1,7 +1,7 @@
 """Steps are recorded and rewritten as they were: each network, and each rewrite of a few steps.
 
 What is computed is the business of laws (`../properties/test_rewrites.py`); a step that computes
-the same by other calls, or one more, is legal, and shows here. `known.py` says why.
+the same by other calls, or one more, is legal, and shows here. `support/known.py` says why.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Tables of the library and what chance makes: machines, sources, transforms of images, splits.
 
 A number that stands in a table of ours has no law; a transform of images that draws otherwise is
-as random as before, and changes everybody's run. `known.py` says why the answers are written down.
+as random as before, and changes everybody's run.
+`support/known.py` says why the answers are written down.
 """
 
 from __future__ import annotations
