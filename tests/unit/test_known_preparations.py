@@ -1,9 +1,8 @@
 """Steps are prepared, and tilings offered, as they were: arenas, parts of a promise, estimates.
 
 Laws hold that what is prepared fits and that promises are kept
-(`../properties/test_memory_promise.py`); which of the plans that fit is taken, and how much is set aside, they
-leave open.
-`support/known.py` says why the answers stand in a table.
+(`../properties/test_memory_promise.py`); which of the plans that fit is taken, and how much is set
+aside, they leave open. `support/known.py` says why the answers stand in a table.
 """
 
 from __future__ import annotations
