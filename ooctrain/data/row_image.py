@@ -19,7 +19,7 @@ import numpy as np
 
 from ooctrain.data.extras import extra
 from ooctrain.errors import ConfigError, DataFormatError, reason
-from ooctrain.step.schema import as_path
+from ooctrain.step.user_values import as_path
 
 # Rows of a TIFF file: only the stripes or tiles in which they lie are read and unpacked.
 #

@@ -299,7 +299,7 @@ def test_an_order_beside_another_moves_blocks_up_as_often_as_down():
     orders = Orders(sections_of([1] * 8, [((at, at + 1),) for at in range(8)]))
     keys = np.arange(8.0)
     usual = (keys - keys.mean()) / keys.std()
-    moved = np.mean([orders.beside(keys) - usual for _ in range(300)])
+    moved = np.mean([orders.near(keys) - usual for _ in range(300)])
     assert abs(moved) < 0.05
 
 

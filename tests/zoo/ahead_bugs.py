@@ -14,7 +14,8 @@ from ooctrain.execution.ahead import Ahead, ReadBatch
 
 BUGS = {
     "nobody reads ahead": (
-        "there", Ahead, "begin", "reader.begin(Berth(trace, device.room(_room_bytes(trace))))",
+        "there", Ahead, "begin",
+        "reader.begin(StagedBatch(trace, device.room(_room_bytes(trace))))",
         "pass",
     ),
     "a GPU has one room, which is filled before its copy is done": (
@@ -30,7 +31,8 @@ BUGS = {
         "changes", ahead, "_still", "seen.flags.writeable = False", "pass",
     ),
     "a step waits for the next batch, and ends with its error": (
-        "errors", Ahead, "begin", "reader.begin(Berth(trace, device.room(_room_bytes(trace))))",
+        "errors", Ahead, "begin",
+        "reader.begin(StagedBatch(trace, device.room(_room_bytes(trace))))",
         "reader.begin(); reader._next.result()",
     ),
     "under a memory budget a loader reads ahead by itself": (

@@ -11,7 +11,8 @@ paper and code differ we follow the code: a variable counts once per window, and
 not fit together with what was prefetched for later ones, those prefetches are forbidden until then
 and the walk starts again. We depart from the code in two points. A variable with a valid host copy
 leaves without a transfer. Parameters and optimizer slots may stay on the device where that is
-faster (`persistent="auto"` tries both). Read next: `window.py`, `window.py`.
+faster (`persistent="auto"` tries both). `window-cyclic` makes the free choices of the walk by what
+a step costs. Read next: `lru.py`, which looks back where the window looks ahead.
 """
 
 from __future__ import annotations
@@ -32,19 +33,122 @@ from ooctrain.sched.planning.effort import Deadline
 from ooctrain.sched.planning.fastest import Candidate, fastest, least_us
 from ooctrain.sched.planning.list_writer import ListWriter, VariableSequence
 from ooctrain.sched.planning.parameters import check_true_or_false
-from ooctrain.sched.planning.planner import HOST_LACKS, infeasible, make_plan, smallest_budget
+from ooctrain.sched.planning.planner import HOST_TOO_SMALL, infeasible, make_plan, smallest_budget
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, Plan, Schedule
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Call, Trace
 
-# The walk of the window over the calls: paper 000's figure 2.
-#
-# From a variable sequence, a budget and how far the window reaches while each call runs
-# (`window.py`) the walk writes the list into a `ListWriter`. At each call (a) variables that
-# enter the window are swapped in, (b) the walk waits for leaving variables only when their bytes
-# are needed, (c) variables that the call used and that are not in the window again leave. Source:
-# paper 000, section 3; the authors' nnabla, src/nbla/lms/swap_in_out_scheduler.cpp.
+Place = Literal["auto", "device", "host"]
+DEFAULT_SIZE = 1.5  # "according to ResNet50 experiment" (nnabla's lms.pyx); the paper states none
+
+
+@dataclass(frozen=True, slots=True)
+class SlidingWindow:
+    """Paper 000's planner.
+
+    Args:
+        size: the window as a multiple of the budget.
+        count: "unique": each variable once per window, with cancel and restart (the authors' code);
+            "occurrence": each time it occurs, without cancel (paper 000 as printed). The paper is
+            silent about a call that does not fit together with what was prefetched; the window is
+            halved until all fit, and the plan's notes name the window that did.
+        persistent: where parameters and optimizer slots rest: "host" (as the authors: they swap
+            like all others), "device" (they never move), "auto" (the faster of the two that fit).
+
+    Cost: O(calls + variables) for a walk; a restart walks a part of it again.
+    """
+
+    name = "window"
+
+    size: float = DEFAULT_SIZE
+    count: Count = "unique"
+    persistent: Place = "auto"
+
+    def __post_init__(self) -> None:
+        if self.count not in get_args(Count) or self.persistent not in get_args(Place):
+            raise ConfigError(
+                f"window: count={self.count!r}, persistent={self.persistent!r}",
+                code="OOC-105",
+                fix='count is "unique" or "occurrence"; persistent is "auto", "device" or "host"',
+            )
+        if not isinstance(self.size, int | float) or not 0 < self.size < math.inf:
+            raise ConfigError(
+                f"window: size={self.size!r} is not a finite number above 0",
+                code="OOC-105",
+                fix="such as window:size=1.5, paper 000's; a share of the budget",
+            )
+
+    def plan(
+        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
+        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
+    ) -> Plan:  # fmt: skip
+        """See `Planner`. The minimum is the largest need of a single call; where host memory is
+        short, it is searched for, and a time limit ends that with a budget that suffices.
+        """
+        question = Question(
+            trace, budget_bytes, machine, granule, host_budget_bytes, seed, time_limit_s
+        )
+        deadline = Deadline.after(time_limit_s)
+        needs = (sequence.largest_need() for _, sequence in self._sequences(trace, granule))
+        least, witness = min(needs)
+        plans = self._plans(question)
+        if plans:
+            return min(plans, key=lambda plan: plan.makespan_us)
+        if host_budget_bytes is not None:
+            least = self._least_for_host(question, max(least, budget_bytes + 1), deadline)
+        raise infeasible(self.name, budget_bytes, least, witness)
+
+    def _sequences(self, trace: Trace, granule: Granule) -> Iterator[tuple[str, VariableSequence]]:
+        places = ("device", "host") if self.persistent == "auto" else (self.persistent,)
+        for place in places:
+            yield place, VariableSequence(trace, granule, pin_persistent=place == "device")
+
+    def _plans(self, question: Question) -> list[Plan]:
+        """A plan for each place where persistent variables may rest and the budgets allow it."""
+        host_budget_bytes = question.host_budget_bytes
+        host_limit = math.inf if host_budget_bytes is None else host_budget_bytes
+        plans = [
+            make_plan(found.schedule, question.trace, question.machine, found.notes)
+            for found in self._lists(question)
+        ]
+        return [plan for plan in plans if plan.host_peak_bytes <= host_limit]
+
+    def _lists(self, question: Question) -> Iterator[Candidate]:
+        """A list for each place that the device's budget allows."""
+        for place, sequence in self._sequences(question.trace, question.granule):
+            if sequence.largest_need()[0] <= question.budget_bytes:
+                writer, size = walk(sequence, question.budget_bytes, self.size, self.count)
+                notes = {"window": size, "count": self.count, "persistent": place}
+                yield Candidate(writer.finish(), notes)
+
+    def _least_for_host(self, question: Question, low: int, deadline: Deadline) -> int:
+        """The least device budget from `low` on that makes do with the host budget; once the time
+        is over one that does, too.
+        """
+        trace, granted = question.trace, question.granule.granted
+        host_limit = math.inf
+        if question.host_budget_bytes is not None:
+            host_limit = question.host_budget_bytes
+
+        def feasible(budget_bytes: int) -> bool:
+            lists = self._lists(replace(question, budget_bytes=budget_bytes))
+            schedules = (found.schedule for found in lists)
+            return any(peaks(walk_list(trace, s), s)[1] <= host_limit for s in schedules)
+
+        if feasible(low):
+            return low
+        # With every occurrence within window and budget, nothing ever leaves.
+        most = sum(granted(trace.variables[v].nbytes) for v in trace.variable_sequence())
+        most += max((granted(call.workspace_bytes) for call in trace.calls), default=0)
+        high = max(low, math.ceil(most * max(1.0, 1 / self.size)))
+        enough = feasible(high)
+        return smallest_budget(feasible, low, high, deadline.passed) if enough else HOST_TOO_SMALL
+
+
+# The walk: paper 000's figure 2. At each call (a) variables that enter the window are swapped in,
+# (b) the walk waits for leaving variables only when their bytes are needed, (c) variables that the
+# call used and that are not in the window again leave.
 
 
 Count = Literal["unique", "occurrence"]
@@ -60,10 +164,10 @@ def walk(
     """The list, and the size of the window that led to it.
 
     Args:
-        budget_bytes: of the device; at least `sequence.largest_need()`.
-        size: of the window, as a multiple of the budget; halved until all calls fit where each
+        budget_bytes: device budget; at least `sequence.largest_need()`.
+        size: the window, as a multiple of the budget; halved until all calls fit where each
             occurrence counts.
-        count: as of `SlidingWindow`.
+        count: see `SlidingWindow`.
         rank: the order in which swap-outs are waited for, and in which a call's variables leave,
             ascending; None: the order in which the swap-outs began.
 
@@ -88,8 +192,8 @@ class Walk:
     waited for).
 
     Args:
-        heads: as of `heads_of`.
-        rank: as of `walk`.
+        heads: see `heads_of`.
+        rank: see `walk`.
 
     Attributes:
         head: first position of the sequence that is not in the window yet.
@@ -200,16 +304,12 @@ class Walk:
             self.leaving_bytes += size
 
 
-# How far the window reaches while each call runs, decided before anything is listed.
-#
-# From a variable sequence, a budget and the size of the window comes, for each call, the position
-# of the sequence at which the window ends. Whether a variable may enter depends on the call and on
-# the window's end alone: what is in the window and has been written is on the device, all else has
-# left or will leave in time. So the end is found in one pass over the calls, in which nothing
-# moves. Where a call does not fit together with what was prefetched for later ones, those
-# prefetches are taken back, the one that entered last first: then the window ended before them in
-# all earlier calls, too. Sources: paper 000, section 3; the authors' nnabla,
-# src/nbla/lms/swap_in_out_scheduler.cpp, which cancels the prefetches and walks again.
+# How far the window reaches while each call runs, decided before anything is listed. Whether a
+# variable may enter depends on the call and on the window's end alone: what is in the window and
+# has been written is on the device, all else has left or will leave in time. So one pass over the
+# calls, in which nothing moves, finds the end. Where a call does not fit, prefetches for later ones
+# are taken back, the one that entered last first, in all earlier calls too; the authors' code
+# cancels them and walks again.
 
 
 def heads_of(
@@ -218,12 +318,12 @@ def heads_of(
     """For each call the first position of the sequence that is not in the window while it runs.
 
     Args:
-        budget_bytes: of the device; at least `sequence.largest_need()`.
-        size: of the window, as a multiple of the budget beside what is pinned.
+        budget_bytes: device budget; at least `sequence.largest_need()`.
+        size: the window, as a multiple of the budget without what is pinned.
         counts_each: whether the window counts each occurrence of a variable, and not it alone.
 
     Returns:
-        Ascending positions; None where a call does not fit beside what was prefetched and each
+        Ascending positions; None where a call does not fit with what was prefetched and each
         occurrence counts, in which case nothing is taken back.
 
     Cost: O(uses), and O(1) for each prefetch that is taken back.
@@ -248,7 +348,7 @@ class _Reach:
     Attributes:
         head: the first position that is not in the window.
         in_window: for each storage, how often it occurs in the window.
-        window_bytes: of what is in the window.
+        window_bytes: size of what is in the window.
         present_bytes: on the device, without what is leaving.
         written: for each storage, whether there is a value of it, on either side.
     """
@@ -289,7 +389,7 @@ class _Reach:
         return True
 
     def missing_bytes(self, call_id: int) -> int:
-        """What a call lacks beside what is there; no more than 0 where it fits."""
+        """Bytes missing for a call, given what is there; no more than 0 where it fits."""
         claimed = self._claimed_bytes(call_id) + self.sequence.workspace_bytes[call_id]
         return self.present_bytes + claimed - self.budget_bytes
 
@@ -333,127 +433,21 @@ class _Reach:
                 self.present_bytes -= size_bytes[root]
 
 
-Place = Literal["auto", "device", "host"]
-DEFAULT_SIZE = 1.5  # "according to ResNet50 experiment" (nnabla's lms.pyx); the paper states none
-
-
-@dataclass(frozen=True, slots=True)
-class SlidingWindow:
-    """Paper 000's planner.
-
-    Args:
-        size: the window as a multiple of the budget.
-        count: "unique": each variable once per window, with cancel and restart (the authors' code);
-            "occurrence": each time it occurs, without cancel (paper 000 as printed). The paper is
-            silent about a call that does not fit beside what was prefetched; the window is halved
-            until all fit, and the plan's notes name the window that did.
-        persistent: where parameters and optimizer slots rest: "host" (as the authors: they swap
-            like all others), "device" (they never move), "auto" (the faster of the two that fit).
-
-    Cost: O(calls + variables) for a walk; a restart walks a part of it again.
-    """
-
-    name = "window"
-
-    size: float = DEFAULT_SIZE
-    count: Count = "unique"
-    persistent: Place = "auto"
-
-    def __post_init__(self) -> None:
-        if self.count not in get_args(Count) or self.persistent not in get_args(Place):
-            raise ConfigError(
-                f"window: count={self.count!r}, persistent={self.persistent!r}",
-                code="OOC-105",
-                fix='count is "unique" or "occurrence"; persistent is "auto", "device" or "host"',
-            )
-        if not isinstance(self.size, int | float) or not 0 < self.size < math.inf:
-            raise ConfigError(
-                f"window: size={self.size!r} is not a finite number above 0",
-                code="OOC-105",
-                fix="such as window:size=1.5, paper 000's; a share of the budget",
-            )
-
-    def plan(
-        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
-        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
-    ) -> Plan:  # fmt: skip
-        """See `Planner`. The minimum is the largest need of a single call; where the host lacks, it
-        is searched for, and a time limit ends that with a budget that suffices.
-        """
-        question = Question(
-            trace, budget_bytes, machine, granule, host_budget_bytes, seed, time_limit_s
-        )
-        deadline = Deadline.after(time_limit_s)
-        needs = (sequence.largest_need() for _, sequence in self._sequences(trace, granule))
-        least, witness = min(needs)
-        plans = self._plans(question)
-        if plans:
-            return min(plans, key=lambda plan: plan.makespan_us)
-        if host_budget_bytes is not None:
-            least = self._least_for_host(question, max(least, budget_bytes + 1), deadline)
-        raise infeasible(self.name, budget_bytes, least, witness)
-
-    def _sequences(self, trace: Trace, granule: Granule) -> Iterator[tuple[str, VariableSequence]]:
-        places = ("device", "host") if self.persistent == "auto" else (self.persistent,)
-        for place in places:
-            yield place, VariableSequence(trace, granule, pin_persistent=place == "device")
-
-    def _plans(self, question: Question) -> list[Plan]:
-        """A plan for each place where persistent variables may rest and the budgets allow it."""
-        host_budget_bytes = question.host_budget_bytes
-        host_limit = math.inf if host_budget_bytes is None else host_budget_bytes
-        plans = [
-            make_plan(found.schedule, question.trace, question.machine, found.notes)
-            for found in self._lists(question)
-        ]
-        return [plan for plan in plans if plan.host_peak_bytes <= host_limit]
-
-    def _lists(self, question: Question) -> Iterator[Candidate]:
-        """A list for each place that the device's budget allows."""
-        for place, sequence in self._sequences(question.trace, question.granule):
-            if sequence.largest_need()[0] <= question.budget_bytes:
-                writer, size = walk(sequence, question.budget_bytes, self.size, self.count)
-                notes = {"window": size, "count": self.count, "persistent": place}
-                yield Candidate(writer.finish(), notes)
-
-    def _least_for_host(self, question: Question, low: int, deadline: Deadline) -> int:
-        """The least device budget from `low` on that makes do with the host budget; once the time
-        is over one that does, too.
-        """
-        trace, granted = question.trace, question.granule.granted
-        host_limit = math.inf
-        if question.host_budget_bytes is not None:
-            host_limit = question.host_budget_bytes
-
-        def feasible(budget_bytes: int) -> bool:
-            lists = self._lists(replace(question, budget_bytes=budget_bytes))
-            schedules = (found.schedule for found in lists)
-            return any(peaks(walk_list(trace, s), s)[1] <= host_limit for s in schedules)
-
-        if feasible(low):
-            return low
-        # With every occurrence within window and budget, nothing ever leaves.
-        most = sum(granted(trace.variables[v].nbytes) for v in trace.variable_sequence())
-        most += max((granted(call.workspace_bytes) for call in trace.calls), default=0)
-        high = max(low, math.ceil(most * max(1.0, 1 / self.size)))
-        enough = feasible(high)
-        return smallest_budget(feasible, low, high, deadline.passed) if enough else HOST_LACKS
-
-
-# window-cyclic: paper 000's window, and four things that it leaves open.
-#
-# The walk of `window.py` has free choices. This planner makes them by what a step costs in
-# the simulator, and takes the fastest of several window lists. In the order in which they are
-# tried here:
+# window-cyclic: the walk's free choices, made by what a step costs in the simulator; the fastest of
+# several window lists is taken. In the order in which they are tried:
 #
 # 1. `resident`: parameters and optimizer slots may stay on the device (the authors swap them like
-# all else in every step). 2. `across`: or some of them may: those that the next step needs first
-# are brought back, or never leave, before this step ends. The window slides over the end of the
-# step as over any call; how much rests on the device between steps is found by trying. 3. `tuned`:
-# the size of the window (the authors' 1.5 is "according to ResNet50 experiment"). 4. `ordered`:
-# what is needed last leaves first, the larger first among equals; where memory is short, it is
-# waited for in that order (the paper's section 6: "we ignore the order of variables for
-# Swap-out").
+# all else in every step).
+#
+# 2. `across`: or some of them may: those that the next step needs first are brought back, or never
+# leave, before this step ends. The window slides over the end of the step as over any call; how
+# much rests on the device between steps is found by trying.
+#
+# 3. `tuned`: the size of the window.
+#
+# 4. `ordered`: what is needed last leaves first, the larger first among equals; where memory is
+# short, it is waited for in that order (the paper's section 6: "we ignore the order of variables
+# for Swap-out").
 #
 # Each can be switched off alone; without all four this is `window:persistent=host`. Source: ours,
 # after paper 000, sections 3 and 6.
@@ -469,7 +463,7 @@ class WindowChoice:
     """The free choices of a walk.
 
     Args:
-        size: of the window, as a multiple of the budget.
+        size: the window, as a multiple of the budget.
         pinned: what persists never leaves the device.
         resting: share of the persistent bytes that are on the device between steps.
         ordered: swap-outs by next use and size; else as they come.
@@ -510,7 +504,7 @@ class WindowCyclic:
         if self.resident:
             question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
             with suppress(Infeasible):  # where everything fits, no list is faster or moves less
-                return question.put_to(KeepAll())
+                return question.ask(KeepAll())
         need, witness = _sequence(trace, granule, WindowChoice()).largest_need()
         if need > budget_bytes:
             raise infeasible(self.name, budget_bytes, need, witness)
