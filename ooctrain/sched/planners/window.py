@@ -215,7 +215,6 @@ class Walk:
         self.present_bytes = self.writer.ledger_bytes - self.leaving_bytes
         self.head = 0
         self.in_window = [0] * len(sequence.storage)
-        self.present: set[int] = set()
         self.reserved: set[int] = set()
         self.version = list(range(len(sequence.storage)))  # of each storage, the variable it holds
 
@@ -230,7 +229,6 @@ class Walk:
         self._make_room(written_bytes + sequence.workspace_bytes[call.id])
         self.present_bytes += written_bytes
         self.reserved.difference_update(written)
-        self.present.update(written)
         self.writer.run(call.id)
         for out in call.outs:
             self.version[sequence.storage[out]] = out
@@ -259,7 +257,6 @@ class Walk:
         else:
             self.reserved.add(root)
             return
-        self.present.add(root)
         self.present_bytes += size
 
     def _make_room(self, size_bytes: int) -> None:
@@ -298,7 +295,6 @@ class Walk:
 
     def _part_with(self, root: int, call_id: int) -> None:
         size = self.sequence.size_bytes[root]
-        self.present.remove(root)
         self.present_bytes -= size
         if self.sequence.last_use[root] <= call_id:
             self.writer.free(self.version[root])
