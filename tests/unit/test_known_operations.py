@@ -16,6 +16,7 @@ from itertools import groupby
 
 import numpy as np
 import pytest
+from ooctrain.rewrite.tile.rules import Place, obstacle, row_rule_of, rule_of
 from support import known
 from support.op_samples import SAMPLES
 
@@ -24,7 +25,6 @@ from ooctrain.layers.kernels.cpu.table import CPU
 from ooctrain.layers.kernels.cuda.table import CUDA
 from ooctrain.rewrite.tile.halo import Span
 from ooctrain.rewrite.tile.row_rules import RowPlace
-from ooctrain.rewrite.tile.rules import Place, obstacle, row_rule_of, rule_of
 from ooctrain.step.op import Op, Spec
 
 SCALARS = {"lr": 0.5, "step": 3, "seed": 7, "momentum": 0.25, "beta1": 0.75, "beta2": 0.875}
