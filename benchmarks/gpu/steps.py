@@ -35,7 +35,7 @@ from ooctrain.execution.prepare import PreparedStep, prepare
 from ooctrain.execution.result import StepResult
 from ooctrain.execution.sessions import input_values, open_session
 from ooctrain.execution.settings import Settings
-from ooctrain.sched.timeline import TimelineEvent, Timeline
+from ooctrain.sched.timeline import Timeline, TimelineEvent
 from ooctrain.step.trace import Trace
 
 #: Most of the budget, and the shares of free memory that the large step may take.

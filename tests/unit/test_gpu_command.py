@@ -263,9 +263,11 @@ def test_failures_stand_before_the_numbers(tmp_path):
 
 def test_copies_are_hidden_as_far_as_calls_run_beside_them():
     events = [
-        TimelineEvent("C", "a", 0, 10, 0), TimelineEvent("C", "b", 10, 20, 1), TimelineEvent("H", "x", 5, 15, 2),
+        TimelineEvent("C", "a", 0, 10, 0),
+        TimelineEvent("C", "b", 10, 20, 1),
+        TimelineEvent("H", "x", 5, 15, 2),
         TimelineEvent("D", "y", 15, 35, 3),
-    ]  # fmt: skip
+    ]
     timeline = make_timeline(events, rerun=frozenset(), copied_bytes=(1, 1), peak_bytes=(1, 1))
     assert hidden_share(timeline) == pytest.approx(15 / 30)
 
