@@ -2,27 +2,21 @@
 
 A step is never computed for its trace, so a small network of the papers' sizes asks the same
 questions of planners, allocators and tables within a second. Only what is measured, and not
-computed, is made up. What was shown once, and looked at, is in `tests/data/toy_experiments/`;
-`python -m support.toy_experiments` writes it anew. Read next:
-`../unit/test_experiments_on_a_toy.py`.
+computed, is made up. Read next: `known_numbers.py`.
 """
 
 from __future__ import annotations
 
 import io
-import json
-import re
-import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 from rich.console import Console
+from support.known_numbers import numbers_in, shapes_of
 
 from ooctrain import api, nn
 from ooctrain.cli.reproduce import EXPERIMENTS
@@ -40,12 +34,8 @@ from ooctrain.tracing import trace
 from ooctrain.units import GIB
 
 NETWORK, DEEP = (f"{Path(__file__).with_name('toy_net.py')}:{name}" for name in ("toy", "deep"))
-#: What the experiments show on the toy.
-KNOWN = Path(__file__).parents[1] / "data" / "toy_experiments"
 #: Modules that ask for the step of a network by its name.
 BY_NAME = (compare, fragmentation, table1, offload_ratios, distributed, hmms, split_hmms)
-#: Attributes of a figure that hold names and colours.
-WORDS = ("class", "fill", "font-family", "id", "stroke", "style")
 #: {experiment: bytes of the device}, where that is asked for; some fit, and some do not.
 PHYSICAL_BYTES = {"architectures": GIB, "fragmentation": 12 * GIB, "table1": 12 * GIB}
 
@@ -63,28 +53,6 @@ class Shown:
     printed: list[str]
     numbers: Mapping[str, Any]
     figure: str
-
-    @property
-    def cells(self) -> list[list[str]]:
-        """Of each printed line that has any: its numbers, with what follows at once (`%`, `x`); of
-        all but the last, which names the figure's file.
-        """
-        found = (re.findall(r"(?<![\w.])[-+]?\d[\d.,]*[%x]?", line) for line in self.printed[:-1])
-        return [numbers for numbers in found if numbers]
-
-    @property
-    def shapes(self) -> dict[str, list[float]]:
-        """{kind of element: how many numbers its attributes have, and their sum, the n-th n times
-        modulo 7}: what is drawn where, without a word that is drawn.
-        """
-        found: dict[str, list[float]] = {}
-        for element in ElementTree.fromstring(self.figure).iter():
-            kind = found.setdefault(element.tag.rpartition("}")[2], [0, 0.0])
-            for name, value in sorted(element.attrib.items()):
-                for number in re.findall(r"-?\d+\.?\d*", value if name not in WORDS else ""):
-                    kind[0] += 1
-                    kind[1] = round(kind[1] + float(number) * (kind[0] % 7 + 1), 3)
-        return found
 
 
 @lru_cache(maxsize=64)
@@ -146,23 +114,11 @@ def _without_a_head(network: str, side: int) -> Trace:
     return apply_rewrites(step, sft.DEFAULT_REWRITES)
 
 
-def known_of(shown: Shown) -> dict[str, Any]:
-    """What is kept of an experiment, as plain data."""
-    return json.loads(
-        json.dumps({"numbers": shown.numbers, "cells": shown.cells, "shapes": shown.shapes})
-    )
+def known_of(name: str, folder: Path) -> Any:
+    """The numbers of what an experiment returns, prints and draws."""
+    shown = shown_of(name, folder)
+    # The last line names the figure's file.
+    return [shown.numbers, numbers_in(shown.printed[:-1]), shapes_of(shown.figure)]
 
 
-def main() -> None:
-    """Writes what is shown now: after a change that was meant to change it, and a look at it."""
-    with tempfile.TemporaryDirectory() as folder:
-        for name in sys.argv[1:] or EXPERIMENTS:
-            shown = shown_of(name, Path(folder))
-            print(*shown.printed, sep="\n")
-            KNOWN.mkdir(exist_ok=True)
-            text = json.dumps(known_of(shown), indent=None, separators=(",", ":"))
-            (KNOWN / f"{name}.json").write_text(f"{text}\n", encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()
+CASES = {f"reproduce {name}": partial(known_of, name) for name in EXPERIMENTS}

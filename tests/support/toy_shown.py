@@ -1,0 +1,208 @@
+"""What is shown of toys: pictures of a step and of arenas, puzzles, and the lines of commands.
+
+Read next: `known_numbers.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import json
+import random
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from support.known_numbers import numbers_in, shapes_of
+from support.puzzle_solutions import SOLUTIONS, WRONG
+
+import ooctrain as oc
+from ooctrain.alloc.arena_map import arena_text
+from ooctrain.cli import main
+from ooctrain.report import text as report_text
+from ooctrain.report.holdings import group_curves, offsets
+from ooctrain.report.listing import list_to_json
+from ooctrain.report.moving_memory import moving_svg
+from ooctrain.report.notebook import html_of, svg_of
+from ooctrain.report.one_step import stays
+from ooctrain.report.page import data_text
+from ooctrain.report.perfetto import perfetto_trace
+from ooctrain.report.record import Record, drawing, read_record
+from ooctrain.report.snapshot import snapshot
+from ooctrain.report.step import step_svg
+from ooctrain.report.svg import timelines_svg
+from ooctrain.report.waits import peak_of, waits_of
+from ooctrain.testing.random_traces import random_machine, random_trace
+
+DRAW = Path(__file__).parents[2] / "docs" / "draw.py"
+
+
+def cases() -> Iterator[tuple[str, Callable[[Path], Any]]]:
+    """(name, what gives plain data, in a folder)."""
+    for planner in ("window", "rotor", "naive"):
+        yield f"step by {planner}", partial(a_step, planner)
+    for seed in (3, 4):
+        yield f"random step {seed}", partial(a_random_step, seed)
+    yield "films", films
+    yield "arenas", arenas
+    for name in SOLUTIONS:
+        if name[0] != "b" and name[0] != "d":  # which take long
+            yield f"puzzle {name}", partial(a_puzzle, name)
+    for name, words in COMMANDS.items():
+        yield f"command {name}", partial(a_command, words)
+
+
+# Steps
+
+
+def a_step(planner: str, folder: Path) -> Any:
+    """All that is said and drawn of a plan of a chain."""
+    machine = oc.toy_machine()
+    plan = oc.plan(oc.equal_stages(6), 700, planner, machine)
+    shown = shown_of(plan, machine, folder)
+    if planner == "window":
+        timeline = oc.simulate(plan.schedule, plan.trace, machine)
+        log = oc.allocation_log(plan.trace, plan.schedule, plan.peak_bytes, steps=1)
+        found = stays(plan, timeline)
+        picture = oc.pictures.step_svg(plan, timeline, [100 * (n % 7) for n in range(len(found))])
+        shown += [[vars_of(stay) for stay in found], shapes_of(picture), len(log.requests)]
+    return shown
+
+
+def a_random_step(seed: int, folder: Path) -> Any:
+    """The same of a random trace with its own plan, and a prediction that it did not keep."""
+    rng = random.Random(seed)
+    trace, machine = random_trace(rng, calls=9), random_machine(rng)
+    plan = oc.plan(trace, 1 << 12, "belady", machine)
+    return shown_of(plan, machine, folder, random_machine(rng))
+
+
+def shown_of(
+    plan: oc.Plan, machine: oc.Machine, folder: Path, predicted: oc.Machine | None = None
+) -> list[Any]:
+    """Pictures, pages and numbers of a plan."""
+    timeline = oc.simulate(plan.schedule, plan.trace, machine)
+    other = oc.simulate(plan.schedule, plan.trace, predicted) if predicted else None
+    path = folder / "record.json"
+    numbers = {"model": "m", "budget_bytes": 700, **drawing(plan, timeline, other)}
+    path.write_text(json.dumps(numbers), encoding="utf-8")
+    record = read_record(str(path))
+    things = [plan, plan.schedule, timeline, plan.trace]
+    two = {"a": timeline, "b": other or timeline}
+    return [
+        list_to_json(plan, other), of_record(record), json.loads(data_text(record)),
+        [[shapes_of(svg_of(thing)), numbers_in(html_of(thing).split("<svg")[0].split("<tr>"))]
+         for thing in things],
+        shapes_of(timelines_svg(two, budget_bytes=700)),
+        shapes_of(timelines_svg(two, phases={c.name: c.phase for c in plan.trace.calls})),
+        terminal(plan, timeline),
+    ]  # fmt: skip
+
+
+def of_record(record: Record) -> list[Any]:
+    """What is made of a record."""
+    times, curves = group_curves(record.holdings)
+    return [
+        shapes_of(step_svg(record)), perfetto_trace(record), snapshot(record), times, curves,
+        offsets(record.holdings, record.timeline.makespan_us),
+        [vars_of(wait) for wait in waits_of(record.timeline)], vars_of(peak_of(record.timeline)),
+    ]  # fmt: skip
+
+
+def terminal(plan: oc.Plan, timeline: oc.Timeline) -> list[Any]:
+    """Tables and lanes, as they are printed."""
+    said = io.StringIO()
+    console = Console(file=said, width=100, color_system=None)
+    rows = report_text.layer_rows(plan.trace)
+    console.print(report_text.layer_table(rows))
+    console.print(report_text.lanes(timeline, 60))
+    console.print(report_text.memory_bar({"red": 300, "blue": 200}, 700))
+    lines = said.getvalue().splitlines()
+    texts = [
+        report_text.search_rows(plan), report_text.timeline_rows(timeline),
+        report_text.placement("va", 1 << 21, 1 << 20), report_text.share(1, 3),
+    ]  # fmt: skip
+    bars = [[line.count(block) for block in "█░▁▂▃▄▅▆▇·"] for line in lines]
+    return [numbers_in(lines), bars, numbers_in(map(str, texts))]
+
+
+def vars_of(thing: Any) -> list[Any]:
+    """The values of a dataclass with slots."""
+    return [getattr(thing, name) for name in thing.__dataclass_fields__]
+
+
+def films(folder: Path) -> Any:
+    """The moving pictures of the documents, and of a film with other sizes."""
+    spec = importlib.util.spec_from_file_location("draw", DRAW)
+    assert spec is not None
+    assert spec.loader is not None
+    draw = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(draw)
+    found = draw.films()
+    return {
+        name: [shapes_of(moving_svg(film)), numbers_in([moving_svg(film, frame_s=0.25)])]
+        for name, film in found.items()
+    }
+
+
+def arenas(folder: Path) -> Any:
+    """Allocators' layouts, as lines and as pictures."""
+    shown = []
+    for name in ("best-fit", "va:chunk=4KiB", "buddy"):
+        choice = oc.alloc.choose_dry(name, 1 << 16)
+        arena = choice.make(oc.alloc.DryMemory(1 << 16))
+        blocks = [arena.allocate(size, f"b{size}") for size in (3000, 9000, 500, 12000, 700)]
+        for block in blocks[::2]:
+            arena.free(block)
+        found = arena.snapshot()
+        shown.append([arena_text(found, 40), shapes_of(oc.report.arena.arena_svg({name: found}))])
+    return shown
+
+
+# Puzzles
+
+
+def a_puzzle(name: str, folder: Path) -> Any:
+    """The numbers and pictures of a solution and of wrong attempts."""
+    answers = [SOLUTIONS[name], *(answer for other, answer, _ in WRONG if other == name)]
+    shown = []
+    for answer in answers:
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            attempt = oc.puzzles.PUZZLES[name].check(answer)
+        numbers = [[number.yours, number.target, number.bound] for number in attempt.numbers]
+        shown.append(
+            [numbers, shapes_of(attempt.picture), numbers_in(said.getvalue().splitlines())]
+        )
+    return shown
+
+
+# Commands
+
+LENET = ["lenet", "--batch", "8", "--threads", "1", "--machine", "v100-pcie"]
+COMMANDS = {
+    "plan": ["plan", *LENET],
+    "plan a budget": ["plan", *LENET, "--budget", "40%", "--planner", "belady", "--json", "+"],
+    "simulate": ["simulate", *LENET, "--budget", "40%", "--planner", "window", "--json", "+"],
+    "compare": ["compare", *LENET, "--budget", "30%,60%", "--planner", "belady,window",
+                "--json", "+"],
+}  # fmt: skip
+
+
+def a_command(words: list[str], folder: Path) -> Any:
+    """What it prints, and what it writes with --json."""
+    written = folder / "numbers.json"
+    with (
+        contextlib.redirect_stdout(io.StringIO()) as said,
+        contextlib.redirect_stderr(io.StringIO()) as also,
+        contextlib.chdir(folder),
+    ):
+        status = main([str(written) if word == "+" else word for word in words])
+    assert status == 0, also.getvalue()
+    numbers = json.loads(written.read_text(encoding="utf-8")) if written.exists() else None
+    return [numbers_in(said.getvalue().splitlines()), numbers]
+
+
+CASES = dict(cases())
