@@ -3,7 +3,7 @@
 The stub of CUDA's driver has a GPU that takes no time, so all that is left is the host's work, and
 processor time is the same when other programs run. Measured are one call, known already, at other
 addresses, and with other step scalars; and a step of ResNet-50, by each launcher. The kernels are
-hollow (`testing/driver/stub/hollow.py`); with `--numba` Numba's launcher is measured too, which
+hollow (`tests/doubles/hollow_kernels.py`); with `--numba` Numba's launcher is measured too, which
 compiles them first (half a minute). Read next: `bench_overhead.py`.
 
     python -m benchmarks launches [--json FILE]
@@ -24,6 +24,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+from doubles.stub_driver import Stub, environment, why_no_stub
 
 import ooctrain as oc
 from benchmarks.common import machine_facts, table, verdict
@@ -40,8 +41,6 @@ from ooctrain.layers.update import AdamUpdate, SGDUpdate
 from ooctrain.models import stem_for
 from ooctrain.step.op import Op, Spec, physical_shape
 from ooctrain.testing.check_op import SCALARS
-from ooctrain.testing.driver.stub.build import environment, why_no_stub
-from ooctrain.testing.driver.stub.stub import Stub
 
 #: Wanted: a launch, a step, a step that is launched as a whole.
 LAUNCH_US, STEP_MS, GRAPH_MS = 6.0, 25.0, 1.0
@@ -109,8 +108,9 @@ def measure(numba: bool, quick: bool) -> dict[str, Any]:
 @contextmanager
 def _launching(launcher: str) -> Iterator[None]:
     """Whoever opens the GPU launches so; launches of our own are hollow."""
+    from doubles.hollow_kernels import HollowStore
+
     from ooctrain.devices.cuda.launches import DriverKernels
-    from ooctrain.testing.driver.stub.hollow import HollowStore
 
     os.environ["OOCTRAIN_LAUNCHER"] = launcher
     store: Any = HollowStore()

@@ -3,7 +3,7 @@
 For operations on arrays of a real step's sizes it lists the bytes of each load or store, the
 instructions per byte, and the part of a copy's bandwidth that these allow: a GPU issues so many
 instructions while a byte travels. The PTX interpreter counts the first blocks of each launch, so it
-takes no GPU and half a minute. Read next: `ooctrain/testing/emulator/traffic.py`,
+takes no GPU and half a minute. Read next: `tests/support/traffic.py`,
 `tests/unit/cuda/test_traffic.py`.
 
     python -m benchmarks.bench_traffic [name ...]
@@ -17,6 +17,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from support.traffic import (
+    ISSUED_PER_BYTE,
+    USED_SLOTS,
+    CountingLauncher,
+    Traffic,
+    share_of_copy,
+)
 
 from benchmarks.common import table
 from ooctrain.layers.arithmetic import Arithmetic, BytesToFloat
@@ -37,15 +44,8 @@ from ooctrain.layers.relu import ReLU, ReLUGrad
 from ooctrain.layers.softmax import SoftmaxAlong
 from ooctrain.layers.update import AdamUpdate, SGDUpdate
 from ooctrain.step.op import Op
+from ooctrain.testing.check_cuda import run_cuda
 from ooctrain.testing.check_op import SCALARS, as_input, spec_of
-from ooctrain.testing.emulator.check_cuda import run_cuda
-from ooctrain.testing.emulator.traffic import (
-    ISSUED_PER_BYTE,
-    USED_SLOTS,
-    CountingLauncher,
-    Traffic,
-    share_of_copy,
-)
 
 #: 128 channels, and 3 or 30, where rows are no multiples of 16 bytes.
 IMAGES, NARROW, COLOURS = (32, 64, 56, 56), (32, 30, 56, 56), (32, 3, 64, 64)

@@ -24,13 +24,13 @@ from ooctrain.execution.planners import as_planner
 from ooctrain.execution.prepare import placed
 from ooctrain.execution.sessions import Images, input_values, open_session, threads_served
 from ooctrain.execution.settings import DEFAULT_REWRITES, Settings, as_rewrites
-from ooctrain.models import build, recipe_of, stem_for
+from ooctrain.models import build, expect_classes, recipe_of, stem_for
 from ooctrain.optim.optimizers import DEFAULT_LR
 from ooctrain.rewrite import REWRITES, apply_rewrites
 from ooctrain.sched import verify as laws
 from ooctrain.sched.bounds import closed as bounds
 from ooctrain.sched.budget import resolve_budget, resolve_host_budget, trace_minimum_bytes
-from ooctrain.sched.plan_file import rows_of_file
+from ooctrain.sched.plan_schema import rows_of_file
 from ooctrain.sched.planning.effort import EVALUATIONS, collecting_rarely
 from ooctrain.sched.planning.planner import Planner
 from ooctrain.sched.planning.question import Question
@@ -73,7 +73,7 @@ class Executed:
 @lru_cache(maxsize=2)
 def step_trace(
     model: str, batch: int, image_size: int | None = None, optimizer: str = "sgd",
-    accumulate: int = 1, threads: int = 1, split: str = "",
+    accumulate: int = 1, threads: int = 1, split: str = "", classes: int | None = None,
 ) -> Trace:  # fmt: skip
     """The training step of a named network on its usual images, rewritten as `plan` rewrites.
 
@@ -82,11 +82,17 @@ def step_trace(
         image_size: height of its images; None: the model's usual. The aspect is kept.
         optimizer, accumulate, threads: as for `oc.trace`.
         split: in the words of --split, "depth=0.5,grid=2x2"; "": whole.
+        classes: outputs of the network; None: the usual ones.
+
+    Raises:
+        ConfigError: an unknown network, or one that cannot have as many classes.
     """
     recipe = recipe_of(model)
     height = image_size or recipe.height
     width = height * recipe.width // recipe.height
-    network = build(model, recipe.classes, stem_for(height, width), recipe.channels)
+    if classes is not None:
+        expect_classes(model, classes, recipe.target)
+    network = build(model, classes or recipe.classes, stem_for(height, width), recipe.channels)
     shape = (batch, recipe.channels, height, width)
     network = split_by_words(network, split)
     step = traced(network, shape, optimizer=optimizer, threads=threads, accumulate=accumulate)

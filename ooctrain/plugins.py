@@ -27,6 +27,8 @@ from ooctrain.units import parse_bytes
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _SIZE = re.compile(r"[0-9]+(\.[0-9]+)?[ ]*[kmgt]?i?b", re.IGNORECASE)
+#: "mine.py", "./mine", "~/mine.ipynb": the path of a file, rather than a name.
+_PATH = re.compile(r"[/\\]|^~|\.py:|\.[A-Za-z]\w*$")
 _FRAME = re.compile(r'^ *File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
 _FROM = re.compile(r"cannot import name '(\w+)' from '([\w.]+)'")
 _WORDS: Mapping[str, Any] = {"true": True, "false": False, "none": None}
@@ -56,6 +58,8 @@ def parse_spec(text: str) -> PluginSpec:
     """
     file, separator, rest = text.strip().partition(".py:")
     name, _, options = (rest if separator else text.strip()).partition(":")
+    if not name and separator:
+        refuse_path(f"{file}.py")
     if not name:
         raise ConfigError(
             f"{text!r} names nothing",
@@ -129,10 +133,38 @@ def locate(
     else:
         factory = known.get(spec.name) or _load_entry_point(spec.name, group)
     if factory is None:
+        refuse_path(spec.name, what)
         otherwise = f"one of the known names, or file.py:Class for your own {what}"
         raise unknown_name(f"unknown {what}", spec.name, names(known, group), otherwise)
     _check_options(factory, spec, what, given)
     return factory, spec.options
+
+
+def refuse_path(name: str, what: str = "class or function", of: str = "Name") -> None:
+    """For a word that is no known name. Raises ConfigError: it is the path of a file, which is not
+    there, or is there and wants the name of something in it.
+
+    Args:
+        what: would be named, such as "planner".
+        of: what stands for the name of one in "file.py:Name".
+    """
+    if not is_path(name):
+        return
+    path, python = _in_home(name), name.endswith(".py")
+    example = f"{name if python else 'file.py'}:{of}"
+    if not path.exists():
+        said = f"there is no {'Python file' if python else 'file'} {name!r}"
+        example = f"its path, from here: {Path.cwd()}; then {example}"
+    elif path.is_file() and python:
+        said = f"{name!r} names a file, but no {what} in it"
+    else:
+        said = f"{name!r} is {'a folder' if path.is_dir() else 'no Python file'}"
+    raise ConfigError(said, code="OOC-106", fix=example)
+
+
+def is_path(name: str) -> bool:
+    """Whether a word looks like the path of a file or folder, rather than a name."""
+    return bool(_PATH.search(name))
 
 
 def entry_points(**wanted: str) -> Iterable[Any]:
@@ -156,9 +188,9 @@ def load_from_file(path: str, name: str) -> Callable[..., Any]:
     Raises:
         ConfigError: no such file, or no such name in it.
     """
-    where = Path(path)
-    if path.startswith("~/"):  # no shell has replaced it, as in --planner=~/mine.py:Mine
-        where = where.expanduser()
+    if not name:
+        refuse_path(path)
+    where = _in_home(path)
     specification = importlib.util.spec_from_file_location(str(where.resolve()), where)
     if not where.is_file() or specification is None or specification.loader is None:
         raise ConfigError(
@@ -232,6 +264,11 @@ def own_files(given: Sequence[str]) -> Iterator[str]:
             file, separator, _ = name.partition(".py:")
             if separator:
                 yield f"{file}.py"
+
+
+def _in_home(path: str) -> Path:
+    """A path, where no shell has replaced its tilde, as in --planner=~/mine.py:Mine."""
+    return Path(path).expanduser() if path.startswith("~/") else Path(path)
 
 
 def _parse_options(text: str, whole: str) -> dict[str, Any]:

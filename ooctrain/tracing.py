@@ -73,7 +73,7 @@ def trace(
         training: False: the forward pass of an evaluation, with outputs "output" and "loss" (if
             any); of a model with several outputs "output.0", "output.aux" and so on.
         conv_algorithm: "auto", "direct", "im2col", "winograd2" or "winograd4"; on a GPU "auto" or
-            one of `layers.conv_algorithms.CUDA_ALGORITHMS`.
+            one of `layers.conv2d.CUDA_ALGORITHMS`.
         target_shape: of the target, where the loss is a function of your own and takes no class
             numbers, or takes class probabilities.
         target_dtype: of the target, "float32" or "int64"; None: float32 if it has the shape of an

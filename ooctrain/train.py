@@ -32,7 +32,7 @@ from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ConfigError, DriverError, OoctrainError
 from ooctrain.execution import checkpoint as files
 from ooctrain.execution import saved_state
-from ooctrain.execution.ahead import Ahead, Manner, handed_out, no_batch, position_of
+from ooctrain.execution.ahead import Ahead, Manner, handed_out, is_last, no_batch, position_of
 from ooctrain.execution.evaluation import Evaluation, InParts, expect_labels, ignored_by
 from ooctrain.execution.guard import expect_finite
 from ooctrain.execution.prepare import PreparedStep
@@ -60,7 +60,7 @@ from ooctrain.sched.timeline import Timeline
 from ooctrain.step.blocks import put_together
 from ooctrain.step.machine import Machine
 from ooctrain.step.op import Scalars
-from ooctrain.step.schema import as_numbers
+from ooctrain.step.schema import as_target
 from ooctrain.step.trace import Trace
 from ooctrain.tracing import named_optimizer, takes_bytes
 from ooctrain.tracing import trace as trace_step
@@ -154,6 +154,9 @@ class Trainer:
         self._repeated: set[Hashable] = set()
         self._changed = ""  # what the last look has found changed
         self._made: tuple[StepShape | None, int, int] = None, 0, 0  # at which step, how many
+        #: what the next step does at its end, such as its schedule's; no interrupt parts them
+        self._then: Callable[[float], object] | None = None
+        self._owed: Callable[[], object] | None = None  # at the end of an epoch, after `on_step`
         self._look()
 
     # Training.
@@ -164,7 +167,8 @@ class Trainer:
 
         Args:
             x: (N, C, H, W) float32, or a `data.RowImage`; uint8 for a model with `nn.FromBytes`.
-            y: (N,) class numbers, (N, K) class probabilities, or what the loss takes.
+            y: (N,) class numbers, (N, K) class probabilities, as mixup and CutMix make them, or
+                what the loss takes: one array.
 
         Raises:
             ShapeError: x or y is not an array of real numbers, or does not fit.
@@ -176,9 +180,18 @@ class Trainer:
             An interrupt (Ctrl-C, a signal's handler that raises), once the step is done, which then
                 counts; a second one at once, while the step goes on by itself.
         """
-        x, y = as_images(x), as_numbers(y, "target")
+        x = as_images(x)
+        y = as_target(y, rows=next(iter(x.shape), None))
         prepared = self.prepare(x.shape, y.shape, y.dtype)
-        return self._finished(partial(self._step, prepared, x, y))
+        then, self._then = self._then, None
+
+        def both() -> float:
+            loss = self._step(prepared, x, y)
+            if then is not None:
+                then(loss)
+            return loss
+
+        return self._finished(both)
 
     def _step(self, prepared: PreparedStep, x: Images, y: np.ndarray) -> float:
         if self.ranks is not None:
@@ -212,7 +225,9 @@ class Trainer:
         Args:
             batches: gives (x, y) and can be iterated once for each epoch, such as a `DataLoader`.
             schedule: its `step()` is called after each epoch; `ReduceLROnPlateau` is told the
-                epoch's mean loss. `OneCycleLR`, and a row with one, is stepped after each step.
+                epoch's mean loss. `OneCycleLR`, and a row with one, is stepped after each step. An
+                interrupt does not part the two, at the end of an epoch only if the batches are a
+                `DataLoader`, a list or a tuple, whose end is known.
             on_step: called with (steps done, loss) after each step.
 
         Returns:
@@ -225,6 +240,8 @@ class Trainer:
         try:
             return self._fit(batches, epochs, schedule, on_step)
         except BaseException as error:
+            self._then = None
+            self._pay()
             self._leaves(error)
             raise
 
@@ -239,21 +256,39 @@ class Trainer:
             each_step.expect_room(epochs * len(batches) - position_of(batches))
         losses: list[float] = []
         for epoch in range(epochs):
-            steps_before = len(losses)
+            of_epoch: list[float] = []
+            due = None if each_step is not None else schedule  # at the end of the epoch
             with closing(self.ahead(batches)) as following:
-                for x, y in following:
-                    losses.append(self.step(x, y))
+                for number, (x, y) in enumerate(following, 1):
                     if each_step is not None:
-                        each_step.step()
+                        self._then = partial(_step_of, each_step, None)
+                    elif due is not None and is_last(batches, number):
+                        self._then, due = partial(self._owe, due, of_epoch), None
+                    of_epoch.append(self.step(x, y))
                     if on_step is not None:
-                        on_step(self.steps_done, losses[-1])
-            if len(losses) == steps_before:
+                        on_step(self.steps_done, of_epoch[-1])
+            if not of_epoch:
                 raise no_batch(epoch)
-            if isinstance(schedule, ReduceLROnPlateau):
-                schedule.step(float(np.mean(losses[steps_before:])))
-            elif schedule is not None and each_step is None:
-                schedule.step()
+            if due is not None:
+                self._owe(due, of_epoch[:-1], of_epoch[-1])
+            self._pay()
+            losses += of_epoch
         return losses
+
+    def _owe(self, schedule: LRScheduler, before: Sequence[float], loss: float) -> None:
+        """An epoch ends with a step of this loss: its schedule's step is owed from now on."""
+        self._owed = partial(_step_of, schedule, [*before], loss)
+
+    def _pay(self) -> None:
+        """Does the schedule's step that is owed, if one is; an interrupt comes before or after."""
+
+        def pay() -> None:
+            owed, self._owed = self._owed, None
+            if owed is not None:
+                owed()
+
+        if self._owed is not None:
+            self._residence.finisher.do(pay)
 
     @one_at_a_time
     def prepare(
@@ -473,7 +508,7 @@ class Trainer:
     def _look(self) -> None:
         """Takes in how everything is now."""
         tensors, training = self._tensors(), self._training()
-        if tensors != self._adopted:
+        if not _are_the_same(tensors, self._adopted):
             self._residence.adopt(tensors)  # a module, or the optimizer's state, is another one
             self._adopted = tensors
             warn_of_strangers(training, self._known)
@@ -548,3 +583,20 @@ class Trainer:
 
     def _tensors(self) -> dict[str, Tensor]:
         return named_tensors(self.model, self.optimizer)
+
+
+def _step_of(schedule: LRScheduler, before: Sequence[float] | None, loss: float) -> None:
+    """A schedule's step, after a training step.
+
+    Args:
+        before: losses of the epoch that ends with this one; None: no epoch is counted.
+    """
+    if isinstance(schedule, ReduceLROnPlateau):
+        schedule.step(float(np.mean([*(before or ()), loss])))
+    else:
+        schedule.step()
+
+
+def _are_the_same(some: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> bool:
+    """Whether the same names have the same tensors, whatever their values."""
+    return some.keys() == others.keys() and all(some[name] is others[name] for name in some)

@@ -18,7 +18,8 @@ from lesson import Lesson
 import ooctrain as oc
 from ooctrain.sched.bounds.closed import compute_us, per_call_link_us, proposition_3_us
 from ooctrain.sched.bounds.exact import exact_makespan_us
-from ooctrain.testing.tiny_steps import tiny_step
+from ooctrain.step.builder import TraceBuilder
+from ooctrain.step.chain import Stage
 
 pictures = oc.pictures
 lesson = Lesson("10 the lower bound")
@@ -82,6 +83,27 @@ print(f"    the best of three planners takes {best_plan:.0f} us")
 lesson.cell("the linear program against an exact search")
 tiny_machine = oc.Machine("tiny", 1, 1, link_bytes_per_us=1, link="shared")
 
+
+def tiny_step(rng):
+    """Two stages, of values of 1 to 4 bytes, and calls of 1 to 3 us; F2 may read x, too."""
+    builder = TraceBuilder()
+
+    def value(name, kind="activation"):
+        return builder.variable(name, (rng.randint(1, 4),), "uint8", kind)
+
+    def call(name, ins, out, phase):
+        builder.call(name, Stage(), ins, (out,), phase=phase, duration_ns=1000 * rng.randint(1, 3))
+
+    x, a, b = value("x", "input"), value("a"), value("b")
+    call("F1", (x,), a, "forward")
+    call("F2", (x, a) if rng.random() < 0.5 else (a,), b, "forward")
+    db, da, dx = (value(name, "grad") for name in ("db", "da", "dx"))
+    call("loss", (b,), db, "loss")
+    call("B2", (db, a, b), da, "backward")
+    call("B1", (da, x, a), dx, "backward")
+    return builder.build()
+
+
 # %%
 lesson.predict("share of tiny steps on which the bound is exact")
 
@@ -89,7 +111,7 @@ lesson.predict("share of tiny steps on which the bound is exact")
 rows = []
 for seed in range(12):
     rng = random.Random(seed)
-    step = tiny_step(rng, most_stages=2)
+    step = tiny_step(rng)
     least, most = (
         oc.trace_minimum_bytes(step, oc.Granule(1)),
         oc.trace_peak_bytes(step, oc.Granule(1)),

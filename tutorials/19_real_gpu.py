@@ -21,7 +21,7 @@ from lesson import Lesson
 import ooctrain as oc
 from ooctrain.devices.cuda import open as gpus
 from ooctrain.devices.cuda.device import CudaDevice
-from ooctrain.testing.driver.fake_gpu import fake_gpu
+from ooctrain.testing.fake_gpu import fake_gpu
 
 nn, pictures, units = oc.nn, oc.pictures, oc.units
 lesson = Lesson("19 a real GPU")
@@ -58,7 +58,7 @@ def usable_gpu():
 plugged = ExitStack()
 gpu = usable_gpu()
 if gpu is None:
-    plugged.enter_context(fake_gpu("emulator", choose=max))
+    plugged.enter_context(fake_gpu(choose=max))
     print("    -> from here on: the strict fake driver, and kernels in the emulator")
 
 # %% [markdown]

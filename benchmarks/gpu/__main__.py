@@ -22,13 +22,14 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from doubles.stub_driver import why_no_stub
+
 from benchmarks.gpu.apart import run_part
 from benchmarks.gpu.bench import Asked
 from benchmarks.gpu.environment import facts
 from benchmarks.gpu.parts import AGAIN, RUNS, wanted
 from benchmarks.gpu.records import Check, Report, continued
 from ooctrain.layers.kernels.cuda.runtime.shim import why_no_ptx
-from ooctrain.testing.driver.stub.build import why_no_stub
 from ooctrain.units import parse_bytes
 
 #: Checks of the environment without which no other part can do anything.

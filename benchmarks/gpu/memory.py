@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.gpu.bench import Bench, NotRunError
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.devices.cuda import open as cuda_open
-from ooctrain.testing.allocator_requests import Ask, DrawnProgram
+from ooctrain.testing.allocator_laws import Ask, DrawnProgram
 from ooctrain.testing.check_allocator import UNITS, check_allocator, run_requests, sweep_refusals
 from ooctrain.units import Granule
 

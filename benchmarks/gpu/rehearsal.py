@@ -5,8 +5,8 @@ launches are run by the PTX interpreter, on what Numba made of the kernels ("val
 ("time"), since large sizes would take it days. All other steps are the real ones; the PTX texts are
 taken where they are compiled, as a cubin says nothing to an interpreter. With "time" only the
 kernel that tries the compiler is run, and large copies move nothing, so that steps of many GB fit a
-small machine. Read next: `ooctrain/testing/emulator/ptx_driver.py`,
-`ooctrain/testing/driver/stub/stub.py`; docs/gpu.md.
+small machine. Read next: `tests/doubles/ptx_machine.py`,
+`tests/doubles/stub_driver.py`; docs/gpu.md.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from functools import cache
 from typing import Any
 from unittest import mock
 
+from doubles.ptx_machine import LaunchRunner, Texts
+from doubles.stub_driver import Stub, environment
+
 from benchmarks.gpu.bench import Asked
 from ooctrain.errors import DeviceUnavailable
 from ooctrain.layers.kernels.cuda.runtime import cubins, shim
 from ooctrain.layers.kernels.cuda.runtime.launcher import count_up
-from ooctrain.testing.driver.stub.build import environment
-from ooctrain.testing.driver.stub.stub import Stub
-from ooctrain.testing.emulator.ptx_driver import LaunchRunner, Texts
 
 #: Newer than any toolkit, so that no PTX is too new.
 DRIVER_VERSION = 13990

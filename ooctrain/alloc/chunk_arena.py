@@ -5,7 +5,7 @@ differ in which chunks a request gets, and in what becomes of an address range t
 they have in common is here. A request takes whole chunks, and is refused if fewer are free, however
 they lie. A live block has an address range of its own, in which its chunks are mapped. When it is
 freed, the range remembers the last uses of the block, and the allocator decides when it is broken.
-Source: paper 000, section 4, equation 1. Read next: `../va_paper.py`, the plainest of the four.
+Source: paper 000, section 4, equation 1. Read next: `va_paper.py`, the plainest of the four.
 """
 
 from __future__ import annotations

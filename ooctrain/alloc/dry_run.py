@@ -2,7 +2,7 @@
 
 The addresses of blocks depend on the order of requests alone, so fragmentation is known before
 anything runs, on any machine and at any size: a V100's 16 GiB on a laptop. Read next:
-`replay/replay.py`, which makes an allocator's requests over it.
+`replay.py`, which makes an allocator's requests over it.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A name and the budget give an `AllocatorChoice`: the allocator's name, its granu
 must know before anything is allocated, and how to make it over an arena. An allocator is a class
 whose first parameter is the memory. Its granule is read from an instance over memory without bytes,
 so planning needs no device. To add one, write a file with the class and add a line below.
-Read next: `base.py`; `replay/replay.py` for the memory without bytes.
+Read next: `base.py`; `replay.py` for the memory without bytes.
 """
 
 from __future__ import annotations

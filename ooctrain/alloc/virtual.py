@@ -8,8 +8,8 @@ chunks, made at that moment. Only (3) calls the system. The result of a request 
 chunks held and on the mappings made before, so a training step, which repeats the requests of the
 last one, soon maps nothing any more, but for ranges that come back to a block of which a part has
 stayed. Sources: paper 000, section 4 (virtual addressing, chunks);
-GMLake's stitching; the identity mapping is ours. Read next: `virtual_pages/chunks.py` (free
-chunks), `virtual_pages/mappings.py` (page tables and aliases).
+GMLake's stitching; the identity mapping is ours. Read next: `mappings.py` (free
+chunks), `mappings.py` (page tables and aliases).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The base of all wrappers: an allocator around an allocator that passes every call on.
 
 A wrapper always has the methods for ranges; whether they work is given by the inner allocator's
-`granule.ranges`, which planners check in any case. Read next: `wrapped/wrappers.py`, the wrappers
+`granule.ranges`, which planners check in any case. Read next: `wrappers.py`, the wrappers
 that add something.
 """
 

@@ -18,10 +18,11 @@ import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from ooctrain.cli import DOES_NOT_FIT, DONE
+from ooctrain.cli import DOES_NOT_FIT, DONE, FAILED
 from ooctrain.cli.options import (
     POSITIVE,
     accumulate_option,
+    classes_option,
     evaluations_option,
     file_option,
     host_budget_option,
@@ -50,7 +51,7 @@ from ooctrain.experiments.compare import (
     compare_table,
 )
 from ooctrain.experiments.compare import compare as run_compare
-from ooctrain.models import recipe_of
+from ooctrain.models import expect_classes, recipe_of
 from ooctrain.report.numbers_file import write_file
 from ooctrain.step.presets import cache_base
 from ooctrain.step.presets import machine as find_machine
@@ -79,6 +80,7 @@ DEFAULT_MACHINES = "v100-pcie,v100-32gb-nvlink"
               "that only offload; a search over those that copy nothing to the host "
               "(--host-budget 0), or run only the forward pass again, too; or the simple bounds.",
               )  # fmt: skip
+@classes_option
 @optimizer_option
 @accumulate_option
 @host_budget_option
@@ -104,14 +106,14 @@ DEFAULT_MACHINES = "v100-pcie,v100-32gb-nvlink"
 @json_option
 def compare(
     models: tuple[str, ...], planners: list[str], budgets: list[str], machines: list[str],
-    batches: list[str], image_sizes: list[str], granule: str, bound: str, optimizer: str,
-    accumulate: int, host_budget: str | None, link_bandwidth: str | None,
+    batches: list[str], image_sizes: list[str], granule: str, bound: str, classes: int | None,
+    optimizer: str, accumulate: int, host_budget: str | None, link_bandwidth: str | None,
     evaluations: int | None, time_limit: float | None, seed: int, rewrites: list[str], split: str,
     jobs: int | None, keep: str | None, fresh: bool, csv_path: str | None,
     markdown_path: str | None, figure_path: str | None, json_path: str | None,
 ) -> int:  # fmt: skip
     """Compare planners on MODEL..., simulated, with a bound for each cell."""
-    _require_known(models, machines, budgets)
+    _require_known(models, machines, budgets, classes)
     sizes = _numbers(image_sizes, "image size") if image_sizes else (None,)
     shapes = list(itertools.product(_numbers(batches, "batch"), sizes))
     granule_bytes = parse_bytes(granule, what="granule")
@@ -121,7 +123,7 @@ def compare(
             case, granule_bytes=granule_bytes, bound=bound, evaluations=evaluations,
             time_limit_s=time_limit, seed=seed,
             host_budget=host_budget, link_bytes_per_us=link_rate, optimizer=optimizer,
-            accumulate=accumulate, rewrites=tuple(rewrites), split=split,
+            accumulate=accumulate, rewrites=tuple(rewrites), split=split, classes=classes,
         )
         for case in cases(models, shapes, machines, budgets, _planners(planners))
     ]  # fmt: skip
@@ -140,11 +142,15 @@ def compare(
     ):  # fmt: skip
         if path:
             write_file(path, write(rows))
-    return DONE if any(row.feasible for row in rows) else DOES_NOT_FIT
+    if any(row.feasible for row in rows):
+        return DONE
+    return FAILED if any(row.error for row in rows) else DOES_NOT_FIT
 
 
 def _notes(row: CompareRow) -> Iterator[str]:
     """What the table does not show of a row."""
+    if row.error:
+        yield f"{row.planner} fails on {row.model}, batch {row.batch}, {row.machine}: {row.error}"
     if row.remarks:
         yield row.remarks
     if row.chosen_rewrites:
@@ -176,10 +182,15 @@ def _with_progress(
         return run_compare(wanted, jobs=jobs, keep=folder, done=done)
 
 
-def _require_known(models: Sequence[str], machines: Sequence[str], budgets: Sequence[str]) -> None:
-    """Raises ConfigError before anything is computed: a word that names nothing."""
+def _require_known(
+    models: Sequence[str], machines: Sequence[str], budgets: Sequence[str], classes: int | None
+) -> None:
+    """Raises ConfigError before anything is computed: a word that names nothing, or a network that
+    cannot have as many classes."""
     for model in models:
-        recipe_of(model)
+        recipe = recipe_of(model)
+        if classes is not None:
+            expect_classes(model, classes, recipe.target)
     for machine in machines:
         find_machine(machine)
     for budget in budgets:

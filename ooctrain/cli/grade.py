@@ -31,6 +31,7 @@ from ooctrain.course.handed_in import file_of
 from ooctrain.course.isolation import in_words
 from ooctrain.course.rubric import RUBRIC, read_rubric
 from ooctrain.errors import ConfigError
+from ooctrain.plugins import refuse_path
 from ooctrain.report.numbers_file import write_numbers
 from ooctrain.report.text import plain_table
 
@@ -128,6 +129,7 @@ def _whole_path(submission: str) -> str:
     """
     file, separator, rest = submission.partition(".py:")
     if not separator:
+        refuse_path(submission, "submission")
         return submission
     path = Path(f"{file}.py").resolve()
     if not path.is_file():

@@ -85,6 +85,7 @@ class Lines:
         title: before everything.
         steps_per_epoch: of training.
         extent: how far the run goes.
+        apart: steps more than the epochs before would have now; fewer are below 0.
 
     Attributes:
         ends: always False: nobody is asked.
@@ -92,10 +93,13 @@ class Lines:
 
     ends = False
 
-    def __init__(self, console: Console, title: str, steps_per_epoch: int, extent: Extent):
+    def __init__(
+        self, console: Console, title: str, steps_per_epoch: int, extent: Extent, apart: int = 0
+    ):
         self.console, self.title, self.epochs = console, title, extent.epochs
-        self.steps_per_epoch = steps_per_epoch
-        self.total_steps = total_steps(steps_per_epoch, extent.epochs, extent.steps)
+        self.steps_per_epoch, self._apart = steps_per_epoch, apart
+        whole = steps_per_epoch * extent.epochs + apart
+        self.total_steps = whole if extent.steps is None else min(whole, extent.steps)
         self._pace, self._held = Pace(), _Held()
         self._seen_memory = False
 
@@ -103,7 +107,8 @@ class Lines:
         """Prints the step, if it is one of those that are told."""
         done = run.trainer.steps_done
         every = told_every(self.total_steps, self.steps_per_epoch)
-        is_told = done % self.steps_per_epoch % every == 0 or done == self.total_steps
+        position = (done - self._apart) % self.steps_per_epoch
+        is_told = position % every == 0 or done == self.total_steps
         if self._seen_memory and not is_told:
             self.count(run)
         else:
@@ -135,7 +140,7 @@ class Lines:
         record, done = run.record, run.trainer.steps_done
         fields = [f"{self.title} step {done:{len(str(self.total_steps))}}/{self.total_steps}"]
         if self.epochs > 1:
-            epoch = min(self.epochs, 1 + (done - 1) // self.steps_per_epoch)
+            epoch = min(self.epochs, 1 + (done - self._apart - 1) // self.steps_per_epoch)
             fields.append(f"epoch {epoch}/{self.epochs}")
         fields += [f"loss {record.losses[-1]:.4f}", format_us(record.step_us[-1])]
         step_s = self._pace.step_s()
@@ -264,9 +269,3 @@ def _three_digits(number: float) -> str:
 
 def _labelled(label: str, picture: Text) -> Text:
     return Text(f"{label:{LABEL_COLUMNS}}", style="dim").append_text(picture)
-
-
-def total_steps(steps_per_epoch: int, epochs: int, most: int | None) -> int:
-    """How many steps a run will have done in the end; `most` limits them."""
-    whole = steps_per_epoch * epochs
-    return whole if most is None else min(whole, most)

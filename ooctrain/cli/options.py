@@ -199,6 +199,10 @@ time_limit_option = click.option(
     "--time-limit", type=PositiveNumber(10.0),
     help="Seconds after which a search is interrupted; the plan then depends on the machine.",
 )  # fmt: skip
+classes_option = click.option(
+    "--classes", type=POSITIVE,
+    help="Outputs of the network; default: the data's, else your function's own, or the usual.",
+)  # fmt: skip
 optimizer_option = click.option(
     "--optimizer", type=Named(find_optimizer), default="sgd", show_default=True,
     help='sgd, adam, adamw, rmsprop, with parameters ("rmsprop:alpha=0.9"), or file.py:Class.',
@@ -250,11 +254,7 @@ WORKLOAD_OPTIONS = (
         "--pad", type=WholeNumber(min=0), default=0, help="Zeros on each side before --crop."
     ),
     click.option("--flip", is_flag=True, help="Mirror each training image with probability 1/2."),
-    click.option(
-        "--classes",
-        type=POSITIVE,
-        help="Outputs of the network; default: the data's, else your function's own, or the usual.",
-    ),
+    classes_option,
     optimizer_option,
     click.option(
         "--lr",

@@ -41,7 +41,7 @@ from ooctrain.cli.ranks import (
     with_cores,
 )
 from ooctrain.cli.run.kept_promise import expect_kept
-from ooctrain.cli.run.run_files import changes, expect_comparable, take_up
+from ooctrain.cli.run.run_files import changes, expect_comparable, steps_apart, take_up
 from ooctrain.cli.run.run_record import (
     WARMUP_STEPS,
     RunOptions,
@@ -183,7 +183,8 @@ def _run(console: Console, run: TrainingRun, looking: Looking) -> None:
     changed = changes(run, before, steps_per_epoch)
     if looking.verify:
         expect_comparable(run, before, steps_per_epoch)
-    lines = Lines(console, "", steps_per_epoch, extent)
+    apart = steps_apart(run, before, steps_per_epoch)
+    lines = Lines(console, "", steps_per_epoch, extent, apart)
     stepping = Stepping(lines, trainer) if looking.stops else None
     if stepping:
         debug = Debug(before=stepping.before)
@@ -191,7 +192,7 @@ def _run(console: Console, run: TrainingRun, looking: Looking) -> None:
     part = workload.batch // (1 if ranks is None else ranks.count)
     prepared = trainer.prepare(run.task.input_shape(part))
     rows = plan_rows(prepared, workload, run.task)
-    memory, steps = run.options.memory, _steps_of(extent, steps_per_epoch)
+    memory, steps = run.options.memory, lines.total_steps
     rows += host_rows(memory, prepared.machine)
     rows += written_rows(memory, prepared.host_written_bytes, steps)
     console.print(facts([*rows, *rank_rows(ranks, workload.batch)]))
@@ -218,12 +219,6 @@ def _run(console: Console, run: TrainingRun, looking: Looking) -> None:
         with shown(Lines(console, "in-core again", steps_per_epoch, extent)) as again:
             training.compare_with_in_core(run, again, on_all)
     console.print(facts(summary_rows(prepared, run, stopped=display.ends)))
-
-
-def _steps_of(extent: Extent, steps_per_epoch: int) -> int:
-    """Of the whole run, those before a resume included."""
-    steps = extent.epochs * steps_per_epoch
-    return steps if extent.steps is None else min(steps, extent.steps)
 
 
 def write_log(prepared: PreparedStep, workload: Workload, path: str) -> None:

@@ -17,8 +17,7 @@ from ooctrain.devices.spill import Spill, look_at
 from ooctrain.engine.autograd import manual_seed
 from ooctrain.engine.module import Module
 from ooctrain.errors import ConfigError
-from ooctrain.models import MODELS, build, recipe_of, stem_for
-from ooctrain.models.own import is_own, takes_classes
+from ooctrain.models import MODELS, build, expect_classes, recipe_of, stem_for
 from ooctrain.split.model import SplitModel
 from ooctrain.step.machine import Machine
 from ooctrain.step.presets import (
@@ -213,16 +212,7 @@ def _with_classes(workload: Workload, shape: Shape) -> Shape:
     wanted = workload.classes
     if wanted is None:
         return shape
-    if shape.target == "image":
-        raise ConfigError(
-            f"--classes {wanted}, but {workload.model} makes images", code="OOC-106",
-            fix="leave --classes out",
-        )  # fmt: skip
-    if is_own(workload.model) and not takes_classes(workload.model):
-        raise ConfigError(
-            f"--classes {wanted}, but {workload.model} takes no num_classes", code="OOC-106",
-            fix="a parameter num_classes of that function, or leave --classes out",
-        )  # fmt: skip
+    expect_classes(workload.model, wanted, shape.target)
     if workload.data is not None and wanted < shape.classes:
         raise ConfigError(
             f"--classes {wanted}, but {workload.data} has {shape.classes}", code="OOC-111",

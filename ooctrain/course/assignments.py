@@ -13,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from ooctrain.errors import ConfigError, unknown_name
+from ooctrain.plugins import is_path
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 #: Where the folders are: in an installed package, in a checkout.
@@ -39,11 +40,21 @@ def folder_of(assignment: str) -> Path:
     Raises:
         ConfigError: neither.
     """
-    if Path(assignment).is_dir() or assignment not in ASSIGNMENTS:
-        if not Path(assignment).exists() and Path(assignment).name == assignment:
-            raise unknown_name("no assignment is called", assignment, ASSIGNMENTS, "or its folder")
-        return Path(assignment)
-    return home() / assignment
+    folder = Path(assignment)
+    if folder.is_dir():
+        return folder
+    if assignment in ASSIGNMENTS:
+        return home() / assignment
+    if not is_path(assignment):
+        raise unknown_name("no assignment is called", assignment, ASSIGNMENTS, "or its folder")
+    file, colon, _ = assignment.partition(".py:")
+    there = Path(f"{file}.py" if colon else file).exists()
+    raise ConfigError(
+        f"{assignment!r} is a file, not an assignment or its folder" if there
+        else f"there is no folder {assignment!r}",
+        code="OOC-106", numbers=f"known: {', '.join(ASSIGNMENTS)}",
+        fix="ooctrain grade ASSIGNMENT FILE",
+    )  # fmt: skip
 
 
 def home() -> Path:

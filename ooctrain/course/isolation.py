@@ -63,13 +63,11 @@ def wrapped(program: str, readable: Sequence[str], hidden: Sequence[str], home: 
 PACKAGE = Path(__file__).resolve().parents[1]
 #: Files that are copied, below the package.
 GIVEN = (
-    "errors.py", "plugins.py", "units.py",
+    "errors.py", "moved.csv", "plugins.py", "units.py",
     "step/__init__.py", "step/builder.py", "step/chain.py", "step/machine.py", "step/network.py",
-    "step/op.py",
-    "step/presets.py", "step/shown.py", "step/trace.py",
+    "step/op.py", "step/presets.py", "step/shown.py", "step/trace.py",
     "sched/__init__.py", "sched/budget.py", "sched/host_life.py", "sched/instructions.py",
-    "sched/simulate.py", "sched/ledger.py", "sched/list_text.py", "sched/simulate.py",
-    "sched/plan_file.py", "sched/schedule.py",
+    "sched/ledger.py", "sched/list_text.py", "sched/plan_file.py", "sched/schedule.py",
     "sched/simulate.py", "sched/spans.py", "sched/timeline.py",
     "sched/planning/__init__.py", "sched/planning/list_writer.py", "sched/planning/planner.py",
     "sched/planning/question.py",
@@ -78,8 +76,7 @@ GIVEN = (
     "course/cage/__init__.py", "course/cage/given.py", "course/cage/landlock.py",
     "course/cage/limits.py", "course/cage/namespaces.py", "course/cage/serve.py",
     "course/cage/serve_allocator.py", "course/cage/serve_law.py", "course/cage/step_data.py",
-    "course/cage/supervise.py",
-    "course/cage/system_calls.py", "course/cage/wire.py", "course/cage/wire.py",
+    "course/cage/supervise.py", "course/cage/system_calls.py", "course/cage/wire.py",
 )  # fmt: skip
 #: Folders whose first file names or loads what is not given; theirs is empty.
 _EMPTY = ("alloc", "course", "testing")

@@ -21,7 +21,7 @@ from ooctrain.testing.allocator_laws import LAWS as ALLOCATOR_LAWS
 from ooctrain.testing.allocator_laws import SAFETY as ALLOCATOR_SAFETY
 from ooctrain.testing.law_by_hand import LAW_LAWS
 from ooctrain.testing.planner_laws import LAWS as PLANNER_LAWS
-from ooctrain.testing.tiled.check_bands import BANDS_LAWS
+from ooctrain.testing.tiled.bands_by_hand import BANDS_LAWS
 
 RUBRIC = "grade.toml"
 #: {what is written: what of it is a matter of degree}

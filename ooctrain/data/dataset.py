@@ -2,13 +2,18 @@
 
 A batch is taken by its indices in one call, so a data set may decode, scale or repeat channels once
 per batch instead of once per sample. Samples are float32 images (C, H, W) with integer labels, from
-arrays or files. Read next: `loader.py`, then `digits.py`, the smallest data set.
+arrays or files. While a batch of bytes is read, data sets give bytes to whatever asks them, such as
+a data set of one's own that wraps another. Read next: `loader.py`, then `digits.py`, the smallest
+data set.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -16,7 +21,7 @@ import numpy as np
 
 from ooctrain.devices.cpu.host_vm import available_memory_bytes
 from ooctrain.errors import ConfigError, ShapeError
-from ooctrain.step.schema import as_numbers
+from ooctrain.step.schema import as_numbers, as_target
 from ooctrain.units import format_bytes
 
 FLOAT_BYTES = 4
@@ -24,6 +29,7 @@ FLOAT_BYTES = 4
 RESIZED_BYTES = 8 << 20
 Batch = tuple[np.ndarray, np.ndarray]
 Target = Literal["class", "pixels", "image"]
+_WANTS_BYTES: ContextVar[bool] = ContextVar("ooctrain_wants_bytes", default=False)
 
 
 @runtime_checkable
@@ -127,15 +133,18 @@ class ImageDataset:
 
     def take(self, indices: np.ndarray) -> Batch:
         """The samples `indices` as (images (n, C, H, W) float32, labels (n,) int64)."""
-        scaled = (self.images[indices].astype(np.float32) - self._mean) / self._std
-        return self._in_colour(scaled), self.labels[indices]
+        return ImageDataset.take_bytes(self, indices) if wants_bytes() else self._scaled(indices)
 
     def take_bytes(self, indices: np.ndarray) -> Batch:
         """The same with images as uint8, before they are scaled; as float32 where they are kept as
         something else."""
         if self.images.dtype != np.uint8:
-            return self.take(indices)
+            return self._scaled(indices)
         return self._in_colour(self.images[indices]), self.labels[indices]
+
+    def _scaled(self, indices: np.ndarray) -> Batch:
+        scaled = (self.images[indices].astype(np.float32) - self._mean) / self._std
+        return self._in_colour(scaled), self.labels[indices]
 
     def _in_colour(self, images: np.ndarray) -> np.ndarray:
         if images.shape[1] != self.shape.channels:
@@ -149,22 +158,50 @@ class ImageDataset:
         return found.hexdigest()
 
 
-def take(dataset: Dataset, indices: np.ndarray, *, as_bytes: bool = False) -> Batch:
-    """A batch of any data set: by its own `take`, or sample by sample.
+def take(dataset: Dataset, indices: np.ndarray, *, as_bytes: bool | None = None) -> Batch:
+    """A batch of any data set: by its own `take`, or sample by sample, if a class of one's own has
+    other samples than the one that knows how to take many.
 
     Args:
         as_bytes: by its own `take_bytes`, if it has one: images as they are kept or shown, uint8,
-            for a model that normalises them itself.
+            for a model that normalises them itself. None: as whatever asks for this wants them.
 
     Raises:
         ShapeError: what it gives is not an array of real numbers.
     """
-    if as_bytes and hasattr(dataset, "take_bytes"):
-        return dataset.take_bytes(indices)
-    if not hasattr(dataset, "take"):
-        return stack(dataset, indices)
-    images, targets = pair_of(dataset.take(indices), "what take() of the data gives")
-    return as_numbers(images, "images of the data"), as_numbers(targets, "labels of the data")
+    with _wanting(wants_bytes() if as_bytes is None else as_bytes):
+        if wants_bytes() and _takes(dataset, "take_bytes", above=("__getitem__", "take")):
+            return dataset.take_bytes(indices)  # type: ignore[attr-defined]
+        if not _takes(dataset, "take", above=("__getitem__",)):
+            return stack(dataset, indices)
+        found = dataset.take(indices)  # type: ignore[attr-defined]
+    images, targets = pair_of(found, "what take() of the data gives")
+    return as_numbers(images, "images of the data"), as_target(targets, "labels of the data")
+
+
+def wants_bytes() -> bool:
+    """Whether what is read now is for a model that takes bytes."""
+    return _WANTS_BYTES.get()
+
+
+@contextmanager
+def _wanting(as_bytes: bool) -> Iterator[None]:
+    token = _WANTS_BYTES.set(as_bytes)
+    try:
+        yield
+    finally:
+        _WANTS_BYTES.reset(token)
+
+
+def _takes(dataset: Dataset, name: str, above: tuple[str, ...]) -> bool:
+    """Whether a class has a method by this name, and none below it has another of those `above`
+    which the method knows nothing of."""
+    for kind in type(dataset).__mro__:
+        if name in vars(kind):
+            return True
+        if any(other in vars(kind) for other in above):
+            return False
+    return False
 
 
 def stack(dataset: Dataset, indices: np.ndarray) -> Batch:
@@ -177,10 +214,16 @@ def stack(dataset: Dataset, indices: np.ndarray) -> Batch:
     """
     samples = [pair_of(dataset[int(i)], f"sample {i}") for i in indices]
     images = [as_numbers(image, "an image of the data") for image, _ in samples]
-    targets = as_numbers([as_numbers(label, "a label of the data") for _, label in samples],
+    targets = as_numbers([as_target(label, "a label of the data") for _, label in samples],
                          "labels of the data")  # fmt: skip
     wanted = np.int64 if targets.dtype.kind in "iub" else np.float32
-    shapes = {image.shape for image in images}
+    shapes, kinds = {image.shape for image in images}, {image.dtype for image in images}
+    if len(kinds) > 1 and np.dtype(np.uint8) in kinds:
+        raise ShapeError(
+            "images as bytes and as other numbers make no batch",
+            numbers=", ".join(sorted(map(str, kinds))),
+            fix="one element type for all; what a wrapper keeps may be of an earlier model",
+        )
     if len(shapes) > 1:
         raise ShapeError(
             f"images of {len(shapes)} shapes make no batch",
@@ -207,7 +250,8 @@ def pair_of(sample: Any, what: str) -> tuple[Any, Any]:
         kind = f"{kind} of ({parts})"
     raise ConfigError(
         f"{what} is a {kind}, not a pair (image, label)", code="OOC-106",
-        fix="return image, label; of a dict sample['image'], sample['label']",
+        fix="return image, label; of a dict sample['image'], sample['label']; of mixup image, "
+        "class probabilities",
     )  # fmt: skip
 
 

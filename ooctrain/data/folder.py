@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ooctrain.data.dataset import Batch, Shape, stack
+from ooctrain.data.dataset import Batch, Shape, stack, wants_bytes
 from ooctrain.data.picture import check_header, pillow, pixels
 from ooctrain.errors import DataFormatError
 from ooctrain.step.schema import as_path
@@ -61,6 +61,8 @@ class ImageFolder:
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
         path, label = self.files[index]
+        if wants_bytes():
+            return ImageFolder.take_bytes(self, np.array([index]))[0][0], label
         return decode(path, self.shape.height), label
 
     def take(self, indices: np.ndarray) -> Batch:

@@ -26,7 +26,8 @@ class DataLoader:
 
     Images of a data set that gives bytes (uint8) stay bytes, which `nn.FromBytes` takes. A
     `Trainer` of a model with it is given folders and other images as bytes, too, by `fit`,
-    `evaluate` and, for a loop of one's own, `ahead`.
+    `evaluate` and, for a loop of one's own, `ahead`; also those that a data set of one's own asks
+    for in its `__getitem__`.
 
     Args:
         dataset: anything with a length and numbered samples.

@@ -22,6 +22,7 @@ from ooctrain.data.folder import image_folder
 from ooctrain.data.mnist import mnist
 from ooctrain.data.synthetic import synthetic, synthetic_images, synthetic_pixels
 from ooctrain.errors import ConfigError, unknown_name
+from ooctrain.plugins import is_path
 from ooctrain.step.schema import as_path
 
 
@@ -150,9 +151,10 @@ def _as_folder(text: str, name: str, rest: str) -> tuple[str, str]:
     path = as_path(text)
     if path.is_dir():
         return "folder", f"path={text}"
-    if "/" in text and name not in SOURCES:
+    if ("/" in text or is_path(name)) and name not in SOURCES:
         raise ConfigError(
-            f"there is no folder {path}", code="OOC-106",
+            f"{path} is a file, not a folder" if path.exists() else f"there is no folder {path}",
+            code="OOC-106",
             fix="the path of a folder with a folder of images for each class",
         )  # fmt: skip
     return name, rest

@@ -2,11 +2,11 @@
 
 Sizes, addresses and handles are plain ints; a failed call raises `DriverError`. All code that
 manages memory or queues work sees only these Protocols, so a strict pure Python fake
-(`testing/driver/fake_driver.py`) can replace the GPU and enforce rules whose violation a GPU does
+(`testing/fake_driver.py`) can replace the GPU and enforce rules whose violation a GPU does
 not report. The safe order is: map, one set_access over all of it, use; before unmap wait on the
 *host* for the last use, since mapping is not a stream operation. Source: paper 000, section 3.3;
-cuda.h. Read next: `cuda/driver.py` (CUDA), `testing/driver/host_driver.py` (Linux),
-`testing/driver/fake_driver.py` (tests).
+cuda.h. Read next: `cuda/driver.py` (CUDA), `testing/host_driver.py` (Linux),
+`testing/fake_driver.py` (tests).
 """
 
 from __future__ import annotations

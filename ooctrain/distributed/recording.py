@@ -20,12 +20,11 @@ import numpy as np
 from ooctrain.distributed.calls import SendMessage, TakeMessage
 from ooctrain.distributed.ranks import Ranks
 from ooctrain.engine.parts import Parts
-from ooctrain.engine.site import Site
 from ooctrain.engine.tensor import Tape, Tensor
 from ooctrain.errors import ConfigError
 from ooctrain.layers.batch_norm import BatchNormApply, BatchNormGradApply, BatchNormGradReduce
 from ooctrain.step.network import Message
-from ooctrain.step.op import Op, Spec, require
+from ooctrain.step.op import Op, Site, Spec, require
 from ooctrain.step.trace import Kind
 
 # Batch norm by the statistics of the whole batch, whose parts lie on several ranks.
@@ -154,7 +153,8 @@ class PartOfRank(Parts):
         """Whether an update waits for everybody's statistics; it is noted then."""
         if site.phase != "forward" or self._sync:
             return False
-        statistics = tuple(tensor for tensor in ins if tensor not in states)
+        changed = set(states)  # which knows them by who they are
+        statistics = tuple(tensor for tensor in ins if tensor not in changed)
         self.later.append(_Later(op, statistics, tuple(states), site))
         return True
 

@@ -2,5 +2,5 @@
 
 Operations of `layers/` are recorded as calls, and in eager mode computed at once. The backward pass
 is a list of ordinary calls too, recorded on the same tape as the forward pass. Read next:
-`site.py`, `backward.py`, `eager.py`, then `tensor.py`, on which both of them build.
+`../step/op.py`, `backward.py`, `eager.py`, then `tensor.py`, on which both of them build.
 """

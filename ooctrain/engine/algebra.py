@@ -1,16 +1,18 @@
 """Operators and methods of a tensor, under PyTorch's names.
 
 Each method takes a tensor, numbers and other tensors, turns them into one or a few operations, and
-hands these to the tape through the one method that `Tensor` adds. Nothing is computed here.
+hands these to the tape through the one method that `Tensor` adds. Nothing is computed here. Every
+operator of Python either is as in PyTorch or is refused with what to write instead.
 Read next: `tensor.py`; `../layers/arithmetic.py`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from numbers import Integral, Real
-from types import EllipsisType
+from types import EllipsisType, MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import numpy as np
@@ -27,6 +29,22 @@ from ooctrain.step.op import Op
 
 Dims = int | Sequence[int] | None
 Key = slice | int | EllipsisType | None
+
+
+_OWN_OP = "write an oc.Op"
+_OF_VALUES = "of x.numpy(), which has no gradient"
+
+
+def _refused(symbol: str, instead: str) -> Callable[..., NoReturn]:
+    """A method for an operator that tensors do not have. Raises ConfigError: it was used."""
+
+    def method(_self: object, *_others: object) -> NoReturn:
+        raise ConfigError(
+            f"a tensor has no {symbol}", code="OOC-106",
+            fix=instead if instead == _OWN_OP else f"{instead}; or {_OWN_OP}",
+        )  # fmt: skip
+
+    return method
 
 
 class Algebra:
@@ -180,20 +198,60 @@ class Algebra:
     def __rtruediv__(self, other: Any) -> Self:
         return self._apply(Arithmetic("divide"), self._apply(Constant(_number(other), ())), self)
 
-    def __pow__(self, exponent: float) -> Self:
-        if exponent != 2:
+    def __pow__(self, exponent: Any) -> Self:
+        """Squares and cubes, and one divided by these: the powers that are products."""
+        product = _POWERS.get(exponent) if isinstance(exponent, Real | np.generic) else None
+        if product is None:
             raise ConfigError(
-                f"a tensor can be squared, not raised to {exponent}", code="OOC-106",
-                fix="multiply it with itself, or write an oc.Op",
+                f"a tensor can be raised to 1, 2, 3, -1 or -2, not to {_shown(exponent)}",
+                code="OOC-106", fix="multiply it with itself, or write an oc.Op",
             )  # fmt: skip
-        return self * self
+        return product(self)
 
-    def __matmul__(self, other: Any) -> Self:
-        raise ConfigError(
-            "a tensor has no operator @",
-            code="OOC-106",
-            fix="functional.linear(x, weight), or an oc.Op",
-        )
+    def __pos__(self) -> Self:
+        return self
+
+    # In place: the tensor itself is the result from now on, under each of its names.
+
+    def _become(self, new: Any, symbol: str) -> Self:
+        """Takes on a value, and how it was computed."""
+        raise TypeError(f"{type(self).__name__} cannot be changed by {symbol}")
+
+    def __iadd__(self, other: Any) -> Self:
+        return self._become(self + other, "+=")
+
+    def __isub__(self, other: Any) -> Self:
+        return self._become(self - other, "-=")
+
+    def __imul__(self, other: Any) -> Self:
+        return self._become(self * other, "*=")
+
+    def __itruediv__(self, other: Any) -> Self:
+        return self._become(self / other, "/=")
+
+    def __ipow__(self, exponent: Any) -> Self:
+        return self._become(self**exponent, "**=")
+
+    # What there is none of.
+
+    __rpow__ = _refused("number ** x", _OWN_OP)
+    __floordiv__ = __rfloordiv__ = _refused("//", f"np.floor_divide {_OF_VALUES}")
+    __mod__ = __rmod__ = _refused("%", f"np.mod {_OF_VALUES}")
+    __divmod__ = __rdivmod__ = _refused("divmod", f"np.divmod {_OF_VALUES}")
+    __matmul__ = __rmatmul__ = _refused("@", "functional.linear(x, y.transpose(0, 1)) is x @ y")
+    __abs__ = _refused("abs", "functional.relu(x) + functional.relu(-x)")
+    __invert__ = _refused("~", f"np.logical_not {_OF_VALUES}")
+    __and__ = __rand__ = _refused("&", f"np.logical_and {_OF_VALUES}")
+    __or__ = __ror__ = _refused("|", f"np.logical_or {_OF_VALUES}")
+    __xor__ = __rxor__ = _refused("^", f"np.logical_xor {_OF_VALUES}")
+    __lshift__ = __rlshift__ = _refused("<<", f"np.left_shift {_OF_VALUES}")
+    __rshift__ = __rrshift__ = _refused(">>", f"np.right_shift {_OF_VALUES}")
+    __round__ = _refused("round", f"np.round {_OF_VALUES}; round(x.item()) of one number")
+    __trunc__ = _refused("trunc", f"np.trunc {_OF_VALUES}; int(x) of one number")
+    __setitem__ = _refused(
+        "x[...] = y", "functional.cat of slices, or x * mask + y; x.copy_(array)"
+    )
+    __delitem__ = _refused("del x[...]", "functional.cat of the slices that stay")
 
     # As single numbers
 
@@ -217,19 +275,58 @@ class Algebra:
             raise TypeError(f"a tensor of shape {self.shape} cannot be formatted as {how!r}")
         return str(self)
 
-    # Of one element: `if loss < best`. Equality stays that of the object, as sets and tables need.
+    # Of one element: `if loss < best`.
 
     def __lt__(self, other: Any) -> bool:
-        return self.item() < float(other)
+        return self._compared(operator.lt, other)
 
     def __le__(self, other: Any) -> bool:
-        return self.item() <= float(other)
+        return self._compared(operator.le, other)
 
     def __gt__(self, other: Any) -> bool:
-        return self.item() > float(other)
+        return self._compared(operator.gt, other)
 
     def __ge__(self, other: Any) -> bool:
-        return self.item() >= float(other)
+        return self._compared(operator.ge, other)
+
+    def __eq__(self, other: object) -> bool:
+        if self is other and math.prod(self.shape) != 1:
+            return True  # what a `WeakSet` asks for
+        return self._compared(operator.eq, other)
+
+    def __ne__(self, other: object) -> bool:
+        return self._compared(operator.ne, other)
+
+    #: Sets and tables know a tensor as the object that it is.
+    __hash__ = object.__hash__
+
+    def _compared(self, how: Callable[[Any, Any], Any], other: Any) -> bool:
+        """The comparison of two numbers; of anything but numbers, Python's own.
+
+        Raises:
+            ShapeError: one of the two is not a single number.
+        """
+        if not isinstance(other, Algebra | Real | np.generic | np.ndarray):
+            return NotImplemented
+        if math.prod(self.shape) != 1 or math.prod(getattr(other, "shape", ())) != 1:
+            raise ShapeError(
+                f"a comparison is of two numbers, not of shape {self.shape} and "
+                f"{getattr(other, 'shape', ())}",
+                fix="x.numpy() > 0 compares values, and no gradient passes through it; "
+                "x is y tells whether it is the same tensor; relu and clamp choose by sign",
+            )
+        value = other.item() if isinstance(other, Algebra) else np.asarray(other).item()
+        return bool(how(self.item(), value))
+
+    def __contains__(self, value: object) -> bool:
+        """Whether an element has this value."""
+        if not isinstance(value, Real | np.generic | Algebra):
+            raise ConfigError(
+                f"a tensor contains numbers, not {_shown(value)}", code="OOC-106",
+                fix="x.numpy() has what NumPy can look for",
+            )  # fmt: skip
+        wanted = value.item() if isinstance(value, Algebra) else value
+        return bool((self.numpy() == wanted).any())
 
     if not TYPE_CHECKING:  # else any attribute would be taken for one
 
@@ -266,6 +363,13 @@ class Algebra:
 
     def _with(self, function: Arithmetics, other: Any) -> Self:
         return self._apply(Arithmetic(function), self, other)
+
+
+#: {exponent: what is computed}
+_POWERS: Mapping[Any, Callable[[Any], Any]] = MappingProxyType(
+    {1: lambda x: x * 1.0, 2: lambda x: x * x, 3: lambda x: x * x * x, -1: lambda x: 1.0 / x,
+     -2: lambda x: 1.0 / (x * x)}
+)  # fmt: skip
 
 
 def axes_of(dim: Dims, count: int) -> tuple[int, ...]:
@@ -312,6 +416,11 @@ def _one_wide(index: Any, extent: int) -> slice:
     if not -extent <= index < extent:
         raise ShapeError(f"an axis of extent {extent} has no index {index}")
     return slice(int(index) % extent, int(index) % extent + 1)
+
+
+def _shown(value: object) -> str:
+    """A number, or what else it is."""
+    return repr(value) if isinstance(value, Real) else type(value).__name__
 
 
 def _number(value: Any) -> float:

@@ -15,13 +15,12 @@ import warnings
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from ooctrain.engine.site import Site
 from ooctrain.errors import AutogradError, ShapeError
 from ooctrain.layers.combine import Add, Constant
-from ooctrain.step.op import Op, TapeLike, TensorLike
+from ooctrain.step.op import Op, Site, TapeLike, TensorLike
 
 
 class Node(TensorLike, Protocol):
@@ -55,6 +54,7 @@ class Entry(Generic[T]):
     Args:
         number: position in the order of recording.
         outs: twins of the outputs, without history, so that an entry never holds itself.
+        versions: of the storages of inputs and outputs, in this order, at that time.
         freed_by: the backward pass that used it up.
     """
 
@@ -64,17 +64,12 @@ class Entry(Generic[T]):
     site: Site
     ins: tuple[T, ...]
     outs: tuple[T, ...]
+    versions: tuple[int, ...]
     freed_by: str = ""
-    #: of the storages of inputs and outputs, in this order, when the entry was made
-    _versions: tuple[int, ...] = field(init=False)
-
-    def __post_init__(self) -> None:
-        storages = [tensor.storage for tensor in (*self.ins, *self.outs)]
-        self._versions = tuple(s.version if s is not None else 0 for s in storages)
 
     def check_unchanged(self, tensor: T) -> None:
         """Raises AutogradError for what this call read or wrote and somebody has changed since."""
-        for kept, version in zip((*self.ins, *self.outs), self._versions, strict=True):
+        for kept, version in zip((*self.ins, *self.outs), self.versions, strict=True):
             same = kept.storage is tensor.storage is not None
             if same and tensor.storage.version != version:
                 raise AutogradError(

@@ -11,18 +11,21 @@ from __future__ import annotations
 import mmap
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 
-from ooctrain.engine.site import Site
-from ooctrain.errors import ShapeError
+from ooctrain.engine.finished import Finisher
+from ooctrain.errors import OoctrainError, ShapeError
 from ooctrain.layers.kernels.cpu.table import CPU
 from ooctrain.step.op import (
     LINE_BYTES,
     Op,
     Scalars,
+    Site,
     Spec,
     TensorLike,
     physical_shape,
@@ -136,9 +139,9 @@ class Storage:
         given = as_numbers(array, "the value")
         self.write(given.astype(dtype, casting="same_kind", copy=False))
 
-    def write(self, array: np.ndarray) -> None:
+    def write(self, array: np.ndarray, line: str = "") -> None:
         """Replaces the value by a copy of `array` (logical, same shape), and remembers which line
-        of code did so."""
+        of code did so: this one, or the caller's."""
         if np.shape(array) != self.shape:
             raise ShapeError(f"value of shape {np.shape(array)} does not fit {self.shape}")
         while not self._write_here(array):
@@ -146,7 +149,30 @@ class Storage:
             if holder is not None and (holder.write(array) or self.take_back(_kept(array), holder)):
                 self._writes += 1
                 break
-        self._written = self.version, _line_outside_library()
+        self._written = self.version, line or _line_outside_library()
+
+    @property
+    def may_fail(self) -> int:
+        """What a write may meet: 2: the device that keeps the value, 1: no memory for it, 0: only
+        what is here is overwritten."""
+        if self.holder is not None:
+            return 2
+        return 1 if self._physical is None else 0
+
+    def undoing(self) -> Callable[[], object]:
+        """What takes back the write that comes next, as far as one can fail after it."""
+        if self.holder is not None:
+            with suppress(OoctrainError):  # what was lost cannot be brought back either
+                return partial(self.write, np.array(self.read()))
+        elif self._physical is None:
+            return self._forget
+        return _nothing
+
+    def _forget(self) -> None:
+        """The first value is to be made, as before."""
+        with self._moving:
+            if self.holder is None:
+                self._physical = None
 
     def _write_here(self, array: np.ndarray) -> bool:
         """`write` of a value that is not kept; False: something keeps it."""
@@ -203,6 +229,10 @@ class Storage:
         return _again, (physical, self.shape, self.initial, self.version, self._written)
 
 
+def _nothing() -> None:
+    """There is nothing to do."""
+
+
 def _again(
     physical: np.ndarray | None, shape: tuple[int, ...], initial: Any, version: int,
     written: tuple[int, str],
@@ -211,6 +241,42 @@ def _again(
     copy = Storage(physical, shape=shape, initial=initial)
     copy._writes, copy._written = version, written
     return copy
+
+
+#: Where a value belongs, and what gives it: a logical array of its shape and element type.
+Written = tuple[Storage, Callable[[], np.ndarray]]
+
+
+def write_all(values: Iterable[Written], then: Callable[[], object] = _nothing) -> None:
+    """Writes several values: all of them or, where something is raised, none. An interrupt comes
+    before it or after it.
+
+    What may fail comes first and is taken back. So no copy is made of what is only overwritten.
+
+    Args:
+        values: each is asked for when its turn comes, so that one of a file takes its memory alone.
+        then: is done with it; cannot fail.
+    """
+    finisher = Finisher()
+    try:
+        finisher.do(partial(_write_all, list(values), then, _line_outside_library()))
+    finally:
+        finisher.close()
+
+
+def _write_all(values: list[Written], then: Callable[[], object], line: str) -> None:
+    undoing: list[Callable[[], object]] = []
+    try:
+        for storage, value in sorted(values, key=lambda pair: -pair[0].may_fail):
+            array = value()
+            undoing.append(storage.undoing())
+            storage.write(array, line)
+    except BaseException:
+        for undo in reversed(undoing):
+            with suppress(OoctrainError):  # of what has just failed, and has kept its value
+                undo()
+        raise
+    then()
 
 
 def own_pages(size_bytes: int) -> np.ndarray:
@@ -248,9 +314,9 @@ class EagerRunner:
         self, op: Op, ins: Sequence[Stored], outs: Sequence[Stored], site: Site, scalars: Scalars
     ) -> None:
         """Computes `outs` and gives each its storage."""
-        arrays = [physical_value(tensor) for tensor in ins]
+        arrays = [tensor.value().physical for tensor in ins]
         self._pool = self._pool or make_pool(self.threads)
-        results = run_cpu(op, self._pool, arrays, [tensor.spec for tensor in outs], scalars)
+        results = run_cpu(op, self._pool, arrays, [t.spec for t in outs], scalars)
         for tensor, result in zip(outs, results, strict=True):
             tensor.storage = Storage(result)
 
@@ -261,11 +327,6 @@ class EagerRunner:
     def constant(self, tensor: S) -> S:
         """The same value; the tape notices if it is written before backward reads it."""
         return tensor.detach()
-
-
-def physical_value(tensor: Stored) -> np.ndarray:
-    """A tensor's value as a contiguous physical array (no copy where it lies so already)."""
-    return tensor.value().physical
 
 
 def make_pool(threads: int) -> Any:

@@ -64,6 +64,24 @@ class Same:
         return id(self.what)
 
 
+class _Reference:
+    """A tensor by who it is, as long as it is there: those of `weakref` compare its numbers."""
+
+    __slots__ = ("_number", "_what")
+
+    def __init__(self, what: Tensor):
+        self._number, self._what = id(what), weakref.ref(what)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Reference):
+            return False
+        what = self._what()
+        return what is not None and what is other._what()
+
+    def __hash__(self) -> int:
+        return self._number
+
+
 #: Where a value is: its owner, and under which name.
 Place = tuple[Same, str]
 #: Structures that change only with what they hold.
@@ -136,7 +154,7 @@ def _flat(value: object, owners: list[object]) -> tuple[Hashable, ...]:
             told.append(repr(one))  # tells 0.0 from -0.0, and 1 from True
             continue
         if isinstance(one, Tensor):
-            told.append(weakref.ref(one) if one.storage is not None else Tensor)
+            told.append(_Reference(one) if one.storage is not None else Tensor)
             continue
         if (parts := _parts(one)) is None:
             told.append(_alone(one, owners))
@@ -200,7 +218,7 @@ def _is_namespace(value: object) -> bool:
 
 def _is_loose(told: tuple[Hashable, ...]) -> bool:
     """Whether what is told so may become something else while it stays who it is."""
-    fixed = str | weakref.ref | Same | type
+    fixed = str | _Reference | Same | type
     return any(not isinstance(one, fixed) and one[0] not in _FIXED for one in told)  # type: ignore[index]
 
 

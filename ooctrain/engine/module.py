@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
+from ooctrain.engine.eager import write_all
 from ooctrain.engine.parameter import Parameter, as_buffer, clear_grad
 from ooctrain.engine.state_dicts import COUNTS, as_values, check_keys, plain_state
 from ooctrain.engine.tensor import Tensor, current_tape
@@ -311,8 +313,9 @@ class Module:
         """Writes parameters and buffers; the reverse of `state_dict`.
 
         Taken as well are {"state_dict": ...} and the like, the prefixes of torch's wrappers
-        ("module.", "_orig_mod.") if all keys have them, tensors of torch, and files without
-        `num_batches_tracked`, whose counts stay.
+        ("module.", "_orig_mod.") if all keys have them, any other prefix that all keys have
+        ("model." of Lightning) if the keys without it are just the model's, tensors of torch, and
+        files without `num_batches_tracked`, whose counts stay.
 
         Args:
             strict: keys must be the same; else what matches is loaded.
@@ -321,8 +324,10 @@ class Module:
             The keys that did not match.
 
         Raises:
-            ShapeError: a value of another shape, or no array of real numbers; nothing is changed.
+            ShapeError: a value of another shape, or no array of real numbers.
             ConfigError: `strict` and keys are missing or unexpected; no key fits; no state dict.
+            InUse: a trainer that has the values is at work in another thread.
+            Whatever is raised, an interrupt too, nothing is changed; or, at its end, all is loaded.
         """
         mine = dict(self._state())
         given = plain_state(state_dict, mine)
@@ -331,8 +336,8 @@ class Module:
             [key for key in given if key not in mine],
         )
         check_keys(given, mine, *result, strict=strict)
-        for key, array in as_values(given, mine).items():
-            mine[key].storage.write(array)
+        arrays = as_values(given, mine)
+        write_all((mine[key].storage, partial(arrays.__getitem__, key)) for key in arrays)
         return result
 
     def _state(self, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -365,7 +370,8 @@ def inside(module: Module) -> Iterator[None]:
     if outermost:
         tape.look_at(module)
         before = tape.module_paths
-        tape.module_paths = {part: path for path, part in module.named_modules()}
+        named = module.named_modules() if module.has_parts else [("", module)]
+        tape.module_paths = {part: path for path, part in named}
     try:
         with tape.at(path=tape.module_paths[module], leaf=not module.has_parts):
             yield

@@ -3,7 +3,7 @@
 A structure comes apart into its tensors, each with a name that says where it was, and a form, the
 same structure with a `Leaf` in each tensor's place. Arrays in place of the leaves make it again. So
 a trace hands out plain variables, and `Trainer.predict` returns what the model does. Read next:
-`../tracing.py`; `../execution/in_parts.py`.
+`../tracing.py`; `../execution/evaluation.py`.
 """
 
 from __future__ import annotations

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ooctrain.engine.site import Site
 from ooctrain.engine.tensor import Tape, Tensor, call
 from ooctrain.errors import ConfigError
 from ooctrain.layers.batch_norm import BatchNormApply
 from ooctrain.layers.layout import Reshape
 from ooctrain.layers.losses import LabelWeight
-from ooctrain.step.op import Op
+from ooctrain.step.op import Op, Site
 
 
 class Parts:

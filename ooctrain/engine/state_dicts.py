@@ -2,8 +2,10 @@
 
 A file of weights rarely has just the model's keys. A training script saves the state dict among
 other things ({"state_dict": ...}); a model that was trained on several GPUs or compiled has a
-prefix at each key ("module.", "_orig_mod."); an old one has no counts of batches. All that is
-undone here where it is certain what is meant, and refused, with what to do, where it is not.
+prefix at each key ("module.", "_orig_mod."); one of Lightning, or of any other module that had
+the model as a part, has the part's name there ("model.", "net."); an old one has no counts of
+batches. All that is undone here where it is certain what is meant, and refused, with what to do,
+where it is not.
 Sources: the state dicts of PyTorch's DistributedDataParallel and torch.compile, of torchvision's
 and Lightning's checkpoints. Read next: `module.py`, `Module.load_state_dict`.
 """
@@ -110,7 +112,25 @@ def _without_prefixes(state: Mapping[str, Any], own: Collection[str]) -> dict[st
     if not any("_orig_mod." in key for key in own):  # parts that were compiled by themselves
         renamed = {key.replace("_orig_mod.", ""): value for key, value in found.items()}
         found = renamed if len(renamed) == len(found) else found
+    return _as_a_part(found, own)
+
+
+def _as_a_part(state: dict[str, Any], own: Collection[str]) -> dict[str, Any]:
+    """Without the name under which another module had the model ("model.", "net."), if every key
+    has it and the rest are exactly the model's keys; else as it was."""
+    wanted, found = _counted_apart(own), state
+    while _counted_apart(found) != wanted:
+        heads = {key.partition(".")[0] for key in found}
+        if len(heads) != 1 or not all("." in key for key in found):
+            return state
+        (head,) = heads
+        found = {key[len(head) + 1 :]: value for key, value in found.items()}
     return found
+
+
+def _counted_apart(keys: Collection[str]) -> set[str]:
+    """The keys without those of counts, which old files do not have."""
+    return {key for key in keys if key.rpartition(".")[2] != COUNTS}
 
 
 def check_keys(
@@ -122,15 +142,33 @@ def check_keys(
     if (not strict and (fitting or not own)) or (strict and not missing and not unexpected):
         return
     what = "state_dict does not fit the model" if fitting else "no key of state_dict fits the model"
-    lost = missing or list(own)
-    near = did_you_mean(lost[0], unexpected) if lost and unexpected else ""
     raise ConfigError(
         what, code="OOC-112",
         numbers=f"missing {_named(missing)}; unexpected {_named(unexpected)}",
         fix="load_state_dict(..., strict=False) loads the "
         f"{fitting} of {len(own)} keys that match" if fitting
-        else f"rename its keys; {near or 'they are of another network'}",
+        else _of_a_part(state, own) or _renaming(missing or list(own), unexpected),
     )  # fmt: skip
+
+
+def _of_a_part(state: Collection[str], own: Collection[str]) -> str:
+    """What to do where one of the two is of a part of the other; "" where neither is."""
+    heads = dict.fromkeys(key.partition(".")[0] + "." for key in state if "." in key)
+    for head in heads:
+        fitting = sum(key.startswith(head) and key.removeprefix(head) in own for key in state)
+        if 2 * fitting > len(own):  # a few keys of a Sequential fit anything
+            return (f"load_state_dict({{k.removeprefix({head!r}): v for k, v in state.items() "
+                    f"if k.startswith({head!r})}})")  # fmt: skip
+    for head in dict.fromkeys(key.partition(".")[0] for key in own if "." in key):
+        part = {key.removeprefix(f"{head}.") for key in own if key.startswith(f"{head}.")}
+        if head.isidentifier() and _counted_apart(part) == _counted_apart(state):
+            return f"model.{head}.load_state_dict(state): these are the keys of that part"
+    return ""
+
+
+def _renaming(lost: list[str], unexpected: list[str]) -> str:
+    near = did_you_mean(lost[0], unexpected) if lost and unexpected else ""
+    return f"rename its keys; {near or 'they are of another network'}"
 
 
 def as_values(state: Mapping[str, Any], own: Mapping[str, Tensor]) -> dict[str, np.ndarray]:

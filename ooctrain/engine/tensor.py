@@ -25,9 +25,8 @@ from ooctrain.engine.algebra import Algebra
 from ooctrain.engine.backward import Entry, record_backward
 from ooctrain.engine.eager import EagerRunner, Storage
 from ooctrain.engine.seeds import SEEDS, Seeds, generator_of
-from ooctrain.engine.site import Site
 from ooctrain.errors import AutogradError, ShapeError
-from ooctrain.step.op import Op, Scalars, Spec
+from ooctrain.step.op import Op, Scalars, Site, Spec
 from ooctrain.step.trace import Kind
 
 
@@ -149,6 +148,50 @@ class Tensor(Algebra):
         twin.storage, twin.variable = self.storage, self.variable
         return twin
 
+    def _become(self, new: Tensor, symbol: str) -> Tensor:
+        """`x += y`: what was computed from it before goes on with the value that it had then.
+
+        Raises:
+            ShapeError: the result has another shape.
+            AutogradError: a parameter, or another tensor that backward ends at, while calls are
+                recorded; a parameter or buffer in a step that is traced.
+        """
+        if new.shape != self.shape:
+            raise ShapeError(
+                f"{symbol} of shape {self.shape} cannot become {new.shape}",
+                fix=f"x = x {symbol[:-1]} y",
+            )
+        if self.is_leaf and (self.requires_grad or self.kind in _KEPT):
+            self._change(new, symbol)
+            return self
+        self.storage, self.variable, self.source = new.storage, new.variable, new.source
+        self.requires_grad, self.name, self.dtype = new.requires_grad, new.name, new.dtype
+        return self
+
+    def _change(self, new: Tensor, symbol: str) -> None:
+        """Writes a value where others look for it: a trainer, an optimizer, backward."""
+        tape, what = current_tape(), self.name or f"this {self.kind}"
+        if self.requires_grad and tape.recording:
+            raise AutogradError(
+                f"{what!r} requires a gradient, and is not computed, so {symbol} would change it "
+                "under backward's feet",
+                fix=f"within oc.no_grad(), or x = x {symbol[:-1]} y for a new tensor",
+            )
+        if not isinstance(tape.runner, EagerRunner):
+            raise AutogradError(
+                f"{what!r} cannot be changed by {symbol} in a step, which is traced once",
+                fix="between steps; running statistics are updated by BatchNorm2d alone",
+            )
+        self.value().write(new.numpy())
+
+    def as_it_is(self) -> Tensor:
+        """A twin that stays what this is now, whatever it becomes later."""
+        twin = object.__new__(Tensor)  # short: this is done for each input of a recorded call
+        twin.shape, twin.dtype, twin.name, twin.kind = self.shape, self.dtype, self.name, self.kind
+        twin.requires_grad, twin.grad, twin.stepped = self.requires_grad, self.grad, self.stepped
+        twin.storage, twin.variable, twin.source = self.storage, self.variable, self.source
+        return twin
+
     def backward(self, gradient: Tensor | None = None, retain_graph: bool = False) -> None:
         """Computes the gradients of all parameters that this tensor depends on, into their `.grad`.
 
@@ -181,6 +224,10 @@ class Tensor(Algebra):
                 fix="call the model outside oc.trace, or run the plan with oc.execute",
             )
         return self.storage
+
+
+#: Kinds of tensors that are the same from step to step, whatever their value.
+_KEPT = ("param", "state")
 
 
 def _copied(kind: type[Tensor]) -> Tensor:
@@ -262,16 +309,19 @@ class Tape:
         if self._twins:
             ins = [self._twins.get(tensor, tensor) for tensor in ins]
         for tensor in ins:
-            self._check_usable(tensor, name)
+            if not isinstance(tensor, Tensor):
+                raise _not_a_tensor(tensor, name)
+            if self._again is not None:
+                self._again.check_unchanged(tensor)
         try:
-            specs = op.infer(*(tensor.spec for tensor in ins))
+            specs = op.infer(*[Spec(tensor.shape, tensor.dtype) for tensor in ins])
         except ShapeError as error:
             error.where = error.where or name
             raise
         outs = self._outputs(op, specs, of)
         step = {"seed": self.seed, "step": 0} if scalars is None else scalars
         call_id = self.runner.run(op, ins, outs, self.site, step)
-        if self.recording and any(tensor.requires_grad for tensor in ins) and _has_gradient(op):
+        if self.recording and _has_gradient(op) and any(t.requires_grad for t in ins):
             self._record(op, name, ins, outs, call_id)
         return outs
 
@@ -281,14 +331,20 @@ class Tape:
         """Records a call whose outputs are the next values of `targets` (parameters or states)."""
         if self.parts is not None and self.parts.puts_off(op, ins, targets, self.site):
             return
+        for target, new in self.updated(op, ins, targets, scalars):
+            self.runner.assign(target, new)
+
+    def updated(
+        self, op: Op, ins: Sequence[Tensor], targets: Sequence[Tensor], scalars: Scalars
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Records the call of an update: what `targets` have then, in tensors of its own."""
         specs = op.infer(*(tensor.spec for tensor in ins))
         outs = [
             Tensor(spec, name=f"{target.name}'", kind=target.kind)
             for spec, target in zip(specs, targets, strict=True)
         ]
         self.runner.run(op, ins, outs, self.site, scalars)
-        for target, new in zip(targets, outs, strict=True):
-            self.runner.assign(target, new)
+        return list(zip(targets, outs, strict=True))
 
     def look_at(self, what: Any, value: np.ndarray | None = None) -> None:
         """Notes what the calls depend on besides shapes, where somebody wants to know."""
@@ -371,36 +427,46 @@ class Tape:
         finally:
             self._again = None
 
-    def _check_usable(self, tensor: Tensor, name: str) -> None:
-        if not isinstance(tensor, Tensor):
-            raise ShapeError(
-                f"{name} wants tensors, got {type(tensor).__name__}",
-                fix="wrap it: oc.tensor(array)",
-            )
-        if self._again is not None:
-            self._again.check_unchanged(tensor)
-
     def _outputs(self, op: Op, specs: Sequence[Spec], of: Sequence[Tensor]) -> tuple[Tensor, ...]:
         kinds: Sequence[Kind] = op.out_kinds
         names = [f"{self.site.prefix(op)}.{name}" for name in op.out_names]
         if of:
             kinds = ["wgrad" if tensor.kind == "param" else "grad" for tensor in of]
             names = [f"{tensor.name or 'leaf'}.grad" for tensor in of]
-        return tuple(
-            Tensor(spec, name=name, kind=kind)
-            for spec, name, kind in zip(specs, names, kinds, strict=True)
-        )
+        outs = zip(specs, names, kinds, strict=True)
+        return tuple([Tensor(spec, name=name, kind=kind) for spec, name, kind in outs])
 
     def _record(
         self, op: Op, name: str, ins: Sequence[Tensor], outs: Sequence[Tensor], call_id: int | None
     ) -> None:
         site = replace(self.site, forward_of=call_id)
-        twins = tuple(tensor.detach() for tensor in outs)
-        entry = Entry(next(self._numbers), op, name, site, tuple(ins), twins)
+        eager = call_id is None
+        read = tuple(
+            [t if _stays(t, eager) else t.as_it_is() for t in ins]  # some may become another value
+        )
+        twins = tuple([tensor.detach() for tensor in outs])
+        storages = [tensor.storage for tensor in (*read, *twins)]
+        versions = tuple([s.version if s is not None else 0 for s in storages])
+        entry = Entry(next(self._numbers), op, name, site, read, twins, versions)
         for i, tensor in enumerate(outs):
             # Statistics are by-products: nothing is differentiated through them.
             if tensor.dtype.startswith("float") and tensor.kind != "stat":
                 tensor.requires_grad, tensor.source = True, (entry, i)
+
+
+def _stays(tensor: Tensor, eager: bool) -> bool:
+    """Whether a tensor is never another one than it is: `x += y` writes to it, or is refused."""
+    if tensor.source is not None:
+        return False
+    if tensor.requires_grad or tensor.kind in _KEPT:
+        return True
+    return tensor.variable is None and not eager
+
+
+def _not_a_tensor(what: object, name: str) -> ShapeError:
+    return ShapeError(
+        f"{name} wants tensors, got {type(what).__name__}", fix="wrap it: oc.tensor(array)"
+    )
 
 
 def _has_gradient(op: Op) -> bool:

@@ -19,7 +19,8 @@ _OWN_OP = "write an oc.Op"
 _FUNCTION = "there is a function of that name in oc.functional"
 _DEVICE = "Trainer(model, ..., device=...) chooses the device"
 _COMPARE = "compare the values: x.numpy() and NumPy's function of that name"
-_IN_PLACE = "a tensor is not changed in place; copy_(array) overwrites its value"
+_IN_PLACE = "copy_(array) overwrites the value of a tensor; x = ... is a new one"
+_IN_PLACE_OPERATOR = "use the operator: += -= *= /="
 _OPERATOR = "use the operator: + - * /"
 _ONE_DEVICE = "this library trains on one device; oc.distributed has several ranks"
 _FLOAT32 = "tensors of numbers are float32"
@@ -62,7 +63,8 @@ INSTEAD: Mapping[str, Mapping[str, str]] = {
         "unbind": "slice it: x[:, c : c + 1]", "dot": "(x * y).sum()", "einsum": _OWN_OP,
         "add": _OPERATOR, "sub": _OPERATOR, "mul": _OPERATOR, "div": _OPERATOR,
         "neg": "use the operator: -x", "square": "x ** 2", "reciprocal": "1 / x",
-        "add_": _IN_PLACE, "sub_": _IN_PLACE, "mul_": _IN_PLACE, "div_": _IN_PLACE,
+        "add_": _IN_PLACE_OPERATOR, "sub_": _IN_PLACE_OPERATOR, "mul_": _IN_PLACE_OPERATOR,
+        "div_": _IN_PLACE_OPERATOR,
         "fill_": _IN_PLACE, "zero_": _IN_PLACE, "clamp_": _IN_PLACE, "detach_": _IN_PLACE,
         "normal_": "nn.init.normal_(parameter)", "uniform_": "nn.init.uniform_(parameter)",
         "clip": "clamp(min, max)", "view_as": "reshape(other.shape)",

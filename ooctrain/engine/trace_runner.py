@@ -13,12 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ooctrain.engine.parts import Parts
-from ooctrain.engine.site import Site
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ConfigError
 from ooctrain.layers.kernels.tables import TABLES
 from ooctrain.step.builder import TraceBuilder
-from ooctrain.step.op import Op, Scalars, Spec
+from ooctrain.step.op import Op, Scalars, Site, Spec
 
 
 @dataclass

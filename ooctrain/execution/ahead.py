@@ -6,7 +6,7 @@ yields the batches in the order in which they are iterated, each with the bytes 
 wants, in pinned memory where the device is a GPU. On the device no part of a batch exists before
 its step begins: its home is memory that the running step uses, and two homes would have to be in
 the budget. An error in the thread is raised when its batch is asked for. Source: docs/gpu.md,
-"Inputs". Read next: `../devices/room.py`, `../train.py`.
+"Inputs". Read next: `../devices/base.py`, `../train.py`.
 """
 
 from __future__ import annotations
@@ -190,6 +190,14 @@ def position_of(batches: Iterable[Any]) -> int:
     """How many batches of an epoch have been handed out before, as a `DataLoader` knows it."""
     state = batches.state_dict() if hasattr(batches, "state_dict") else {}
     return int(state.get("position", 0))
+
+
+def is_last(batches: Iterable[Any], number: int) -> bool:
+    """Whether the batch that was handed out last, the number-th from 1 on, is known to be the last
+    one of its epoch."""
+    if hasattr(batches, "reading"):
+        return position_of(batches) == 0  # a `DataLoader` stands at the next epoch then
+    return isinstance(batches, list | tuple) and number == len(batches)
 
 
 def no_batch(epoch: int) -> ConfigError:

@@ -37,7 +37,7 @@ from ooctrain.layers.relu import Pointwise
 from ooctrain.layers.resampling import ReflectionPad2d, Upsample
 from ooctrain.layers.softmax import SoftmaxAlong
 from ooctrain.step.op import Op
-from ooctrain.step.schema import as_numbers
+from ooctrain.step.schema import as_target
 from ooctrain.step.trace import Call, Trace
 
 #: How far weights of two terms may be from a constant ratio: roundings of their sums.
@@ -65,7 +65,8 @@ def pair_of(batch: Any) -> tuple[Any, Any]:
     if not (isinstance(batch, Sequence) and len(batch) == 2):
         raise ConfigError(
             f"a batch of type {type(batch).__name__} is not a pair (x, y)", code="OOC-106",
-            fix="a list of (images, labels), or a DataLoader",
+            fix="a list of (images, labels), or a DataLoader; of mixup and CutMix (images, class "
+            "probabilities), lam * eye[ya] + (1 - lam) * eye[yb]",
         )  # fmt: skip
     return batch[0], batch[1]
 
@@ -260,7 +261,7 @@ def _label_weight(trace: Trace, call: Call, target: np.ndarray) -> float:
 # terms, the parts would answer another question, and the refusal stands. Parts are planned in a
 # moment, and bands of a layer have thousands of calls; so where Python's objects of a list count
 # as memory, bands are the last that is tried. Outputs of parts are those of the whole batch, up to
-# rounding where a convolution of few tiles has another algorithm (`../layers/conv_algorithms.py`);
+# rounding where a convolution of few tiles has another algorithm (`../layers/conv2d.py`);
 # how losses are averaged says `evaluation.py`.
 
 
@@ -345,7 +346,8 @@ class InParts:
         """
         averages = Averages(ignored)
         for x, y in batches:
-            for trace, outputs, target in self.of(as_images(x), as_numbers(y, "target")):
+            x = as_images(x)
+            for trace, outputs, target in self.of(x, as_target(y, rows=next(iter(x.shape), None))):
                 averages.add(trace, outputs, target)
         try:
             return averages.result()

@@ -9,10 +9,12 @@ Read next: `checkpoint.py` for the file itself, `train.py`.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from ooctrain.engine.eager import write_all
 from ooctrain.engine.incore import named_tensors
 from ooctrain.engine.module import Module
 from ooctrain.engine.tensor import Tensor
@@ -76,7 +78,8 @@ def restore(
         config: settings that must be those of the saved run; or what makes them from its state.
 
     Raises:
-        CheckpointError: of another model or run; nothing has changed.
+        CheckpointError: of another model or run.
+        Whatever is raised, nothing has changed, unless a disk fails that has just been read.
     """
     if config is not None:  # first: a setting explains best why arrays do not fit
         files.check_config(found, config(found.run) if callable(config) else config)
@@ -87,11 +90,17 @@ def restore(
         for name, tensor in tensors.items()
     }
     files.check_arrays(found, shapes)
-    for name, tensor in tensors.items():
-        tensor.storage.write(found.arrays[name])
-    optimizer.steps_done = found.run.step
-    for name, parameter in _trained(model, optimizer).items():
-        optimizer.steps[parameter] = found.run.updates.get(name, found.run.step)
+    steps = {
+        parameter: found.run.updates.get(name, found.run.step)
+        for name, parameter in _trained(model, optimizer).items()
+    }
+
+    def take_up() -> None:
+        optimizer.steps_done = found.run.step
+        optimizer.steps.update(steps)
+
+    arrays = found.arrays
+    write_all(((t.storage, partial(arrays.__getitem__, n)) for n, t in tensors.items()), take_up)
     return found.run
 
 

@@ -28,6 +28,7 @@ from ooctrain.execution.prepare import PreparedStep
 from ooctrain.execution.promise import values_bytes
 from ooctrain.execution.settings import Settings
 from ooctrain.optim import Optimizer
+from ooctrain.optim.base import Slots
 from ooctrain.step.op import Scalars
 from ooctrain.step.trace import Trace
 
@@ -114,7 +115,7 @@ class Seen:
         roots = [root for root in found if isinstance(root, Module)]
         read = {tensor: v for tensor, v in looked_at.items() if isinstance(tensor, Tensor)}
         self._watch = Watch(roots, read, training.loss, apart)
-        self._rest = _rest(training)
+        self._rest, self._held = _rest(training), _held_by(training.optimizer)
         #: whether each step is traced anew (`oc.traced_every_step`)
         self.changes_always = is_traced_every_step(training.model, training.loss)
 
@@ -201,11 +202,16 @@ def warn_of_strangers(training: Training, known: WeakSet[Tensor]) -> None:
 
 
 def _rest(training: Training) -> tuple[Any, ...]:
-    """What modules do not count, told so that it can be compared at once."""
+    """What modules do not count, told so that it can be compared at once: tensors by who they are,
+    as long as they are held."""
     optimizer = training.optimizer
+    return optimizer.settings(), [list(map(id, part)) for part in _held_by(optimizer)]
+
+
+def _held_by(optimizer: Optimizer) -> list[list[Tensor] | list[Slots]]:
+    """The parameters of each group, and the slots of all parameters."""
     groups = [list(group["params"]) for group in optimizer.param_groups]
-    slots = list(optimizer.state.values())
-    return optimizer.settings(), groups, slots
+    return [*groups, list(optimizer.state.values())]
 
 
 def changed_places(

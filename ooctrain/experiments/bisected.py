@@ -1,7 +1,7 @@
 """The number at which a question's answer turns, by halving: how machines are fitted to a paper.
 
 A paper prints a speed or a share; of which rate of the machine does it follow? Where the answer to
-"is this too little?" turns from yes to no, between two ends. Read next: `paper_000/fitted.py`.
+"is this too little?" turns from yes to no, between two ends. Read next: `paper_000/table1.py`.
 """
 
 from __future__ import annotations

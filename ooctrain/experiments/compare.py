@@ -3,8 +3,9 @@
 A `CompareCase` holds everything that decides its `CompareRow`. So rows can be computed in any order
 and by several processes, and they are kept on disk, as are their plans and bounds, under a name
 made of their content. A comparison that was interrupted, or is asked again, computes only what is
-missing. Each ratio is to a bound that no list beats (`sched/bounds/lp.py`); the row says for which
-class of lists that holds. Read next: `planned.py`, `kept.py`, `compare.py`.
+missing. Where a planner fails on a step, its row says so, and the others go on. Each ratio is to a
+bound that no list beats (`sched/bounds/lp.py`); the row says for which class of lists that holds.
+Read next: `planned.py`, `kept.py`.
 """
 
 from __future__ import annotations
@@ -14,17 +15,19 @@ import io
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, astuple, dataclass, fields
+from dataclasses import asdict, astuple, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 
 from rich.table import Table
 
 from ooctrain.api import step_trace
-from ooctrain.errors import ConfigError
+from ooctrain.errors import ConfigError, OoctrainError, PartFailed, printable
+from ooctrain.execution.planners import get_planner
 from ooctrain.experiments.kept import ResultStore, digest, package_sources, planner_sources
-from ooctrain.experiments.planned import PlanQuestion, least_bytes, planned
+from ooctrain.experiments.planned import Planned, PlanQuestion, least_bytes, planned
 from ooctrain.experiments.spread import finished
+from ooctrain.plugins import fault_of_own_code
 from ooctrain.report.charts import Curve, curves_svg, stacked_svg
 from ooctrain.report.text import or_dash, plain_table
 from ooctrain.rewrite import REWRITES, apply_rewrites, rewritten_with_remarks
@@ -73,6 +76,7 @@ class CompareCase:
         rewrites: of the step, after those that every step gets; budgets and bound are of the step
             before them.
         split: of the network, in the words of --split; "": whole.
+        classes: outputs of the network; None: the usual ones.
     """
 
     model: str
@@ -92,6 +96,7 @@ class CompareCase:
     accumulate: int = 1
     rewrites: tuple[str, ...] = ()
     split: str = ""
+    classes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +104,14 @@ class CompareRow:
     """What came of a case; what an infeasible one lacks is None.
 
     Args:
-        model, batch, planner, granule_bytes, optimizer, accumulate: of the case.
+        model, batch, planner, granule_bytes, optimizer, accumulate, classes: of the case.
         image_size: height of its images.
         machine: its name.
         budget_bytes: of the case, resolved on the step.
         feasible: whether the planner has a plan.
         budget_fraction: from the trace's minimum (0) to its in-core peak (1).
         minimum_bytes: the planner's least budget: what its refusal names; where it plans, with any
-            host budget.
+            host budget; None where it fails.
         trace_minimum_bytes: a budget of 0 %.
         makespan_us: of the plan, simulated.
         compute_us: of the step without any stall.
@@ -120,6 +125,7 @@ class CompareRow:
         link_bytes_per_us: of the machine, as it was used.
         remarks: what rewrites do otherwise than asked for: fewer tiles.
         chosen_rewrites: what the planner did to the step first: "narrow:1048576", or tilings.
+        error: why the planner neither has a plan nor refuses the budget; "" where it does.
     """
 
     model: str
@@ -130,7 +136,7 @@ class CompareRow:
     budget_fraction: float
     planner: str
     feasible: bool
-    minimum_bytes: int
+    minimum_bytes: int | None
     trace_minimum_bytes: int
     granule_bytes: int
     makespan_us: float | None
@@ -150,6 +156,8 @@ class CompareRow:
     accumulate: int
     remarks: str = ""
     chosen_rewrites: str = ""
+    classes: int | None = None
+    error: str = ""
 
     @property
     def images_per_s(self) -> float | None:
@@ -197,8 +205,9 @@ def row_of(case: CompareCase, keep: Path | None = None) -> CompareRow:
     """
     step = step_trace(
         case.model, case.batch, case.image_size, case.optimizer, case.accumulate,
-        threads_for(case.machine), case.split,
+        threads_for(case.machine), case.split, case.classes,
     )  # fmt: skip
+    get_planner(case.planner)
     where, store = _machine(case), ResultStore(keep)
     sources = planner_sources(case.planner)
     planned_for = apply_rewrites(step, case.rewrites).fingerprint
@@ -207,7 +216,8 @@ def row_of(case: CompareCase, keep: Path | None = None) -> CompareRow:
     if kept is not None:
         return CompareRow(**kept)
     row = _compute(case, step, where, store)
-    store.write(name, asdict(row))
+    if not row.error:  # which may have been this process's: too little memory, a missing package
+        store.write(name, asdict(row))
     return row
 
 
@@ -228,13 +238,21 @@ def _compute(case: CompareCase, step: Trace, where: Machine, store: ResultStore)
         tiled, budget, where, case.planner, case.granule_bytes, case.seed, case.evaluations,
         case.time_limit_s, host_budget,
     )  # fmt: skip
-    answer = planned(question, store)
-    plan, minimum = answer.plan, answer.minimum_bytes
-    if minimum is None:
-        minimum = least_bytes(question, store)
-    timeline = None
+    answer, minimum, error = Planned(None, None, 0.0), None, ""
+    try:
+        answer = planned(question, store)
+        minimum = answer.minimum_bytes
+        if minimum is None:
+            minimum = least_bytes(question, store)
+        if answer.plan is not None:
+            verify(
+                answer.plan, tiled, budget, where, host_budget_bytes=host_budget, rewrites=REWRITES
+            )
+    except OoctrainError as failure:
+        answer, minimum = replace(answer, plan=None), None
+        error = _in_one_line(failure, case.planner)
+    plan, timeline = answer.plan, None
     if plan is not None:
-        verify(plan, tiled, budget, where, host_budget_bytes=host_budget, rewrites=REWRITES)
         timeline = simulate(plan.schedule, plan.trace, where)
     makespan_us = None if timeline is None else timeline.makespan_us
     bound = _bound(case, step, budget, where, store)
@@ -268,7 +286,17 @@ def _compute(case: CompareCase, step: Trace, where: Machine, store: ResultStore)
         accumulate=case.accumulate,
         remarks="; ".join(remarks),
         chosen_rewrites="" if plan is None else "; ".join(plan.rewrites),
+        classes=case.classes,
+        error=error,
     )
+
+
+def _in_one_line(error: OoctrainError, planner: str) -> str:
+    """Code, what, and where: in the planner's own file, where it raised no error of this tree."""
+    if isinstance(error, PartFailed):
+        error = fault_of_own_code(error, [planner]) or error
+    place = f" ({error.where})" if error.where else ""
+    return printable(" ".join(f"[{error.code}] {error.what}{place}".split()))
 
 
 def recompute_us(plan: Plan, where: Machine) -> float:
@@ -423,8 +451,9 @@ def _cells(row: CompareRow) -> tuple[str, ...]:
         format_bytes(row.budget_bytes), format_percent(row.budget_fraction), row.planner,
     )  # fmt: skip
     if row.makespan_us is None:
-        lacks = row.minimum_bytes > row.budget_bytes  # else it is host memory that it lacks
-        least = f"needs {format_bytes(row.minimum_bytes)}" if lacks else "-"
+        minimum = row.minimum_bytes or 0
+        lacks = minimum > row.budget_bytes  # else it is host memory that it lacks
+        least = "fails" if row.error else f"needs {format_bytes(minimum)}" if lacks else "-"
         return (*head, least, "-", "-", "-", "-", "-", f"{row.plan_s:.2f} s")
     return (
         *head, format_us(row.makespan_us), or_dash(row.ratio, ".3f"),

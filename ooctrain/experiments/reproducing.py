@@ -2,7 +2,7 @@
 
 An experiment is a function of what was asked for. It prints tables on a console, writes a figure,
 and returns a mapping for the JSON file. The function stands with the tables and pictures that it
-shows (`paper_000/table1_shown.py`), and its computation is in a file next to that
+shows (`paper_000/table1.py`), and its computation is in a file next to that
 (`paper_000/table1.py`). What agrees with the paper and what differs is not printed: docs/papers.md
 says it once. Read next: `cli/reproduce.py`, the table of them.
 """

@@ -18,8 +18,7 @@ from ooctrain.functional.activations import (
     silu,
     softmax,
 )
-from ooctrain.functional.arguments import IntOrPair
-from ooctrain.functional.conv import conv2d, conv_transpose2d, linear
+from ooctrain.functional.conv import IntOrPair, conv2d, conv_transpose2d, linear
 from ooctrain.functional.elementwise import (
     cat,
     concat,

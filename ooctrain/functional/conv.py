@@ -6,16 +6,67 @@ chosen. Read next: `../layers/conv2d.py`.
 
 from __future__ import annotations
 
-from numbers import Integral
+import math
+from collections.abc import Sequence
+from numbers import Integral, Real
+from operator import index
 
 from ooctrain.engine.tensor import Tensor, call, current_tape
 from ooctrain.errors import ConfigError, ShapeError
-from ooctrain.functional.arguments import IntOrPair, pair, present
-from ooctrain.layers.conv2d import Conv2d, Geometry, choose_algorithm
+from ooctrain.layers.conv2d import Conv2d, Geometry, choose_algorithm, conv_shape
 from ooctrain.layers.conv_transpose import ConvTranspose2d
 from ooctrain.layers.layout import Pad
 from ooctrain.layers.linear import Linear
 from ooctrain.step.op import Pair, Sides
+
+# PyTorch's arguments, turned into the form that the operations take.
+#
+# PyTorch takes one number for both axes and None for an absent tensor. Operations take pairs
+# (rows, columns) and lists of only the tensors that are present.
+
+
+IntOrPair = int | Sequence[int]
+
+
+def present(*tensors: Tensor | None) -> list[Tensor]:
+    """Those of the tensors that are not None, in order."""
+    return [tensor for tensor in tensors if tensor is not None]
+
+
+def pair(value: IntOrPair) -> Pair:
+    """(rows, columns), from one whole number for both or from two.
+
+    Raises:
+        ConfigError: `value` is neither.
+    """
+    try:
+        rows, columns = (value, value) if isinstance(value, int | Integral) else value
+        return index(rows), index(columns)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{value!r} is not a whole number or a pair of whole numbers") from error
+
+
+def sides(value: Sequence[int]) -> Sides:
+    """(top, bottom, left, right), from PyTorch's (left, right, top, bottom).
+
+    Raises:
+        ConfigError: `value` is not four whole numbers.
+    """
+    try:
+        left, right, top, bottom = map(index, value)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"pad: {value!r} is not four whole numbers", code="OOC-106",
+            fix="(left, right, top, bottom)",
+        ) from error  # fmt: skip
+    return top, bottom, left, right
+
+
+def finite(value: float, what: str) -> float:
+    """A finite number. Raises ConfigError: `value` is not one."""
+    if not (isinstance(value, Real) and math.isfinite(value)):
+        raise ConfigError(f"{what} {value!r} is not a finite number", code="OOC-106")
+    return float(value)
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -52,12 +103,11 @@ def conv2d(
             "conv2d wants images (N, C, H, W) and a weight (K, C, R, S)",
             numbers=f"got {input.shape} and {weight.shape}",
         )
-    kernel, spread = pair(weight.shape[2:]), pair(dilation)
-    sides = _sides(padding, kernel, spread, pair(stride))
-    geometry = Geometry(pair(stride), sides, spread, groups)
+    kernel, step, spread = pair(weight.shape[2:]), pair(stride), pair(dilation)
+    geometry = Geometry(step, _sides(padding, kernel, spread, step), spread, groups)
     # The algorithm is looked up for shapes that fit; the operation reports those that do not.
     fits = input.shape[1] == weight.shape[1] * groups
-    shape = geometry.conv_shape(input.shape, weight.shape) if fits else None
+    shape = conv_shape(geometry, input.shape, weight.shape) if fits else None
     algorithm = choose_algorithm(shape, current_tape().conv_algorithm) if shape else "direct"
     return call(Conv2d(geometry, kernel, algorithm), input, weight, *present(bias))
 
@@ -92,7 +142,7 @@ def conv_transpose2d(
     height, width = ((n - 1) * s - 2 * p + d * (k - 1) + extra + 1 for n, s, p, d, k, extra in axes)
     fits = input.shape[1] == weight.shape[0] and min(height, width) > 0
     enlarged = (input.shape[0], weight.shape[1] * groups, height, width)
-    shape = geometry.conv_shape(enlarged, weight.shape) if fits else None
+    shape = conv_shape(geometry, enlarged, weight.shape) if fits else None
     algorithm = choose_algorithm(shape, current_tape().conv_algorithm) if shape else "direct"
     op = ConvTranspose2d(geometry, kernel, (height, width), algorithm)
     return call(op, input, weight, *present(bias))

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from ooctrain.engine.tensor import Tensor, call, current_tape
 from ooctrain.errors import ConfigError, ShapeError
-from ooctrain.functional.arguments import present
+from ooctrain.functional.conv import present
 from ooctrain.layers.batch_norm import BatchNormApply, BatchNormStats, BatchNormUpdate, InverseStd
 from ooctrain.layers.combine import Constant
 from ooctrain.layers.instance_norm import InstanceNormApply, InstanceNormStats

@@ -1,7 +1,7 @@
 """Each law of bands by hand, as a test.
 
 A test passes, or fails with the report of `check_bands` on the fixture `bands`. Read next:
-`../testing/tiled/check_bands.py`, where the laws are.
+`../testing/tiled/bands_by_hand.py`, where the laws are.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 import pytest
 
 from ooctrain.laws.plugin import repeat_command
-from ooctrain.testing.tiled.bands_by_hand import BandsByHand
-from ooctrain.testing.tiled.check_bands import BANDS_LAWS, BandsFailure, check_bands
+from ooctrain.testing.tiled.bands_by_hand import BANDS_LAWS, BandsByHand, BandsFailure, check_bands
 
 
 @pytest.mark.parametrize("law", BANDS_LAWS, ids=lambda name: name.replace(" ", "_"))

@@ -11,7 +11,8 @@ padded only where it touches the border. Read next: `reduction.py`, the gradient
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -56,6 +57,9 @@ class ConvShape:
     padding: tuple[int, int, int, int] = (0, 0, 0, 0)
     dilation: tuple[int, int] = (1, 1)
     groups: int = 1
+    #: output rows, output columns
+    oh: int = field(init=False, repr=False, compare=False)
+    ow: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self):
         extents = (self.n, self.c, self.h, self.w, self.k, self.r, self.s, self.groups)
@@ -74,6 +78,9 @@ class ConvShape:
                 f"groups={self.groups} must divide input channels {self.c} and filters {self.k}",
                 numbers=str(self),
             )
+        rows, columns = self.h + sum(self.padding[:2]), self.w + sum(self.padding[2:])
+        object.__setattr__(self, "oh", (rows - self.filter_h) // self.stride[0] + 1)
+        object.__setattr__(self, "ow", (columns - self.filter_w) // self.stride[1] + 1)
         if self.oh < 1 or self.ow < 1:
             raise ShapeError(
                 f"the dilated filter ({self.filter_h} x {self.filter_w}) is larger than the input",
@@ -90,16 +97,6 @@ class ConvShape:
     def filter_w(self) -> int:
         """Columns that the dilated filter spans."""
         return (self.s - 1) * self.dilation[1] + 1
-
-    @property
-    def oh(self) -> int:
-        """Output rows."""
-        return (self.h + self.padding[0] + self.padding[1] - self.filter_h) // self.stride[0] + 1
-
-    @property
-    def ow(self) -> int:
-        """Output columns."""
-        return (self.w + self.padding[2] + self.padding[3] - self.filter_w) // self.stride[1] + 1
 
     @property
     def cg(self) -> int:
@@ -270,21 +267,24 @@ class Geometry:
     dilation: Pair = (1, 1)
     groups: int = 1
 
-    def conv_shape(self, x: tuple[int, ...], w: tuple[int, ...]) -> ConvShape:
-        """All extents, from the shapes of input and weight. Raises ShapeError where they do not
-        fit.
-        """
-        n, c, h, width = x
-        k, _, r, s = w
-        return ConvShape(
-            n, c, h, width, k, r, s, self.stride, self.padding, self.dilation, self.groups
-        )
-
     def windows(self, r: int, s: int) -> tuple[Window, Window]:
         """The tile rule in rows and columns."""
         top, bottom, left, right = self.padding
         rows = Window(r, self.stride[0], self.dilation[0], top, bottom)
         return rows, Window(s, self.stride[1], self.dilation[1], left, right)
+
+
+@lru_cache(maxsize=1024)
+def conv_shape(geometry: Geometry, x: tuple[int, ...], w: tuple[int, ...]) -> ConvShape:
+    """All extents, from the shapes of input and weight: derived once, for shape rule, choice of an
+    algorithm, scratch and kernel. Raises ShapeError where they do not fit.
+    """
+    n, c, h, width = x
+    k, _, r, s = w
+    return ConvShape(
+        n, c, h, width, k, r, s, geometry.stride, geometry.padding, geometry.dilation,
+        geometry.groups,
+    )  # fmt: skip
 
 
 class Convolution(Op):
@@ -301,7 +301,7 @@ class Convolution(Op):
     def conv_shape(self, ins: Sequence[Spec], outs: Sequence[Spec]) -> ConvShape:
         """All extents of the convolution."""
         x, w = self.image_and_weight(ins, outs)
-        return self.geometry.conv_shape(x.shape, w.shape)
+        return conv_shape(self.geometry, x.shape, w.shape)
 
     def flops(self, ins, outs):
         return self.conv_shape(ins, outs).flops
@@ -335,11 +335,11 @@ class Conv2d(Convolution):
         require(x.shape[1] == wanted, what, x, w)
         fits = all(b.shape == w.shape[:1] for b in bias)
         require(fits, "conv2d: bias does not fit the weight", w, *bias)
-        shape = self.geometry.conv_shape(x.shape, w.shape)
+        shape = conv_shape(self.geometry, x.shape, w.shape)
         return (Spec((shape.n, shape.k, shape.oh, shape.ow), x.dtype),)
 
     def reference(self, x, w, *bias, scalars):
-        shape = self.geometry.conv_shape(x.shape, w.shape)
+        shape = conv_shape(self.geometry, x.shape, w.shape)
         y = np.zeros((shape.n, shape.k, shape.oh, shape.ow), x.dtype)
         padded = _pad(x, self.geometry.padding)
         for tap in _taps(shape):
@@ -351,7 +351,7 @@ class Conv2d(Convolution):
     def vjp(self, tape, ins, outs, grads):
         x, w, *bias = ins
         (dy,) = grads
-        shape = self.geometry.conv_shape(x.shape, w.shape)
+        shape = conv_shape(self.geometry, x.shape, w.shape)
         algorithm = choose_algorithm(shape, tape.conv_algorithm)
         grad_weight = Conv2dGradWeight(self.geometry, self.kernel, algorithm)
         grad_input = Conv2dGradInput(self.geometry, x.shape[2:], algorithm)
@@ -384,12 +384,12 @@ class Conv2dGradInput(Convolution):
 
     def infer(self, dy: Spec, w: Spec) -> tuple[Spec, ...]:
         x_shape = (dy.shape[0], w.shape[1] * self.geometry.groups, *self.size)
-        _require_output(self.geometry.conv_shape(x_shape, w.shape), dy)
+        _require_output(conv_shape(self.geometry, x_shape, w.shape), dy)
         return (Spec(x_shape, dy.dtype),)
 
     def reference(self, dy, w, scalars):
         x_shape = (dy.shape[0], w.shape[1] * self.geometry.groups, *self.size)
-        shape = self.geometry.conv_shape(x_shape, w.shape)
+        shape = conv_shape(self.geometry, x_shape, w.shape)
         dx = _pad(np.zeros(x_shape, dy.dtype), self.geometry.padding)
         for tap in _taps(shape):
             dx[tap.pixels] += np.einsum(
@@ -418,12 +418,12 @@ class Conv2dGradWeight(Convolution):
 
     def infer(self, x: Spec, dy: Spec) -> tuple[Spec, ...]:
         w_shape = self._weight_shape(x.shape, dy.shape)
-        _require_output(self.geometry.conv_shape(x.shape, w_shape), dy)
+        _require_output(conv_shape(self.geometry, x.shape, w_shape), dy)
         return (Spec(w_shape, x.dtype),)
 
     def reference(self, x, dy, scalars):
         w_shape = self._weight_shape(x.shape, dy.shape)
-        shape = self.geometry.conv_shape(x.shape, w_shape)
+        shape = conv_shape(self.geometry, x.shape, w_shape)
         dw = np.zeros(w_shape, x.dtype)
         padded = _pad(x, self.geometry.padding)
         for tap in _taps(shape):

@@ -18,6 +18,7 @@ from ooctrain.layers.conv2d import (
     Conv2dGradWeight,
     Convolution,
     Geometry,
+    conv_shape,
 )
 from ooctrain.layers.reduction import ChannelSum
 from ooctrain.step.op import Pair, Spec, require, require_float
@@ -49,7 +50,7 @@ class ConvTranspose2d(Convolution):
         channels = w.shape[1] * self.geometry.groups
         fits = all(b.shape == (channels,) for b in bias)
         require(fits, "conv_transpose2d: bias does not fit the weight", w, *bias)
-        shape = self.geometry.conv_shape((x.shape[0], channels, *self.size), w.shape)
+        shape = conv_shape(self.geometry, (x.shape[0], channels, *self.size), w.shape)
         what = f"a convolution does not lead from {self.size} to {x.shape[2:]}"
         fix = "output_padding must be less than stride or dilation"
         fits = (shape.oh, shape.ow) == x.shape[2:]

@@ -26,7 +26,8 @@ from ooctrain.devices.driver_calls import VmmDriver
 # An opened driver gives microseconds a piece, of the first turn and of a later one. All pieces are
 # mapped by one call of `DriverMemory`, as an allocator maps a block, so that setting access counts
 # once. The driver works while the host waits: this is time of the thread that issues a step. Read
-# next: `driver_memory.py`; `machine/calibrate.py`, which makes it part of a machine.
+# next: `../devices/cuda/driver_memory.py`; `machine/calibrate.py`, which makes it part of a
+# machine.
 
 
 PIECES = 256

@@ -23,11 +23,12 @@ from ooctrain.models.deeplab import deeplabv3plus_resnet50, deeplabv3plus_xcepti
 from ooctrain.models.densenet import densenet121, densenet161, densenet169, densenet201
 from ooctrain.models.inception import inception_v3
 from ooctrain.models.lenet import lenet
-from ooctrain.models.own import is_own, own_model, refuse_foreign, usual_of
+from ooctrain.models.own import is_own, own_model, refuse_foreign, takes_classes, usual_of
 from ooctrain.models.pix2pixhd import pix2pixhd, pix2pixhd_perceptual
 from ooctrain.models.resnet import resnet18, resnet34, resnet50, resnet101, resnet152
 from ooctrain.models.unet import unet
 from ooctrain.models.vgg import vgg11, vgg11_bn, vgg16, vgg16_bn, vgg19, vgg19_bn
+from ooctrain.plugins import refuse_path
 
 Stem = Literal["cifar", "imagenet"]
 #: Images with no side longer than this, in pixels, get the stem for small ones.
@@ -105,17 +106,30 @@ def recipe_of(name: str) -> Recipe:
         classes = usual.get("classes", any_own.classes)
         channels = usual.get("channels", any_own.channels)
         return replace(any_own, channels=channels, classes=classes, own=frozenset(usual))
-    if name.endswith(".py"):
-        raise ConfigError(
-            f"{name!r} names a file, but not the function in it that makes the network",
-            code="OOC-106",
-            fix=f"{name}:function",
-        )  # fmt: skip
     if name not in MODELS:
         refuse_foreign(name)
+        refuse_path(name, "function that makes the network", "function")
         otherwise = "one of these, or file.py:function"
         raise unknown_name("no model is called", name, MODELS, otherwise)
     return MODELS[name]
+
+
+def expect_classes(name: str, wanted: int, target: Target) -> None:
+    """Raises ConfigError where a network cannot be built with as many outputs as asked for.
+
+    Args:
+        target: what it learns; one that makes images has none that could be counted.
+    """
+    if target == "image":
+        raise ConfigError(
+            f"--classes {wanted}, but {name} makes images", code="OOC-106",
+            fix="leave --classes out",
+        )  # fmt: skip
+    if is_own(name) and not takes_classes(name):
+        raise ConfigError(
+            f"--classes {wanted}, but {name} takes no num_classes", code="OOC-106",
+            fix="a parameter num_classes of that function, or leave --classes out",
+        )  # fmt: skip
 
 
 def stem_for(height: int, width: int) -> Stem:

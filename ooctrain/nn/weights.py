@@ -15,7 +15,7 @@ from ooctrain.engine.module import Module
 from ooctrain.engine.parameter import Parameter
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ShapeError
-from ooctrain.functional.arguments import IntOrPair, pair
+from ooctrain.functional.conv import IntOrPair, pair
 from ooctrain.nn.init import uniform
 
 

@@ -9,14 +9,14 @@ second. Read next: `optimizers.py`, `tracing.py`.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from numbers import Real
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, TypeVar
 
 import numpy as np
 
-from ooctrain.engine.eager import Storage
+from ooctrain.engine.eager import Storage, Written, write_all
 from ooctrain.engine.fingerprint import described
 from ooctrain.engine.parameter import Parameter, clear_grad
 from ooctrain.engine.tensor import Tensor, current_tape
@@ -30,6 +30,7 @@ _KEPT = ("state", "steps", "steps_done", "param_groups", "defaults")
 #: step scalar then, as the learning rate is.
 _OF_SCHEDULES = ("initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum")
 Params = Iterable[Parameter] | Iterable[dict[str, Any]]
+R = TypeVar("R")
 
 
 class Slots(Mapping[str, Tensor]):
@@ -132,15 +133,18 @@ class Optimizer:
         except (TypeError, ValueError):  # somebody has written something to the group
             _check_settings(group)
             raise
-        state = self.state.get(parameter, Slots({}))
-        missing = {name: _zeros(parameter) for name in names if name not in state}
-        if missing or parameter not in self.state:
-            state = self.state[parameter] = Slots({**state, **missing})
+        state = self.state[parameter] = self._slots_of(parameter, names)
         return {name: state[name] for name in names}
+
+    def _slots_of(self, parameter: Tensor, names: Iterable[str]) -> Slots:
+        """The slots that a parameter has, with those of these names that it lacks."""
+        state = self.state.get(parameter)
+        missing = {n: _zeros(parameter) for n in names if state is None or n not in state}
+        return state if state is not None and not missing else Slots({**(state or {}), **missing})
 
     def updates(self, parameter: Tensor) -> bool:
         """Whether a parameter is among those that it updates."""
-        return any(parameter in group["params"] for group in self.param_groups)
+        return any(_is_among(parameter, group["params"]) for group in self.param_groups)
 
     def group_of(self, parameter: Tensor) -> int:
         """Index of the group that a parameter is in.
@@ -149,7 +153,7 @@ class Optimizer:
             ConfigError: it is in none.
         """
         for index, group in enumerate(self.param_groups):
-            if parameter in group["params"]:
+            if _is_among(parameter, group["params"]):
                 return index
         raise ConfigError(
             f"{parameter.name or 'a parameter'!r} is not in the optimizer",
@@ -205,28 +209,42 @@ class Optimizer:
         Args:
             step: 0 for the first update; matters in eager mode only.
         """
+        self._update(parameter, gradient, step, current_tape().update)
+
+    def _update(self, parameter: Tensor, gradient: Tensor, step: int, how: Callable[..., R]) -> R:
+        """The update of one parameter, by a method of the tape in force."""
         index = self.group_of(parameter)
-        group, tape = self.param_groups[index], current_tape()
+        group = self.param_groups[index]
         slots = list(self.slots(parameter).values())
         op = self.update_op(group, lr_name(index))
         scalars = {**self._scalars_of(index), "step": step}
-        with tape.at(
-            path=f"{self.name}.{parameter.name}", leaf=True, phase="update", forward_of=None
-        ):
-            tape.update(op, (parameter, gradient, *slots), (parameter, *slots), scalars)
+        path = f"{self.name}.{parameter.name}"
+        with current_tape().at(path=path, leaf=True, phase="update", forward_of=None):
+            return how(op, (parameter, gradient, *slots), (parameter, *slots), scalars)
 
     def step(self) -> None:
         """Updates every parameter that has a gradient.
 
+        All updates are computed first, then put in place together. An error, or an interrupt before
+        that, leaves everything as it was.
+
         Raises:
-            ConfigError: a setting is out of its range; nothing is updated.
+            ConfigError: a setting is out of its range.
         """
         self.check_settings()
         parameters = [p for group in self.param_groups for p in group["params"]]
         updated = [p for p in parameters if p.grad is not None and p.requires_grad]
+        found: list[tuple[Tensor, Tensor]] = []
         for parameter in updated:
-            self.record(parameter, parameter.grad, self.steps.get(parameter, 0))
-            parameter.grad.stepped = True
+            done = self.steps.get(parameter, 0)
+            found += self._update(parameter, parameter.grad, done, current_tape().updated)
+        values = [(target.value(), new.value().read) for target, new in found]
+        write_all(values, partial(self._stepped, updated))
+
+    def _stepped(self, updated: Sequence[Tensor]) -> None:
+        for parameter in updated:
+            if parameter.grad is not None:
+                parameter.grad.stepped = True
         self.count(updated)
 
     def count(self, updated: Iterable[Tensor]) -> None:
@@ -262,23 +280,41 @@ class Optimizer:
         """The reverse of `state_dict`: what had no state when it was saved has none afterwards.
 
         Raises:
-            ConfigError: other groups, settings or slots than this optimizer's; nothing is changed.
+            ConfigError: other groups, settings or slots than this optimizer's.
+            InUse: a trainer that has the slots is at work in another thread.
+            Whatever is raised, an interrupt too, nothing is changed; or, at its end, all is loaded.
         """
         groups = state_dict["param_groups"]
         states = {int(number): state for number, state in state_dict["state"].items()}
         self._check_state(groups, states)
-        counts = (int(state["step"]) for state in states.values())
-        self.steps_done = int(state_dict.get("steps_done", max(counts, default=0)))
-        for mine, saved in zip(self.param_groups, groups, strict=True):
-            mine.update({key: value for key, value in saved.items() if key != "params"})
+        counts = {number: int(state["step"]) for number, state in states.items()}
+        done = int(state_dict.get("steps_done", max(counts.values(), default=0)))
+        settings = [{k: v for k, v in saved.items() if k != "params"} for saved in groups]
+        group_of = [group for mine, new in zip(self.param_groups, settings, strict=True)
+                    for group in [{**mine, **new}] * len(mine["params"])]  # fmt: skip
         parameters = [p for g in self.param_groups for p in g["params"]]
+        steps, slots = {}, {}
+        values: list[Written] = []
         for number, parameter in enumerate(parameters):
             state = states.get(number)
-            self.steps[parameter] = int(state["step"]) if state else 0
-            if state or parameter in self.state:
-                for name, slot in self.slots(parameter).items():
-                    value = state[name] if state else np.zeros(slot.shape)
-                    slot.storage.write(np.asarray(value, np.float32))
+            steps[parameter] = counts.get(number, 0)
+            if state is None and parameter not in self.state:
+                continue
+            names = self.slot_names(group_of[number])
+            slots[parameter] = self._slots_of(parameter, names)
+            for name in names:
+                slot = slots[parameter][name]
+                value = np.zeros(slot.shape) if state is None else state[name]
+                values.append((slot.storage, partial(np.asarray, value, np.float32)))
+
+        def take_up() -> None:
+            self.steps_done = done
+            self.steps.update(steps)
+            self.state.update(slots)
+            for mine, new in zip(self.param_groups, settings, strict=True):
+                mine.update(new)
+
+        write_all(values, take_up)
 
     def _check_state(
         self, groups: Sequence[Mapping[str, Any]], states: Mapping[int, Mapping[str, Any]]
@@ -310,6 +346,11 @@ class Optimizer:
                     numbers=f"{', '.join(slots) or 'no slots'} of shape {shapes[number]} wanted",
                     fix="the class and settings of optimizer that were saved",
                 )
+
+
+def _is_among(parameter: Tensor, others: Iterable[Tensor]) -> bool:
+    """Whether it is one of them; `in` would compare their numbers."""
+    return id(parameter) in map(id, others)
 
 
 def lr_name(group: int) -> str:

@@ -111,6 +111,8 @@ def keeps_bits(names: Iterable[str]) -> bool:
 
 def _known(name: object) -> Rewrite:
     if not isinstance(name, str) or not name or name not in REWRITES:
+        if isinstance(name, str):
+            specs.refuse_path(name, "rewrite")
         raise ConfigError(
             f"no rewrite {name!r}", code="OOC-106",
             fix=f"one of {', '.join(REWRITES)}, or file.py:name for your own",

@@ -221,6 +221,6 @@ def _forms() -> tuple[ModuleType, ModuleType]:
 
 def _plan_schema() -> ModuleType:
     # As in `_forms`; and a graded planner's process has no msgspec.
-    from ooctrain.sched import plan_file
+    from ooctrain.sched import plan_schema
 
-    return plan_file
+    return plan_schema

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
-from ooctrain.engine.site import Site
 from ooctrain.engine.tensor import Tape, Tensor, use_tape
 from ooctrain.errors import ConfigError
 from ooctrain.layers.arithmetic import Arithmetic
@@ -29,7 +28,7 @@ from ooctrain.layers.instance_norm import InstanceNormApply, InstanceNormStats
 from ooctrain.rewrite.tile.rules import POINTWISE, STANDING, TileRule, rule_of
 from ooctrain.split.boundaries import Cuts, Interval, allowed, drawn, middle, wiggle
 from ooctrain.split.settings import Splitting
-from ooctrain.step.op import Op, Scalars, Spec
+from ooctrain.step.op import Op, Scalars, Site, Spec
 
 # A network's forward pass as a list of calls, before anything is recorded.
 #

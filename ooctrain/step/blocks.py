@@ -3,7 +3,7 @@
 A name such as "input[h 0:64]" or "input[n 1, h 0:64]" says which rows it holds. Values are passed
 to and from a step by name, so a block needs no other mark: these functions cut the rows out of a
 tensor that is given whole, and put together a tensor from its blocks, and the caller need not know
-into which blocks the step divides it. Read next: `../rewrite/tile/blocks.py`, which cuts tensors;
+into which blocks the step divides it. Read next: `../rewrite/tile/bands.py`, which cuts tensors;
 `../data/row_image.py`.
 """
 

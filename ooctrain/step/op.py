@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 import numpy as np
 
 from ooctrain.errors import ShapeError
-from ooctrain.step.trace import ITEM_BYTES, Kind
+from ooctrain.step.trace import ITEM_BYTES, Kind, Phase
 
 if TYPE_CHECKING:
     from ooctrain.step.network import Message
+
 
 Scalars = Mapping[str, float | int]
 Pair = tuple[int, int]  # (rows, columns)
@@ -198,8 +199,9 @@ def require(fits: bool, what: str, *specs: Spec, fix: str = "") -> None:
 def require_float(op: Op, *specs: Spec) -> None:
     """Raises ShapeError unless all are float32 (or float64, in checks)."""
     for spec in specs:
-        fits = spec.dtype.startswith("float")
-        require(fits, f"{op.name} wants float32, got {spec.dtype}", spec, fix="astype(np.float32)")
+        if not spec.dtype.startswith("float"):
+            what = f"{op.name} wants float32, got {spec.dtype}"
+            require(False, what, spec, fix="astype(np.float32)")
 
 
 def physical_shape(shape: Sequence[int]) -> tuple[int, ...]:
@@ -218,3 +220,37 @@ def to_physical(array: np.ndarray) -> np.ndarray:
 def to_logical(array: np.ndarray) -> np.ndarray:
     """Physical array as a logical view (no copy)."""
     return array.transpose(0, 3, 1, 2) if array.ndim == 4 else array
+
+
+# Where a call stands names the call and its outputs. A name such as "layer1.0.conv1.fwd" is the
+# path of the module that is being called, followed by the operation's own word for what it does in
+# this phase; so no call is named by hand.
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where a call stands: in which module, in which phase, of which forward call it is the
+    gradient.
+
+    Args:
+        path: of the module, for example "layer1.0.conv1".
+        leaf: whether that module has no parts, so that its path alone names its calls.
+        verb: what the call does, where the operation's own word will not do.
+    """
+
+    path: str = ""
+    leaf: bool = False
+    phase: Phase = "forward"
+    forward_of: int | None = None
+    verb: str = ""
+
+    def prefix(self, op: Op) -> str:
+        """How the names of a call of `op` and of its outputs begin."""
+        if not self.path:
+            return op.name
+        return self.path if self.leaf else f"{self.path}.{op.name}"
+
+    def call_name(self, op: Op) -> str:
+        """Name of a call of `op`: "conv1.fwd", "conv1.grad_input"."""
+        verb = "grad" if self.phase == "backward" and op.verb == "fwd" else op.verb
+        return f"{self.prefix(op)}.{self.verb or verb}"

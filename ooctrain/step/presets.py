@@ -25,6 +25,7 @@ import msgspec
 from platformdirs import user_cache_dir
 
 from ooctrain.errors import ConfigError
+from ooctrain.plugins import is_path
 from ooctrain.step.allowance import usable_cores as usable_cores
 from ooctrain.step.machine import Disk, Machine
 from ooctrain.step.schema import FileKind
@@ -317,9 +318,13 @@ def on_disk(base: Machine, limit_bytes_per_us: float | None = None) -> Machine:
 
 def _unknown(name: str) -> ConfigError:
     names = sorted([*PRESETS, *ALIASES, HERE])
-    near = difflib.get_close_matches(name, names, n=1)
+    near = [] if is_path(name) else difflib.get_close_matches(name, names, n=1)
+    what = f"no machine is called {name!r}"
+    if is_path(name):
+        what = f"{name!r} is no calibration file, whose name ends in .json"
+        what = what if Path(name).exists() else f"there is no file {name!r}"
     return ConfigError(
-        f"no machine is called {name!r}",
+        what,
         code="OOC-105",
         numbers=f"known: {', '.join(names)}",
         fix=f"did you mean {near[0]!r}?" if near else "give one of these, or a calibration file",

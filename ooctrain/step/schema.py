@@ -7,17 +7,18 @@ what stands there, and a fix. What no type can say, such as that one time is not
 reader checks afterwards, and refuses in the same words (`Misfit`). A field that a dataclass does
 not know is an error, since people write such files, and it is most likely a misspelling; a
 `msgspec.Struct` is read from files to which later versions may add. Source: msgspec,
-https://jcristharif.com/msgspec. Read next: `sched/plan_file.py`, the largest schema.
+https://jcristharif.com/msgspec. Read next: `sched/plan_schema.py`, the largest schema.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
+from numbers import Integral
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar
@@ -50,6 +51,8 @@ from ooctrain.errors import ConfigError, OoctrainError, ShapeError, did_you_mean
 REAL_KINDS = "fiub"  # of NumPy's element types: floats, whole numbers, true and false
 #: Lists within lists, in files that this library reads.
 MOST_NESTED = 100
+#: Parts of a structure that an error names.
+_MOST_TOLD = 4
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _BRACKET = re.compile(r"[][{}]")
 
@@ -81,6 +84,50 @@ def as_numbers(value: Any, what: str) -> np.ndarray:
             fix="real numbers: float32, or int64 for class numbers",
         )
     return array
+
+
+def as_target(value: Any, what: str = "target", rows: int | None = None) -> np.ndarray:
+    """`as_numbers` of a target, which is one array with a row for each sample.
+
+    Args:
+        rows: samples of the batch; None: it is the target of a single one.
+
+    Raises:
+        ShapeError: several arrays, as mixup and CutMix make them; or as `as_numbers`.
+    """
+    if _is_several(value, rows):
+        raise ShapeError(
+            f"{what} is {_told(value)}, not one array",
+            fix="for mixup and CutMix class probabilities (N, K), lam * eye[ya] + (1 - lam) * "
+            "eye[yb] with eye = np.eye(K, dtype=np.float32): cross_entropy takes them; else one "
+            "array with a row for each sample, whose columns your loss slices",
+        )
+    return as_numbers(value, what)
+
+
+def _is_several(value: Any, rows: int | None = None) -> bool:
+    """Whether it is a structure of several targets: a dictionary, or a tuple or list that mixes
+    kinds, or holds whole arrays; a list of a row for each sample is one array."""
+    if isinstance(value, Mapping):
+        return True
+    if not isinstance(value, tuple | list):
+        return False
+    shapes = {getattr(part, "shape", ()) for part in value}
+    if isinstance(value, tuple):
+        held = any(isinstance(part, tuple | list | Mapping) for part in value)
+        whole = {isinstance(part, Integral | np.integer) for part in value}
+        return held or shapes != {()} or len(whole) > 1
+    arrays = shapes != {()} and rows not in (None, len(value))
+    return len(shapes) > 1 or arrays or any(map(_is_several, value))
+
+
+def _told(value: Any) -> str:
+    """A structure in words: "a tuple of (ndarray (8,), float)"."""
+    parts = value.values() if isinstance(value, Mapping) else value
+    shapes = (getattr(part, "shape", ()) for part in parts)
+    told = (f"{type(p).__name__} {s}" if s else type(p).__name__
+            for p, s in zip(parts, shapes, strict=True))  # fmt: skip
+    return f"a {type(value).__name__} of ({', '.join(list(told)[:_MOST_TOLD])})"
 
 
 def as_path(given: str | PathLike[str]) -> Path:

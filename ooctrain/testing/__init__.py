@@ -4,8 +4,10 @@ The promises of an operation, a planner, an allocator, a rewrite or a split are 
 that tries to break them, and that ends with the smallest example found. `check_op`,
 `check_planner`, `check_allocator`, `check_rewrite` and `check_split` are that code; `check_tiled`
 compares a model in tiles with the untiled one. The other modules are their building blocks: random
-traces and lists, an interpreter that runs a list on bytes in random orders, memory that checks
-every access, a shrinker. Read next: `check_planner.py`, `random_traces.py`, `interpreter.py`.
+traces and lists, an interpreter that runs a list on bytes in random orders, an emulator of CUDA
+kernels, a strict fake of a GPU's driver. What stands for a compiler's output or a real driver, for
+the library's own tests alone, is in `tests/doubles/`. Read next: `check_planner.py`,
+`random_traces.py`, `interpreter.py`.
 """
 
 from ooctrain.testing.check_allocator import AllocatorFailure, check_allocator

@@ -12,24 +12,187 @@ from __future__ import annotations
 
 import json
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from ooctrain.alloc.base import Allocator, Block
-from ooctrain.errors import ConfigError, DriverError, OutOfDeviceMemory
+from ooctrain.alloc.base import Allocator, Block, Reached
+from ooctrain.errors import ConfigError, DriverError, InvalidFree, OoctrainError, OutOfDeviceMemory
 from ooctrain.testing.allocator_grounds import STREAMS, Ground
-from ooctrain.testing.allocator_held import Held, difference
-from ooctrain.testing.allocator_laws import MAPPED_ONCE, Answered, Broken, View, hold, own_laws
-from ooctrain.testing.allocator_refusals import (
-    refuses_all,
-    refuses_frees,
-    refuses_more,
-    refuses_sizes,
-)
-from ooctrain.testing.allocator_requests import Ask
-from ooctrain.testing.allocator_work import Queues
+from ooctrain.testing.allocator_laws import MAPPED_ONCE, Answered, Ask, Broken, View, hold, own_laws
+
+# The record of a block that is held. A block of parts is a set of granules with a mark each; a
+# whole block has one mark. Work on either is ordered by the events of its latest write and of the
+# reads since.
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """A live block.
+
+    Args:
+        block: as the allocator gave it.
+        unit: bytes of a granule.
+        marks: of the granules that are held; None: the whole block has `mark`.
+        mark: what was written last; before the first write the number of the block.
+        wrote, reads: events of the latest write, and of the reads behind it.
+    """
+
+    block: Block
+    unit: int
+    marks: dict[int, int] | None
+    mark: int = 0
+    wrote: Reached | None = None
+    reads: list[Reached] = field(default_factory=list)
+
+    def uses(self) -> list[Reached]:
+        """The events of all work that may still use the block."""
+        return [*self.reads, *([self.wrote] if self.wrote else [])]
+
+    def bytes_of(self, granule: int) -> tuple[int, int]:
+        """[lo, hi) of a granule."""
+        lo = granule * self.unit
+        return lo, min(lo + self.unit, self.block.requested_bytes)
+
+    def ranges(self) -> list[tuple[int, int]]:
+        """[lo, hi) of the bytes that are held."""
+        if self.marks is None:
+            return [(0, self.block.requested_bytes)]
+        return [self.bytes_of(granule) for granule in sorted(self.marks)]
+
+
+@contextmanager
+def reaching(block: Block) -> Iterator[None]:
+    """Work on a block that the driver refuses breaks P5."""
+    try:
+        yield
+    except DriverError as error:
+        hold("P5", False, f"{block.tag} cannot be used: {error.what} {error.numbers}")
+
+
+def difference(before: Any, after: Any) -> str:
+    """Where two nested values differ first."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in {**before, **after}:
+            if before.get(key) != after.get(key):
+                return f"{key}: {difference(before.get(key), after.get(key))}"
+    if isinstance(before, tuple) and isinstance(after, tuple) and len(before) == len(after):
+        for left, right in zip(before, after, strict=True):
+            if left != right:
+                return difference(left, right)
+    return f"{before!r} -> {after!r}"
+
+
+# What must be refused, by an error of the right kind: an error from deep inside breaks the law just
+# as serving the request does.
+
+WRONG_SIZES: Sequence[Any] = (0, -1, 1.5, 2**63, None, True)
+_FROM_INSIDE = (
+    OoctrainError, LookupError, TypeError, ValueError, ArithmeticError, AssertionError,
+)  # fmt: skip
+
+
+def refuses_sizes(allocator: Allocator) -> None:
+    """What is not a size is not served."""
+    for wrong in WRONG_SIZES:
+        _refuses(partial(allocator.allocate, wrong), ConfigError, "P10", f"allocate({wrong!r})")
+
+
+def refuses_frees(allocator: Allocator, blocks: Sequence[Block]) -> None:
+    """Blocks that are not live here are not taken back."""
+    for block in blocks:
+        _refuses(partial(allocator.free, block), InvalidFree, "P10", f"a free of dead {block.tag}")
+
+
+def refuses_more(allocator: Allocator, nbytes: int) -> None:
+    """More than the largest request that is promised is not served."""
+    too_large = partial(allocator.allocate, nbytes, "too large")
+    _refuses(too_large, OutOfDeviceMemory, "P9", f"{nbytes} B, more than is promised,")
+
+
+def refuses_all(allocator: Allocator, dead: Block) -> None:
+    """A closed allocator neither gives nor takes."""
+    for act in (partial(allocator.allocate, 1), partial(allocator.free, dead)):
+        _refuses(act, InvalidFree, "P10", f"{act.func.__name__} of a closed allocator")
+
+
+def _refuses(act: Callable[[], object], refusal: type[OoctrainError], law: str, what: str) -> None:
+    try:
+        act()
+    except refusal:
+        return
+    except _FROM_INSIDE as error:
+        hold(law, False, f"{what} had to be refused, and meets {error!r}")
+        return
+    hold(law, False, f"{what} had to be refused, and is served")
+
+
+# The work on blocks: nothing is ordered but what the executor orders, so an allocator that relies
+# on more order is exposed as `Broken`.
+
+_MARKS = 250
+
+
+class Queues:
+    """What a client queues.
+
+    Args:
+        ground: whose streams do it.
+    """
+
+    def __init__(self, ground: Ground):
+        self._ground = ground
+        self._releases: list[Reached] = []
+        self._waited = [0] * STREAMS  # how many of the releases each stream waits for already
+
+    def claim(self, stream: int) -> None:
+        """A claim waits for all releases listed before it."""
+        for event in self._releases[self._waited[stream] :]:
+            self._ground.wait(stream, event)
+        self._waited[stream] = len(self._releases)
+
+    def released(self, held: Held) -> None:
+        """A block, or a part of it, is given back; its uses may still go on."""
+        self._releases += held.uses()
+
+    def put(self, held: Held, ranges: Sequence[tuple[int, int]], stream: int) -> None:
+        """Queues a write of ranges of a block behind all that uses it, then a check of all of
+        it."""
+        for event in held.uses():
+            self._ground.wait(stream, event)
+        # A mark of its own for each write, so that bytes of another one are never taken for it.
+        held.mark = held.mark % _MARKS + 1
+        with reaching(held.block):
+            for lo, hi in ranges:
+                self._ground.fill(held.block.address + lo, hi - lo, held.mark, stream)
+                if held.marks is not None:
+                    held.marks[lo // held.unit] = held.mark
+        held.reads.clear()
+        held.wrote = self._ground.event(stream)
+        self._read(held, stream)
+
+    def use(self, held: Held, stream: int) -> None:
+        """Queues a check of a block, behind the latest write; nothing if there was none."""
+        if held.wrote is not None:
+            self._ground.wait(stream, held.wrote)
+            self._read(held, stream)
+
+    def complain(self) -> None:
+        """Does all that is queued, and says what was read wrong."""
+        problem = self._ground.finish()
+        hold("P4", not problem, problem)
+
+    def _read(self, held: Held, stream: int) -> None:
+        for lo, hi in held.ranges():
+            mark = held.mark if held.marks is None else held.marks[lo // held.unit]
+            address, what = held.block.address + lo, f"bytes [{lo}, {hi}) of {held.block.tag}"
+            with reaching(held.block):
+                self._ground.expect(address, hi - lo, mark, stream, what)
+        held.reads.append(self._ground.event(stream))
+
 
 ALIGN_BYTES = 64  # kernels use vector instructions on whole cache lines
 

@@ -3,7 +3,7 @@
 The strategy draws `DrawnProgram`s from sizes, the size of the arena and the way the allocator
 rounds. Single random requests seldom interact, so short sequences of related requests are drawn as
 well: each is a way in which an allocator has gone wrong. Only the search imports this module, since
-it loads Hypothesis. Read next: `allocator_requests.py`, `check_allocator.py`.
+it loads Hypothesis. Read next: `allocator_laws.py`, `check_allocator.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import itertools
 
 from hypothesis import strategies as st
 
-from ooctrain.testing.allocator_requests import Ask, DrawnProgram, Op
+from ooctrain.testing.allocator_laws import Ask, DrawnProgram, Op
 from ooctrain.units import Granule
 
 Row = tuple[Ask, ...]

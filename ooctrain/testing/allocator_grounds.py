@@ -1,10 +1,12 @@
-"""What an allocator under test stands on: memory, work that uses it, and a record of what is held.
+"""What an allocator under test stands on: memory with work that uses it, over any driver or none.
 
 A `Ground` has a size and a page. It offers memory for the allocator, fills and checks queued on
 streams, refusals on demand, and a list of what has not been given back. The client of the laws
 speaks to this one interface, so the same requests run over the strict fake, which does its work as
 late as allowed and in any order, over this machine's memory, over a GPU, and over a plain arena. A
-check is a copy to the host, compared when it is done. Read next: `allocator_client.py`.
+check is a copy to the host, compared when it is done. Code that obtains several things in turn has
+to give back those it has when the next is refused; so a run can be repeated with each call refused
+once, as SQLite's tests do with memory. Read next: `fake_driver.py`, `allocator_client.py`.
 """
 
 from __future__ import annotations
@@ -15,15 +17,55 @@ from typing import Any, Protocol, cast
 
 from ooctrain.alloc.base import Reached
 from ooctrain.devices.cpu.host_vm import Arena
-from ooctrain.devices.cuda.driver import open_cuda_driver
+from ooctrain.devices.cuda.driver import failure, open_cuda_driver
+from ooctrain.devices.cuda.driver_abi import OUT_OF_MEMORY
 from ooctrain.devices.cuda.driver_memory import DriverMemory
 from ooctrain.devices.driver_calls import VmmDriver
 from ooctrain.devices.raw_bytes import bytes_at
 from ooctrain.errors import DriverError
 from ooctrain.testing.allocator_laws import hold
-from ooctrain.testing.driver.fake_driver import FakeDriver
-from ooctrain.testing.driver.faulty_driver import FaultyDriver
-from ooctrain.testing.driver.host_driver import HostDriver
+from ooctrain.testing.fake_driver import FakeDriver
+from ooctrain.testing.host_driver import HostDriver
+
+#: What a driver refuses in practice; what gives something back is not refused.
+OBTAINING = ("reserve", "create", "map", "set_access")
+
+
+class FaultyDriver:
+    """Everything goes to the driver inside; the ordered call fails before it gets there.
+
+    Args:
+        inner: the driver.
+    """
+
+    def __init__(self, inner: VmmDriver):
+        self._inner = inner
+        self._before: int | None = None  # obtaining calls that still pass
+
+    def refuse(self, after: int) -> None:
+        """The obtaining call after the next `after` is refused, once."""
+        self._before = after
+
+    def take_back(self) -> bool:
+        """Takes the order back; whether it was still to come."""
+        waiting, self._before = self._before is not None, None
+        return waiting
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(self._inner, name)
+        if name not in OBTAINING or self._before is None:
+            return function
+
+        def counted(*arguments: Any) -> Any:
+            if self._before == 0:
+                self._before = None
+                raise failure(name, OUT_OF_MEMORY, detail="injected")
+            if self._before is not None:
+                self._before -= 1
+            return function(*arguments)
+
+        return counted
+
 
 STREAMS = 3
 _SLAB_BYTES, _WHOLE_BYTES, _BIT_BYTES = 1 << 18, 1 << 16, 64

@@ -3,19 +3,60 @@
 From a trace, a list and a `random.Random` comes a `Job`: for each instruction the addresses that it
 reads and writes and ALL the instructions that must be finished before it. An illegal list raises
 `LawBroken`. The code is written anew from the text and imports nothing of `../sched/ledger.py`, so
-that a mistake there shows here. It is quadratic and meant for lists of a few hundred instructions.
-Read next: `interpreter.py`.
+that a mistake there shows here. The bytes lie in arenas that grow: an arena never refuses, and soon
+reuses a freed block, which the `random.Random` picks. In a list that frees a byte too early,
+another variable therefore soon occupies that address. It is quadratic and meant for lists of a few
+hundred instructions. Read next: `interpreter.py`.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ooctrain.errors import OoctrainError
 from ooctrain.sched.schedule import End, Fence, Free, Run, Schedule, SwapIn, SwapOut
 from ooctrain.step.trace import Call, Trace
-from ooctrain.testing.byte_places import GrowingArena, ListedByte
+
+
+@dataclass(slots=True)
+class ListedByte:
+    """A byte of a variable on the device or in a host slot."""
+
+    address: int
+    holder: int
+    writer: int | None
+    readers: set[int] = field(default_factory=set)
+
+    def users(self) -> set[int]:
+        """Steps that have written or read it."""
+        return self.readers if self.writer is None else self.readers | {self.writer}
+
+
+class GrowingArena:
+    """Blocks of an arena that grows when it must; a freed block is given out again soon."""
+
+    def __init__(self, rng: random.Random, block_bytes: int):
+        self.rng, self.block_bytes, self.blocks = rng, block_bytes, 0
+        self.free: list[int] = []
+
+    def take(self, count: int) -> list[int]:
+        """The addresses of all blocks."""
+        taken = []
+        for _ in range(count):
+            if not self.free:
+                self.free.append(self.blocks)
+                self.blocks += 1
+            last = len(self.free) - 1
+            taken.append(
+                self.free.pop(last if self.rng.random() < 0.5 else self.rng.randint(0, last))
+            )
+        return [block * self.block_bytes + i for block in taken for i in range(self.block_bytes)]
+
+    def give(self, addresses: Iterable[int]) -> None:
+        """Gives the blocks of these addresses back."""
+        self.free += sorted({address // self.block_bytes for address in addresses})
 
 
 class LawBroken(OoctrainError):

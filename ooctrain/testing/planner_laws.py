@@ -3,7 +3,7 @@
 A planner is a pure function with few promises. Each law calls it a few times on a `Case` (a trace,
 a machine, a granule) and compares its answers with the verifier, with an independent interpreter
 and with each other; a `Breach` says what was seen. Read next: `planner_cases.py`, which calls the
-planner; `check_planner.py`, which tries the laws on random cases; `interpreter.py`, `jitter.py`.
+planner; `check_planner.py`, which tries the laws on random cases; `interpreter.py`, `run_list.py`.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def delays_change_nothing(planner: Planner, case: Case) -> None:
     is the plan's.
     """
     # Not at the top, since it loads Numba: only this law runs kernels.
-    from ooctrain.testing.jitter import harm_of_delays, some_allocator
+    from ooctrain.testing.run_list import harm_of_delays, some_allocator
 
     rng = random.Random(case.seed)
     choice = some_allocator(rng)

@@ -4,7 +4,7 @@ A function runs on each of a number of ranks, and its results come back. What MP
 drawn at random, so that no code depends on it: an exchange may end on one rank long after it ends
 on another, and arrays that may not be read yet hold garbage. As between processes, a value that
 comes in is a copy. A rank that fails ends the others.
-Read next: `../distributed/communicator.py`, whose rules these ranks obey.
+Read next: `../distributed/exchange.py`, whose rules these ranks obey.
 """
 
 from __future__ import annotations

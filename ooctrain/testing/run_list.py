@@ -3,33 +3,42 @@
 A legal list for a trace of `random_traces.py` runs for several steps, and the values after each
 step can be compared with `interpreter.in_core`. An operation that hashes its inputs makes any wrong
 byte visible in every later result. It also fills its workspace with a mark and checks afterwards
-that the mark is intact. Read next: `tests/properties/test_executor_laws.py`.
+that the mark is intact.
+
+The order of the list alone decides what is computed and how much memory it takes. So however long
+copies and calls last, three steps must leave the bytes of in-core training, and the most that the
+allocator ever grants must be the plan's peak (`harm_of_delays`). Source: docs/schedule.md,
+"Ledgers", theorem 1. Read next: `planner_laws.py`; `tests/properties/test_executor_laws.py`.
 """
 
 from __future__ import annotations
 
 import ctypes
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from ooctrain.alloc.registry import AllocatorChoice
+from ooctrain.alloc.registry import AllocatorChoice, choose_allocator
 from ooctrain.devices.base import Debug, Link
 from ooctrain.devices.cpu.copy_engine import CopyLink
 from ooctrain.devices.cpu.device import CpuDevice
 from ooctrain.devices.cpu.host_vm import PAGE_BYTES
 from ooctrain.devices.host_file import HostFile
+from ooctrain.errors import OoctrainError
 from ooctrain.execution.executor import Session, host_extent_bytes
 from ooctrain.execution.placement import reserved_peak
 from ooctrain.execution.result import StepResult
 from ooctrain.sched.host import SLOT_ALIGN_BYTES
-from ooctrain.sched.schedule import Schedule
+from ooctrain.sched.schedule import Plan, Schedule
 from ooctrain.step.op import Op
 from ooctrain.step.trace import Trace
 from ooctrain.testing.byte_list import LawBroken
+from ooctrain.testing.interpreter import in_core
+from ooctrain.testing.random_traces import random_values
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,3 +150,59 @@ def run_list(
 
 def _arrays(values: Mapping[int, bytes]) -> dict[int, np.ndarray]:
     return {v: np.frombuffer(value, np.uint8) for v, value in values.items()}
+
+
+# A plan with random delays before each piece of work
+
+STEPS = 3
+LONGEST_DELAY_US = 300.0
+ALLOCATORS = ("best-fit", "va:chunk=4KiB")
+ARENA_BYTES = 1 << 26
+
+
+def some_allocator(rng: random.Random) -> AllocatorChoice:
+    """An allocator to execute with: one that rounds little, or one that maps pages."""
+    return choose_allocator(rng.choice(ALLOCATORS), ARENA_BYTES)
+
+
+def harm_of_delays(
+    trace: Trace, plan: Plan, choice: AllocatorChoice, link: Link, rng: random.Random
+) -> str:
+    """What delays do to a plan; empty if nothing.
+
+    Args:
+        trace: of `random_traces.py`.
+        plan: for the granule of `choice`.
+        choice: the allocator.
+        link: whether both directions work at once.
+        rng: draws values and delays.
+
+    Cost: three executed steps: some ms for each call.
+    """
+    start = random_values(trace, rng)
+    batches = [random_values(trace, rng) for _ in range(STEPS)]
+    given = [v for v in trace.initial if not trace.variables[v].persistent]
+    inputs = [{v: batch[v] for v in given} for batch in batches]
+    debug = Debug(delay_us=LONGEST_DELAY_US, delay_seed=rng.randrange(2**32))
+    try:
+        # Twice the room: a wrong byte is to be seen, not to end the process.
+        ran = run_list(trace, plan.schedule, Way(choice, link, debug=debug, room=2), start, inputs)
+    except OoctrainError as error:
+        return f"delayed, it raises {type(error).__name__}: {error}"
+    for step, truth in enumerate(_in_core_steps(trace, start, inputs)):
+        if ran.persistent[step] != truth:
+            return f"delayed, step {step + 1} differs from in-core training"
+    if ran.granted_bytes != plan.peak_bytes:
+        return f"delayed, the peak is {ran.granted_bytes} bytes; the plan says {plan.peak_bytes}"
+    return ""
+
+
+def _in_core_steps(
+    trace: Trace, start: Mapping[int, bytes], inputs: list[dict[int, bytes]]
+) -> Iterator[dict[int, bytes]]:
+    """What each step leaves behind, {initial variable that lasts: its value}."""
+    values = dict(start)
+    for batch in inputs:
+        values |= batch
+        values |= in_core(trace, values).persistent
+        yield {v: values[v] for v in trace.end_variables}

@@ -33,6 +33,7 @@ from contracts.test_docs import (
     prose_of,
     python_in,
 )
+from doubles.stub_driver import why_no_stub
 from support.handouts import LRU_STUB, SOLUTION
 
 import ooctrain as oc
@@ -42,7 +43,6 @@ from ooctrain.cli import command_line, main
 from ooctrain.errors import ConfigError
 from ooctrain.explain import find_code
 from ooctrain.layers.kernels.cuda.runtime.shim import why_no_ptx
-from ooctrain.testing.driver.stub.build import why_no_stub
 
 #: A page for each code, whose example is there to fail.
 OF_CODES = [page for page in every_page() if page.parent == ROOT / "ooctrain" / "explain"]
@@ -305,7 +305,7 @@ def test_the_stub_of_the_gpu_page_serves_a_command_that_knows_nothing_of_it(tmp_
     paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     done = subprocess.run(
         ["bash", "-ec", ours + block.replace("/tmp/counts", str(tmp_path / "counts"))],
-        capture_output=True, text=True, check=False,
+        capture_output=True, text=True, check=False, cwd=ROOT,
         env={**os.environ, "PYTHON": sys.executable, "PYTHONPATH": paths},
     )  # fmt: skip
     assert "stub" in done.stdout.lower(), done.stdout + done.stderr

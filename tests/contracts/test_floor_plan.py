@@ -312,6 +312,22 @@ def test_an_import_in_a_function_says_why():
         assert "#" in lines[number - 1] or lines[above].strip().startswith("#"), (module, number)
 
 
+# The laboratory is not shipped
+
+
+def test_neither_the_package_nor_a_lesson_needs_the_tests():
+    laboratory = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir()}
+    for path in [*MODULES.values(), *sorted((ROOT / "tutorials").rglob("*.py"))]:
+        tree = parse(path)
+        taken = [a.name for node in nodes(tree, ast.Import) for a in node.names]
+        taken += [node.module or "" for node in nodes(tree, ast.ImportFrom)]
+        assert not laboratory & {name.split(".")[0] for name in taken}, path
+
+
+def test_the_package_is_python_alone():
+    assert not [path for suffix in ("c", "h", "cu", "ptx") for path in PACKAGE.rglob(f"*.{suffix}")]
+
+
 # What is loaded
 
 

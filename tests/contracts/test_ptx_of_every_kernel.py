@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from types import ModuleType
 
 import pytest
+from support.ptx_facts import assemble, read_ptx, why_no_assembler
 from support.quick import quick
 
 from ooctrain.layers.kernels.cuda.every_kernel import every_kernel, modules
@@ -26,7 +27,6 @@ from ooctrain.layers.kernels.cuda.runtime.shim import (
     kernel,
     why_no_ptx,
 )
-from ooctrain.testing.emulator.ptx import assemble, read_ptx, why_no_assembler
 
 HOPPER = (9, 0)
 CAPABILITIES = ((7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0))

@@ -57,7 +57,7 @@ def test_the_wheel_has_every_lesson_and_no_test(wheel):
     for path in (ROOT / "ooctrain" / "explain").glob("*.md"):
         assert path.relative_to(ROOT).as_posix() in names
     assert all(name.startswith(("ooctrain/", "ooctrain-")) for name in names)
-    assert not [name for name in names if "__pycache__" in name]
+    assert not [name for name in names if "__pycache__" in name or name.endswith((".c", ".h"))]
 
 
 def test_the_wheel_has_no_solution(wheel):

@@ -17,15 +17,14 @@ from ooctrain.alloc.wrappers import Checked, Counted, ThreadSafe
 from ooctrain.devices.base import Memory
 from ooctrain.testing import check_allocator
 from ooctrain.testing.allocator_grounds import DriverGround, make_ground
-from ooctrain.testing.allocator_laws import LAWS, Broken, own_laws
-from ooctrain.testing.allocator_requests import Ask, DrawnProgram
+from ooctrain.testing.allocator_laws import LAWS, Ask, Broken, DrawnProgram, own_laws
 from ooctrain.testing.check_allocator import (
     UNITS,
     AllocatorFailure,
     run_requests,
     sweep_refusals,
 )
-from ooctrain.testing.driver.fake_driver import FakeDriver
+from ooctrain.testing.fake_driver import FakeDriver
 
 PAGE = 4096
 #: Each allocator of the registry, with chunks small enough to cut an arena of 12 pages to pieces.

@@ -18,8 +18,13 @@ from ooctrain import nn
 from ooctrain.errors import ConfigError, Infeasible, OoctrainError
 from ooctrain.execution.planners import get_planner
 from ooctrain.rewrite import apply_rewrites
-from ooctrain.testing.tiled.check_tiled import TiledRow, check_tiled, compared
-from ooctrain.testing.tiled.gradient_step import gradient_step, random_values
+from ooctrain.testing.tiled.check_tiled import (
+    TiledRow,
+    check_tiled,
+    compared,
+    gradient_step,
+    random_values,
+)
 
 PLANS = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 9)), min_size=1, max_size=7)
 IMAGES = st.sampled_from([(6, 6), (7, 5), (9, 12), (1, 1), (16, 16), (1, 9), (13, 1), (11, 8)])

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.directed import always
+from support.tiny_steps import tiny_step
 from zoo.planting import plant
 
 import ooctrain as oc
@@ -28,7 +29,6 @@ from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule
 from ooctrain.step.presets import on_disk
 from ooctrain.testing.random_traces import random_machine, random_trace
-from ooctrain.testing.tiny_steps import tiny_step
 
 MOST = 1.03
 EVALUATIONS = 200

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from support.tiny_steps import tiny_step
 
 import ooctrain as oc
 from ooctrain.errors import ConfigError, Infeasible
@@ -17,7 +18,6 @@ from ooctrain.sched.planners.prefix import Prefix
 from ooctrain.sched.planners.window import SlidingWindow
 from ooctrain.sched.schedule import BYTES
 from ooctrain.step.builder import TraceBuilder
-from ooctrain.testing.tiny_steps import tiny_step
 
 #: One byte per us each way, as in `sched/bounds/exact.py`.
 LINKS = {

@@ -13,7 +13,7 @@ from support.strategies import Case, cases
 from support.worked_example import worked_schedule, worked_trace
 
 from ooctrain.errors import ConfigError, PlanMismatch
-from ooctrain.sched.plan_file import rows_of_file
+from ooctrain.sched.plan_schema import rows_of_file
 from ooctrain.sched.schedule import LowerBound, Plan, Schedule
 
 BOUNDS = st.none() | st.builds(LowerBound, st.floats(0, 1e9), st.sampled_from(["compute", "lp"]))

@@ -15,6 +15,7 @@ import random
 from dataclasses import replace
 
 import pytest
+from support.tiny_steps import tiny_step
 
 import ooctrain as oc
 from ooctrain.errors import Infeasible
@@ -27,7 +28,6 @@ from ooctrain.sched.planning.chain_view import chain_view
 from ooctrain.sched.schedule import BYTES, Granule, SwapIn, SwapOut
 from ooctrain.step.chain import chain
 from ooctrain.testing.random_traces import random_machine, random_trace
-from ooctrain.testing.tiny_steps import tiny_step
 
 #: One byte per us, as in `sched/bounds/exact.py`.
 SHARED = oc.Machine("tiny", 1, 1, link_bytes_per_us=1, link="shared")

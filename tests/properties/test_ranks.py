@@ -27,8 +27,8 @@ import ooctrain as oc
 from ooctrain import nn
 from ooctrain.distributed import ranks as ranks_of_all
 from ooctrain.distributed.exchange import Exchange
+from ooctrain.engine.finished import acting_thread
 from ooctrain.errors import ConfigError, RanksDiffer, TrainingStopped
-from ooctrain.execution.residence import acting_thread
 from ooctrain.execution.settings import DEFAULT_REWRITES
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.budget import trace_minimum_bytes

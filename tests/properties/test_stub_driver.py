@@ -1,6 +1,6 @@
 """Laws of the stub driver: it answers as the strict fake does, and keeps arguments as C lays them.
 
-The stub is a library in C (`ooctrain/testing/driver/stub/`); the rules are the fake's.
+The stub is a library in C (`tests/doubles/stub/`); the rules are the fake's.
 """
 
 from __future__ import annotations
@@ -8,14 +8,13 @@ from __future__ import annotations
 import ctypes
 
 import pytest
+from doubles.stub_driver import Stub, why_no_stub
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.two_drivers import NAMES, TwoDrivers, check_alike
 
 from ooctrain.devices.cuda import driver_abi as abi
 from ooctrain.errors import DriverError
-from ooctrain.testing.driver.stub.build import why_no_stub
-from ooctrain.testing.driver.stub.stub import Stub
 
 pytestmark = pytest.mark.skipif(bool(why_no_stub()), reason=why_no_stub())
 

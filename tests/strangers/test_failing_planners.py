@@ -3,12 +3,13 @@
 A bug is planted in each part that `auto`, `banded` and `combined` ask, in turn. There still is a
 plan, with a remark that names the part; only where nothing else has a plan does the run end, with
 a typed error whose cause is what was raised. Of a planner or rewrite that is asked for by name the
-author sees the exception. Interrupts, time limits of one's own and short
-memory pass through everything.
+author sees the exception; where `compare` asks several, the row of one says so. Interrupts, time
+limits of one's own and short memory pass through everything.
 """
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Callable
 from functools import partial
@@ -193,3 +194,128 @@ def test_the_command_names_the_line(
     assert "own.py, line 8" in capsys.readouterr().err
     with pytest.raises(KeyError):
         main(["--traceback", *lenet, "--planner", "own.py:Mine"])
+
+
+# --- of several that are compared
+
+#: {class: its plan(...)}: what each does with a network of 16 images, and of 8 what `Fine` does.
+SEVERAL = """
+from dataclasses import replace
+from ooctrain.errors import ConfigError
+from ooctrain.execution.planners import get_planner
+from ooctrain.sched.planning.own_planner import infeasible
+
+class Fine:
+    name = "fine"
+    def plan(self, trace, budget_bytes, machine, **rest):
+        found = get_planner("belady").plan(trace, budget_bytes, machine, **rest)
+        return self.of_many(found) if trace.variables[0].shape[0] > 8 else found
+    def of_many(self, found):
+        return found
+
+class Raises(Fine):
+    name = "raises"
+    def of_many(self, found):
+        return {}["nothing"]
+
+class Typed(Fine):
+    name = "typed"
+    def of_many(self, found):
+        raise ConfigError("no network of mine", code="OOC-106")
+
+class Illegal(Fine):
+    name = "illegal"
+    def of_many(self, found):
+        half = found.schedule.instructions[: len(found.schedule.instructions) // 2]
+        return replace(found, schedule=replace(found.schedule, instructions=half))
+
+class NoPlan(Fine):
+    name = "no plan"
+    def of_many(self, found):
+        return None
+"""
+#: {class: the code that its row names}
+FAILING = {"Raises": "OOC-115", "Typed": "OOC-106", "Illegal": "R", "NoPlan": "OOC-"}
+
+
+@pytest.fixture
+def compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Runs `compare lenet`; gives (status, rows)."""
+    (tmp_path / "own.py").write_text(SEVERAL, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words: str) -> tuple[int, list[dict[str, Any]]]:
+        said = (
+            "--budget", "50%", "--machine", "v100-pcie", "--bound", "simple", "--keep", "kept",
+            "--json", "n.json", "--csv", "n.csv", "--markdown", "n.md", "--figure", "n.svg",
+        )  # fmt: skip
+        status = main(["compare", "lenet", *said, "--jobs", "1", *words])
+        return status, json.loads(Path("n.json").read_text())["rows"]
+
+    return call
+
+
+def test_where_one_planner_fails_the_others_are_compared(
+    compared: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = ",".join(f"own.py:{name}" for name in FAILING)
+    for _ in range(2):  # and again, where the others are kept
+        status, rows = compared("--batch", "8,16", "--planner", f"naive,{mine},lru")
+        assert status == 0
+        assert len(rows) == 2 * (2 + len(FAILING))
+        for row in rows:
+            name = row["planner"].partition(":")[2]
+            fails = row["batch"] == 16 and name in FAILING
+            assert bool(row["error"]) == fails
+            assert row["feasible"] is not fails
+            assert (row["minimum_bytes"] is None) == fails
+            assert (row["makespan_us"] is None) == fails
+            if fails:
+                assert row["error"].startswith(f"[{FAILING[name]}")
+        (raised,) = [r["error"] for r in rows if r["planner"] == "own.py:Raises" and r["error"]]
+        assert "own.py, line 18" in raised
+        captured = capsys.readouterr()
+        assert captured.out.count("fails on lenet, batch 16") == len(FAILING)
+
+
+def test_where_all_fail_the_status_says_so(compared: Callable[..., Any]) -> None:
+    status, rows = compared("--batch", "16", "--planner", "own.py:Typed")
+    assert status == 1
+    assert "no network of mine" in rows[0]["error"]
+
+
+@pytest.mark.slow
+def test_they_fail_in_processes_of_their_own_too(compared: Callable[..., Any]) -> None:
+    status, rows = compared("--batch", "16", "--planner", "own.py:Raises,lru", "--jobs", "2")
+    assert status == 0
+    assert [bool(row["error"]) for row in rows] == [True, False]
+
+
+def test_compare_has_as_many_classes_as_plan(
+    compared: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "net.py").write_text(
+        "from ooctrain import nn\n"
+        "def net(num_classes=3): return nn.Sequential(nn.Flatten(), nn.Linear(3072, num_classes))\n"
+        "def fixed(): return nn.Sequential(nn.Flatten(), nn.Linear(3072, 3))\n"
+    )
+    for model in ("lenet", "net.py:net"):
+        words = [model, "--batch", "8", "--image-size", "32", "--machine", "v100-pcie"]
+        words += ["--budget", "100%", "--planner", "keep-all"]
+        peaks = {}
+        for classes in ((), ("--classes", "7"), ("--classes", "900")):
+            assert main(["plan", *words, *classes, "--json", "p.json"]) == 0
+            assert main(["compare", *words, *classes, "--bound", "simple", "--jobs", "1", "--fresh",
+                         "--json", "c.json"]) == 0  # fmt: skip
+            (row,) = json.loads(Path("c.json").read_text())["rows"]
+            planned = json.loads(Path("p.json").read_text())
+            assert row["classes"] == (int(classes[1]) if classes else None)
+            if classes or model == "net.py:net":
+                assert row["peak_bytes"] == planned["peak_bytes"]
+            peaks[classes] = row["peak_bytes"]
+        assert len(set(peaks.values())) == 3
+    for wrong in ("0", "-1", "many", "2.5"):
+        assert main(["compare", "lenet", "--classes", wrong]) == 2
+    for model in ("net.py:fixed", "pix2pixhd"):
+        assert main(["compare", "lenet", model, "--classes", "7"]) == 2
+        assert "OOC-106" in capsys.readouterr().err

@@ -41,7 +41,7 @@ from ooctrain.testing.allocator_laws import SAFETY as GRAVE
 from ooctrain.testing.check_allocator import broken_laws, find_broken
 from ooctrain.testing.check_planner import LAWS as PLANNER_LAWS
 from ooctrain.testing.law_by_hand import LAW_LAWS
-from ooctrain.testing.tiled.check_bands import BANDS_LAWS
+from ooctrain.testing.tiled.bands_by_hand import BANDS_LAWS
 
 BACKENDS = ("strict", "plain")
 

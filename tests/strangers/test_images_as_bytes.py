@@ -88,6 +88,117 @@ def test_a_model_without_from_bytes_takes_them_as_floats(name):
     assert losses(nn.Identity(), BATCHES[name]()) == as_floats(0, 1)
 
 
+class Wrapper:
+    """A data set of one's own around another one, sample by sample."""
+
+    def __init__(self, inner: Any, change: Callable[[np.ndarray], np.ndarray] = lambda x: x):
+        self.inner, self.change = inner, change
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, Any]:
+        image, label = self.inner[index]
+        return self.change(image), label
+
+
+class Delegating(Wrapper):
+    """Has the names of what it wraps, too, whose whole batches know nothing of the change."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+class Batches(Wrapper):
+    """Takes whole batches."""
+
+    def take(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        images, labels = self.inner.take(indices)
+        return self.change(images), labels
+
+
+class Flipped(data.TensorDataset):
+    """One of ours with its own samples."""
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, Any]:
+        image, label = super().__getitem__(index)
+        return image[..., ::-1], label
+
+
+class FlippedImages(data.ImageDataset):
+    def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
+        image, label = super().__getitem__(index)
+        return image[..., ::-1], label
+
+
+class FlippedBatches(data.ImageDataset):
+    def take(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        images, labels = super().take(indices)
+        return images[..., ::-1], labels
+
+
+def flipped(image: np.ndarray) -> np.ndarray:
+    return image[..., ::-1]
+
+
+NORMED = {"channels": 3, "classes": 5, "mean": (100.0,), "std": (50.0,)}
+#: {what: data whose images are X flipped, as bytes, and as floats where nothing wants bytes}
+OWN: dict[str, Callable[[], Any]] = {
+    "a wrapper": lambda: Wrapper(data.ImageDataset(X, Y, **NORMED), flipped),
+    "of arrays": lambda: Wrapper(data.TensorDataset(X, Y), flipped),
+    "of a subset": lambda: Wrapper(data.Subset(data.ImageDataset(X, Y, **NORMED), range(8)),
+                                   flipped),
+    "a subset of a wrapper": lambda: data.Subset(
+        Wrapper(data.ImageDataset(X, Y, **NORMED), flipped), range(8)),
+    "a wrapper of a wrapper": lambda: Wrapper(Wrapper(data.ImageDataset(X, Y, **NORMED)), flipped),
+    "that delegates": lambda: Delegating(data.ImageDataset(X, Y, **NORMED), flipped),
+    "that takes batches": lambda: Batches(data.ImageDataset(X, Y, **NORMED), flipped),
+    "a subclass": lambda: Flipped(X, Y),
+    "a subclass of images": lambda: FlippedImages(X, Y, **NORMED),
+    "a subclass with batches": lambda: FlippedBatches(X, Y, **NORMED),
+    "of a list": lambda: Wrapper(list(zip(X, Y, strict=True)), flipped),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("workers", quick([1, 0, 3], 0))
+@pytest.mark.parametrize("name", OWN)
+def test_bytes_come_through_data_sets_of_ones_own(name, workers):
+    loader = data.DataLoader(OWN[name](), 4, num_workers=workers)
+    with oc.Trainer(model(nn.FromBytes())) as trainer:
+        found = trainer.fit(loader)
+        assert np.isfinite(trainer.evaluate(loader).loss)
+        for x, y in trainer.ahead(loader):
+            assert x.dtype == np.uint8
+            assert np.array_equal(x, X[..., ::-1][:4] if y[0] == Y[0] else X[..., ::-1][4:])
+    floats = (X[..., ::-1] / np.float32(255)).astype(np.float32)
+    with oc.Trainer(model(nn.Identity())) as trainer:
+        assert trainer.fit([(floats[:4], Y[:4]), (floats[4:], Y[4:])]) == found
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_where_nothing_wants_bytes_they_give_what_they_always_gave(name):
+    loader = data.DataLoader(OWN[name](), 8)
+    ((x, _),) = loader
+    wanted = X if name in ("of arrays", "a subclass", "of a list") else (X - np.float32(100)) / 50
+    assert np.array_equal(x, wanted[..., ::-1].astype(x.dtype))
+
+
+def test_bytes_of_some_samples_and_floats_of_others_are_no_batch():
+    """A wrapper that keeps what it was given once, for a model of floats."""
+    kept: dict[int, np.ndarray] = {}
+
+    class Keeping(Wrapper):
+        def __getitem__(self, index: int) -> tuple[np.ndarray, Any]:
+            image, label = self.inner[index]
+            return kept.setdefault(index, image), label
+
+    own = Keeping(data.ImageDataset(X, Y, **NORMED))
+    own[0]
+    with pytest.raises(ShapeError) as found, oc.Trainer(model(nn.FromBytes())) as trainer:
+        trainer.fit(data.DataLoader(own, 4))
+    assert "uint8" in found.value.numbers
+
+
 def test_a_transform_that_calculates_is_given_floats_where_nothing_wants_bytes():
     def shifted(image, draws):
         return image - 200  # bytes would begin again at 255
@@ -152,6 +263,14 @@ def test_folders_come_as_bytes_where_the_model_takes_them(tmp_path):
     with oc.Trainer(model(nn.Identity())) as trainer:
         assert trainer.fit(data.DataLoader(folder, 4)) == found, "as floats they are normalised"
     assert {x.dtype for x, _ in data.DataLoader(folder, 4)} == {np.dtype(np.float32)}
+    for own in (Wrapper(folder), Delegating(folder), data.Subset(Wrapper(folder), range(8)),
+                data.random_split(Wrapper(folder), [8])[0]):  # fmt: skip
+        with oc.Trainer(model(nn.FromBytes(MEAN, STD))) as trainer:
+            assert len(trainer.fit(data.DataLoader(own, 4))) == 2
+            for x, _ in trainer.ahead(data.DataLoader(own, 4)):
+                assert x.dtype == np.uint8
+    with oc.Trainer(model(nn.FromBytes(MEAN, STD))) as trainer:
+        assert trainer.fit(data.DataLoader(Wrapper(folder), 4)) == found
 
 
 def test_floats_for_a_model_that_takes_bytes_are_told():

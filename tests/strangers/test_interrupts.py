@@ -28,6 +28,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.directed import always
+from support.quick import quick
 
 import ooctrain as oc
 from ooctrain import functional as F
@@ -474,3 +475,242 @@ def test_an_interrupt_of_the_first_step_changes_nothing(tmp_path, form):
             assert hashes(trainer) == right.states[trainer.steps_done]
             train_on(trainer, {}, form)
             assert hashes(trainer) == right.states[STEPS]
+
+
+# --- a step and its schedule are one thing
+
+#: {name: makes the schedule of an optimizer}
+SCHEDULES = {
+    "once a step": lambda chosen: optim.OneCycleLR(chosen, 0.1, total_steps=STEPS),
+    "once an epoch": lambda chosen: optim.StepLR(chosen, 1, 0.5),
+    "a row": lambda chosen: optim.SequentialLR(
+        chosen, [optim.StepLR(chosen, 1, 0.5), optim.StepLR(chosen, 1, 0.1)], [1]),
+    "by the loss": lambda chosen: optim.ReduceLROnPlateau(chosen, patience=0, threshold=1.0),
+}  # fmt: skip
+
+
+def batches_of(kind):
+    x, y = (np.concatenate(parts) for parts in zip(batch(0), batch(1), strict=True))
+    whole = oc.data.TensorDataset(x, y)
+    if kind == "a loader":
+        return oc.data.DataLoader(whole, 4)
+    found = [batch(0), batch(1)]
+    return tuple(found) if kind == "a tuple" else found
+
+
+def fitted(schedule, kind, place):
+    """Steps, and the rate and the schedule's epoch after them, of a training of two epochs that is
+    interrupted at a line; 0: at none. And how many lines there are."""
+    _, trainer = made("sgd", "in-core")
+    with trainer:
+        made_of = SCHEDULES[schedule](trainer.optimizer)
+
+        def now():
+            return trainer.optimizer.param_groups[0]["lr"], made_of.last_epoch
+
+        trainer.prepare((4, 2, 8, 8))
+        with suppress(Stop), raising_at_line(place) as left:
+            trainer.fit(batches_of(kind), 2, schedule=made_of)
+        return (trainer.steps_done, now()), -left[0]
+
+
+def by_hand(schedule):
+    """The same after each number of steps, of steps and a schedule that nobody interrupts."""
+    _, trainer = made("sgd", "in-core")
+    with trainer:
+        made_of = SCHEDULES[schedule](trainer.optimizer)
+        found, losses = [(trainer.optimizer.param_groups[0]["lr"], made_of.last_epoch)], []
+        for number in range(STEPS):
+            losses.append(trainer.step(*batch(number % 2)))
+            if schedule == "once a step":
+                made_of.step()
+            elif number % 2:
+                made_of.step(*[np.mean(losses[-2:])] * (schedule == "by the loss"))
+            found.append((trainer.optimizer.param_groups[0]["lr"], made_of.last_epoch))
+        return found
+
+
+PAIRS = [(s, kind) for s in SCHEDULES for kind in ("a list", "a loader", "a tuple")]
+
+
+@pytest.mark.parametrize("pair", quick(PAIRS, 0, 4))
+def test_an_interrupt_parts_no_step_from_its_schedule(pair):
+    schedule, kind = pair
+    right, (whole, lines) = by_hand(schedule), fitted(schedule, kind, 0)
+    assert whole == (STEPS, right[STEPS])
+    assert len({rate for rate, _ in right}) > 1
+    drawn, met = random.Random(f"{schedule}{kind}"), 0
+    for _ in range(8):
+        (steps, found), _ = fitted(schedule, kind, 1 + drawn.randrange(lines))
+        assert found == right[steps]
+        met += steps < STEPS
+    assert met > 1, "hardly anything was interrupted"
+
+
+# --- eager steps, and states that are loaded: all of it, or nothing
+
+
+def eager(optimizer="adam"):
+    """A model with gradients, and its optimizer after one step."""
+    oc.manual_seed(4)
+    light(0)
+    model = Plain()
+    chosen = OPTIMIZERS[optimizer](model.parameters())
+    for number in range(2):
+        chosen.zero_grad()
+        x, y = batch(number)
+        F.cross_entropy(model(oc.tensor(x)), oc.tensor(y)).backward()
+        if not number:
+            chosen.step()
+    return model, chosen
+
+
+def all_of(model, chosen):
+    """All that persists, told so that it can be compared."""
+    state = chosen.state_dict()
+    return (
+        {name: value.tobytes() for name, value in model.state_dict().items()},
+        {n: {k: np.asarray(v).tobytes() for k, v in each.items()}
+         for n, each in state["state"].items()},
+        state["steps_done"], repr(state["param_groups"]), list(chosen.steps.values()),
+    )  # fmt: skip
+
+
+def another_state(optimizer):
+    """States of a model and an optimizer that were trained otherwise."""
+    model, chosen = eager(optimizer)
+    chosen.param_groups[0]["lr"] = 0.125
+    for _ in range(3):
+        chosen.step()
+    return model.state_dict(), chosen.state_dict()
+
+
+#: {what is done with a model and an optimizer, and another state of them}
+WHOLE = {
+    "a step": lambda model, chosen, states: chosen.step(),
+    "a model's state": lambda model, chosen, states: model.load_state_dict(states[0]),
+    "an optimizer's state": lambda model, chosen, states: chosen.load_state_dict(states[1]),
+}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("what", WHOLE)
+def test_an_eager_step_and_a_state_are_taken_whole_or_not_at_all(what, optimizer):
+    states = another_state(optimizer)
+    model, chosen = eager(optimizer)
+    before = all_of(model, chosen)
+    with raising_at_line(0) as counted:
+        WHOLE[what](model, chosen, states)
+    after, lines = all_of(model, chosen), -counted[0]
+    assert after != before
+    drawn, found = random.Random(f"{what}{optimizer}"), []
+    for place in [1, lines, *(1 + drawn.randrange(lines) for _ in range(12))]:
+        model, chosen = eager(optimizer)
+        with suppress(Stop), raising_at_line(place):
+            WHOLE[what](model, chosen, states)
+        found.append(all_of(model, chosen))
+        assert found[-1] in (before, after)
+        WHOLE["a model's state"](model, chosen, states)
+        WHOLE["an optimizer's state"](model, chosen, states)
+        chosen.step()
+    assert before in found
+
+
+@pytest.mark.parametrize("form", ["in-core", "window", "spill"])
+def test_a_state_is_taken_whole_or_not_at_all_by_an_open_trainer(form, tmp_path):
+    right = undisturbed("sgd", form, tmp_path)
+    _, trainer = made("sgd", form, tmp_path)
+    with trainer:
+        trainer.step(*batch(0))
+        trainer.save(str(tmp_path / "one.safetensors"))
+        trainer.step(*batch(1))
+        model = {name: np.array(p.numpy()) for name, p in trainer.model.named_parameters()}
+        model |= {name: np.array(b.numpy()) for name, b in trainer.model.named_buffers()}
+        uses = {
+            "resume": lambda: trainer.resume(str(tmp_path / "one.safetensors")),
+            "model": lambda: trainer.model.load_state_dict(
+                {name: value * 0 for name, value in model.items()}),
+        }  # fmt: skip
+        drawn = random.Random(form)
+        for name, use in uses.items():
+            with raising_at_line(0) as counted:
+                use()
+            done = hashes(trainer), trainer.steps_done
+            trainer.resume(str(tmp_path / "one.safetensors"))
+            trainer.step(*batch(1))
+            was = hashes(trainer), trainer.steps_done
+            assert was == (right.states[2], 2)
+            for _ in range(6):
+                with suppress(Stop), raising_at_line(1 + drawn.randrange(-counted[0])):
+                    use()
+                assert (hashes(trainer), trainer.steps_done) in (was, done), name
+                trainer.resume(str(tmp_path / "one.safetensors"))
+                trainer.step(*batch(1))
+
+
+class Full:
+    """Holds a value as a trainer does, and takes no other: its device has failed."""
+
+    changes = 0
+
+    def __init__(self, storage):
+        self.value = np.array(storage.physical)
+
+    def read(self):
+        return self.value
+
+    def write(self, array):
+        raise oc.errors.DriverError("the device is full", call="write")
+
+
+@pytest.mark.parametrize("what", [w for w in WHOLE if w != "an optimizer's state"])
+@pytest.mark.parametrize("number", [0, 1, -1])
+def test_an_error_half_way_leaves_all_values_as_they_were(what, number):
+    states = another_state("adam")
+    model, chosen = eager()
+    storage = list(model.parameters())[number].storage
+    assert storage.lend(Full(storage), None, storage.version)
+    before = all_of(model, chosen)
+    for _ in range(2):
+        with pytest.raises(oc.errors.DriverError):
+            WHOLE[what](model, chosen, states)
+        assert all_of(model, chosen) == before
+
+
+class Breaking(optim.SGD):
+    """An update that cannot be computed, for one parameter of several."""
+
+    def update_op(self, group, lr):
+        if self.param_groups.index(group):
+            raise ZeroDivisionError
+        return super().update_op(group, lr)
+
+
+def test_an_update_that_raises_leaves_those_before_it_undone():
+    model = Plain()
+    first, *others = model.parameters()
+    chosen = Breaking([{"params": [first]}, {"params": others}], 0.1, momentum=0.9)
+    x, y = batch(0)
+    F.cross_entropy(model(oc.tensor(x)), oc.tensor(y)).backward()
+    values = [p.numpy().copy() for p in model.parameters()]
+    with pytest.raises(ZeroDivisionError):
+        chosen.step()
+    assert all(np.array_equal(p.numpy(), v)
+               for p, v in zip(model.parameters(), values, strict=True))  # fmt: skip
+    assert chosen.steps_done == 0
+    assert not any(chosen.steps.values())
+
+
+def test_weights_that_nobody_has_read_are_not_drawn_to_be_overwritten():
+    """What a state replaces at once costs no drawing, as of a large model that is resumed."""
+    drawn = []
+
+    def draw():
+        drawn.append(1)
+        return np.zeros((2, 2), np.float32)
+
+    model = nn.Linear(2, 2)
+    model.weight = nn.Parameter((2, 2), initial=draw)
+    model.load_state_dict({"weight": np.ones((2, 2)), "bias": np.ones(2)})
+    assert not drawn
+    assert model.weight.numpy().sum() == 4

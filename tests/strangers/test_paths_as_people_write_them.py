@@ -220,3 +220,93 @@ def test_a_folder_that_is_not_there_is_said_to_be_none(text, home):
 def test_rows_of_an_image_in_the_home(home):
     np.save(home / "x.npy", np.zeros((4, 4, 3), np.uint8))
     assert oc.data.RowImage("~/x.npy").shape == (1, 3, 4, 4)
+
+
+# --- files that are named where a name or file.py:Name is wanted
+
+LENET = ("lenet", "--batch", "4", "--threads", "1")
+#: {command: its words, with FILE where a file may stand}
+TAKING_FILES = {
+    "grade": ("grade", "best_fit", "FILE"),
+    "grade a planner": ("grade", "lru_planner", "FILE"),
+    "grade bands": ("grade", "tiling", "FILE"),
+    "grade a law": ("grade", "allocator_law", "FILE"),
+    "grade by an assignment": ("grade", "FILE"),
+    "an assignment": ("course", "copy", "FILE"),
+    "plan": ("plan", "FILE"),
+    "train": ("train", "FILE"),
+    "simulate": ("simulate", "FILE"),
+    "compare": ("compare", "FILE"),
+    "calibrate": ("calibrate", "FILE"),
+    "a planner": ("plan", *LENET, "--planner", "FILE"),
+    "one planner of several": ("compare", "lenet", "--planner", "lru,FILE"),
+    "an allocator": ("plan", *LENET, "--allocator", "FILE"),
+    "a rewrite": ("plan", *LENET, "--rewrite", "FILE"),
+    "a machine": ("plan", *LENET, "--machine", "FILE"),
+    "data": ("train", *LENET, "--data", "FILE"),
+    "a folder": ("train", *LENET, "--data", "folder:FILE"),
+    "an optimizer": ("train", *LENET, "--optimizer", "FILE"),
+    "a schedule": ("train", *LENET, "--lr-schedule", "FILE"),
+    "a checkpoint": ("train", *LENET, "--resume", "FILE"),
+    "a folder to spill to": ("train", *LENET, "--spill", "FILE"),
+    "a log": ("replay", "FILE"),
+    "a record": ("report", "FILE"),
+    "lists": ("diff", "FILE", "FILE"),
+}
+NOT_THERE = ("nosuch.py", "nosuch.py:Mine", "~/nosuch")
+SAID = ("there is no ", "No such file", "is not there", "is not a folder")
+
+
+@pytest.mark.parametrize("command", TAKING_FILES)
+def test_a_file_that_is_not_there_is_said_not_to_be(command, home, capsys):
+    for name in NOT_THERE:
+        words = [word.replace("FILE", name) for word in TAKING_FILES[command]]
+        assert main(words) in (1, 2)
+        said = " ".join(capsys.readouterr().err.split())
+        assert any(words in said for words in SAID), said
+        assert "unknown" not in said
+
+
+#: those that take file.py:Name
+TAKING_NAMES = (
+    "plan", "train", "simulate", "compare", "a planner", "one planner of several", "an allocator",
+    "a rewrite", "an optimizer", "a schedule",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("command", TAKING_NAMES)
+def test_a_file_without_a_name_is_told_how_to_name_one(command, home, capsys):
+    Path("mine.py").write_text("class Mine: pass\n")
+    Path("notes.txt").write_text("no Python")
+    Path("folder").mkdir()
+    for name, said in (
+        ("mine.py", "mine.py:"), ("./mine.py", "./mine.py:"), ("./notes.txt", "file.py:"),
+        ("./folder", "file.py:"), ("mine.py:Nix", "defines no 'Nix'"), ("mine.py:", "mine.py:"),
+    ):  # fmt: skip
+        assert main([word.replace("FILE", name) for word in TAKING_FILES[command]]) == 2
+        found = " ".join(capsys.readouterr().err.split())
+        assert said in found
+        assert "unknown" not in found
+        assert "there is no" not in found
+
+
+def test_files_that_are_no_assignments_are_told_what_to_name(home, capsys):
+    Path("mine.py").write_text("class Mine: pass\n")
+    for words in (["grade", "mine.py"], ["grade", "mine.py", "best_fit"], ["grade", "./mine.py:M"],
+                  ["course", "copy", "mine.py"]):  # fmt: skip
+        assert main(words) == 2
+        assert "ooctrain grade ASSIGNMENT" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    "use",
+    [lambda name: oc.plan(oc.trace(nn.Linear(2, 2), (1, 2)), '50%', planner=name),
+     lambda name: oc.Trainer(nn.Linear(2, 2), optimizer=name),
+     lambda name: oc.models.build(name)],
+)  # fmt: skip
+def test_so_are_those_of_a_call(use, home):
+    for name in ("nosuch.py", "nosuch.py:Mine", "./nosuch"):
+        with pytest.raises(ConfigError) as found:
+            use(name)
+        assert found.value.code == "OOC-106"
+        assert "there is no" in found.value.what

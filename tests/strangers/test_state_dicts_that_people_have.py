@@ -78,6 +78,19 @@ LOADED = {
     "with an average beside it": {"model": STATE, "model_ema": with_prefix("module.")},
     "wrapped twice": {"model": {"state_dict": with_prefix("module.")}},
     "wrapped and distributed": {"state_dict": with_prefix("module.")},
+    "of Lightning": {
+        "epoch": 2, "global_step": 40, "pytorch-lightning_version": "2.4.0",
+        "state_dict": with_prefix("model."), "loops": {"fit_loop": {}}, "callbacks": {},
+        "optimizer_states": [{}], "lr_schedulers": [], "hyper_parameters": {"lr": 0.1},
+    },
+    "an attribute of another module": with_prefix("net."),
+    "whatever the attribute is called": {"state_dict": with_prefix("backbone.")},
+    "deep in another module": with_prefix("student.encoder."),
+    "an attribute that was compiled": with_prefix("model._orig_mod."),
+    "an attribute that was distributed": with_prefix("model.module."),
+    "an attribute, distributed": with_prefix("module.model."),
+    "an attribute, without counts": {
+        k: v for k, v in with_prefix("net.").items() if not k.endswith("tracked")},
     "in another order": dict(reversed(STATE.items())),
     "of float64": {k: v.astype(np.float64) if v.ndim else v for k, v in STATE.items()},
     "a count of one element": {**STATE, COUNT: STATE[COUNT].reshape(1)},
@@ -135,7 +148,13 @@ REFUSED = {
     "two that may be meant": ({"model": STATE, "state_dict": STATE}, ConfigError, "given["),
     "another network's": ({"features.0.weight": np.zeros(3)}, ConfigError, "rename"),
     "numbers as keys": (dict(enumerate(STATE.values())), ConfigError, "name"),
-    "another prefix": (with_prefix("backbone."), ConfigError, "rename"),
+    "a prefix at all keys but one": (
+        {**with_prefix("model."), "loss.weight": np.ones(2)}, ConfigError, "startswith('model.')"),
+    "a prefix, and a key too few": (
+        dict(list(with_prefix("model.").items())[1:]), ConfigError, "startswith('model.')"),
+    "two models side by side": (
+        with_prefix("student.") | with_prefix("teacher."), ConfigError, "startswith('student.')"),
+    "a prefix without a dot": (with_prefix("model_"), ConfigError, "rename"),
     "another shape": (
         {**STATE, "2.1.weight": np.zeros((5, 4))}, ShapeError, "strict=False"
     ),
@@ -175,3 +194,30 @@ def test_a_model_that_has_a_part_of_that_name_keeps_it():
     model = Wrapped()
     assert model.load_state_dict(model.state_dict()) == ([], [])
     assert model.load_state_dict(with_prefix("_orig_mod.", model.state_dict())) == ([], [])
+    assert model.load_state_dict(with_prefix("model.", model.state_dict())) == ([], [])
+    with pytest.raises(ConfigError) as refused:  # that of the part alone
+        model.load_state_dict(model.module.state_dict())
+    assert "model.module.load_state_dict" in refused.value.fix
+
+
+def test_a_model_of_one_layer_takes_no_prefix_for_a_part():
+    """Keys "0.weight" and "0.bias" are the model's own, and "1.0.weight" is one prefix more."""
+    one, two = nn.Sequential(nn.Linear(2, 2)), nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    assert one.load_state_dict(with_prefix("1.", one.state_dict())) == ([], [])
+    with pytest.raises(ConfigError):
+        one.load_state_dict(two.state_dict())
+    found = two.load_state_dict(one.state_dict(), strict=False)
+    assert found.missing_keys == ["1.weight", "1.bias"]
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_part_that_fits_is_not_taken_for_a_prefix(strict):
+    """Of keys of which some are the model's own, no prefix is taken off."""
+    model = nn.Sequential(nn.Sequential(nn.Linear(2, 2)), nn.Linear(2, 2))
+    state = {k: v for k, v in model.state_dict().items() if k.startswith("0.")}
+    if strict:
+        with pytest.raises(ConfigError):
+            model.load_state_dict(state)
+    else:
+        found = model.load_state_dict(state, strict=False)
+        assert found.missing_keys == ["1.weight", "1.bias"]

@@ -180,6 +180,89 @@ def test_a_right_target_after_a_wrong_one_trains():
             assert np.isfinite(t.step(images(), np.ones((8, 1), kind)))
 
 
+YA, YB, LAM = np.arange(8) % 3, (np.arange(8) + 1) % 3, 0.3
+#: {what people write: the target of a batch}
+SEVERAL = {
+    "two": (YA, YB), "two and a share": (YA, YB, LAM), "in a list": [YA, YB, LAM],
+    "two in a list": [YA, YB], "a dict": {"a": YA, "b": YB, "lam": LAM}, "nested": ((YA, YB), LAM),
+    "tensors": (oc.tensor(YA), oc.tensor(YB), LAM), "lists": (YA.tolist(), YB.tolist(), LAM),
+    "a share for each": (YA, YB, np.full(8, LAM, np.float32)), "one": (YA,),
+    "with None": (YA, None), "of other lengths": [YA, YB[:4]], "dicts in a list": [{"a": 1}] * 8,
+    "a tuple for each": [(1, 2, 0.3)] * 8,
+}  # fmt: skip
+
+
+def two_losses(outputs, target):
+    """As the examples of mixup have it."""
+    ya, yb, lam = target
+    return F.cross_entropy(outputs, ya) * lam + F.cross_entropy(outputs, yb) * (1 - lam)
+
+
+@pytest.mark.parametrize("loss", [two_losses, "cross_entropy"])
+@pytest.mark.parametrize("name", SEVERAL)
+def test_several_targets_are_told_what_to_write(name, loss):
+    x, target = images(), SEVERAL[name]
+    with trainer(loss=loss) as t:
+        for use in (
+            lambda: t.step(x, target), lambda: t.fit([(x, target)]), lambda: t.fit(((x, target),)),
+            lambda: t.evaluate([(x, target)]), lambda: [t.step(*b) for b in t.ahead([(x, target)])],
+        ):  # fmt: skip
+            with pytest.raises(ShapeError) as caught:
+                use()
+            assert caught.value.code == "OOC-110"
+            assert "class probabilities" in caught.value.fix
+        assert t.steps_done == 0
+
+
+@pytest.mark.parametrize("targets", [(YA, YB), (YA, YB, LAM)])
+def test_a_batch_of_more_than_a_pair_is_told_what_to_write(targets):
+    with trainer() as t:
+        for use in (t.fit, t.evaluate):
+            with pytest.raises(ConfigError) as caught:
+                use([(images(), *targets)])
+            assert "class probabilities" in caught.value.fix
+
+
+@pytest.mark.parametrize("label", [(0, 2, 0.3), {"a": 0}, (YA[:3], LAM), ((0, 1), 0.3)])
+def test_a_label_of_several_is_told_what_to_write(label):
+    loader = oc.data.DataLoader([(images(1)[0], label)] * 8, 4)
+    with trainer() as t, pytest.raises(ShapeError) as caught:
+        t.fit(loader)
+    assert "class probabilities" in caught.value.fix
+
+
+@pytest.mark.parametrize("lam", [0.0, 0.3, 1.0])
+def test_what_is_named_for_mixup_has_its_loss(lam):
+    x, eye = images(), np.eye(3, dtype=np.float32)
+    logits = trainer().model(oc.tensor(x))
+    wanted = lam * F.cross_entropy(logits, oc.tensor(YA)).item() + (
+        1 - lam) * F.cross_entropy(logits, oc.tensor(YB)).item()  # fmt: skip
+    mixed = lam * eye[YA] + (1 - lam) * eye[YB]
+    for loss in ("cross_entropy", lambda o, t: F.cross_entropy(o, t)):
+        with trainer(loss=loss) as t:
+            assert np.isclose(t.evaluate([(x, mixed)]).loss, wanted, rtol=1e-5)
+            assert np.isclose(t.step(x, mixed), wanted, rtol=1e-5)
+
+
+#: {what is one array all the same: (outputs, the loss, the target)}
+ONE = {
+    "a list of numbers": (3, "cross_entropy", YA.tolist()),
+    "a tuple of numbers": (3, "cross_entropy", tuple(YA.tolist())),
+    "rows in lists": (3, "cross_entropy", np.eye(3)[YA].tolist()),
+    "a list of rows": (3, "cross_entropy", list(np.eye(3, dtype=np.float32)[YA])),
+    "a tensor": (3, "cross_entropy", oc.tensor(YA)),
+    "a column for each": (3, lambda o, t: F.mse_loss(o[:, :2], t), np.ones((8, 2), np.float32)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ONE)
+def test_lists_that_are_one_array_train(name):
+    outputs, loss, target = ONE[name]
+    with trainer(outputs, loss) as t:
+        assert np.isfinite(t.step(images(), target))
+        assert np.isfinite(t.evaluate([(images(), target)]).loss)
+
+
 def test_all_labels_ignored_is_said():
     ignored = np.full(8, -100)
     with trainer() as t:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 from support.quick import quick
 
 from ooctrain.cli import main
+from ooctrain.data import image_folder
 from ooctrain.execution.checkpoint import load, save
 
 pytestmark = pytest.mark.usefixtures("default_signals")
@@ -112,6 +114,55 @@ def test_a_folder_that_has_become_smaller_goes_on(schedule, train, photos, tmp_p
     assert load(run).run.step == 9, "the second epoch is over"
     assert train(*words, "--epochs", 4, "--resume", run)[0] == 0
     assert load(run).run.data == {"epoch": 4, "position": 0}
+
+
+#: {what: (images of each class more or fewer, steps before, --epochs, --steps, steps in the end)};
+#: there were 5 steps an epoch.
+LENGTHS = {
+    "smaller, within an epoch": (-2, 7, 3, None, 7 + 2 + 4),
+    "smaller, after an epoch": (-2, 5, 3, None, 5 + 4 + 4),
+    "smaller, so the epoch is over": (-6, 9, 3, None, 9 + 2),
+    "larger, within an epoch": (4, 7, 3, None, 7 + 5 + 7),
+    "larger, after an epoch": (4, 5, 3, None, 5 + 7 + 7),
+    "larger, and stopped": (4, 7, 3, 11, 11),
+    "smaller, and stopped": (-6, 9, 3, 10, 10),
+    "of the same length": (0, 7, 3, None, 15),
+}
+
+
+@pytest.mark.parametrize("what", quick(LENGTHS, 0, 3, 6))
+def test_steps_and_epochs_are_counted_right_after_a_change_of_length(what, train, photos, tmp_path):
+    more, before, epochs, steps, end = LENGTHS[what]
+    run, words = tmp_path / "run.safetensors", ["--data", photos, "--image-size", 32, "--batch", 4]
+    train(*words, "--epochs", epochs, "--steps", before, "--checkpoint", run)
+    trained = len(image_folder(photos, train=True, image_size=32))
+    change(photos, more)
+    now = len(image_folder(photos, train=True, image_size=32)) // 4
+    limit = [] if steps is None else ["--steps", steps]
+    status, numbers, out, err = train(*words, "--epochs", epochs, *limit, "--resume", run)
+    assert status == 0, err
+    told = re.findall(r"step +(\d+)/(\d+) +epoch (\d+)/", out)
+    lines = [tuple(map(int, numbers)) for numbers in told]
+    assert len(numbers["losses"]) == end
+    assert {line[1] for line in lines} == {end}
+    assert lines[-1][:2] == (load(run).run.step,) * 2
+    assert all(1 <= epoch <= epochs for *_, epoch in lines)
+    assert [epoch for *_, epoch in lines] == sorted(epoch for *_, epoch in lines)
+    if steps is None:
+        assert lines[-1][2] == epochs
+        assert f"epoch {epochs}/{epochs} mean loss" in out
+    assert notes(out) == (more != 0)
+    assert out.count("steps an epoch") == (now != trained // 4)
+    if now != trained // 4:
+        assert f"{trained // 4} steps an epoch, now {now}" in out
+
+
+def change(photos: Path, more: int) -> None:
+    """Adds images to both classes, or takes some away."""
+    for name in "ab":
+        put(photos, *(f"{name}/x{i:02}.png" for i in range(more)))
+        for path in sorted((photos / name).iterdir())[: max(0, -more)]:
+            path.unlink()
 
 
 def test_a_folder_in_another_place_with_other_images_is_told(begun, tmp_path):

@@ -17,8 +17,8 @@ from ooctrain.engine.incore import Mode, run_trace
 from ooctrain.rewrite.tile.grid import Tiling, tile_trace
 from ooctrain.step.op import Scalars
 from ooctrain.step.trace import Trace
-from ooctrain.testing.tiled.gradient_step import gradient_step as chain_trace
-from ooctrain.testing.tiled.gradient_step import random_values
+from ooctrain.testing.tiled.check_tiled import gradient_step as chain_trace
+from ooctrain.testing.tiled.check_tiled import random_values
 
 __all__ = ["SCALARS", "chain_trace", "check_tile", "random_values"]
 

@@ -3,7 +3,7 @@
 The trace `small_step` computes a = x + w, c = a + a, g = c + a, w' = w - lr g, so that g = 3 (x +
 w) exactly, and any fault of the memory shows in g or w. The lists run it in-core, swapping,
 recomputing, in parts, and with the parameter away between steps. Every device's tests walk these.
-Read next: `testing/tiny_steps.py`, then `execution/executor.py`.
+Read next: `tests/support/tiny_steps.py`, then `execution/executor.py`.
 """
 
 from __future__ import annotations

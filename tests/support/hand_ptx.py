@@ -2,16 +2,15 @@
 
 A body of a few lines shows what one instruction does, and needs no compiler; the interpreter runs
 it and returns the arrays. Parameters are `p0`, `p1`, ..., the addresses of the arrays; %rd0, %rd1,
-... hold them, and %r0 the thread's number. Read next: `ooctrain/testing/emulator/ptx_machine.py`.
+... hold them, and %r0 the thread's number. Read next: `tests/doubles/ptx_machine.py`.
 """
 
 from __future__ import annotations
 
 import numpy as np
-
-from ooctrain.testing.emulator.ptx_lanes import PtxLaunch
-from ooctrain.testing.emulator.ptx_machine import run
-from ooctrain.testing.emulator.ptx_memory import GlobalMemory
+from doubles.ptx_lanes import PtxLaunch
+from doubles.ptx_machine import run
+from doubles.ptx_memory import GlobalMemory
 
 HEAD = """.version 8.0
 .target sm_90

@@ -3,7 +3,7 @@
 `SAMPLES` has pairs of an operation and its logical inputs. It is one table for all checks of
 operations, on any device, so that a new operation is written down once; a test checks that none is
 missing. Values keep away from kinks, so that finite differences exist too. Read next:
-`ooctrain/testing/check_op.py`, `ooctrain/testing/emulator/check_cuda.py`.
+`ooctrain/testing/check_op.py`, `ooctrain/testing/check_cuda.py`.
 """
 
 from __future__ import annotations

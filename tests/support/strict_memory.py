@@ -3,13 +3,14 @@
 The fake driver already knows what is mapped where. Here only marks are added, which tests write to
 a range and read back, page by page, by any address. An error is raised where a real machine would
 end the process or go on with wrong data. The calls are those of `devices.base.VirtualMemory`.
-Read next: `testing/driver/fake_driver.py`, `devices/cuda/driver_memory.py`.
+Read next: `testing/fake_driver.py`, `devices/cuda/driver_memory.py`.
 """
 
 from __future__ import annotations
 
+from doubles.refusing_driver import RefusingDriver
+
 from ooctrain.devices.cuda.driver_memory import DriverMemory
-from ooctrain.testing.driver.fake_driver import FakeDriver
 
 
 class StrictMemory:
@@ -23,7 +24,7 @@ class StrictMemory:
     ranges = True
 
     def __init__(self, size_bytes: int, page_bytes: int = 4096):
-        self.driver = FakeDriver(size_bytes, page_bytes)
+        self.driver = RefusingDriver(size_bytes, page_bytes)
         self._memory = DriverMemory(self.driver, size_bytes)
         self.size_bytes, self.granularity_bytes = size_bytes, page_bytes
         self.max_mappings = self._memory.max_mappings

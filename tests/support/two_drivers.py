@@ -4,7 +4,7 @@ The rules are written and tested in the fake. Here every call goes to both drive
 its own for each, stale ones and wrong sizes included; an action is a name and three numbers that
 choose what it is done to. The first action to which the two answer differently is returned. Where
 the fake raises `Violation` (a GPU would go on with wrong data) the stub must end in an error.
-Read next: `ooctrain/testing/driver/fake_driver.py`, `.../stub/stub.h`.
+Read next: `ooctrain/testing/fake_driver.py`, `tests/doubles/stub/stub.h`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from doubles.stub_driver import Stub
+
 from ooctrain.errors import DriverError
-from ooctrain.testing.driver.fake_driver import FakeDriver, Violation
-from ooctrain.testing.driver.stub.stub import Stub
+from ooctrain.testing.fake_driver import FakeDriver, Violation
 
 PAGE, PAGES = 4096, 12
 VIOLATION = -1
@@ -133,11 +134,11 @@ class TwoDrivers:
     def _copy(self, i: int, j: int, k: int, call: Callable[..., object]) -> None:
         size, kind = _size(k), ("place", "memory")[k // 8 % 2]
         hosts = self.known["host"]
-        live = [pair for pair in hosts if pair[0] in self.fake._memory.host]
+        live = [pair for pair in hosts if pair[0] in self.fake.host]
         if live:
             # What is not pinned at all CUDA copies too, while the host waits; the fake forbids it.
             pair = live[i % len(live)]
-            most = self.fake._memory.host[pair[0]].size
+            most = self.fake.host[pair[0]].size
             self._on(
                 (kind, j), ("stream", j // 4),
                 lambda d, a, s: call(d, a, pair[d is self.real], min(size, most), s),

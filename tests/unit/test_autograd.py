@@ -259,7 +259,7 @@ def test_what_nobody_holds_is_forgotten_without_the_garbage_collector():
 def test_backward_frees_saved_values():
     x = tensor(values(3), requires_grad=True)
     middle = F.tanh(x)
-    kept = weakref.ref(middle)
+    kept = weakref.ref(middle.storage.physical)
     loss = F.mse_loss(middle, tensor(values(3)))
     middle = None
     assert kept() is not None

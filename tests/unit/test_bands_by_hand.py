@@ -7,8 +7,15 @@ import random
 import pytest
 
 from ooctrain.errors import ConfigError
-from ooctrain.testing.tiled.bands_by_hand import BandedChain, footprint_of, par_rows, random_chain
-from ooctrain.testing.tiled.check_bands import BANDS_LAWS, BandsFailure, check_bands
+from ooctrain.testing.tiled.bands_by_hand import (
+    BANDS_LAWS,
+    BandedChain,
+    BandsFailure,
+    check_bands,
+    footprint_of,
+    par_rows,
+    random_chain,
+)
 
 CHAIN = BandedChain(((3, 1, 1), (2, 2, 0)), (0, 4, 8), (1, 1, 1))
 

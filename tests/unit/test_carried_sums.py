@@ -23,7 +23,7 @@ from ooctrain.rewrite.tile.carried_sums import (
     state_bytes,
 )
 from ooctrain.step.op import Op, Spec, to_logical
-from ooctrain.testing.emulator.check_cuda import run_cuda
+from ooctrain.testing.check_cuda import run_cuda
 
 Device = Literal["cpu", "cuda"]
 OPS: dict[str, Op] = {

@@ -19,9 +19,14 @@ from ooctrain.errors import ConfigError
 from ooctrain.layers.regions import Insert
 from ooctrain.rewrite.tile import weave, writer
 from ooctrain.testing import TiledFailure, TiledReport, check_tiled
-from ooctrain.testing.tiled.check_tiled import SCALARS, compared
-from ooctrain.testing.tiled.gradient_step import gradient_step, random_values
-from ooctrain.testing.tiled.tiled_bounds import allowed_errors, gamma
+from ooctrain.testing.tiled.check_tiled import (
+    SCALARS,
+    allowed_errors,
+    compared,
+    gamma,
+    gradient_step,
+    random_values,
+)
 
 SHAPE = (2, 2, 15, 11)
 OF_INSTANCES = "the state of the first image"

@@ -12,6 +12,8 @@ from contextlib import ExitStack
 
 import numpy as np
 import pytest
+from doubles.cpu_kernels import CpuKernels
+from doubles.refusing_driver import ACQUIRING, RefusingDriver
 from support.hand_lists import (
     AWAY,
     CHUNK,
@@ -43,8 +45,8 @@ from ooctrain.devices.streams import COMPUTE, IN, OUT
 from ooctrain.errors import ConfigError, DriverError, OoctrainError, OutOfDeviceMemory
 from ooctrain.execution.executor import Session, host_extent_bytes
 from ooctrain.execution.placement import reserved_peak
-from ooctrain.testing.driver.fake_cuda import CpuKernels, queue
-from ooctrain.testing.driver.fake_driver import ACQUIRING, FakeDriver, Violation
+from ooctrain.testing.fake_driver import Violation
+from ooctrain.testing.fake_gpu import queue
 
 ALLOCATORS = (
     "va:chunk=4KiB",
@@ -87,7 +89,7 @@ class Bench:
         choice = choose_allocator(allocator, 32 * S, probe=lambda: "")
         reserved = reserved_peak(self.schedule, self.trace, choice)
         extent = slab(host_extent_bytes(self.trace, self.schedule, 64 if slab is int else 4096))
-        self.driver = FakeDriver(TOTAL, CHUNK, choose)
+        self.driver = RefusingDriver(TOTAL, CHUNK, choose)
         self.device = CudaDevice(
             self.driver, cpu_kernels, reserved, extent, piece_bytes=choice.piece_bytes, **options
         )
@@ -402,20 +404,20 @@ def test_the_host_slab_is_one_pinned_piece_of_the_planned_size():
 def test_every_refusal_of_the_driver_leaves_nothing_behind(piece):
     count = 5 if piece is None else 8  # streams, the arena or its pieces, the slab
     for after in range(count):
-        driver = FakeDriver(TOTAL, CHUNK)
+        driver = RefusingDriver(TOTAL, CHUNK)
         driver.fail(after, status=999)
         with pytest.raises(DriverError) as caught:
             CudaDevice(driver, cpu_kernels, 4 * CHUNK, 2 * CHUNK, piece_bytes=piece)
         assert caught.value.status == 999
         assert not any(driver.held().values()), (after, driver.held())
-    driver = FakeDriver(TOTAL, CHUNK)
+    driver = RefusingDriver(TOTAL, CHUNK)
     CudaDevice(driver, cpu_kernels, 4 * CHUNK, 2 * CHUNK, piece_bytes=piece).close()
     assert sum(driver.calls[call] for call in ACQUIRING) == count
 
 
 @pytest.mark.parametrize("piece", [None, CHUNK])
 def test_a_budget_larger_than_the_free_memory_is_refused_with_both_numbers(piece):
-    driver = FakeDriver(TOTAL, CHUNK)
+    driver = RefusingDriver(TOTAL, CHUNK)
     with pytest.raises(OutOfDeviceMemory, match="less free memory than the budget") as caught:
         CudaDevice(driver, cpu_kernels, TOTAL + CHUNK, piece_bytes=piece)
     assert (caught.value.free_bytes, caught.value.budget_bytes) == (TOTAL, TOTAL + CHUNK)
@@ -425,7 +427,7 @@ def test_a_budget_larger_than_the_free_memory_is_refused_with_both_numbers(piece
 
 @pytest.mark.parametrize("call", ["cuMemCreate", "cuMemAlloc_v2"])
 def test_memory_that_is_gone_between_asking_and_taking_is_said_alike(call):
-    driver = FakeDriver(TOTAL, CHUNK)
+    driver = RefusingDriver(TOTAL, CHUNK)
     driver.fail(0, abi.OUT_OF_MEMORY, (call,))
     piece = CHUNK if call == "cuMemCreate" else None
     with pytest.raises(OutOfDeviceMemory):
@@ -434,7 +436,7 @@ def test_memory_that_is_gone_between_asking_and_taking_is_said_alike(call):
 
 
 def test_pinned_memory_that_the_host_does_not_give_is_said():
-    driver = FakeDriver(TOTAL, CHUNK)
+    driver = RefusingDriver(TOTAL, CHUNK)
     driver.fail(0, abi.OUT_OF_MEMORY, ("cuMemHostAlloc",))
     with pytest.raises(ConfigError, match="pinned memory") as caught:
         CudaDevice(driver, cpu_kernels, 4 * CHUNK, CHUNK)
@@ -502,7 +504,7 @@ def test_after_a_fork_the_device_says_so_and_closing_it_does_nothing():
 
 @pytest.fixture
 def driver():
-    return FakeDriver(TOTAL, CHUNK)
+    return RefusingDriver(TOTAL, CHUNK)
 
 
 def test_a_stream_waits_for_a_piece_once_and_not_for_itself(driver):

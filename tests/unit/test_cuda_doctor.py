@@ -8,7 +8,7 @@ from ooctrain.devices.cuda import open as cuda_open
 from ooctrain.devices.cuda.link import measure_link
 from ooctrain.errors import DeviceUnavailable
 from ooctrain.machine import doctor
-from ooctrain.testing.driver.fake_driver import FakeDriver
+from ooctrain.testing.fake_driver import FakeDriver
 
 MIB = 1 << 20
 

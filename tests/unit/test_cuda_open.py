@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from doubles.refusing_driver import RefusingDriver
 
 import ooctrain as oc
 from ooctrain.devices.base import Debug
@@ -24,7 +25,6 @@ from ooctrain.devices.cuda.open import (
 )
 from ooctrain.errors import ConfigError, DeviceUnavailable
 from ooctrain.layers.relu import ReLU
-from ooctrain.testing.driver.fake_driver import FakeDriver
 
 GPU = Gpu("fake", 13000, (9, 0), 2 << 20, 1 << 30, 2 << 30)
 WHEELS = {"numba-cuda": "0.30.4", "nvidia-cuda-nvrtc": "13.3.1"}
@@ -32,7 +32,7 @@ WHEELS = {"numba-cuda": "0.30.4", "nvidia-cuda-nvrtc": "13.3.1"}
 
 @pytest.fixture
 def driver(monkeypatch):
-    opened = FakeDriver(64 << 20, 2 << 20)
+    opened = RefusingDriver(64 << 20, 2 << 20)
     monkeypatch.setattr(cuda_open, "open_cuda_driver", lambda: opened)
     return opened
 
@@ -65,7 +65,7 @@ def test_refused_virtual_memory_is_told_with_the_step_and_the_answer(driver):
 
 
 def test_a_device_that_maps_nothing_still_has_a_granularity(monkeypatch):
-    monkeypatch.setattr(cuda_open, "open_cuda_driver", lambda: FakeDriver(1 << 20, maps=False))
+    monkeypatch.setattr(cuda_open, "open_cuda_driver", lambda: RefusingDriver(1 << 20, maps=False))
     gpu = look_at_gpu()
     assert "none" in gpu.mapping_problem
     assert gpu.granularity_bytes == 2 << 20

@@ -87,7 +87,7 @@ def test_debug_modes_change_no_bit(tmp_path, debug):
 def test_the_host_pins_its_pieces_and_not_the_slab(tmp_path):
     run = GPU.Bench(GPU.SWAPPED, slab=slab_in(tmp_path))
     run.step(1.0)
-    pinned = [block.size for block in run.driver._memory.host.values()]
+    pinned = [block.size for block in run.driver.host.values()]
     assert 3 * BLOCK_BYTES in pinned
     assert run.device.host_bytes not in pinned
     assert run.device.graphs is None
@@ -115,7 +115,7 @@ def copies_in_list_order(folder, seed, pieces, choose=min):
     """Random copies, queued on one stream, against arrays that are changed at once."""
     rng = random.Random(seed)
     numbers = np.random.default_rng(seed)
-    driver = GPU.FakeDriver(GPU.TOTAL, GPU.CHUNK, choose)
+    driver = GPU.RefusingDriver(GPU.TOTAL, GPU.CHUNK, choose)
     stream, device_address = driver.create_stream(), driver.allocate(SIZE)
     pinned, loads = driver.host_alloc(pieces * BLOCK_BYTES), []
     with pytest.MonkeyPatch.context() as patch:
@@ -169,7 +169,7 @@ def test_many_copies_are_those_of_the_list_in_its_order(tmp_path):
 def test_what_the_disk_has_refused_is_not_read_as_it_was_before(tmp_path):
     """The first look failed, and the second one, such as a checkpoint that is tried again, found
     the bytes of the step before."""
-    driver = GPU.FakeDriver(GPU.TOTAL, GPU.CHUNK, min)
+    driver = GPU.RefusingDriver(GPU.TOTAL, GPU.CHUNK, min)
     stream, device_address = driver.create_stream(), driver.allocate(SIZE)
     pinned, calls = driver.host_alloc(3 * BLOCK_BYTES), Failing(errno.ENOSPC, 1000)
     slab = SpilledSlab(driver, slab_in(tmp_path, calls)(SLAB), pinned, BLOCK_BYTES)

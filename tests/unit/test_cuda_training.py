@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from doubles.cpu_kernels import CpuKernels
 from support.quick import quick
 from support.same_bits import out_of_core
 
@@ -25,8 +26,7 @@ from ooctrain.engine.incore import initial_values
 from ooctrain.errors import ConfigError, DeviceUnavailable, OutOfDeviceMemory, PlanMismatch
 from ooctrain.execution.prepare import prepare
 from ooctrain.execution.settings import Settings
-from ooctrain.testing.driver.fake_cuda import CpuKernels
-from ooctrain.testing.driver.fake_driver import FakeDriver
+from ooctrain.testing.fake_driver import FakeDriver
 
 MIB = 1 << 20
 PAGE = 4096

@@ -19,6 +19,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from doubles.stub_driver import SOURCES, why_no_stub
+from doubles.stub_driver import Stub as LibCuda
 
 from ooctrain.devices.cpu.host_vm import why_no_virtual_memory
 from ooctrain.devices.cuda import driver_abi as abi
@@ -26,10 +28,8 @@ from ooctrain.devices.cuda.driver import bind, check, open_cuda_driver
 from ooctrain.devices.probe import probe
 from ooctrain.devices.raw_bytes import bytes_at
 from ooctrain.errors import DeviceUnavailable, DriverError, VmmUnavailable
-from ooctrain.testing.driver.fake_driver import FakeDriver
-from ooctrain.testing.driver.host_driver import HostDriver
-from ooctrain.testing.driver.stub.build import SOURCES, why_no_stub
-from ooctrain.testing.driver.stub.stub import Stub as LibCuda
+from ooctrain.testing.fake_driver import FakeDriver
+from ooctrain.testing.host_driver import HostDriver
 
 PAGE = 4096
 needs_stub = pytest.mark.skipif(bool(why_no_stub()), reason=why_no_stub())

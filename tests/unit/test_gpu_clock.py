@@ -7,6 +7,8 @@ import time
 from contextlib import contextmanager
 
 import pytest
+from doubles.hollow_kernels import HollowStore
+from doubles.stub_driver import Stub, why_no_stub
 
 from benchmarks.gpu import kernel_speed
 from benchmarks.gpu import workbench as workbench_file
@@ -16,9 +18,6 @@ from ooctrain.devices.cuda.launches import DriverKernels
 from ooctrain.layers.linear import Linear
 from ooctrain.layers.relu import ReLU
 from ooctrain.step.op import Spec
-from ooctrain.testing.driver.stub.build import why_no_stub
-from ooctrain.testing.driver.stub.hollow import HollowStore
-from ooctrain.testing.driver.stub.stub import Stub
 
 pytestmark = pytest.mark.skipif(bool(why_no_stub()), reason=why_no_stub())
 #: TFLOP/s in fp32 and in TF32, GB/s: what is wanted of a GPU of the class of an H200.

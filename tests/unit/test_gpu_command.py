@@ -16,6 +16,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from doubles.cpu_kernels import fast_gpu
+from doubles.stub_driver import environment, why_no_stub
 from support.quick import quick
 
 from benchmarks.gpu import __main__ as command
@@ -34,8 +36,7 @@ from ooctrain.layers.kernels.cuda.runtime.shim import why_no_ptx
 from ooctrain.layers.relu import ReLU
 from ooctrain.sched.timeline import Event, make_timeline
 from ooctrain.testing.check_op import SCALARS, as_input, check_agreement, spec_of
-from ooctrain.testing.driver.fake_gpu import fake_gpu
-from ooctrain.testing.driver.stub.build import environment, why_no_stub
+from ooctrain.testing.fake_gpu import fake_gpu
 
 ROOT = Path(__file__).parents[2]
 NO_STUB = why_no_stub() or why_no_ptx()
@@ -47,7 +48,7 @@ MIB = 1 << 20
 def bench(tmp_path):
     log = tmp_path / "log"
     log.touch()
-    with fake_gpu():
+    with fast_gpu():
         yield Bench("a part", log, time.time() + 600, Asked("values"))
 
 
@@ -275,7 +276,7 @@ def test_copies_are_hidden_as_far_as_calls_run_beside_them():
 def test_the_workbench_runs_what_the_cpu_runs_and_sees_what_is_written_beside():
     x = np.linspace(-1, 1, 1000, dtype=np.float32)
     y, nothing = np.empty_like(x), np.empty(0, np.uint8)
-    with fake_gpu(), Workbench(MIB, MIB) as workbench:
+    with fast_gpu(), Workbench(MIB, MIB) as workbench:
         workbench.run(ReLU(), [x], [y], nothing, SCALARS)
         assert (y == np.maximum(x, 0)).all()
 
@@ -292,7 +293,7 @@ def test_the_emulator_runs_what_compares_addresses_before_it_launches():
     op, arrays = next(case for case in kernels.SAMPLES if case[0].name == "batch_norm_update")
     inputs = [as_input(array) for array in arrays]
     outputs = [np.empty(s.shape, s.dtype) for s in op.infer(*map(spec_of, inputs))]
-    with fake_gpu("emulator"), Workbench(MIB, MIB) as workbench:
+    with fake_gpu(), Workbench(MIB, MIB) as workbench:
         workbench.run(op, inputs, outputs, np.empty(0, np.uint8), SCALARS)
     check_agreement(op, inputs, outputs, SCALARS, kernels.OTHERS_TOLERANCE)
 

@@ -13,6 +13,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from doubles.cpu_kernels import fast_gpu
+from doubles.stub_driver import Stub, why_no_stub
 from support.quick import quick
 
 import ooctrain as oc
@@ -28,9 +30,6 @@ from ooctrain.devices.raw_bytes import bytes_at
 from ooctrain.errors import DriverError
 from ooctrain.execution.prepare import placed
 from ooctrain.step.machine import Machine
-from ooctrain.testing.driver.fake_gpu import fake_gpu
-from ooctrain.testing.driver.stub.build import why_no_stub
-from ooctrain.testing.driver.stub.stub import Stub
 from ooctrain.units import MIB
 
 FACTS = {"date": "2026-11-22 10:00 UTC", "commit": "abc", "GPU": "one"}
@@ -106,7 +105,7 @@ def test_a_gradient_that_is_wrong_is_seen(wrong):
 
 def test_other_weights_are_not_compared(monkeypatch):
     monkeypatch.setattr(networks, "hash_of", lambda values: "another")
-    with fake_gpu(), pytest.raises(NotRunError, match="makes these anew"):
+    with fast_gpu(), pytest.raises(NotRunError, match="makes these anew"):
         networks._accuracy(networks.PLAIN)
 
 
@@ -150,7 +149,7 @@ def test_a_network_runs_by_the_plan_made_beforehand(tmp_path, monkeypatch):
     (file,) = tmp_path.glob("*.json")
     assert file.name == networks.plan_name(networks.PLAIN, *pairs[0])
     found = {}
-    with fake_gpu():
+    with fast_gpu():
         networks.in_core(networks.PLAIN, found)
         monkeypatch.setattr(networks, "first_that_fits", lambda *_: pytest.fail("planned anew"))
         networks.same_bits(networks.PLAIN, *pairs[0], found, str(tmp_path))
@@ -201,7 +200,7 @@ def rows(bench, module, monkeypatch, numbers):
         order.append((name, numbers(function, arguments)))
 
     monkeypatch.setattr(Bench, "check", check)
-    with fake_gpu():
+    with fast_gpu():
         module.run(bench)
     return order
 

@@ -27,7 +27,7 @@ from ooctrain.sched.budget import trace_peak_bytes
 from ooctrain.step.machine import call_durations_ns
 from ooctrain.step.presets import rtx2080ti
 from ooctrain.step.trace import Trace
-from ooctrain.testing.tiled.gradient_step import gradient_step, random_values
+from ooctrain.testing.tiled.check_tiled import gradient_step, random_values
 
 SCALARS = {"lr": 0.5, "step": 3, "seed": 7}
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from doubles.refusing_driver import ACQUIRING, RefusingDriver
 
 from ooctrain.devices.cpu.host_vm import PAGE_BYTES, HostCalls, why_no_virtual_memory
 from ooctrain.devices.cuda.driver_abi import ILLEGAL_ADDRESS
@@ -16,8 +17,7 @@ from ooctrain.devices.cuda.driver_memory import DriverMemory
 from ooctrain.devices.probe import probe
 from ooctrain.devices.raw_bytes import bytes_at
 from ooctrain.errors import ConfigError, DriverError, VmmUnavailable
-from ooctrain.testing.driver.fake_driver import ACQUIRING, FakeDriver
-from ooctrain.testing.driver.host_driver import HostDriver
+from ooctrain.testing.host_driver import HostDriver
 
 pytestmark = pytest.mark.skipif(bool(why_no_virtual_memory()), reason="no memfd here")
 PAGES = 16
@@ -164,7 +164,7 @@ def test_a_forked_child_neither_writes_our_bytes_nor_uses_the_driver(driver):
 
 def test_an_unmapped_page_ends_the_process_that_reads_it():
     code = (
-        "from ooctrain.testing.driver.host_driver import HostDriver\n"
+        "from ooctrain.testing.host_driver import HostDriver\n"
         "from ooctrain.devices.raw_bytes import bytes_at\n"
         "d = HostDriver(1 << 20); a = d.reserve(1 << 20); d.map(a, 1 << 20, d.create(1 << 20))\n"
         "print(bytes_at(a, 1)[0], flush=True); d.unmap(a, 1 << 20); print(bytes_at(a, 1)[0])\n"
@@ -271,7 +271,7 @@ def test_the_probe_leaves_nothing_behind(driver):
 def test_the_probe_names_the_step_that_fails_and_leaves_nothing_behind():
     steps = ["create", *2 * ["reserve", "map", "set_access"], "copy", "copy"]
     for after, step in enumerate(steps):
-        fake = FakeDriver(TOTAL, PAGE_BYTES)
+        fake = RefusingDriver(TOTAL, PAGE_BYTES)
         fake.fail(after, 801, ACQUIRING)
         error = refused(probe, fake)
         assert isinstance(error, VmmUnavailable)
@@ -281,9 +281,9 @@ def test_the_probe_names_the_step_that_fails_and_leaves_nothing_behind():
 
 
 def test_the_probe_names_the_step_that_broke_the_device():
-    class Breaking(FakeDriver):
+    class Breaking(RefusingDriver):
         def synchronize_stream(self, stream):
-            self._gate.sticky = ILLEGAL_ADDRESS  # every call fails from now on
+            self.lasting = ILLEGAL_ADDRESS  # every call fails from now on
             super().synchronize_stream(stream)
 
     error = refused(probe, Breaking(TOTAL, PAGE_BYTES))

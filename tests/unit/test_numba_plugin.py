@@ -16,7 +16,7 @@ from ooctrain.alloc.numba_plugin import DEFAULT_STREAM, DeferredFree
 from ooctrain.alloc.virtual import VirtualAddressing
 from ooctrain.devices.cuda.driver_memory import DriverMemory
 from ooctrain.errors import ConfigError, DriverError, InvalidFree, OutOfDeviceMemory
-from ooctrain.testing.driver.fake_driver import FakeDriver
+from ooctrain.testing.fake_driver import FakeDriver
 
 PAGE = 4096
 

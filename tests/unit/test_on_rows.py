@@ -25,7 +25,7 @@ from ooctrain.layers.pooling import MaxPool2d, PoolGeometry
 from ooctrain.layers.relu import ReLU
 from ooctrain.rewrite.tile.on_rows import InPieces, OnRows
 from ooctrain.step.op import Op, Spec, physical_shape, to_logical, to_physical
-from ooctrain.testing.emulator.check_cuda import check_cuda
+from ooctrain.testing.check_cuda import check_cuda
 
 __all__ = ["fakes"]  # a fixture
 RNG = np.random.default_rng(0)

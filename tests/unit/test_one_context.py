@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from ooctrain.testing.driver.stub.build import environment, read_report, why_no_stub
+from doubles.stub_driver import environment, read_report, why_no_stub
 
 pytestmark = pytest.mark.skipif(bool(why_no_stub()), reason=why_no_stub())
 ROOT = Path(__file__).parents[2]

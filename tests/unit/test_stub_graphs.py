@@ -9,11 +9,10 @@ import ctypes
 import threading
 
 import pytest
+from doubles.stub_driver import Stub, why_no_stub
 
 from ooctrain.devices.raw_bytes import bytes_at
 from ooctrain.errors import DriverError
-from ooctrain.testing.driver.stub.build import why_no_stub
-from ooctrain.testing.driver.stub.stub import Stub
 
 pytestmark = pytest.mark.skipif(bool(why_no_stub()), reason=why_no_stub())
 SIZE = 4096

@@ -26,7 +26,7 @@ def tensor(*shape):
 REFUSED = {
     "arrays": (lambda x: x * X, ShapeError, "oc.tensor"),
     "arrays on the left": (lambda x: X * x, ShapeError, "oc.tensor"),
-    "a power": (lambda x: x**3, ConfigError, "squared"),
+    "a power": (lambda x: x**4, ConfigError, "raised"),
     "a matrix product": (lambda x: x @ x, ConfigError, "linear"),
     "text": (lambda x: x + "1", ShapeError, "str"),
     "shapes that do not fit": (lambda x: x * tensor(2, 5), ShapeError, "do not fit"),

@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 from zoo import planting
 
-from ooctrain.execution import residence
+from ooctrain.engine import eager, finished, module
 from ooctrain.execution.executor import Session
 from ooctrain.execution.guard import Guard
+from ooctrain.optim import base
 from ooctrain.train import Trainer
 
 BUGS: dict[str, tuple[Any, ...]] = {
     "an interrupt goes on while the step still runs": (
-        "a signal", (residence._Job, "settle", "self.over.wait()", "pass"),
+        "a signal", (finished._Job, "settle", "self.over.wait()", "pass"),
     ),
     "an operation that raises ends the session": (
         "an operation", (Session, "_failing", "self._guard.fail(error)", "raise"),
@@ -48,6 +49,28 @@ BUGS: dict[str, tuple[Any, ...]] = {
     ),
     "a gradient that is not finite is written where no copy is kept": (
         "gradients", (Guard, "_may_change", "return self", "return True or self"),
+    ),
+    "a schedule's step comes after the step": (
+        "a schedule", (Trainer, "step", "return self._finished(both)",
+                       "found = self._finished(partial(self._step, prepared, x, y))\n"
+                       "    return found if then is None else then(found) or found"),
+    ),
+    "values are put in place where an interrupt comes": (
+        "a state", (eager, "write_all", "finisher.do(partial(_write_all, list(values), then, "
+                    "_line_outside_library()))",
+                    "_write_all(list(values), then, _line_outside_library())"),
+        (base, "write_all", "finisher.do(partial(_write_all, list(values), then, "
+         "_line_outside_library()))",
+         "_write_all(list(values), then, _line_outside_library())"),
+        (module, "write_all", "finisher.do(partial(_write_all, list(values), then, "
+         "_line_outside_library()))",
+         "_write_all(list(values), then, _line_outside_library())"),
+    ),
+    "what may fail comes last": (
+        "an error", (eager, "_write_all", "-pair[0].may_fail", "pair[0].may_fail"),
+    ),
+    "what may fail is not taken back": (
+        "an error", (eager, "_write_all", "reversed(undoing)", "()"),
     ),
     "what is written is not looked at": (
         "gradients", (Guard, "look_at_changes", "not is_finite(array)", "False"),

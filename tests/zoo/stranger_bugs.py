@@ -11,9 +11,12 @@ from collections.abc import Callable
 import pytest
 from zoo.planting import plant, plant_everywhere
 
+from ooctrain import plugins
 from ooctrain.data import dataset, folder, picture
+from ooctrain.engine import state_dicts, tensor
 from ooctrain.execution import checkpoint
 from ooctrain.optim.schedules import base, one_cycle, plateau
+from ooctrain.step import foreign
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 EXIF, SIDES, BEST = "turned.jpg", "sides", "best"
@@ -66,6 +69,31 @@ BUGS: dict[str, tuple[str, Plant]] = {
     "a cycle that waits moves the momentum": (
         "waits", lambda patch: plant(
             patch, base.LRScheduler, "load_state_dict", 'state_dict["last_epoch"] < 0', "False")),
+    "a prefix is taken off whatever is left": (
+        "prefix", lambda patch: plant(patch, state_dicts, "_as_a_part", "return state",
+                                      "return found")),
+    "a file that is not there is an unknown name": (
+        "files", lambda patch: plant_everywhere(
+            patch, plugins, "refuse_path", "not is_path(name)", "True")),
+    "two targets are two rows": (
+        "mixup", lambda patch: plant_everywhere(
+            patch, foreign, "as_target", "_is_several(value, rows)", "False")),
+    "what a data set of one's own asks for is never bytes": (
+        "wrapped", lambda patch: plant_everywhere(
+            patch, dataset, "wants_bytes", "_WANTS_BYTES.get()", "False")),
+    "samples of a subclass are those of its base": (
+        "subclass", lambda patch: plant(
+            patch, dataset, "_takes", "any(other in vars(kind) for other in above)", "False")),
+    "what becomes another value is read by what came before": (
+        "in place", lambda patch: plant(
+            patch, tensor.Tape, "_record", "t if _stays(t, eager) else t.as_it_is()", "t")),
+    "only one name of a tensor has the result": (
+        "in place", lambda patch: plant(
+            patch, tensor.Tensor, "_become", "new.requires_grad, new.name, new.dtype\n",
+            "new.requires_grad, new.name, new.dtype\n    return new\n")),
+    "a parameter is another tensor after +=": (
+        "first tutorial", lambda patch: plant(
+            patch, tensor.Tensor, "_become", "self.requires_grad or self.kind in _KEPT", "False")),
     "a cycle is stepped once an epoch": (
         "fit", lambda patch: patch.setattr(one_cycle.OneCycleLR, "counts_steps", False)),
 }  # fmt: skip

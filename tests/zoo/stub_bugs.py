@@ -1,6 +1,6 @@
 """The stub driver with planted bugs: a changed line of its C, and a list of calls that shows it.
 
-Read next: `support/two_drivers.py`, `ooctrain/testing/driver/stub/`.
+Read next: `support/two_drivers.py`, `tests/doubles/stub/`.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from doubles.stub_driver import LIBRARY, SOURCES, compile_stub
 from support.two_drivers import Action
-
-from ooctrain.testing.driver.stub.build import LIBRARY, SOURCES, compile_stub
 
 MAPPED: tuple[Action, ...] = (
     ("reserve", 3, 0, 0), ("create", 1, 0, 0), ("map", 0, 0, 1), ("set_access", 0, 0, 1),

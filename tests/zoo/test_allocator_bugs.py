@@ -1,6 +1,6 @@
 """The laws of allocators bite: each planted bug passes an ordinary test, and a law kills it.
 
-The programs with which every check begins (`allocator_requests.histories`, and each refusal once)
+The programs with which every check begins (`allocator_laws.histories`, and each refusal once)
 find the bug. A search finds each too, but how soon is luck.
 """
 

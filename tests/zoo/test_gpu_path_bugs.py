@@ -8,6 +8,9 @@ from __future__ import annotations
 import time
 
 import pytest
+from doubles import refusing_driver
+from doubles.hollow_kernels import HollowStore
+from doubles.stub_driver import Stub, why_no_stub
 from unit import test_cuda_device as DEVICE
 from unit import test_gpu_clock as CLOCK
 from unit import test_gpu_command as COMMAND
@@ -26,10 +29,7 @@ from ooctrain.devices.cuda.launches import DriverKernels
 from ooctrain.layers.kernels.cuda.conv import conv_gemm
 from ooctrain.layers.kernels.cuda.runtime import cubins, packing
 from ooctrain.layers.kernels.cuda.runtime.shim import Kernel
-from ooctrain.testing.driver import fake_gate
-from ooctrain.testing.driver.stub.build import why_no_stub
-from ooctrain.testing.driver.stub.hollow import HollowStore
-from ooctrain.testing.driver.stub.stub import Stub
+from ooctrain.testing import fake_driver
 
 needs_stub = pytest.mark.skipif(bool(why_no_stub()), reason=why_no_stub())
 
@@ -138,7 +138,8 @@ def test_an_error_that_lasts_and_is_forgotten_is_found(monkeypatch):
     law = DEVICE.test_an_error_that_lasts_is_the_one_that_comes_out_and_closing_adds_none
     law(716, "cuLaunchKernel")
     forgetful = with_bug(driver.failure, "status in abi.LOST", "status in {3, 4, 201, 700, 719}")
-    monkeypatch.setattr(fake_gate, "failure", forgetful)
+    for module in (fake_driver, refusing_driver):
+        monkeypatch.setattr(module, "failure", forgetful)
     with pytest.raises(AssertionError):
         law(716, "cuLaunchKernel")
 

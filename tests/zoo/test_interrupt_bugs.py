@@ -32,6 +32,11 @@ def gradients():
         LOSSES.test_a_gradient_that_is_not_finite_is_not_written(kind, None, None)
 
 
+def errors():
+    for number in (0, 1, -1):
+        INTERRUPTS.test_an_error_half_way_leaves_all_values_as_they_were(number, "a model's state")
+
+
 def ranks_that_fail():
     for call in (4, 6):
         INTERRUPTS.test_where_an_operation_of_one_rank_raises_all_keep_the_step_before(call)
@@ -47,6 +52,13 @@ LAW = {
     ),
     "ranks that fail": ranks_that_fail,
     "gradients": gradients,
+    "a schedule": lambda: INTERRUPTS.test_an_interrupt_parts_no_step_from_its_schedule(
+        ("once a step", "a list")
+    ),
+    "a state": lambda: INTERRUPTS.test_an_eager_step_and_a_state_are_taken_whole_or_not_at_all(
+        "an optimizer's state", "adam"
+    ),
+    "an error": errors,
 }
 
 

@@ -7,7 +7,7 @@ import pytest
 from support.quick import quick
 from zoo import kernel_bugs as ZOO
 
-from ooctrain.testing.emulator.emulator import EmulatedLauncher
+from ooctrain.testing.emulator import EmulatedLauncher
 
 ORDERS = pytest.mark.parametrize("order", [1, -1])
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from doubles.ptx_machine import PtxLauncher
 from support.conv_shapes import draw, parts
 from support.quick import quick
 from zoo.ptx_bugs import BUGS
@@ -23,9 +24,8 @@ from ooctrain.layers.linear import Linear
 from ooctrain.layers.losses import SoftmaxCrossEntropy
 from ooctrain.layers.relu import ReLU
 from ooctrain.step.op import to_logical
+from ooctrain.testing.check_cuda import run_cuda
 from ooctrain.testing.check_op import SCALARS
-from ooctrain.testing.emulator.check_cuda import run_cuda
-from ooctrain.testing.emulator.ptx_launcher import PtxLauncher
 
 pytestmark = pytest.mark.skipif(bool(why_no_ptx()), reason=why_no_ptx())
 SHAPE = ConvShape(1, 40, 4, 5, 12, 2, 3, padding=(1, 0, 1, 1))

@@ -13,9 +13,9 @@ from zoo.planting import plant, plant_everywhere
 
 from ooctrain.testing.check_split import SPLIT_LAWS, SplitFailure
 
-boundaries, cuts, joints, model, patches, settings = (
+boundaries, cuts, model, patches, settings = (
     import_module(f"ooctrain.split.{name}")
-    for name in ("boundaries", "cuts", "joints", "model", "patches", "settings")
+    for name in ("boundaries", "cuts", "model", "patches", "settings")
 )
 
 #: {name: (owner, function, the piece as it is, the piece with the bug)}
@@ -69,7 +69,7 @@ BUGS = {
     ),
     "the seed is forgotten": (cuts, "cuts_of", "key = how.seed, step", "key = 0, step"),
     "the step is forgotten": (cuts, "cuts_of", "how.seed, step, axis", "how.seed, 0, axis"),
-    "joined inside a block": (joints, "joints", "{out.variable} == alive", "out.variable in alive"),
+    "joined inside a block": (cuts, "joints", "{out.variable} == alive", "out.variable in alive"),
     "a model may be split twice": (
         model, "_require_splittable", "isinstance(part, SplitModel)", "False",
     ),

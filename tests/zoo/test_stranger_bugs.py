@@ -7,11 +7,17 @@ from pathlib import Path
 import pytest
 from strangers import test_images_as_bytes as BYTES
 from strangers import test_images_of_a_folder as IMAGES
+from strangers import test_operators_of_python as OPERATORS
 from strangers import test_paths_as_people_write_them as PATHS
 from strangers import test_schedules_that_count_steps as SCHEDULES
 from strangers import test_split_of_a_folder as SPLIT
+from strangers import test_state_dicts_that_people_have as STATES
+from strangers import test_targets as TARGETS
 from zoo.stranger_bugs import BEST, BUGS, SIDES
 
+import ooctrain as oc
+from ooctrain import functional as F
+from ooctrain import nn
 from ooctrain.errors import OoctrainError
 
 
@@ -33,6 +39,23 @@ LAWS = {
     "links": lambda folder: _in(folder, PATHS.test_a_link_stays_and_what_it_points_to_is_written),
     "rights": lambda folder: PATHS.test_access_rights_are_kept(0o640, folder),
     "bytes": lambda _: BYTES.test_bytes_come_through("TensorDataset"),
+    "files": lambda _: PATHS.test_so_are_those_of_a_call(
+        lambda name: oc.plan(oc.trace(nn.Linear(2, 2), (1, 2)), "50%", planner=name), None
+    ),
+    "mixup": lambda _: TARGETS.test_several_targets_are_told_what_to_write(
+        "two", lambda o, t: F.cross_entropy(o, t[0]) + F.cross_entropy(o, t[1])
+    ),
+    "wrapped": lambda _: BYTES.test_bytes_come_through_data_sets_of_ones_own("a wrapper", 1),
+    "subclass": lambda _: BYTES.test_bytes_come_through_data_sets_of_ones_own("a subclass", 0),
+    "in place": lambda _: OPERATORS.test_in_place_every_name_of_the_tensor_has_the_result(
+        "imul", "a tensor"
+    ),
+    "first tutorial": lambda _: (
+        OPERATORS.test_a_parameter_is_changed_only_where_no_gradient_is_recorded()
+    ),
+    "prefix": lambda _: STATES.test_it_is_refused_and_nothing_is_changed(
+        "a prefix, and a key too few", False
+    ),
     BEST: lambda _: SCHEDULES.test_a_plateau_remembers_an_infinite_best("max", "rel", 2, 1),
     "waits": lambda _: (
         SCHEDULES.test_a_cycle_that_waits_in_a_state_of_pytorch_leaves_the_momentum_alone()

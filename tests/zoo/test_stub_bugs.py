@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from doubles.stub_driver import Stub, why_no_stub
 from support.two_drivers import check_alike
 from zoo.stub_bugs import BUGS, StubBug, library_with
-
-from ooctrain.testing.driver.stub.build import why_no_stub
-from ooctrain.testing.driver.stub.stub import Stub
 
 pytestmark = pytest.mark.skipif(bool(why_no_stub()), reason=why_no_stub())
 

@@ -198,6 +198,10 @@ def _change_of_data(run: TrainingRun, before: RunState) -> str:
         if saved.get(part) != now.get(part):
             was, is_ = (_count(each.get(part)) for each in (saved, now))
             words.append(f"{was} images {does}, now {'others' if was == is_ else is_}")
+    batch = run.options.workload.batch
+    was, is_ = (_count(each.get("train")) // batch for each in (saved, now))
+    if was != is_:
+        words.append(f"{was} steps an epoch, now {is_}")
     return f"the data has changed since {path} was saved: {'; '.join(words)}"
 
 

@@ -3,7 +3,7 @@
 A submission that must write a planner or an allocator gets what both are made of (traces, lists,
 the list writer, the books), but no planner and no allocator. An import of anything else is an
 ImportError that names it, so a submission cannot pass the question on to the library's own
-solution. Read next: `../interfaces.py`, which copies what is given.
+solution. Read next: `../isolation.py`, which copies what is given.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A process cannot reach what it cannot name. Here it keeps a list of paths that it sees read-only,
 and one folder to write to. Inside a user namespace this needs no administrator. Some systems allow
 no user namespaces; there the other layers must suffice. Sources: user_namespaces(7), pivot_root(2),
-mount_namespaces(7). Read next: `supervise.py`, which enters them; `../bubblewrap.py`, the same by a
+mount_namespaces(7). Read next: `supervise.py`, which enters them; `../isolation.py`, the same by a
 program of that name.
 """
 

@@ -3,7 +3,7 @@
 A request, as data, makes an allocator, calls a method of one or forgets one; the answer is what the
 method returns. The memory is not in this process. An allocator that needs it (`linear`, `map`) asks
 back through the pipe, and when the memory refuses, the same error is raised here. Read next:
-`../remote_allocator.py`, the other side; `serve.py`.
+`../remote.py`, the other side; `serve.py`.
 """
 
 from __future__ import annotations

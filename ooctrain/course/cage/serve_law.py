@@ -2,7 +2,7 @@
 
 The law gets an arena whose two methods ask through the pipe, and a generator of random numbers in
 the state that the question gives. What it raises as an AssertionError is its verdict; any other
-error is its own. Read next: `../remote_law.py`, the other side; `serve.py`.
+error is its own. Read next: `../remote.py`, the other side; `serve.py`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A trace and a machine become lists and numbers; on the other side these become a trace and a machine
 again, for which a planner plans the same. A planner never looks inside an operation, so only the
 price and the words of each operation are sent: they decide its duration and its fingerprint. The
-operations themselves stay. Read next: `../remote_planner.py`, which sends it; `serve.py`, which
+operations themselves stay. Read next: `../remote.py`, which sends it; `serve.py`, which
 reads it.
 """
 

@@ -5,7 +5,7 @@ and in descending order, and refuses what a GPU leaves undefined: a race, a stra
 that not all threads reach. Then the result is compared, word by word; its numbers are small and
 whole, so the order of a sum does not matter. The two numbers are what the kernel asks of memory;
 the targets follow from the sizes: each word moved once, no thread waiting for another. Read next:
-tutorial 18, `kernel_puzzles.py`, `../../testing/emulator/emulator.py`.
+tutorial 18, `../../testing/emulator.py`.
 """
 
 from __future__ import annotations
@@ -352,7 +352,7 @@ def _check(task: KernelTask, kernel: Any, inputs: dict[str, np.ndarray]) -> None
 
 def _emulator() -> ModuleType:
     # Not at the top: Numba, which it loads, is for this series only.
-    from ooctrain.testing.emulator import emulator
+    from ooctrain.testing import emulator
 
     return emulator
 

@@ -5,7 +5,7 @@ address ranges, as in a GPU driver's virtual memory management. A memfd is the p
 blocks are what the budget pays for), an inaccessible reservation is the address range, and mapping
 is mmap(MAP_SHARED | MAP_FIXED) of one onto the other. An unmapped page is covered by an
 inaccessible mapping and never returned by munmap, since any later mmap of the process could land in
-the hole. The same calls serve behind the driver object (`testing/driver/host_driver.py`), which
+the hole. The same calls serve behind the driver object (`testing/host_driver.py`), which
 checks CUDA's rules as well; the arena keeps no tables, so it adds no cost to the calls. Source:
 paper 000, section 3.3 (virtual addressing), with CUDA's calls replaced by Linux's. Read next:
 `host_vm.py`, `alloc/virtual.py`.

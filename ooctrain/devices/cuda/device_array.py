@@ -3,7 +3,7 @@
 The contents of an array cannot be read before its kernel runs, so an address, a shape and an
 element type are all that a launch may know of it. They give the same bytes in other forms, and the
 words that a kernel gets. The fake GPU uses the same class. Read next: `launches.py`,
-`testing/driver/fake_cuda.py`.
+`testing/fake_gpu.py`.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ every symbol is bound with its argument types, and every returned number is chec
 tests need no driver, and no failure goes unseen. A process opens a GPU once and keeps it: a context
 costs some 100 ms and much memory, and Numba and others continue in the same one. Source: cuda.h;
 paper 000, section 3.3. Read next: `../driver_calls.py` (the calls' meaning, and their safe order),
-`driver_abi.py` (the tables), `testing/driver/fake_driver.py`, `driver_memory.py`.
+`driver_abi.py` (the tables), `testing/fake_driver.py`, `driver_memory.py`.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ machine's own memory and over the strict fake. Offsets are numbers of pieces, an
 reservation says which piece is mapped where. A piece may appear at several addresses. `map` first
 unmaps what is mapped at its addresses, since a GPU, unlike Linux, refuses to map over a mapping;
 its caller guarantees that the old mapping is no longer in use. A `map` that fails leaves nothing
-half mapped. Source: paper 000, section 4. Read next: `testing/driver/host_driver.py`;
+half mapped. Source: paper 000, section 4. Read next: `testing/host_driver.py`;
 `alloc/virtual.py`.
 """
 

@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ooctrain.api import step_trace
+from ooctrain.errors import OoctrainError
 from ooctrain.experiments.compare import CompareCase, CompareRow, compare
 from ooctrain.experiments.reproducing import Wanted, print_title, write_figure
 from ooctrain.experiments.spread import spread
@@ -344,6 +345,11 @@ def offload_ratios(wanted: Wanted, console: Console) -> Mapping[str, Any]:
         QUICK_STEP_SHARES if wanted.quick else STEP_SHARES,
     )
     rows = compare(steps, jobs=processes, keep=cache_base() / "compare")
+    if failed := next((row for row in rows if row.error), None):
+        raise OoctrainError(
+            f"{failed.planner} fails on {failed.model}: {failed.error}",
+            fix=f"ooctrain plan {failed.model} --planner {failed.planner}",
+        )
     print_title(console, "\nThe steps themselves: step / LP bound with recomputation")
     console.print(step_table(rows))
     write_figure(wanted, console, ratio_figure(cells, rows))

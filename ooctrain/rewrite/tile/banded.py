@@ -8,7 +8,7 @@ tilings that fit if the values between segments are swapped, both with their for
 into the backward pass once more, and bands whose forward calls are written once, so that the
 planner decides. Once one of them has a plan, a fourth kind is tried, made for just these budgets of
 device and host, in which some segments run again and others are moved, and a fifth, in which
-nothing runs in bands but what is too wide alone (both `../mixed_bands.py`).
+nothing runs in bands but what is too wide alone (both `mixed_bands.py`).
 
 Source: ours; docs/tiling.md. Read next: `choose.py`; `execution/planners.py`, where `auto` asks.
 """

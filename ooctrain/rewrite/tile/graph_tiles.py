@@ -10,8 +10,8 @@ that those read. In exchange each gradient row is made by one call from all its 
 untiled bits; only weight gradients are sums over tiles.
 
 Source: paper 003, sections 4.2 and 4.3, listing 4, figure 7. Departure: rows alone are cut; chains
-are cut in columns too (`tile/weave.py`). Read next: `tile/banded_calls.py`, which finds the calls,
-and `tile/bands.py`, which computes no halo twice.
+are cut in columns too (`weave.py`). Read next: `banded_calls.py`, which finds the calls,
+and `bands.py`, which computes no halo twice.
 """
 
 from __future__ import annotations

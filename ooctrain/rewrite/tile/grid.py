@@ -5,7 +5,7 @@ rows and columns are cut independently, and each pair of spans is a tile that re
 needs of the image; where there are forks and joins, rows alone are cut. With kept halos, bands of
 whole rows follow each other, and rows that two of them need are kept. Read next: `halo.py`,
 `rules.py`, `segment.py`, `weave.py`; then `row_rules.py`, `frontier.py`, `banded_calls.py`,
-`../graph_tiles.py`, `bands.py`.
+`graph_tiles.py`, `bands.py`.
 """
 
 from __future__ import annotations

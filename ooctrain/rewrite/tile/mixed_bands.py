@@ -4,7 +4,7 @@ A segment whose forward calls run again stores its border and the rows that band
 calls run once stores all that backward reads, and takes longer where that travels for longer than
 it is computed. Both memories together hold what all segments store, and the device alone the room
 of the one at work. So one dynamic programme over segments, kinds and heights finds the least time,
-and only its result is written out and planned. What `tile/choose.py` offers knows neither budget,
+and only its result is written out and planned. What `choose.py` offers knows neither budget,
 so that the least budget of all offers is the same for all; this finds only faster plans. So does
 `sparing`: where room is left, the last layer of a segment need not run again either.
 
@@ -13,7 +13,7 @@ needs. For such a planner a step has to be tiled only where single calls are wid
 VGG-19's ten first layers, in a quarter of its memory, and not the others behind them. So
 `few_tilings` counts nothing that lasts against the budget, and calls as well as work.
 
-Source: ours. Read next: `tile/banded.py`, which asks for these once another choice has fitted.
+Source: ours. Read next: `banded.py`, which asks for these once another choice has fitted.
 """
 
 from __future__ import annotations

@@ -15,12 +15,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ooctrain.engine.site import Site
 from ooctrain.engine.tensor import Tape, Tensor
 from ooctrain.errors import ConfigError, did_you_mean
 from ooctrain.rewrite.tile.rules import TileRule, obstacle, rule_of
 from ooctrain.step.machine import specs_of
-from ooctrain.step.op import Op, Scalars, Spec, Window
+from ooctrain.step.op import Op, Scalars, Site, Spec, Window
 from ooctrain.step.trace import Call, Phase, Trace
 
 # Which variable is the gradient of which, read from an operation's own backward calls.

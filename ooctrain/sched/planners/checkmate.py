@@ -18,7 +18,7 @@ one stage, change the order of calls, offload, fetch an input twice. Lists of ot
 and some are faster: so those of `rotor`, `dtr`, `prefix` and `combined` take part, made as if the
 host had room for the inputs alone, and the note `from` says whose it is (`checkmate_baselines.py`;
 `checkmate:combined=false` leaves out the last two, which search, too). Read next:
-`checkmate.py`, `checkmate.py`, `checkmate.py`, `checkmate_baselines.py`; `../rotor.py` for chains.
+`checkmate.py`, `checkmate.py`, `checkmate.py`, `checkmate_baselines.py`; `rotor.py` for chains.
 """
 
 from __future__ import annotations

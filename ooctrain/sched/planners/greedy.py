@@ -6,7 +6,7 @@ bytes, and lowers its gaps as soon as possible. This is optimal where the last a
 part (paper 002, theorem 2); here all go whole, and the difference is the cost of rounding.
 
 Source: paper 002, section 4.2. Departure: the input x_0 has a host copy already and is never copied
-out (docs/errata.md, wording of 002). Read next: `dynprog/dynprog.py`, and `belady.py` for the same
+out (docs/errata.md, wording of 002). Read next: `dynprog.py`, and `belady.py` for the same
 rule without the chain and without the rounding.
 """
 

@@ -4,7 +4,7 @@ Before a call its inputs come in, after it everything leaves, and nothing overla
 Fence, Out*, Free*, Fence. Parameters are no exception: every variable rests on the host between
 calls and between steps. The list is as slow as possible, and fits wherever any list fits that runs
 each call once. Source: what the authors of paper 000 do in their first step, before there is a
-schedule (nnabla's swap_in_out_scheduler). Read next: `window/window.py`.
+schedule (nnabla's swap_in_out_scheduler). Read next: `window.py`.
 """
 
 from __future__ import annotations

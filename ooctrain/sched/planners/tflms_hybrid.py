@@ -11,7 +11,7 @@ takes to compute again per byte, the best prefix of that order by simulated time
 stay (`sched/planning/rematerialise.py`). Values come back right before their first reader; the
 paper's trigger for it is not an edge of our graph, so that a copied call has a lower level than
 there.
-Read next: `sched/planning/unroll.py`, `lms/lms_auto.py`.
+Read next: `sched/planning/unroll.py`, `lms.py`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from ooctrain.step.trace import Trace
 # Only calls that read what is dropped need anything back, and what is alive before a call follows
 # from its number: what was written before and is used from it on. So the cost is that of the
 # values' neighbourhood, and a planner may ask for every segment of a long step. Source: as
-# `rematerialise.py`, which answers for all choices, and to which tests hold this file.
+# `../planning/rematerialise.py`, which answers for all choices, and to which tests hold this file.
 
 
 def calls_added(trace: Trace, dropped: Collection[int]) -> list[int]:

@@ -1,22 +1,24 @@
-"""Bands of a chain of layers as lists of rows, and their cost: work, and the peak of rows held.
+"""Bands of a chain of layers as lists of rows that a student writes, counted.
 
 For each band and each tensor of a chain there are three numbers: rows [lo, hi) are computed in this
 band, and of the rows then present those from `keep` on stay for the next one. The rows and their
 bands determine everything: counting shows whether each layer finds the rows that it reads, how much
 is computed twice, and how much is held at one time. The result is a `Footprint`, or a ValueError
-that names the missing row. Read next: `check_bands.py`; `../rewrite/tile/frontier.py`, whose
-frontiers are par; docs/tiling.md.
+that names the missing row. `check_bands` takes an object with `rows(layers, cuts)` and raises a
+`BandsFailure` with the chain and the band in which a promise is broken. Read next:
+`../../rewrite/tile/frontier.py`, whose frontiers are par; docs/tiling.md.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any, Protocol
 
-from ooctrain.errors import ConfigError
+from ooctrain.errors import ConfigError, OoctrainError, unknown_name
 from ooctrain.rewrite.tile.frontier import even_cuts, frontier_after
 from ooctrain.rewrite.tile.row_rules import RowsRead
 from ooctrain.rewrite.tile.segment import find_segment
@@ -230,3 +232,77 @@ def chain_in(trace: Trace, bands: int) -> BandedChain:
             sizes.append(trace.variables[stage.forward.outs[0]].shape)
     row_bytes = tuple(c * w * ITEM_BYTES["float32"] for _, c, _, w in sizes)
     return BandedChain(tuple(layers), even_cuts(source.shape[2], bands), row_bytes)
+
+
+# Laws
+
+
+class BandsFailure(OoctrainError, AssertionError):
+    """Bands break a promise."""
+
+    default_code = "OOC-293"
+
+
+def legal(bands: BandsByHand, chain: BandedChain) -> str:
+    """Each layer finds the rows that it reads, and all rows of the output are computed."""
+    try:
+        footprint_of(chain, bands.rows(chain.layers, chain.cuts))
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def once(bands: BandsByHand, chain: BandedChain) -> str:
+    """No row of any layer is computed in two bands."""
+    seen = [0] * len(chain.heights)
+    for t, band in enumerate(bands.rows(chain.layers, chain.cuts)):
+        for i, (lo, hi, _) in enumerate(band):
+            if hi > lo and lo < seen[i]:
+                return f"band {t}: row {lo} of tensor {i} again"
+            seen[i] = max(seen[i], hi)
+    return ""
+
+
+def same_again(bands: BandsByHand, chain: BandedChain) -> str:
+    """The same question has the same answer, whatever was asked in between."""
+    first = _as_lists(bands.rows(chain.layers, chain.cuts))
+    bands.rows(chain.layers[:1], (0, chain.cuts[-1]))
+    second = _as_lists(bands.rows(chain.layers, chain.cuts))
+    return "" if first == second else "asked twice, it answers differently"
+
+
+def _as_lists(answer: Sequence) -> list:
+    return [[list(rows) for rows in band] for band in answer]
+
+
+BANDS_LAWS: Mapping[str, Callable[[BandsByHand, BandedChain], str]] = MappingProxyType(
+    {"rows are there": legal, "rows are computed once": once, "asked twice": same_again}
+)
+
+
+def check_bands(
+    bands: BandsByHand, *, examples: int = 50, seed: int = 0, laws: Sequence[str] = ()
+) -> None:
+    """Tries the laws on random chains.
+
+    Args:
+        examples: for each law; seed: of the chains.
+        laws: names of those that are tried, as in `BANDS_LAWS`; none: all.
+
+    Raises:
+        BandsFailure: a law is broken.
+        ConfigError: no law is named so.
+    """
+    for name in laws or BANDS_LAWS:
+        if name not in BANDS_LAWS:
+            raise unknown_name("no law of bands is called", name, BANDS_LAWS, "one of them")
+        for number in range(examples):
+            chain = random_chain(random.Random(f"{seed}/{number}"))
+            problem = BANDS_LAWS[name](bands, chain)
+            if problem:
+                raise BandsFailure(
+                    f"{name}: {problem}",
+                    numbers=f"layers (kernel, stride, padding) {list(chain.layers)}, cuts "
+                    f"{list(chain.cuts)}; example {number} of seed {seed}",
+                    fix="draw the rows of two bands of this chain by hand (tutorial 14)",
+                )

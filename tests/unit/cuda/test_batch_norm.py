@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.ptx_facts import assemble, check_ptx, why_no_assembler
 from support.quick import quick
 
 from ooctrain.layers.batch_norm import (
@@ -21,9 +22,8 @@ from ooctrain.layers.kernels.cuda import batch_norm, chunks, columns
 from ooctrain.layers.kernels.cuda.runtime.shim import Kernel, why_no_ptx
 from ooctrain.layers.relu import ReLU, ReLUGrad
 from ooctrain.step.op import to_logical, to_physical
+from ooctrain.testing.check_cuda import check_cuda, cpu_bits, run_cuda
 from ooctrain.testing.check_op import SCALARS
-from ooctrain.testing.emulator.check_cuda import check_cuda, cpu_bits, run_cuda
-from ooctrain.testing.emulator.ptx import assemble, check_ptx, why_no_assembler
 
 EPS = float(np.finfo(np.float32).eps)
 ROUNDING = EPS / 2

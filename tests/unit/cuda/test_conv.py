@@ -20,7 +20,7 @@ from ooctrain.layers.kernels.cuda.conv import conv_plan
 from ooctrain.layers.kernels.cuda.conv.tensor_core import AMPERE
 from ooctrain.layers.kernels.cuda.table import CUDA
 from ooctrain.step.op import Op, Spec, to_logical, to_physical
-from ooctrain.testing.emulator.emulator import EmulatedLauncher
+from ooctrain.testing.emulator import EmulatedLauncher
 
 QUICK = {
     "implicit_gemm": (),

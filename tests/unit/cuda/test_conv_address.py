@@ -15,7 +15,7 @@ from ooctrain.layers.kernels.cuda.conv.conv_address import (
     target_offset,
 )
 from ooctrain.layers.kernels.cuda.runtime.shim import cuda, kernel, uint32
-from ooctrain.testing.emulator.emulator import EmulatedLauncher
+from ooctrain.testing.emulator import EmulatedLauncher
 
 HUGE = ConvShape(2, 64, 20480, 20480, 64, 3, 3, padding=(1, 1, 1, 1))
 STRIDED = ConvShape(3, 6, 11, 9, 8, 3, 2, (2, 3), (2, 1, 0, 1), (1, 2), 2)

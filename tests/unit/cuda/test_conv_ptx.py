@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.ptx_facts import assemble, check_ptx, why_no_assembler
 from support.quick import quick
 
 from ooctrain.layers.kernels.cuda.conv import (
@@ -16,7 +17,6 @@ from ooctrain.layers.kernels.cuda.conv import (
     conv_weights,
 )
 from ooctrain.layers.kernels.cuda.runtime.shim import why_no_ptx
-from ooctrain.testing.emulator.ptx import assemble, check_ptx, why_no_assembler
 
 pytestmark = pytest.mark.skipif(bool(why_no_ptx()), reason=why_no_ptx())
 LOWEST, AMPERE, HOPPER = (7, 5), (8, 0), (9, 0)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from doubles.stub_driver import Stub, why_no_stub
 
 from benchmarks.gpu import cubins as command
 from ooctrain.errors import ConfigError, DriverError
@@ -16,8 +17,6 @@ from ooctrain.layers.kernels.cuda.every_kernel import every_kernel
 from ooctrain.layers.kernels.cuda.runtime import cubins, launcher, shim
 from ooctrain.layers.kernels.cuda.runtime.cubins import CubinStore, fill, key_of
 from ooctrain.layers.kernels.cuda.runtime.shim import kernel, why_no_ptx
-from ooctrain.testing.driver.stub.build import why_no_stub
-from ooctrain.testing.driver.stub.stub import Stub
 
 ROOT = Path(__file__).parents[3]
 HOPPER, TURING = (9, 0), (7, 5)

@@ -13,8 +13,8 @@ from ooctrain.layers.kernels.cuda.chunks import QUAD, THREADS, divisor, same_cha
 from ooctrain.layers.kernels.cuda.layout import ROWS, place_in, row_of_thread
 from ooctrain.layers.kernels.cuda.runtime.shim import cuda, kernel
 from ooctrain.layers.permute import Permute
-from ooctrain.testing.emulator.check_cuda import check_cuda
-from ooctrain.testing.emulator.emulator import EmulatedLauncher
+from ooctrain.testing.check_cuda import check_cuda
+from ooctrain.testing.emulator import EmulatedLauncher
 
 MOST = (1 << 31) - 1
 

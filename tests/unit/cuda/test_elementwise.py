@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.ptx_facts import assemble, check_ptx, read_ptx, why_no_assembler
 from support.quick import quick
 
 from ooctrain.layers.combine import Add, AddMasked, Constant, Scale
@@ -24,10 +25,9 @@ from ooctrain.layers.kernels.cuda.runtime.shim import (
 from ooctrain.layers.kernels.cuda.table import CUDA
 from ooctrain.layers.relu import LeakyReLU, LeakyReLUGrad, ReLU, ReLUGrad
 from ooctrain.layers.update import ClipValue, ScaleBy
+from ooctrain.testing.check_cuda import check_cuda, cpu_bits
 from ooctrain.testing.check_op import SCALARS
-from ooctrain.testing.emulator.check_cuda import check_cuda, cpu_bits
-from ooctrain.testing.emulator.emulator import EmulatedLauncher
-from ooctrain.testing.emulator.ptx import assemble, check_ptx, read_ptx, why_no_assembler
+from ooctrain.testing.emulator import EmulatedLauncher
 
 EPS = float(np.finfo(np.float32).eps)
 # One element; no whole quad; quads and a rest; one tile and one element; three tiles.

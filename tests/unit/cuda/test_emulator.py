@@ -8,7 +8,7 @@ import pytest
 from ooctrain.errors import ConfigError
 from ooctrain.layers.kernels.cuda.runtime.intrinsics import ld4, st4
 from ooctrain.layers.kernels.cuda.runtime.shim import cuda, device, float32, int32, kernel, uint32
-from ooctrain.testing.emulator.emulator import EmulatedLauncher, EmulationError
+from ooctrain.testing.emulator import EmulatedLauncher, EmulationError
 
 THREADS = 64
 ZERO = np.float32(0)

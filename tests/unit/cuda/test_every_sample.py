@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ooctrain.testing.emulator.check_cuda import check_cuda
+from ooctrain.testing.check_cuda import check_cuda
 
 PROPERTIES = Path(__file__).parents[2] / "properties"
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from doubles.ptx_machine import PtxLauncher
 from support.quick import quick
 
 import ooctrain as oc
 from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.layers.arithmetic import BytesToFloat
 from ooctrain.layers.kernels.cuda.runtime.shim import why_no_ptx
-from ooctrain.testing.emulator.check_cuda import check_cuda, cpu_bits
-from ooctrain.testing.emulator.ptx_launcher import PtxLauncher
+from ooctrain.testing.check_cuda import check_cuda, cpu_bits
 
 EVERY_BYTE = np.arange(256, dtype=np.uint8)
 #: Differences and quotients that are not whole numbers.

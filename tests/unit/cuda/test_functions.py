@@ -14,7 +14,7 @@ from ooctrain.layers.losses import LabelLikelihood, LabelLikelihoodGrad, ValueLo
 from ooctrain.layers.permute import Permute
 from ooctrain.layers.reduction import Spread, Sum
 from ooctrain.layers.softmax import SoftmaxAlong, SoftmaxGrad
-from ooctrain.testing.emulator.check_cuda import check_cuda
+from ooctrain.testing.check_cuda import check_cuda
 
 X = (2, 3, 7, 5)
 CLASSES = labels(5, classes=4, ignored=(2,))

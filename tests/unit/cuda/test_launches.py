@@ -14,9 +14,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from doubles.hollow_kernels import HollowStore
+from doubles.stub_driver import Stub, environment, why_no_stub
 from hypothesis import given
 from hypothesis import strategies as st
 from support.op_samples import SAMPLES
+from support.ptx_facts import assemble, read_ptx, why_no_assembler
 
 from benchmarks import bench_launches
 from ooctrain.devices.cuda import launches
@@ -34,10 +37,6 @@ from ooctrain.layers.relu import ReLU
 from ooctrain.layers.update import SGDUpdate
 from ooctrain.step.op import physical_shape
 from ooctrain.testing.check_op import SCALARS, as_input, spec_of
-from ooctrain.testing.driver.stub.build import environment, why_no_stub
-from ooctrain.testing.driver.stub.hollow import HollowStore
-from ooctrain.testing.driver.stub.stub import Stub
-from ooctrain.testing.emulator.ptx import assemble, read_ptx, why_no_assembler
 
 ROOT = Path(__file__).parents[3]
 REASON = why_no_stub() or why_no_ptx()
@@ -56,8 +55,8 @@ from ooctrain.layers.conv2d import CUDA_ALGORITHMS
 from ooctrain.layers.kernels.cuda.table import CUDA
 from ooctrain.step.op import physical_shape
 from ooctrain.testing.check_op import SCALARS, as_input, spec_of
-from ooctrain.testing.driver.stub.hollow import HollowStore
-from ooctrain.testing.driver.stub.stub import Stub
+from doubles.hollow_kernels import HollowStore
+from doubles.stub_driver import Stub
 
 wanted, seen, told = set(sys.argv[1:]), set(), {}
 stub = Stub(total_bytes=1 << 28, fresh=0)

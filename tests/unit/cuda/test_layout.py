@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.ptx_facts import assemble, check_ptx, why_no_assembler
 from support.quick import quick
 
 from ooctrain.errors import ShapeError
@@ -14,9 +15,8 @@ from ooctrain.layers.kernels.cuda.layout import further, place_in, where_is
 from ooctrain.layers.kernels.cuda.runtime.shim import Kernel, cuda, kernel, why_no_ptx
 from ooctrain.layers.layout import Pad, Reshape
 from ooctrain.layers.regions import Clear, Embed, Insert, InsertAdd, Slice
-from ooctrain.testing.emulator.check_cuda import check_cuda
-from ooctrain.testing.emulator.emulator import EmulatedLauncher
-from ooctrain.testing.emulator.ptx import assemble, check_ptx, why_no_assembler
+from ooctrain.testing.check_cuda import check_cuda
+from ooctrain.testing.emulator import EmulatedLauncher
 
 APART = THREADS * QUAD
 # (whole, start, part), logical: quads and elements; all channels and some; whole pixels; one

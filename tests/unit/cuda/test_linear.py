@@ -12,7 +12,7 @@ from ooctrain.layers.kernels.cuda.chunks import WAVE_BLOCKS
 from ooctrain.layers.kernels.cuda.table import CUDA
 from ooctrain.layers.linear import Linear, LinearGradInput, LinearGradWeight
 from ooctrain.step.op import Spec
-from ooctrain.testing.emulator.check_cuda import check_cuda
+from ooctrain.testing.check_cuda import check_cuda
 
 UNIT = 2.0**-24  # of a rounding to nearest
 # rows N, inputs I, outputs O

@@ -19,7 +19,7 @@ from ooctrain.layers.losses import (
     WeightedCrossEntropyGrad,
 )
 from ooctrain.step.op import to_physical
-from ooctrain.testing.emulator.check_cuda import check_cuda, run_cuda
+from ooctrain.testing.check_cuda import check_cuda, run_cuda
 
 UNIT = 2.0**-24  # of a rounding to nearest
 IGNORED = -100

@@ -7,7 +7,7 @@ import pytest
 from ooctrain.devices.cuda import open as cuda_open
 from ooctrain.machine import memory_speed
 from ooctrain.machine.memory_speed import TURNS, measure_mapping
-from ooctrain.testing.driver.fake_driver import FakeDriver
+from ooctrain.testing.fake_driver import FakeDriver
 
 PIECE = 4096
 

@@ -6,15 +6,15 @@ import re
 
 import numpy as np
 import pytest
+from doubles.ptx_lanes import PtxLaunch
+from doubles.ptx_machine import run
+from doubles.ptx_memory import GlobalMemory
+from doubles.ptx_text import entries
+from support.ptx_facts import read_ptx
 
 from ooctrain.layers.kernels.cuda import dropout, optimizers
 from ooctrain.layers.kernels.cuda.runtime.packing import layout_of, moved, with_numbers_in_memory
 from ooctrain.layers.kernels.cuda.runtime.shim import why_no_ptx
-from ooctrain.testing.emulator.ptx import read_ptx
-from ooctrain.testing.emulator.ptx_lanes import PtxLaunch
-from ooctrain.testing.emulator.ptx_machine import run
-from ooctrain.testing.emulator.ptx_memory import GlobalMemory
-from ooctrain.testing.emulator.ptx_text import entries
 
 pytestmark = pytest.mark.skipif(bool(why_no_ptx()), reason=why_no_ptx())
 KERNELS = (optimizers._sgd_plain, optimizers._sgd, optimizers._adam, optimizers._rmsprop,

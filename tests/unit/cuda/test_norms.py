@@ -15,7 +15,7 @@ from ooctrain.layers.instance_norm import (
 )
 from ooctrain.layers.kernels.cuda import batch_norm, chunks, columns
 from ooctrain.step.op import to_physical
-from ooctrain.testing.emulator.check_cuda import check_cuda, run_cuda
+from ooctrain.testing.check_cuda import check_cuda, run_cuda
 
 EPS = float(np.finfo(np.float32).eps)
 ROUNDING = EPS / 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.ptx_facts import assemble, check_ptx, why_no_assembler
 from support.quick import quick
 
 from ooctrain.layers.kernels.cuda import clipping, optimizers
@@ -16,9 +17,8 @@ from ooctrain.layers.update import (
     SGDUpdate,
     SumOfSquares,
 )
+from ooctrain.testing.check_cuda import check_cuda, cpu_bits, run_cuda
 from ooctrain.testing.check_op import SCALARS
-from ooctrain.testing.emulator.check_cuda import check_cuda, cpu_bits, run_cuda
-from ooctrain.testing.emulator.ptx import assemble, check_ptx, why_no_assembler
 
 EPS = float(np.finfo(np.float32).eps)
 SIZES = [1, 18, 2051]

@@ -13,12 +13,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from doubles.stub_driver import environment, why_no_stub
 from support.quick import quick
 
 from ooctrain.layers.kernels.cuda.runtime import launcher as launchers
 from ooctrain.layers.kernels.cuda.runtime.cubins import fill
 from ooctrain.layers.kernels.cuda.runtime.shim import why_no_ptx
-from ooctrain.testing.driver.stub.build import environment, why_no_stub
 
 REASON = why_no_stub() or why_no_ptx()
 pytestmark = pytest.mark.skipif(bool(REASON), reason=REASON)
@@ -28,7 +28,7 @@ BEGIN = """
 import ctypes, json, sys, warnings
 import numpy as np
 from ooctrain.machine import doctor
-from ooctrain.testing.driver.stub.stub import Stub
+from doubles.stub_driver import Stub
 stub, told = Stub(total_bytes=1 << 28, **OPTIONS), {}
 
 def count(name, image, image_bytes, grid, block, shared_bytes, arguments):

@@ -22,9 +22,9 @@ from ooctrain.layers.pooling import (
     PoolGeometry,
 )
 from ooctrain.step.op import to_physical
+from ooctrain.testing.check_cuda import check_cuda, run_cuda
 from ooctrain.testing.check_op import run_guarded
-from ooctrain.testing.emulator.check_cuda import check_cuda, run_cuda
-from ooctrain.testing.emulator.emulator import EmulatedLauncher
+from ooctrain.testing.emulator import EmulatedLauncher
 
 EPS = np.finfo(np.float32).eps
 # (N, C, H, W), windows

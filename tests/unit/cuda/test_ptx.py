@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.ptx_facts import assemble, check_ptx, read_ptx, why_no_assembler
 
 from ooctrain.layers.kernels.cuda.runtime.intrinsics import ld4, st4
 from ooctrain.layers.kernels.cuda.runtime.shim import (
@@ -14,7 +15,6 @@ from ooctrain.layers.kernels.cuda.runtime.shim import (
     uint32,
     why_no_ptx,
 )
-from ooctrain.testing.emulator.ptx import assemble, check_ptx, read_ptx, why_no_assembler
 
 pytestmark = pytest.mark.skipif(bool(why_no_ptx()), reason=why_no_ptx())
 needs_assembler = pytest.mark.skipif(bool(why_no_assembler()), reason=why_no_assembler())

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from doubles import ptx_machine
+from doubles.ptx_machine import LaunchRunner, Texts
+from doubles.ptx_memory import OutOfBounds
 from support.hand_ptx import module
 
 from ooctrain.layers.kernels.cuda.runtime.shim import why_no_ptx
-from ooctrain.testing.emulator import ptx_machine
-from ooctrain.testing.emulator.ptx_driver import LaunchRunner, Texts
-from ooctrain.testing.emulator.ptx_faults import OutOfBounds
 
 ROOT = Path(__file__).parents[3]
 ADD_ONE = """
@@ -121,8 +121,8 @@ from ooctrain.engine.incore import initial_values
 from ooctrain.execution.prepare import prepare
 from ooctrain.execution.settings import Settings
 from ooctrain.layers.kernels.cuda.runtime import shim
-from ooctrain.testing.driver.stub.stub import Stub
-from ooctrain.testing.emulator.ptx_driver import LaunchRunner, Texts
+from doubles.stub_driver import Stub
+from doubles.ptx_machine import LaunchRunner, Texts
 
 stub, texts = Stub(total_bytes=1 << 28, version=13050), Texts()
 runner = LaunchRunner(texts, stub.hole)
@@ -161,7 +161,7 @@ cubins._link = lambda ptx, capability: b""
 
 def train(code: str, **variables: str) -> str:
     """Trains one step over the stub; a hash of all that it left."""
-    build = pytest.importorskip("ooctrain.testing.driver.stub.build")
+    build = pytest.importorskip("doubles.stub_driver")
     if build.why_no_stub():
         pytest.skip(build.why_no_stub())
     paths = os.pathsep.join([str(ROOT), str(ROOT / "tests")])

@@ -5,21 +5,22 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from support.hand_ptx import module
-
-from ooctrain.errors import ConfigError
-from ooctrain.testing.emulator.ptx_flow import find_flow, post_dominators
-from ooctrain.testing.emulator.ptx_text import (
+from doubles.ptx_text import (
     Address,
     Number,
     Register,
     Several,
     Symbol,
     entries,
+    find_flow,
+    post_dominators,
     read_program,
 )
+from hypothesis import given
+from hypothesis import strategies as st
+from support.hand_ptx import module
+
+from ooctrain.errors import ConfigError
 
 TEXT = """
 .visible .shared .align 4 .b8 tile[512];

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from doubles.ptx_machine import PtxLauncher
 
 from ooctrain.layers.batch_norm import BatchNormApply
 from ooctrain.layers.conv2d import Conv2d, Geometry
@@ -19,7 +20,6 @@ from ooctrain.layers.relu import ReLU
 from ooctrain.layers.resampling import Upsample
 from ooctrain.step.op import Op, Spec, physical_shape
 from ooctrain.testing.check_op import SCALARS
-from ooctrain.testing.emulator.ptx_launcher import PtxLauncher
 
 Shape = tuple[int, ...]
 pytestmark = pytest.mark.skipif(bool(why_no_ptx()), reason=why_no_ptx())

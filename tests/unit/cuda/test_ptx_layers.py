@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.ptx_facts import assemble, check_ptx, why_no_assembler
 
 from ooctrain.layers.kernels.cuda import (
     dropout,
@@ -14,7 +15,6 @@ from ooctrain.layers.kernels.cuda import (
     sums,
 )
 from ooctrain.layers.kernels.cuda.runtime.shim import Kernel, why_no_ptx
-from ooctrain.testing.emulator.ptx import assemble, check_ptx, why_no_assembler
 
 pytestmark = pytest.mark.skipif(bool(why_no_ptx()), reason=why_no_ptx())
 #: of images, whose threads take four channels at a time

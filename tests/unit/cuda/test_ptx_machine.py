@@ -6,12 +6,12 @@ import ctypes
 
 import numpy as np
 import pytest
-from support.hand_ptx import module, run_by_hand
-
-from ooctrain.errors import ConfigError
-from ooctrain.testing.emulator import ptx_machine
-from ooctrain.testing.emulator.ptx_faults import (
+from doubles import ptx_machine
+from doubles.ptx_lanes import PtxLaunch
+from doubles.ptx_machine import run
+from doubles.ptx_memory import (
     Endless,
+    GlobalMemory,
     Misaligned,
     NotForAll,
     OutOfBounds,
@@ -19,9 +19,9 @@ from ooctrain.testing.emulator.ptx_faults import (
     ReadOfUnwritten,
     UnknownInstruction,
 )
-from ooctrain.testing.emulator.ptx_lanes import PtxLaunch
-from ooctrain.testing.emulator.ptx_machine import run
-from ooctrain.testing.emulator.ptx_memory import GlobalMemory
+from support.hand_ptx import module, run_by_hand
+
+from ooctrain.errors import ConfigError
 
 #: %rd10 = address of element %r9 (this thread of all) of array 0, %rd11 of array 1
 OWN = """

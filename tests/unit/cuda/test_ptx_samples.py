@@ -10,6 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from doubles import ptx_machine
+from doubles.ptx_machine import PtxLauncher
 from support.conv_shapes import SHAPES, draw, parts
 from support.op_samples import SAMPLES
 from support.quick import quick
@@ -31,9 +33,7 @@ from ooctrain.layers import (
 from ooctrain.layers.conv2d import CUDA_ALGORITHMS, choose_algorithm
 from ooctrain.layers.kernels.cuda.runtime.shim import why_no_ptx
 from ooctrain.step.op import to_logical
-from ooctrain.testing.emulator import ptx_machine
-from ooctrain.testing.emulator.check_cuda import check_cuda, run_cuda
-from ooctrain.testing.emulator.ptx_launcher import PtxLauncher
+from ooctrain.testing.check_cuda import check_cuda, run_cuda
 
 pytestmark = pytest.mark.skipif(bool(why_no_ptx()), reason=why_no_ptx())
 BY_PTX = PtxLauncher()

@@ -14,9 +14,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from doubles.stub_driver import environment, why_no_stub
 
 from ooctrain.layers.kernels.cuda.runtime.shim import why_no_ptx
-from ooctrain.testing.driver.stub.build import environment, why_no_stub
 
 REASON = why_no_stub() or why_no_ptx()
 pytestmark = [
@@ -29,7 +29,7 @@ ONE_CHECK = """
 import json, sys
 from pathlib import Path
 from benchmarks.gpu import apart, kernels
-from ooctrain.testing.emulator.ptx_driver import Texts
+from doubles.ptx_machine import Texts
 keep, keep_for = Texts.keep, Texts.keep_for
 Texts.keep = lambda self, text: keep(self, text.replace(*PLANT))
 Texts.keep_for = lambda self, image, entry, text: keep_for(

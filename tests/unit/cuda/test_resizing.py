@@ -13,8 +13,8 @@ from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.table import CPU
 from ooctrain.layers.resampling import ReflectionPad2d, ReflectionPad2dGrad, Upsample, UpsampleGrad
 from ooctrain.step.op import to_physical
+from ooctrain.testing.check_cuda import check_cuda, run_cuda
 from ooctrain.testing.check_op import SCALARS, run_guarded
-from ooctrain.testing.emulator.check_cuda import check_cuda, run_cuda
 
 EPS = np.finfo(np.float32).eps
 # (N, C, H, W), (OH, OW)

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 
 import pytest
+from support.sass import FFMA, HMMA, HOPPER, hot_loop, why_no_machine_code
 
 from ooctrain.layers.kernels.cuda import matmul
 from ooctrain.layers.kernels.cuda.conv import (
@@ -18,7 +19,6 @@ from ooctrain.layers.kernels.cuda.conv import (
 from ooctrain.layers.kernels.cuda.conv.tile_product import NARROW, WIDE
 from ooctrain.layers.kernels.cuda.runtime.cubins import CubinStore
 from ooctrain.layers.kernels.cuda.runtime.shim import cuda, kernel, uint32, why_no_ptx
-from ooctrain.testing.emulator.sass import FFMA, HMMA, HOPPER, hot_loop, why_no_machine_code
 
 pytestmark = pytest.mark.skipif(bool(why_no_ptx()), reason=why_no_ptx())
 LOWEST, AMPERE = (7, 5), (8, 0)

@@ -75,7 +75,7 @@ def convolved() -> np.ndarray:
 
 @pytest.mark.slow
 def test_the_simulator_and_the_emulator_agree_to_the_bit(tmp_path):
-    from ooctrain.testing.emulator.emulator import EmulatedLauncher
+    from ooctrain.testing.emulator import EmulatedLauncher
 
     path = tmp_path / "simulated.npz"
     environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "1"}
@@ -89,7 +89,7 @@ def test_the_simulator_and_the_emulator_agree_to_the_bit(tmp_path):
 
 @pytest.mark.slow
 def test_and_both_are_right():
-    from ooctrain.testing.emulator.emulator import EmulatedLauncher
+    from ooctrain.testing.emulator import EmulatedLauncher
 
     found, inputs = run_all(EmulatedLauncher(order=-1)), Inputs()
     assert (found["turned"] == inputs.matrix.T).all()

@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from doubles.stub_driver import environment, why_no_stub
 
 from ooctrain.layers.kernels.cuda.runtime.shim import why_no_ptx
-from ooctrain.testing.driver.stub.build import environment, why_no_stub
 
 REASON = why_no_stub() or why_no_ptx()
 pytestmark = pytest.mark.skipif(bool(REASON), reason=REASON)
@@ -30,8 +30,8 @@ from ooctrain.devices.cuda import open as cuda_open
 from ooctrain.devices.cuda.launches import DriverKernels
 from ooctrain.errors import TrainingStopped
 from ooctrain.layers.kernels.cuda.runtime import cubins
-from ooctrain.testing.driver.stub.stub import Stub
-from ooctrain.testing.emulator.ptx_driver import LaunchRunner, Texts
+from doubles.stub_driver import Stub
+from doubles.ptx_machine import LaunchRunner, Texts
 
 cubins._link = lambda ptx, target: b""  # images are PTX, which the interpreter reads
 stub, told = Stub(total_bytes=1 << 28, version=13050), {}

@@ -46,7 +46,7 @@ capabilities = [(7, 5), (8, 0), (9, 0)]
 """
 COMPILE = """
 import numpy
-from ooctrain.testing.emulator.ptx import assemble, read_ptx, why_no_assembler
+from support.ptx_facts import assemble, read_ptx, why_no_assembler
 for kernel in kernels:
     for capability in capabilities:
         if capability >= kernel.capability:

@@ -8,13 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
-from benchmarks import bench_traffic
-from ooctrain.layers.kernels.cuda import batch_norm, dropout, elementwise, layout, optimizers
-from ooctrain.layers.kernels.cuda.runtime.shim import cuda, kernel, why_no_ptx
-from ooctrain.testing.emulator.ptx import read_ptx
-from ooctrain.testing.emulator.ptx_text import entries, read_program
-from ooctrain.testing.emulator.sass import (
+from doubles.ptx_text import entries, read_program
+from support.ptx_facts import read_ptx
+from support.sass import (
     HOPPER,
     LOAD,
     STORE,
@@ -22,13 +18,17 @@ from ooctrain.testing.emulator.sass import (
     why_no_machine_code,
     widths,
 )
-from ooctrain.testing.emulator.traffic import (
+from support.traffic import (
     ISSUED_PER_BYTE,
     USED_SLOTS,
     CountingLauncher,
     cost_of,
     share_of_copy,
 )
+
+from benchmarks import bench_traffic
+from ooctrain.layers.kernels.cuda import batch_norm, dropout, elementwise, layout, optimizers
+from ooctrain.layers.kernels.cuda.runtime.shim import cuda, kernel, why_no_ptx
 
 pytestmark = pytest.mark.skipif(bool(why_no_ptx()), reason=why_no_ptx())
 

@@ -18,9 +18,9 @@ from ooctrain.devices.cuda import open as cuda_open
 from ooctrain.engine.incore import initial_values, run_trace
 from ooctrain.execution.prepare import prepare
 from ooctrain.execution.settings import Settings
-from ooctrain.testing.driver.fake_cuda import EmulatedKernels
-from ooctrain.testing.driver.fake_driver import FakeDriver
-from ooctrain.testing.emulator.emulator import EmulatedLauncher
+from ooctrain.testing.emulator import EmulatedLauncher
+from ooctrain.testing.fake_driver import FakeDriver
+from ooctrain.testing.fake_gpu import EmulatedKernels
 
 PAGE = 4096
 SCALARS = {"lr": 0.1, "seed": 5}

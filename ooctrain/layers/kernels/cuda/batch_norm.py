@@ -5,7 +5,7 @@ the statistics (`batch_norm.py`). As on the cpu (`../cpu/batch_norm.py`: the sam
 sums in the same order), ReLU and the residual sum are done in the same pass, with the bits of the
 separate kernels. `apply` and `grad_apply` walk over quads, whatever the number of channels, two
 of the same channels a thread;
-`grad_reduce` sums over rows as in `conv/columns.py`. Source: Ioffe and Szegedy 2015. Read next:
+`grad_reduce` sums over rows as in `columns.py`. Source: Ioffe and Szegedy 2015. Read next:
 `optimizers.py`.
 """
 
@@ -63,7 +63,7 @@ from ooctrain.layers.kernels.cuda.runtime.shim import cuda, device, float32, ker
 # sqrt(variance + eps). A thread keeps eight rows in registers, takes their mean, then the squared
 # deviations from it; such triples are joined by a formula without cancellation. So float64 is not
 # needed, even where the mean is a thousand standard deviations. Triples are joined in the order of
-# `conv/columns.py`, which shapes alone determine: threads, then rows of threads, then chunks.
+# `columns.py`, which shapes alone determine: threads, then rows of threads, then chunks.
 # Source: Chan, Golub, LeVeque 1983.
 
 

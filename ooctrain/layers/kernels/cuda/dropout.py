@@ -3,7 +3,7 @@
 For x (N, H, W, C) or (N, C), a rate and a key, the output is x / (1 - p) where an element is kept,
 else 0. There is no generator state: a hash of (key of the call, global element index) decides
 whether an element is kept. So a step that begins on one device and is checked on the other drops
-the same elements. Source: `layers/dropout.py`. Read next: `conv/columns.py`, `../cpu/dropout.py`.
+the same elements. Source: `layers/dropout.py`. Read next: `columns.py`, `../cpu/dropout.py`.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Device arrays are C-contiguous float32 of equal size. They are written in place,
 be the same array as an input. A kernel is one function of numbers in a template (`functions.py`),
 and a driver, which is a public function, names the arrays. Names, arguments and bits are those of
 `../cpu/elementwise.py`. All run at memory speed. `channel_sum` is the smallest reduction: read it
-before the larger ones. Rarely used functions are in `functions.py`. Read next: `conv/columns.py`,
+before the larger ones. Rarely used functions are in `functions.py`. Read next: `columns.py`,
 `batch_norm.py`.
 """
 

@@ -1,7 +1,7 @@
 """Sums over axes, and softmax along one.
 
 An array is seen as (outer, rows, inner); sums are (outer, inner), and softmax keeps the shape. A
-sum is that of `conv/columns.py` for each of the `outer` arrays, cut by shapes alone. Few rows are
+sum is that of `columns.py` for each of the `outer` arrays, cut by shapes alone. Few rows are
 summed by one thread for each result. A softmax takes a warp for each row, as cross-entropy does.
 Read next: `losses.py`, `../cpu/reduction.py`.
 """

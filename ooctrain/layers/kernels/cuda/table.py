@@ -36,7 +36,7 @@ from ooctrain.layers.instance_norm import (
     InstanceNormGradReduce,
     InstanceNormStats,
 )
-from ooctrain.layers.kernels import arguments
+from ooctrain.layers.kernels import kernel_table as takes
 from ooctrain.layers.kernels.cuda import matmul_plan
 from ooctrain.layers.kernels.cuda.conv import conv_plan
 from ooctrain.layers.kernels.cuda.loss_space import loss_space_bytes, total_loss_bytes
@@ -161,43 +161,43 @@ CUDA = DriverTable("cuda", {
     AddMasked: Driver("elementwise.add_masked"),
     Scale: Driver("elementwise.scale", "factor"),
     Constant: Driver("elementwise.fill", "value"),
-    Dropout: Driver("dropout.dropout", arguments.dropout),
+    Dropout: Driver("dropout.dropout", takes.dropout),
     BytesToFloat: Driver("functions.from_bytes", "mean std"),
-    Elementwise: Driver("functions.function", arguments.and_operation),
-    ElementwiseGrad: Driver("functions.function_grad", arguments.and_operation),
-    Arithmetic: Driver("strided.arithmetic", arguments.whole_call),
+    Elementwise: Driver("functions.function", takes.and_operation),
+    ElementwiseGrad: Driver("functions.function_grad", takes.and_operation),
+    Arithmetic: Driver("strided.arithmetic", takes.whole_call),
     # Along axes.
-    Sum: Driver("reduction.sum_axes", arguments.whole_call, _axis_sum),
-    Spread: Driver("strided.spread", arguments.whole_call),
-    Permute: Driver("strided.permute", arguments.whole_call),
-    SoftmaxAlong: Driver("reduction.softmax", arguments.whole_call),
-    SoftmaxGrad: Driver("reduction.softmax_grad", arguments.whole_call),
+    Sum: Driver("reduction.sum_axes", takes.whole_call, _axis_sum),
+    Spread: Driver("strided.spread", takes.whole_call),
+    Permute: Driver("strided.permute", takes.whole_call),
+    SoftmaxAlong: Driver("reduction.softmax", takes.whole_call),
+    SoftmaxGrad: Driver("reduction.softmax_grad", takes.whole_call),
     # Products.
-    Linear: Driver("matmul.forward", arguments.with_bias, _linear("forward")),
+    Linear: Driver("matmul.forward", takes.with_bias, _linear("forward")),
     LinearGradInput: Driver("matmul.grad_input", scratch=_linear("grad_input")),
     LinearGradWeight: Driver("matmul.grad_weight", scratch=_linear("grad_weight")),
-    Conv2d: Driver("conv.conv2d.forward", arguments.convolution_with_bias, _conv("forward")),
-    Conv2dGradInput: Driver("conv.conv2d.grad_input", arguments.convolution, _conv("grad_input")),
+    Conv2d: Driver("conv.conv2d.forward", takes.convolution_with_bias, _conv("forward")),
+    Conv2dGradInput: Driver("conv.conv2d.grad_input", takes.convolution, _conv("grad_input")),
     Conv2dGradWeight: Driver(
-        "conv.conv2d.grad_weight", arguments.convolution, _conv("grad_weight")
+        "conv.conv2d.grad_weight", takes.convolution, _conv("grad_weight")
     ),
     ConvTranspose2d: Driver(
-        "conv.conv2d.transposed", arguments.convolution_with_bias, _conv("grad_input")
+        "conv.conv2d.transposed", takes.convolution_with_bias, _conv("grad_input")
     ),
     ChannelSum: Driver("elementwise.channel_sum", scratch=_channel_sums),
     # Norms.
     BatchNormStats: Driver("batch_norm.stats", "eps", _norm_sums),
-    BatchNormApply: Driver("batch_norm.apply", arguments.batch_norm_apply),
-    BatchNormGradReduce: Driver("batch_norm.grad_reduce", arguments.norm_grad_reduce, _norm_sums),
-    BatchNormGradApply: Driver("batch_norm.grad_apply", arguments.batch_norm_grad_apply, of_zeros),
-    BatchNormUpdate: Driver("batch_norm.update", arguments.whole_call),
+    BatchNormApply: Driver("batch_norm.apply", takes.batch_norm_apply),
+    BatchNormGradReduce: Driver("batch_norm.grad_reduce", takes.norm_grad_reduce, _norm_sums),
+    BatchNormGradApply: Driver("batch_norm.grad_apply", takes.batch_norm_grad_apply, of_zeros),
+    BatchNormUpdate: Driver("batch_norm.update", takes.whole_call),
     InverseStd: Driver("batch_norm.inv_std_of", "eps"),
     InstanceNormStats: Driver("instance_norm.stats", "eps", _image_stats),
-    InstanceNormApply: Driver("instance_norm.apply", arguments.instance_norm_apply),
+    InstanceNormApply: Driver("instance_norm.apply", takes.instance_norm_apply),
     InstanceNormGradReduce: Driver(
-        "batch_norm.grad_reduce", arguments.norm_grad_reduce, _image_sums
+        "batch_norm.grad_reduce", takes.norm_grad_reduce, _image_sums
     ),
-    InstanceNormGradApply: Driver("instance_norm.grad_apply", arguments.instance_norm_grad_apply),
+    InstanceNormGradApply: Driver("instance_norm.grad_apply", takes.instance_norm_grad_apply),
     # Images.
     MaxPool2d: Driver("pooling.max_pool", "geometry"),
     MaxPool2dGrad: Driver("pooling.max_pool_grad", "geometry"),
@@ -217,36 +217,36 @@ CUDA = DriverTable("cuda", {
     Insert: Driver("layout.insert", "start"),
     InsertAdd: Driver("layout.insert_add", "start"),
     Clear: Driver("layout.clear", "start shape"),
-    Concat: Driver("layout.concat", arguments.whole_call),
-    Reshape: Driver("layout.reshape", arguments.whole_call, of_reshape),
+    Concat: Driver("layout.concat", takes.whole_call),
+    Reshape: Driver("layout.reshape", takes.whole_call, of_reshape),
     # Losses.
-    SoftmaxCrossEntropy: Driver("losses.cross_entropy", arguments.whole_call, _class_loss),
+    SoftmaxCrossEntropy: Driver("losses.cross_entropy", takes.whole_call, _class_loss),
     SoftmaxCrossEntropyGrad: Driver(
-        "losses.cross_entropy_grad", arguments.whole_call, _class_loss_grad
+        "losses.cross_entropy_grad", takes.whole_call, _class_loss_grad
     ),
-    LabelWeight: Driver("losses.label_weight", arguments.whole_call, _sum),
-    TotalLoss: Driver("carried_sums.total_loss", arguments.whole_call, _loss_total),
+    LabelWeight: Driver("losses.label_weight", takes.whole_call, _sum),
+    TotalLoss: Driver("carried_sums.total_loss", takes.whole_call, _loss_total),
     ClassWeights: Driver("losses.write", "values"),
     WeightedCrossEntropy: Driver(
-        "losses.weighted_cross_entropy", arguments.whole_call, _class_loss
+        "losses.weighted_cross_entropy", takes.whole_call, _class_loss
     ),
     WeightedCrossEntropyGrad: Driver(
-        "losses.weighted_cross_entropy_grad", arguments.whole_call, _class_loss_grad
+        "losses.weighted_cross_entropy_grad", takes.whole_call, _class_loss_grad
     ),
-    MeanError: Driver("losses.mean_error", arguments.mean_error, _sum),
-    MeanErrorGrad: Driver("losses.mean_error_grad", arguments.mean_error),
+    MeanError: Driver("losses.mean_error", takes.mean_error, _sum),
+    MeanErrorGrad: Driver("losses.mean_error_grad", takes.mean_error),
     ErrorEach: Driver("losses.error_each", "absolute"),
     ErrorEachGrad: Driver("losses.error_each_grad", "absolute"),
-    ValueLoss: Driver("functions.value_loss", arguments.and_operation),
-    ValueLossGrad: Driver("functions.value_loss_grad", arguments.and_operation),
+    ValueLoss: Driver("functions.value_loss", takes.and_operation),
+    ValueLossGrad: Driver("functions.value_loss_grad", takes.and_operation),
     LabelLikelihood: Driver("losses.likelihood", "ignore_index"),
     LabelLikelihoodGrad: Driver("losses.likelihood_grad", "ignore_index"),
     # Updates.
-    SGDUpdate: Driver("optimizers.sgd", arguments.sgd),
-    AdamUpdate: Driver("optimizers.adam", arguments.adam),
-    RMSpropUpdate: Driver("optimizers.rmsprop", arguments.rmsprop),
+    SGDUpdate: Driver("optimizers.sgd", takes.sgd),
+    AdamUpdate: Driver("optimizers.adam", takes.adam),
+    RMSpropUpdate: Driver("optimizers.rmsprop", takes.rmsprop),
     SumOfSquares: Driver("clipping.sum_of_squares", scratch=_sum),
-    ClipFactor: Driver("clipping.clip_factor", arguments.whole_call, _running_sum),
+    ClipFactor: Driver("clipping.clip_factor", takes.whole_call, _running_sum),
     ScaleBy: Driver("clipping.scale_by"),
     ClipValue: Driver("clipping.clip_value", "limit"),
 })  # fmt: skip

@@ -8,6 +8,7 @@ nothing. Pure Python: no Numba is imported here. Read next: `direct_plan.py`, `c
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 from ooctrain.layers.conv2d import ConvShape, CpuAlgorithm
@@ -107,6 +108,7 @@ RELATIVE_ERROR: dict[CpuAlgorithm, float] = {
 }
 
 
+@lru_cache(maxsize=1024)
 def workspace_bytes(shape: ConvShape, algorithm: str, part: str, threads: int) -> int:
     """Bytes of all scratch memory of one call: tables, packed weights, windows, partial sums.
 

@@ -7,7 +7,7 @@ results, 64 in each thread's registers (`tile_product.py`). Divisions are needed
 term of the sums lies, tap by tap. So a block writes the places into a table in shared memory, 1024
 terms at a time, and looks them up. On Hopper 86 of 100 instructions of the loop are then
 multiply-adds, 80 for 64 channels, 79 and 70 where each term is loaded by itself
-(`testing/emulator/sass.py` counts). While one pair of tiles is multiplied, the next columns are
+(`tests/support/sass.py` counts). While one pair of tiles is multiplied, the next columns are
 already on their way from memory (registers, then the other half of shared memory), so one barrier
 for each step is enough. Source: Chetlur et al., "cuDNN" (2014), section 3; CUTLASS. Read next:
 `conv_weights.py`, then `conv_tf32.py`.

@@ -6,7 +6,7 @@ everything else must cost less too. Copies go straight into shared memory, into 
 stages of sixteen terms each. One barrier for each step tells that a stage is filled and that
 another may be overwritten. A thread walks from term to term: within a tap it only counts on, and
 only at the next tap does it compute the place anew. So 196 instructions surround 32 products on
-Hopper, where 235 did before (`testing/emulator/sass.py` counts); some fifty of them are reached
+Hopper, where 235 did before (`tests/support/sass.py` counts); some fifty of them are reached
 only at the next tap. Needs compute capability 8.0. Sums over one to three channels go to
 `conv_tf32_few.py`, over others that are no multiple of four to `conv_gemm.py`. Source: CUTLASS,
 "Efficient GEMM in CUDA"; PTX ISA. Read next: `tensor_core.py`, `tensor_core.py`, then

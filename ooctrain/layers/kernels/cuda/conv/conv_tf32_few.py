@@ -7,7 +7,7 @@ multiple of 16; the three colours of a pixel are neither. So a tap becomes a chu
 shared memory, the last of them zeros that are written there and not read from memory. A step is
 four taps. Factors pass through registers, one word in a load, and are rounded on the way, once,
 instead of in each warp that uses them. Such layers have few filters, so a block computes 128 x 64
-results. 159 instructions surround 16 products on Hopper (`testing/emulator/sass.py` counts). Needs
+results. 159 instructions surround 16 products on Hopper (`tests/support/sass.py` counts). Needs
 compute capability 8.0. Read next: `conv_tf32_weights.py`.
 """
 

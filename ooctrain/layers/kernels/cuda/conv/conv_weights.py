@@ -216,7 +216,7 @@ def launch(
 # Activations x and gradients dy, both NHWC, give dW. A thread multiplies eight terms by eight
 # filters of each pixel, or by four where there are few filters, as in `conv_gemm.py`. Then 83 of
 # 100 instructions of the loop are multiply-adds, 79 for 64 filters, 68 where each term is loaded
-# by itself (`testing/emulator/sass.py` counts).
+# by itself (`tests/support/sass.py` counts).
 
 
 @device

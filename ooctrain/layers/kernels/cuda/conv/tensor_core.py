@@ -4,7 +4,7 @@ A warp multiplies 16 x 8 by 8 x 8 matrices in one instruction, and each lane hol
 them, its fragment. `ldmatrix_x4` distributes four 8 x 4 matrices from shared memory in exactly that
 arrangement. `copy_async` fills shared memory without passing through registers, while the warp
 multiplies. Copies and products are emulated with the meaning that the PTX ISA gives them
-(`testing/emulator/emulator_memory.py`, `testing/emulator/emulator_warp.py`). Source: PTX ISA,
+(`testing/emulator_block.py`, `testing/emulator_block.py`). Source: PTX ISA,
 sections "cp.async", "ldmatrix", "mma.m16n8k8". Read next: `conv_tf32.py`.
 """
 

@@ -4,7 +4,7 @@ A `Kernel`, the number of blocks, arrays of any number of dimensions and plain n
 the launcher's stream. Kernels see one-dimensional arrays and numbers of exactly their signature's
 types, since a launch costs Python about 4 us for each array and an index of the wrong width costs
 registers. The launcher flattens and casts, so that drivers read like formulas. Read next:
-`layers/kernels/cuda/elementwise.py`; `ooctrain/testing/emulator/emulator.py`.
+`layers/kernels/cuda/elementwise.py`; `ooctrain/testing/emulator.py`.
 """
 
 from __future__ import annotations
