@@ -1,4 +1,4 @@
-"""All numbers that a thing returns, prints and draws, kept from a time when somebody looked at them.
+"""All numbers that a thing returns, prints and draws, kept from when somebody looked at them.
 
 A mistake in a table or a figure is seldom seen by a law, and a test of each cell would be longer
 than the code. So the numbers of made-up cases are kept as data, without a word of what is said
@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 #: Attributes of a figure that hold names and colours.
 WORDS = ("class", "fill", "font-family", "id", "stroke", "style")
 #: Measured, and different each time.
-BY_THE_CLOCK = ("plan_s", "plan_seconds", "seconds")
+BY_THE_CLOCK = ("plan_s", "replay_us", "seconds")
 
 
 def numbers_in(lines: Iterable[str]) -> list[list[str]]:
@@ -40,6 +40,17 @@ def shapes_of(figure: str) -> dict[str, list[float]]:
                 kind[0] += 1
                 kind[1] = round(kind[1] + float(number) * (kind[0] % 7 + 1), 3)
     return found
+
+
+def without_words(thing: Any) -> Any:
+    """Plain data, of whose texts only the numbers are left."""
+    if isinstance(thing, dict):
+        return {key: without_words(value) for key, value in thing.items()}
+    if isinstance(thing, list | tuple):
+        return [without_words(value) for value in thing]
+    if isinstance(thing, str):
+        return " ".join(number for line in numbers_in([thing]) for number in line)
+    return thing
 
 
 def differences(found: Any, known: Any, where: str = "") -> list[str]:

@@ -100,6 +100,9 @@ def shown_of(name: str, folder: Path) -> Shown:
         )
         patch.setattr(split_accuracy, "trained", made_up)
         patch.setattr(offload_ratios, "cache_base", lambda: folder)
+        patch.setattr(offload_ratios, "QUICK_BATCHES", {224: (32,)})
+        patch.setattr(offload_ratios, "QUICK_SHARES", (0.1, 0.9))
+        patch.setattr(offload_ratios, "QUICK_STEP_SHARES", (0.25,))
         numbers = EXPERIMENTS[name](wanted, console)
     return Shown(said.getvalue().splitlines(), numbers, figure.read_text(encoding="utf-8"))
 

@@ -21,8 +21,11 @@ from support.puzzle_solutions import SOLUTIONS, WRONG
 
 import ooctrain as oc
 from ooctrain.alloc.arena_map import arena_text
+from ooctrain.alloc.dry_run import DryMemory
+from ooctrain.alloc.registry import choose_dry
 from ooctrain.cli import main
 from ooctrain.report import text as report_text
+from ooctrain.report.arena import arena_svg
 from ooctrain.report.holdings import group_curves, offsets
 from ooctrain.report.listing import list_to_json
 from ooctrain.report.moving_memory import moving_svg
@@ -152,13 +155,13 @@ def arenas(folder: Path) -> Any:
     """Allocators' layouts, as lines and as pictures."""
     shown = []
     for name in ("best-fit", "va:chunk=4KiB", "buddy"):
-        choice = oc.alloc.choose_dry(name, 1 << 16)
-        arena = choice.make(oc.alloc.DryMemory(1 << 16))
+        choice = choose_dry(name, 1 << 16)
+        arena = choice.make(DryMemory(1 << 16))
         blocks = [arena.allocate(size, f"b{size}") for size in (3000, 9000, 500, 12000, 700)]
         for block in blocks[::2]:
             arena.free(block)
         found = arena.snapshot()
-        shown.append([arena_text(found, 40), shapes_of(oc.report.arena.arena_svg({name: found}))])
+        shown.append([arena_text(found, 40), shapes_of(arena_svg({name: found}))])
     return shown
 
 
@@ -181,28 +184,49 @@ def a_puzzle(name: str, folder: Path) -> Any:
 
 # Commands
 
-LENET = ["lenet", "--batch", "8", "--threads", "1", "--machine", "v100-pcie"]
+LENET = "lenet --batch 8 --threads 1 --machine v100-pcie"
+#: {name: commands in one folder}; x.json is what the last one writes.
 COMMANDS = {
-    "plan": ["plan", *LENET],
-    "plan a budget": ["plan", *LENET, "--budget", "40%", "--planner", "belady", "--json", "+"],
-    "simulate": ["simulate", *LENET, "--budget", "40%", "--planner", "window", "--json", "+"],
-    "compare": ["compare", *LENET, "--budget", "30%,60%", "--planner", "belady,window",
-                "--json", "+"],
+    "plan": [f"plan {LENET}"],
+    "plan a budget": [f"plan {LENET} --budget 40% --planner belady --depth 1 --json x.json"],
+    "plan with a host budget": [f"plan {LENET} --budget 50% --host-budget 4MiB --planner window"],
+    "simulate": [f"simulate {LENET} --budget 40% --planner window --json x.json"],
+    "report": [
+        f"simulate {LENET} --budget 40% --planner window --json a.json",
+        f"simulate {LENET} --budget 60% --planner belady --json b.json",
+        "report a.json", "report a.json --against b.json --svg x.svg", "diff a.json b.json",
+    ],
+    "replay": [
+        f"plan {LENET} --budget 40% --planner window --allocator va --allocation-log x.log",
+        "replay x.log --allocator best-fit,va,buddy --json x.json",
+        "replay x.log --allocator first-fit --budget 1MiB --picture x.svg",
+    ],
+    "compare": [
+        "compare lenet --batch 8 --machine v100-pcie --budget 30%,60% --planner belady,window "
+        "--json x.json --figure x.svg",
+        "compare lenet --batch 8,16 --machine v100-pcie --budget 50% --planner belady --bound none",
+    ],
 }  # fmt: skip
 
 
-def a_command(words: list[str], folder: Path) -> Any:
-    """What it prints, and what it writes with --json."""
-    written = folder / "numbers.json"
-    with (
-        contextlib.redirect_stdout(io.StringIO()) as said,
-        contextlib.redirect_stderr(io.StringIO()) as also,
-        contextlib.chdir(folder),
-    ):
-        status = main([str(written) if word == "+" else word for word in words])
-    assert status == 0, also.getvalue()
-    numbers = json.loads(written.read_text(encoding="utf-8")) if written.exists() else None
-    return [numbers_in(said.getvalue().splitlines()), numbers]
+def a_command(commands: list[str], folder: Path) -> Any:
+    """What commands print, and what the last one writes and draws."""
+    shown: list[Any] = []
+    with contextlib.chdir(folder):
+        for words in commands:
+            with (
+                contextlib.redirect_stdout(io.StringIO()) as said,
+                contextlib.redirect_stderr(io.StringIO()) as also,
+            ):
+                status = main(words.split())
+            shown.append([status, numbers_in((said.getvalue() + also.getvalue()).splitlines())])
+        for path in sorted(folder.glob("x.*")):
+            text = path.read_text(encoding="utf-8")
+            if path.suffix == ".json":
+                shown.append(json.loads(text))
+            elif path.suffix == ".svg":
+                shown.append(shapes_of(text))
+    return shown
 
 
 CASES = dict(cases())

@@ -19,7 +19,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[1]))
 from support import toy_experiments, toy_shown
-from support.known_numbers import differences
+from support.known_numbers import differences, without_words
 
 KNOWN = Path(__file__).parents[1] / "data" / "known_numbers"
 CASES = {**toy_experiments.CASES, **toy_shown.CASES}
@@ -32,7 +32,7 @@ def file_of(name: str) -> Path:
 
 def numbers_of(name: str, folder: Path) -> object:
     """What a case shows, as it is read back from a file."""
-    return json.loads(json.dumps(CASES[name](folder)))
+    return without_words(json.loads(json.dumps(CASES[name](folder))))
 
 
 @pytest.mark.parametrize("name", CASES)
