@@ -15,6 +15,8 @@ from xml.etree import ElementTree
 
 #: Attributes of a figure that hold names and colours.
 WORDS = ("class", "fill", "font-family", "id", "stroke", "style")
+#: Where a text stands, as a number.
+ANCHORS = {"start": 1, "middle": 2, "end": 3}
 #: Measured, and different each time.
 BY_THE_CLOCK = ("plan_s", "replay_us", "seconds")
 
@@ -36,7 +38,8 @@ def shapes_of(figure: str) -> dict[str, list[float]]:
     for element in ElementTree.fromstring(figure).iter():
         kind = found.setdefault(element.tag.rpartition("}")[2], [0, 0.0])
         for name, value in sorted(element.attrib.items()):
-            for number in re.findall(r"-?\d+\.?\d*", value if name not in WORDS else ""):
+            drawn = str(ANCHORS.get(value, value if name not in WORDS else ""))
+            for number in re.findall(r"-?\d+\.?\d*", drawn):
                 kind[0] += 1
                 kind[1] = round(kind[1] + float(number) * (kind[0] % 7 + 1), 3)
     return found

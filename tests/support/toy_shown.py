@@ -10,6 +10,7 @@ import importlib.util
 import io
 import json
 import random
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,9 @@ from ooctrain.alloc.registry import choose_dry
 from ooctrain.cli import main
 from ooctrain.report import text as report_text
 from ooctrain.report.arena import arena_svg
+from ooctrain.report.charts import (
+    Area, Curve, Piece, areas_svg, beside_svg, curves_svg, stacked_svg, strips_svg,
+)  # fmt: skip
 from ooctrain.report.holdings import group_curves, offsets
 from ooctrain.report.listing import list_to_json
 from ooctrain.report.moving_memory import moving_svg
@@ -49,6 +53,7 @@ def cases() -> Iterator[tuple[str, Callable[[Path], Any]]]:
         yield f"step by {planner}", partial(a_step, planner)
     for seed in (3, 4):
         yield f"random step {seed}", partial(a_random_step, seed)
+    yield "charts", charts
     yield "films", films
     yield "arenas", arenas
     for name in SOLUTIONS:
@@ -127,14 +132,38 @@ def terminal(plan: oc.Plan, timeline: oc.Timeline) -> list[Any]:
     texts = [
         report_text.search_rows(plan), report_text.timeline_rows(timeline),
         report_text.placement("va", 1 << 21, 1 << 20), report_text.share(1, 3),
+        [report_text.or_dash(value, ".2f") for value in (None, 0, 2.5)],
     ]  # fmt: skip
+    flowing = report_text.flowing([f"{n} of {n * n}" for n in range(20)], 40)
+    lines += [*flowing.splitlines(), *(report_text.spark([3, 1, 2, 9], c) for c in (2, 3, 9))]
     bars = [[line.count(block) for block in "█░▁▂▃▄▅▆▇·"] for line in lines]
-    return [numbers_in(lines), bars, numbers_in(map(str, texts))]
+    return [numbers_in(lines), [*map(len, lines)], bars, numbers_in(map(str, texts))]
 
 
 def vars_of(thing: Any) -> list[Any]:
     """The values of a dataclass with slots."""
     return [getattr(thing, name) for name in thing.__dataclass_fields__]
+
+
+def charts(folder: Path) -> Any:
+    """Strips, curves and areas with all that they may be given."""
+    points = [(1.0, 3.0), (2.0, None), (4.0, 40.0), (64.0, 500.0)]
+    curves = [Curve("a", points), Curve("b", points[2:], dashed=True, kind=4), Curve("c", points)]
+    pieces = [Piece(0, 2, "a long name of a piece"), Piece(2, 2.01, "b", 3), Piece(5, 9, "c", 9)]
+    areas = [Area(0, 3, 1, 2, "a", 1), Area(2, 2.001, 0, 5, "b", 7)]
+    limits = [("most", 6.0), ("least", 0.5)]
+    axes = ("x", "y")
+    pictures = [
+        strips_svg("t", [("one", pieces), ("two", [])], extent=9, axis="x", legend=["k"] * 9),
+        *(curves_svg("t", curves, axes=axes, doubling=d, y_low=y)  # type: ignore[arg-type]
+          for d, y in ((False, 0), (True, 1), ("both", 0))),
+        areas_svg("t", areas, axes=axes, legend=["k"], limits=limits),
+        areas_svg("t", areas, axes=axes, y_top=20),
+    ]  # fmt: skip
+    return [
+        *map(shapes_of, pictures),
+        shapes_of(stacked_svg([beside_svg(pictures[:2]), *pictures])),
+    ]
 
 
 def films(folder: Path) -> Any:
@@ -194,7 +223,8 @@ COMMANDS = {
     "report": [
         f"simulate {LENET} --budget 40% --planner window --json a.json",
         f"simulate {LENET} --budget 60% --planner belady --json b.json",
-        "report a.json", "report a.json --against b.json --svg x.svg", "diff a.json b.json",
+        "report a.json", "report a.json --against b.json --svg x.svg --html x.html",
+        "report b.json --html x2.html", "diff a.json b.json",
     ],
     "replay": [
         f"plan {LENET} --budget 40% --planner window --allocator va --allocation-log x.log",
@@ -226,6 +256,10 @@ def a_command(commands: list[str], folder: Path) -> Any:
                 shown.append(json.loads(text))
             elif path.suffix == ".svg":
                 shown.append(shapes_of(text))
+        for path in sorted(folder.glob("*.html")):
+            page = path.read_text(encoding="utf-8").partition("<body")[2]
+            parts = re.split(r"<(?:script|style|svg).*?</(?:script|style|svg)>", page, flags=re.S)
+            shown.append(numbers_in("".join(parts).splitlines()))
     return shown
 
 
