@@ -25,10 +25,18 @@ from ooctrain.alloc.arena_map import arena_text
 from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.registry import choose_dry
 from ooctrain.cli import main
+from ooctrain.course.cage.step_data import trace_data
 from ooctrain.report import text as report_text
 from ooctrain.report.arena import arena_svg
 from ooctrain.report.charts import (
-    Area, Curve, Piece, areas_svg, beside_svg, curves_svg, stacked_svg, strips_svg,
+    Area,
+    Curve,
+    Piece,
+    areas_svg,
+    beside_svg,
+    curves_svg,
+    stacked_svg,
+    strips_svg,
 )  # fmt: skip
 from ooctrain.report.holdings import group_curves, offsets
 from ooctrain.report.listing import list_to_json
@@ -42,7 +50,12 @@ from ooctrain.report.snapshot import snapshot
 from ooctrain.report.step import step_svg
 from ooctrain.report.svg import timelines_svg
 from ooctrain.report.waits import peak_of, waits_of
+from ooctrain.testing.allocator_laws import fragmenting, histories
+from ooctrain.testing.check_planner import random_case
+from ooctrain.testing.check_split import random_network
+from ooctrain.testing.law_by_hand import random_arena
 from ooctrain.testing.random_traces import random_machine, random_trace
+from ooctrain.units import Granule
 
 DRAW = Path(__file__).parents[2] / "docs" / "draw.py"
 
@@ -53,6 +66,7 @@ def cases() -> Iterator[tuple[str, Callable[[Path], Any]]]:
         yield f"step by {planner}", partial(a_step, planner)
     for seed in (3, 4):
         yield f"random step {seed}", partial(a_random_step, seed)
+    yield "what laws draw", drawn_by_laws
     yield "charts", charts
     yield "films", films
     yield "arenas", arenas
@@ -192,6 +206,27 @@ def arenas(folder: Path) -> Any:
         found = arena.snapshot()
         shown.append([arena_text(found, 40), shapes_of(arena_svg({name: found}))])
     return shown
+
+
+def drawn_by_laws(folder: Path) -> Any:
+    """The requests, steps and networks on which laws are tried: a law that drew less saw less."""
+    granules = ((Granule(512, ranges=False), 1024), (Granule(4096), 4096), (Granule(1), 100))
+    lists = [
+        [[vars_of(ask) for ask in program.requests], program.order]
+        for granule, unit in granules
+        for program in (fragmenting(granule, unit), *histories(granule, unit))
+    ]
+    networks, steps = [], []
+    for seed in range(24):
+        rng = random.Random(seed)
+        for kind in ("windows", "norm", "residual", "wide", "tiling", "counted", "long"):
+            made = random_network(rng, kind)
+            networks.append([made.shape, made.grid, numbers_in([repr(made.model)])])
+        case = random_case(rng)
+        steps.append([trace_data(case.trace)["calls"][-1], vars_of(case.machine)[:6]])
+        arena = random_arena(rng)
+        steps.append([arena.size, [arena.allocate(n) for n in (3, 5, 2)]])
+    return [lists, networks, steps]
 
 
 # Puzzles
