@@ -252,6 +252,7 @@ LENET = "lenet --batch 8 --threads 1 --machine v100-pcie"
 #: {name: commands in one folder}; x.json is what the last one writes.
 COMMANDS = {
     "plan": [f"plan {LENET}"],
+    "plan for a preset": ["plan lenet --batch 8 --machine v100-pcie --budget 50% --json x.json"],
     "plan a budget": [f"plan {LENET} --budget 40% --planner belady --depth 1 --json x.json"],
     "plan with a host budget": [f"plan {LENET} --budget 50% --host-budget 4MiB --planner window"],
     "simulate": [f"simulate {LENET} --budget 40% --planner window --json x.json"],
