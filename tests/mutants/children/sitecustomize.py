@@ -1,9 +1,9 @@
 """What each Python process that a test starts imports first: there, too, a mutant is planted.
 
 The court names this folder in PYTHONPATH and leaves compiled modules of the package in another one
-(`../planted.py`). A process imports those in place of the real ones, so it runs a mutant, or probes;
-what the probes reach goes to a file, since the process may end in any way. A process that ignores
-the environment (`python -I`, as the cage of `ooctrain grade` does) is not seen.
+(`../planted.py`). A process imports those in place of the real ones, so it runs a mutant, or
+probes; what the probes reach goes to a file, since the process may end in any way. A process that
+ignores the environment (`python -I`, as the cage of `ooctrain grade` does) is not seen.
 """
 
 from __future__ import annotations
