@@ -1,7 +1,7 @@
-"""How much scratch memory each of the three parts of a convolution needs, by algorithm.
+"""How much scratch memory each part of a convolution needs, by algorithm.
 
-For a `ConvShape`, the name of an algorithm (`layers/conv2d.py`) and a number of threads,
-the functions give exact numbers of bytes. These follow from the arguments alone, never from the
+For a `ConvShape`, the name of an algorithm (`layers/conv2d.py`) and a number of threads, the
+functions give exact numbers of bytes. These follow from the arguments alone, never from the
 machine's load or its instruction set, so they are known when a step is traced and kernels allocate
 nothing. Pure Python: no Numba is imported here. Read next: `direct_plan.py`, `conv2d.py`.
 """
@@ -16,12 +16,60 @@ from ooctrain.layers.kernels.cpu.chunks import chunk_count, row_chunk
 from ooctrain.layers.kernels.cpu.conv import direct_plan, direct_weights_plan, winograd_plan
 from ooctrain.layers.kernels.cpu.tiling import aligned, ceil_div
 
-# The scratch memory of a depthwise convolution: its sizes for a `ConvShape`.
-#
-# The filter of a channel is a column of a (taps, channels) table, so that one vector holds the
-# same tap of many channels. The scratch is this table with a vector of zeros that replaces a
-# missing bias, and for the gradient of the weights one such table for each chunk of output rows.
-# Pure Python.
+# All algorithms.
+
+# Bounds of the rounding error in each part: root mean square over the standard deviation of the
+# exact result, for data without a mean and up to some thousand terms in a sum. Single elements may
+# be off by ten times as much. The tests hold every algorithm to its bound, "depthwise" to that of
+# "direct".
+RELATIVE_ERROR: dict[CpuAlgorithm, float] = {
+    "direct": 1e-6,
+    "im2col": 2e-6,
+    "winograd2": 2e-6,
+    "winograd4": 1e-5,
+}
+
+
+@lru_cache(maxsize=1024)
+def workspace_bytes(shape: ConvShape, algorithm: str, part: str, threads: int) -> int:
+    """Bytes of all scratch memory of one call: tables, packed weights, windows, partial sums.
+
+    Args:
+        shape: the convolution.
+        algorithm: as `layers/conv2d.py` chose it.
+        part: "forward", "grad_input" or "grad_weight".
+        threads: size of the pool that will run it.
+    """
+    if algorithm.startswith("winograd"):
+        m = int(algorithm.removeprefix("winograd"))
+        if part == "grad_weight":
+            return 4 * winograd_plan.plan_grad_weight(shape, m, threads).size_floats
+        backward = part == "grad_input"
+        return 4 * winograd_plan.plan_correlation(shape, m, threads, backward=backward).size_floats
+    if algorithm == "depthwise":
+        return 4 * depthwise_floats(shape, part)
+    if algorithm == "im2col":
+        return 4 * plan_im2col(shape, part, threads).size_floats
+    if part == "grad_weight":
+        return 4 * direct_weights_plan.plan_grad_weight(shape, threads).size_floats
+    plan = direct_plan.plan_forward if part == "forward" else direct_plan.plan_grad_input
+    return 4 * plan(shape, threads).size_floats
+
+
+def linear_shape(rows: int, inputs: int, outputs: int) -> ConvShape:
+    """A linear layer is a 1x1 convolution on 1x1 images: same layouts, same products."""
+    return ConvShape(n=rows, c=inputs, h=1, w=1, k=outputs, r=1, s=1)
+
+
+def linear_workspace_bytes(rows: int, inputs: int, outputs: int, part: str, threads: int) -> int:
+    """`workspace_bytes` of a linear layer's products: x (rows, inputs), w (outputs, inputs)."""
+    return workspace_bytes(linear_shape(rows, inputs, outputs), "direct", part, threads)
+
+
+# Depthwise: the filter of a channel is a column of a (taps, channels) table, so that one vector
+# holds the same tap of many channels. The scratch is this table with a vector of zeros that
+# replaces a missing bias, and for the gradient of the weights one such table for each chunk of
+# output rows.
 
 
 def output_chunk(shape: ConvShape) -> int:
@@ -41,7 +89,7 @@ def depthwise_floats(shape: ConvShape, part: str) -> int:
     return table_floats(shape) + aligned(shape.c)
 
 
-# Work items and scratch of the im2col reference; pure Python.
+# The im2col reference: work items, and scratch.
 
 
 class Im2colPlan(NamedTuple):
@@ -94,51 +142,3 @@ def plan_im2col(shape: ConvShape, part: str, threads: int) -> Im2colPlan:
         shape.kg, columns, row_blocks, block_rows, items, filters, column_floats,
         column_floats * threads,
     )  # fmt: skip
-
-
-# Bounds of the rounding error in each part: root mean square over the standard deviation of the
-# exact result, for data without a mean and up to some thousand terms in a sum. Single elements may
-# be off by ten times as much. The tests hold every algorithm to its bound, "depthwise" to that of
-# "direct".
-RELATIVE_ERROR: dict[CpuAlgorithm, float] = {
-    "direct": 1e-6,
-    "im2col": 2e-6,
-    "winograd2": 2e-6,
-    "winograd4": 1e-5,
-}
-
-
-@lru_cache(maxsize=1024)
-def workspace_bytes(shape: ConvShape, algorithm: str, part: str, threads: int) -> int:
-    """Bytes of all scratch memory of one call: tables, packed weights, windows, partial sums.
-
-    Args:
-        shape: the convolution.
-        algorithm: as `layers/conv2d.py` chose it.
-        part: "forward", "grad_input" or "grad_weight".
-        threads: size of the pool that will run it.
-    """
-    if algorithm.startswith("winograd"):
-        m = int(algorithm.removeprefix("winograd"))
-        if part == "grad_weight":
-            return 4 * winograd_plan.plan_grad_weight(shape, m, threads).size_floats
-        backward = part == "grad_input"
-        return 4 * winograd_plan.plan_correlation(shape, m, threads, backward=backward).size_floats
-    if algorithm == "depthwise":
-        return 4 * depthwise_floats(shape, part)
-    if algorithm == "im2col":
-        return 4 * plan_im2col(shape, part, threads).size_floats
-    if part == "grad_weight":
-        return 4 * direct_weights_plan.plan_grad_weight(shape, threads).size_floats
-    plan = direct_plan.plan_forward if part == "forward" else direct_plan.plan_grad_input
-    return 4 * plan(shape, threads).size_floats
-
-
-def linear_shape(rows: int, inputs: int, outputs: int) -> ConvShape:
-    """A linear layer is a 1x1 convolution on 1x1 images: same layouts, same products."""
-    return ConvShape(n=rows, c=inputs, h=1, w=1, k=outputs, r=1, s=1)
-
-
-def linear_workspace_bytes(rows: int, inputs: int, outputs: int, part: str, threads: int) -> int:
-    """`workspace_bytes` of a linear layer's products: x (rows, inputs), w (outputs, inputs)."""
-    return workspace_bytes(linear_shape(rows, inputs, outputs), "direct", part, threads)

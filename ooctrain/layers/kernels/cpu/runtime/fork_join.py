@@ -9,7 +9,7 @@ begins with a contiguous span of chunks, so that it finds in its cache the data 
 previous call. A thread that has finished its span takes chunks from the spans of others, so a
 thread that a copy engine delays runs fewer. The result never depends on which thread runs a chunk:
 borders depend on shapes alone. Source: spin, then sleep, as in libgomp and in XNNPACK's
-pthreadpool. Read next: `fork_join.py`.
+pthreadpool. Read next: `jit.py`.
 """
 
 from __future__ import annotations
@@ -27,15 +27,12 @@ from ooctrain.layers.kernels.cpu.runtime.entry import DONE, ENTRY_TYPE, MOVED, a
 from ooctrain.layers.kernels.cpu.runtime.jit import inner, kernel
 from ooctrain.layers.kernels.cpu.simd.simd import I32, I64, element_pointer
 
-# Words of memory that several threads read and write at once, and sleeping on them.
-#
-# A word is an element of an int64 array, given by its index. Loads and changes are atomic and
-# happen in one order on which all threads agree. Threads that run compiled code without the GIL
-# can communicate only through memory, and `fork_join.py` needs only these few intrinsics for it.
-# Sleeping is Linux's futex: a thread waits while a word has a value, and another wakes those who
-# wait on it. On other systems a waiting thread sleeps for `_NAP_US` and looks again. Source:
-# Drepper, "Futexes are tricky" (2011).
-
+# Words that several threads read and write at once. A word is an element of an int64 array, given
+# by its index. Loads and changes are atomic and happen in one order on which all threads agree,
+# since threads that run compiled code without the GIL can communicate only through memory. Sleeping
+# is Linux's futex: a thread waits while a word has a value, and another wakes those that wait on
+# it. On other systems a waiting thread sleeps for `_NAP_US` and looks again. Source: Drepper,
+# "Futexes are tricky" (2011).
 
 #: Number of the system call by processor; where it is not known, a waiting thread naps instead.
 _FUTEX_CALLS = {"x86_64": 202, "aarch64": 98, "riscv64": 98}
@@ -160,6 +157,8 @@ def processor_here(typingctx):
 
     return types.int64(), codegen
 
+
+# A job in words: which word holds what, then what workers and the caller do.
 
 # Places in `words`. What different threads write lies on different cache lines of 8 words.
 GENERATION = 0  # raised once for each job: what idle workers watch

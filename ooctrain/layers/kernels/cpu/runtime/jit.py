@@ -2,9 +2,9 @@
 
 The source is a Python range kernel `f(args..., lo, hi, thread)`. Numba's own disk cache does not
 notice that a callee in another file has changed. The cache folder is therefore named by the hash of
-*all* sources in this folder, the Numba version and the CPU: a binary of older sources is never
-used, nor one that the disk has corrupted (`jit.py`). Kernels run under `pool.ThreadPool`,
-which hands out the ranges. Read next: `pool.py`, `layers/kernels/cpu/simd/simd.py`.
+*all* sources of the kernels, the Numba version and the CPU: a binary of older sources is never
+used, nor one that the disk has corrupted. Kernels run under `pool.ThreadPool`, which hands out the
+ranges. Read next: `pool.py`, `layers/kernels/cpu/simd/simd.py`.
 """
 
 from __future__ import annotations
@@ -35,15 +35,11 @@ from ooctrain.step.allowance import memory_rooms
 from ooctrain.step.presets import cache_base
 from ooctrain.units import MIB, format_bytes
 
-# Compiled kernels on disk, each in one file that begins with a checksum of its content.
-#
-# A file holds what Numba keeps of one compiled function. Numba itself unpickles whatever it finds
-# and runs the machine code in it, so a truncated file raises an error in the middle of an import,
-# and a corrupted one does worse. Here a file that is not whole counts as absent: a warning says so
-# once, and Numba compiles again and replaces it. What is loaded is machine code alone
-# (`MachineCode`). Read next: `jit.py`, which puts both classes in place of Numba's own
-# (`numba.core.caching`).
-
+# Compiled kernels on disk, each in one file that begins with a checksum of its content. Numba
+# itself unpickles whatever it finds and runs the machine code in it, so a truncated file raises an
+# error in the middle of an import, and a corrupted one does worse. Here a file that is not whole
+# counts as absent: a warning says so once, and Numba compiles again and replaces it. What is loaded
+# is machine code alone (`MachineCode`). Both classes replace Numba's own (`numba.core.caching`).
 
 #: Of address space, what LLVM may take for all kernels of a step.
 COMPILER_BYTES = 320 * MIB
@@ -164,6 +160,8 @@ def _warn_of_disk(folder: Path, why: str | None) -> None:
         stacklevel=3,
     )
 
+
+# Decorators.
 
 _ROOM = Path(__file__).parents[1]
 # Each of these changes the machine code that the same source gives.
