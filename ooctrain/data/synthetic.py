@@ -1,8 +1,7 @@
-"""Random images that can be learned, of any number, size and number of classes.
+"""Random images that can be learned, of any number, size, number of classes.
 
 Each class has a fixed coarse pattern, which each sample covers with noise. Sample i depends on
-(seed, i) alone, so nothing is stored and any order gives the same images. Read next:
-`synthetic.py`.
+(seed, i) alone, so nothing is stored and any order gives the same images. Read next: `dataset.py`.
 """
 
 from __future__ import annotations
@@ -96,11 +95,9 @@ def uniform(size: tuple[int, ...], *key: int) -> np.ndarray:
     return ((words >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-23) - 1).reshape(size)
 
 
-# Random images whose target is a map: a class for each pixel, or another image.
-#
-# Each sample has a coarse map of its own, enlarged; the image shows it through noise, or the
-# target paints it in colours. As in `synthetic.py`, sample i depends on (seed, i) alone. What is
-# to be learned here is local, so a network for maps can learn it from few samples.
+# Images whose target is a map: a class for each pixel, or another image. Each sample has a coarse
+# map of its own, enlarged; the image shows it through noise, or the target paints it in colours.
+# What is to be learned is local, so a network for maps can learn it from few samples.
 
 
 class SyntheticPixels(Synthetic):

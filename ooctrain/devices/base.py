@@ -1,13 +1,13 @@
-"""What the executor asks of a device: memory, streams, copies, launches.
+"""What a device offers the executor: memory, streams, copies, launches.
 
-This file is all interface: the Protocols that `cpu/device.py` and `cuda/device.py` fulfil. The
-executor walks one list in one way for every device, so a device holds only the differences: where
-the bytes are, how a piece of work is queued behind others, how a kernel is started and how bytes
-are moved. A stream counts its finished pieces, and a wait is one count for each stream. A piece of
-work is a callable: the cpu device calls it when its turn has come, and the call does the work; a
-GPU device calls it at once, and the call queues the work. In both cases the device functions that
-it calls are carried out in the order of its stream. Read next: `cpu/device.py` with `streams.py`,
-`cuda/device.py` with `cuda/streams.py`, then `execution/executor.py`.
+The Protocols that `cpu/device.py` and `cuda/device.py` fulfil. The executor walks one list in one
+way for every device, so a device holds only the differences: where the bytes are, how a piece of
+work is queued behind others, how a kernel is started and how bytes are moved. A stream counts its
+finished pieces, and a wait is one count for each stream. A piece of work is a callable: the cpu
+device calls it when its turn has come, and the call does the work; a GPU device calls it at once,
+and the call queues the work. In both cases the device functions that it calls are carried out in
+the order of its stream. Read next: `cpu/device.py` with `streams.py`, `cuda/device.py` with
+`cuda/streams.py`, then `execution/executor.py`.
 """
 
 from __future__ import annotations
@@ -23,45 +23,6 @@ import numpy as np
 
 from ooctrain.devices.streams import StreamEvent, Waits, WorkSpan
 from ooctrain.errors import ConfigError
-
-# Host memory in which a batch lies as the device wants it, before its step begins.
-#
-# A `Room` is memory of the host, pinned where the device is a GPU, which another thread may fill
-# while a step runs. The device may close just before that thread writes, so a thread that fills a
-# room holds it open, and a closed room is not filled any more.
-
-
-class Room:
-    """Memory of a batch.
-
-    Args:
-        data: uint8.
-        give_back: called once, when it is closed.
-    """
-
-    def __init__(self, data: np.ndarray, give_back: Callable[[], object] = lambda: None):
-        self._data, self._give_back, self._lock = data, give_back, Lock()
-        self.open = True
-
-    def fill(self, write: Callable[[np.ndarray], None]) -> bool:
-        """Lets `write` put its bytes in; False: the room is closed, and nothing has happened."""
-        with self._lock:
-            if self.open:
-                write(self._data)
-            return self.open
-
-    def holds(self, data: np.ndarray) -> bool:
-        """Whether bytes lie in it."""
-        first = self._data.ctypes.data
-        return self.open and first <= data.ctypes.data < first + self._data.size
-
-    def close(self) -> None:
-        """Gives the memory back, once nobody writes any more."""
-        with self._lock:
-            if self.open:
-                self.open = False
-                self._give_back()
-
 
 Link = Literal["shared", "duplex"]
 FRESH_POISON = 0xFF  # NaN in every float type, -1 in the integers
@@ -304,3 +265,40 @@ class Device(Protocol):
 
     def close(self) -> None:
         """Gives everything back."""
+
+
+# Host memory in which a batch lies as the device wants it, before its step begins; pinned where the
+# device is a GPU. Another thread may fill it while a step runs. The device may close just before
+# that thread writes, so a thread that fills a buffer holds it open, and a closed one is not filled.
+
+
+class Room:
+    """Memory of a batch.
+
+    Args:
+        data: uint8.
+        give_back: called once, when it is closed.
+    """
+
+    def __init__(self, data: np.ndarray, give_back: Callable[[], object] = lambda: None):
+        self._data, self._give_back, self._lock = data, give_back, Lock()
+        self.open = True
+
+    def fill(self, write: Callable[[np.ndarray], None]) -> bool:
+        """Lets `write` put its bytes in; False: the room is closed, and nothing has happened."""
+        with self._lock:
+            if self.open:
+                write(self._data)
+            return self.open
+
+    def holds(self, data: np.ndarray) -> bool:
+        """Whether bytes lie in it."""
+        first = self._data.ctypes.data
+        return self.open and first <= data.ctypes.data < first + self._data.size
+
+    def close(self) -> None:
+        """Gives the memory back, once nobody writes any more."""
+        with self._lock:
+            if self.open:
+                self.open = False
+                self._give_back()

@@ -4,9 +4,8 @@ MPI may add in any order, so its allreduce need not give the bits of a second ru
 of one rank that takes the parts one after the other. Here rank r receives part r of every rank
 (all-to-all) and adds these in rank order, and all ranks receive all sums (allgather). The traffic
 is that of a ring, but the order is fixed. Both halves run while the step computes; the end of a
-half is noticed whenever a call of this file is made. Ranks notice it at different times, and one
-channel needs one order, so the second halves have a channel of their own. Read next: `calls.py`;
-`exchange.py`.
+half is noticed whenever a function here is called. Ranks notice it at different times, and one
+channel needs one order, so the second halves have a channel of their own. Read next: `calls.py`.
 """
 
 from __future__ import annotations
@@ -22,11 +21,9 @@ import numpy as np
 from ooctrain.errors import RanksDiffer
 from ooctrain.step.network import Message, Network
 
-# The interface that connects ranks, by MPI (`mpi.py`) or by threads (`testing/ranks.py`).
-#
-# A few verbs are enough to get all ranks' arrays and small values, and the two that move arrays
-# return at once. All ranks call the verbs of one channel in the same order; channels know nothing
-# of each other.
+# The interface that connects ranks, by MPI (`mpi.py`) or by threads (`testing/ranks.py`): a few
+# verbs with all ranks' arrays and small values, of which the two that move arrays return at once.
+# All ranks call the verbs of one channel in the same order; channels are independent of each other.
 
 
 class OngoingExchange(Protocol):

@@ -4,7 +4,7 @@ A bucket of gradients is sent as soon as it is full, while backward goes on. It 
 parameters are updated, when later buckets are under way. Values that depend on the labels or
 statistics of all ranks are handled the same way: sent early, received late. So the step is still
 one list of calls, whose order decides everything. Read next: `calls.py`; `../tracing.py`, which
-calls this; `recording.py`.
+calls this.
 """
 
 from __future__ import annotations
@@ -27,13 +27,11 @@ from ooctrain.step.network import Message
 from ooctrain.step.op import Op, Site, Spec, require
 from ooctrain.step.trace import Kind
 
-# Batch norm by the statistics of the whole batch, whose parts lie on several ranks.
-#
-# The parts are of one size, so the mean of the batch is the mean of the parts' means, and its
-# variance is the mean of their variances plus the variance of their means. In the gradient, which
-# passes through the statistics, the two sums over all values are sums over ranks. Both exchanges
-# take place in the middle of the step, where all ranks wait. The bits are not those of one rank
-# with the whole batch, which adds in another order. Source: Chan, Golub, LeVeque 1979, for
+# Batch norm by the statistics of the whole batch, whose parts, all of one size, lie on several
+# ranks. The mean of the batch is the mean of the parts' means, and its variance is the mean of
+# their variances plus the variance of their means; in the gradient, two sums over all values are
+# sums over ranks. Both exchanges take place in the middle of the step, where all ranks wait. The
+# bits are not those of one rank with the whole batch. Source: Chan, Golub, LeVeque 1979, for
 # variances of parts.
 
 
@@ -106,6 +104,9 @@ def joined_statistics(
     statistics = tape.call(JoinedStatistics(eps), together)
     apply = SyncedBatchNormApply(rows=rows * len(everybodys), messages=messages)
     return statistics, apply
+
+
+# Recording.
 
 
 class _Sent(NamedTuple):

@@ -171,12 +171,10 @@ class _Books:
             self.found.append(Holding(name, group, size_bytes, from_us, until_us))
 
 
-# Where the holdings of a step lie in the arena, if best fit places them.
-#
-# A list says who holds memory and when, and leaves the addresses to an allocator. So a picture of
-# the arena needs one: the holdings of a `Record` are given to best fit in the order of time, and
-# each has the same address for as long as it lives. Another allocator gives other addresses;
-# `ooctrain replay LOG --picture` draws those.
+# Where the holdings lie in the arena. A list leaves the addresses to an allocator, so a picture of
+# the arena needs one: the holdings are given to best fit in the order of time, and each has the
+# same address for as long as it lives. Another allocator gives other addresses; `ooctrain replay
+# LOG --picture` draws those.
 
 
 def placed(found: Sequence[Holding], end_us: float) -> Iterator[tuple[int, Block, bool]]:

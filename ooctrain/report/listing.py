@@ -1,10 +1,10 @@
-"""The list of a step as a reader steps through it: each line, its bytes, and what it waits for.
+"""The list of a step as a reader steps through it: each line, its bytes, its waits.
 
-A timeline knows when an instruction ran. The list knows why it could not run earlier: the table of
+A timeline shows when an instruction ran. The list shows why it could not run earlier: the table of
 `sched/ledger.py` says for which earlier instructions it waits, and what lies between the two says
 for what: data that comes in, memory that a `free` gives back, a place on the host. `listing` puts
-both into lines of plain data, which a file can keep. Read next: `record.py`, the file;
-`page.py`, which hands the lines to the page.
+both into lines of plain data, which a file can keep. Read next: `record.py`, the file; `page.py`,
+which hands the lines to the page.
 """
 
 from __future__ import annotations
@@ -179,12 +179,9 @@ def earliest_us(lines: Sequence[ListedLine], done_us: dict[int, float]) -> list[
     return earliest
 
 
-# The list of a step in the file of `--json`: its lines, what calls use, and what was predicted.
-#
-# The key `list` holds what a reader needs to step through the list without the network: its lines
-# (`listing.py`), the variables that each call reads and writes, and beside a measured step the
-# times that the simulator had predicted.
-
+# The list in the file of `--json`. The key `list` holds what a reader needs to step through the
+# list without the network: its lines, the variables that each call reads and writes, and, for a
+# measured step, the times that the simulator had predicted.
 
 Times = tuple[float, float]  # start and end in us
 

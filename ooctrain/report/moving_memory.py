@@ -4,7 +4,7 @@
 `bands_film` lets the frontier recede through the layers of a banded trace; `mapping_film` shows
 which chunks of memory stand behind the blocks of an allocation log; `arena_film` lets an arena fill
 with blocks, and with holes. Schedules, traces and logs come in, a `Film` goes out. Read next:
-`moving_memory.py`, which makes it move; `docs/draw.py`, which writes the files.
+`docs/draw.py`, which writes the files.
 """
 
 from __future__ import annotations
@@ -270,13 +270,10 @@ def _lanes(spans: Sequence[tuple[int, int]]) -> list[int]:
     return lanes
 
 
-# Pictures that move: layers of an SVG that are shown from one frame to another, over and over.
-#
-# A layer is a few elements with the frames in which they are seen. The file moves by CSS alone, so
-# it needs no script and moves in an `<img>` too. Who asks for less motion, and who prints, gets
-# one frame that stands still and says the most: it is what is drawn, and motion is added only
-# `@media screen and (prefers-reduced-motion: no-preference)`.
-
+# Pictures that move: layers of an SVG that are shown from one frame to another, over and over. The
+# file moves by CSS alone, so it needs no script and moves in an `<img>` too. A reader who prefers
+# less motion, and a printer, get one frame that stands still and says the most: it is what is
+# drawn, and motion is added only `@media screen and (prefers-reduced-motion: no-preference)`.
 
 MOVING = "@media screen and (prefers-reduced-motion: no-preference)"
 #: How many times the last frame is repeated at the end, to be looked at.

@@ -30,11 +30,9 @@ from ooctrain.split.boundaries import Cuts, Interval, allowed, drawn, middle, wi
 from ooctrain.split.settings import Splitting
 from ooctrain.step.op import Op, Scalars, Site, Spec
 
-# A network's forward pass as a list of calls, before anything is recorded.
-#
-# A module is code, and code cannot be split. So the module is called once, with its input, on a
-# tape that computes nothing and writes down the operations in order and the values that each reads
-# and makes. This list, a `Sketch`, is then split.
+# The forward pass as a list of calls, before anything is recorded. A module is code, and code
+# cannot be split. So the module is called once, with its input, on a tape that computes nothing and
+# writes down the operations in order and the values that each reads and makes: a `Sketch`.
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,14 +118,11 @@ def sketch_of(network: Callable[[Tensor], Any], spec: Spec, under: Tape) -> Sket
     return found
 
 
-# Where the patches of a network may be joined, and how deep each such joint is.
-#
-# A `Sketch` gives one `Joint` for each number of convolutions before it. Patches can be joined at
-# a place where the rest of the network reads a single image of all that was computed before; in a
-# residual network that is the end of a block, as in the paper. Up to there every operation must
-# have a rule for its work on a part (`part_rule`). Source: paper 004, sections 3.2 and 5.2.1
-# (depth is the share of the convolutions before the joint).
-
+# Where patches may be joined: one `Joint` for each number of convolutions before it, at a place
+# where the rest of the network reads a single image of all that was computed before. In a residual
+# network that is the end of a block, as in the paper. Up to there every operation must have a rule
+# for its work on a part (`part_rule`). Source: paper 004, sections 3.2 and 5.2.1 (depth is the
+# share of the convolutions before the joint).
 
 #: These work on a part as they do on a whole image: a part has statistics of its own.
 AS_THEY_ARE = (
@@ -226,6 +221,8 @@ def tensors_in(output: object) -> Iterator[Tensor]:
         for part in output.values():
             yield from tensors_in(part)
 
+
+# Cuts.
 
 AXES = ("rows", "columns")
 

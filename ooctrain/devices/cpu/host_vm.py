@@ -1,14 +1,14 @@
-"""The arena of the cpu device: virtual memory from memfd and mmap, or a plain buffer without it.
+"""The arena of the cpu device: virtual memory from memfd with mmap, or a plain buffer without it.
 
 A budget in bytes becomes an `Arena` whose bytes can be mapped, chunk by chunk, into reserved
 address ranges, as in a GPU driver's virtual memory management. A memfd is the physical memory (its
 blocks are what the budget pays for), an inaccessible reservation is the address range, and mapping
 is mmap(MAP_SHARED | MAP_FIXED) of one onto the other. An unmapped page is covered by an
 inaccessible mapping and never returned by munmap, since any later mmap of the process could land in
-the hole. The same calls serve behind the driver object (`testing/host_driver.py`), which
-checks CUDA's rules as well; the arena keeps no tables, so it adds no cost to the calls. Source:
-paper 000, section 3.3 (virtual addressing), with CUDA's calls replaced by Linux's. Read next:
-`host_vm.py`, `alloc/virtual.py`.
+the hole. The same calls serve behind the driver object (`testing/host_driver.py`), which checks
+CUDA's rules as well; the arena keeps no tables, so it adds no cost to the calls. Source: paper 000,
+section 3.3 (virtual addressing), with CUDA's calls replaced by Linux's. Read next:
+`alloc/virtual.py`.
 """
 
 from __future__ import annotations
@@ -28,13 +28,17 @@ from ooctrain.errors import ConfigError, DriverError, VmmUnavailable
 from ooctrain.step.allowance import MemoryRoom, memory_rooms
 from ooctrain.units import format_bytes
 
-# Linux's calls for memory: the few that virtual addressing on the host needs, by ctypes.
-#
-# Python's own `mmap` module cannot place a mapping at an address, so the C functions are bound
-# with their argument types. Addresses and sizes are plain ints; a failed call raises `DriverError`
-# with the call, its errno and the meaning of that errno here. Every call that may destroy foreign
-# memory (MAP_FIXED) stands in this file alone. Sources: mmap(2), memfd_create(2), madvise(2).
+__all__ = [
+    "PAGE_BYTES", "Arena", "VirtualArena", "available_memory_bytes", "check_memory",
+    "max_mapped_chunks", "open_arena", "tightest_room", "whole_pages", "why_no_virtual_memory",
+]  # fmt: skip
 
+
+# Linux's calls for memory, by ctypes. Python's own `mmap` module cannot place a mapping at an
+# address, so the C functions are bound with their argument types. Addresses and sizes are plain
+# ints; a failed call raises `DriverError` with the call, its errno and the meaning of that errno
+# here. Every call that may destroy foreign memory (MAP_FIXED) is in this section. Sources: mmap(2),
+# memfd_create(2), madvise(2).
 
 PAGE_BYTES = mmap.PAGESIZE
 # Linux's numbers; Python's mmap module leaves some of them out on other systems and versions.
@@ -190,10 +194,8 @@ def _failed(call: str, number: int) -> DriverError:
     )  # fmt: skip
 
 
-__all__ = [
-    "PAGE_BYTES", "Arena", "VirtualArena", "available_memory_bytes", "check_memory",
-    "max_mapped_chunks", "open_arena", "tightest_room", "whole_pages", "why_no_virtual_memory",
-]  # fmt: skip
+# The arena.
+
 #: What limits memory where no limit of the process is tighter.
 MACHINE = "the machine"
 _DEFAULT_MAX_MAPS = 65530
