@@ -3,8 +3,7 @@
 What was handed in (`handed_in.py`) is graded by a process of its own for each student, which is the
 command for one submission; so whatever a submission does (crash, hang, print, write files), and
 even if the grader itself ends, the others have their grades. Results are in the order of the names,
-not in that of the finish. Read next:
-`grade.py`; `classroom.py`, what a teacher learns of the assignment.
+not in that of the finish. Read next: `grade.py`.
 """
 
 from __future__ import annotations
@@ -119,16 +118,12 @@ def no_submission(rubric: Rubric, why: str) -> Grade:
     return Grade("", (row,), rubric.pass_points)
 
 
-# What a class's grades say of the assignment, item by item: difficulty and discrimination.
-#
-# An item is a law, a test or a measure. Its difficulty is the mean share of its points that the
-# class has got: 1 is an item that everybody solves. Its discrimination is the correlation of that
-# share with the points of all other items: an item that those solve who solve the rest has a high
-# one, one below 0 is to be looked at (those who are good elsewhere fail it, as when a test is
-# wrong). It is not defined where all have the same share. Source: Crocker and Algina, Introduction
-# to classical and modern test theory (1986), chapter 14; the rest of the points instead of all, so
-# that an item is not compared with itself.
-
+# What a class's grades say of the assignment, item by item: difficulty and discrimination. An item
+# is a law, a test or a measure. Its difficulty is the mean share of its points over the class: 1 is
+# an item that everybody solves. Its discrimination is the correlation of that share with the points
+# of all other items: high where those solve it who solve the rest; below 0, look at the item (a
+# test may be wrong). It is not defined where all have the same share. Source: Crocker and Algina,
+# Introduction to classical and modern test theory (1986), chapter 14.
 
 Item = tuple[str, str]
 #: What a spreadsheet would take for a formula.

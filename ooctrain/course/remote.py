@@ -1,9 +1,9 @@
-"""A planner that runs in another process, for the laws and tests of planners.
+"""A submission's plug-in as an ordinary one, whose methods are calls to another process.
 
-A submission's process gets a trace, a budget and a machine, and answers with a plan as data. Here
-it is an ordinary `Planner`, so the same laws and tests run over it in a process that has never seen
-the submission's code. What it says of its plan is only a claim: the side that asks verifies it.
-Read next: `interview.py`; `cage/serve.py`, which answers.
+A submission's process gets plain data and answers with plain data. Here it is an ordinary
+`Planner`, `Allocator`, `BandsByHand` or `LawByHand`, so the same laws and tests run over it in a
+process that has never seen the submission's code. Its answer is only a claim: the side that asks
+verifies it. Read next: `interview.py`; `cage/serve.py`, which answers.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
 from ooctrain.testing.law_by_hand import AskedArena
 from ooctrain.units import MAX_BYTES
+
+# A planner: a trace, a budget and a machine go out, a plan comes back, which is verified here.
 
 MOST_LETTERS = 80
 
@@ -114,13 +116,9 @@ def name_told(interview: Interview) -> str:
     return printable(name)[:MOST_LETTERS] if isinstance(name, str) else "nameless"
 
 
-# An allocator that runs in another process, for the laws and tests of allocators.
-#
-# Every method of this `Allocator` is a question to a submission's process. The memory stays here:
-# the process gets addresses, and asks back for more. What it claims, a block at an address, is
-# only a number; before the laws write there, their grounds check that there is memory at that
-# address.
-
+# An allocator: every method is a question to the submission's process. The memory stays here: the
+# process gets addresses, and asks back for more. What it claims, a block at an address, is only a
+# number; before the laws write there, their grounds check that there is memory at that address.
 
 METHODS = ("name", "granule", "budget_bytes", "allocate", "free", "stats", "check", "snapshot",
            "close")  # fmt: skip
@@ -316,11 +314,8 @@ def _granule(row: Any) -> Granule:
     return Granule(_size(row[0]), row[1], _size(row[2]))
 
 
-# Bands by hand that are asked for in another process, for laws, tests and footprints.
-#
-# A submission's process gets layers and cuts and answers with rows, as data: three numbers for
-# each band and tensor. The side that asks counts with these numbers and runs none of the
-# submission's code.
+# Bands by hand: layers and cuts go out, rows come back, three numbers for each band and tensor.
+# This side counts with these numbers.
 
 
 class RemoteBands:
@@ -344,12 +339,9 @@ class RemoteBands:
         return rows
 
 
-# A law that runs in another process, for the laws of laws and for hunts.
-#
-# The submission's process gets the size of an arena and a random generator's state, so it draws
-# what it would draw at home; it asks for blocks through the pipe, and answers with what its law
-# says. The arena stays on this side.
-
+# A law: the submission's process gets the size of an arena and a random generator's state, so it
+# draws what it would draw at home; it requests blocks through the pipe, and answers with the law's
+# finding. The arena stays on this side.
 
 #: Of what a law says.
 MOST_LETTERS_OF_A_REASON = 200

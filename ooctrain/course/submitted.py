@@ -3,7 +3,7 @@
 A submission is named by a file or by a name. The code of a file is not trusted, so it is asked in a
 process of its own, under a time limit, which lives as long as it is asked. A name stands for a
 planner or an allocator of the library, or of a package that the teacher has installed, and is
-simply called. Read next: `interview.py`, `remote.py`, `remote.py`; `measures.py`,
+simply called. Read next: `interview.py`, `remote.py`; `measures.py`,
 `replays.py`, `footprints.py`, which ask.
 """
 

@@ -539,7 +539,7 @@ class Watch:
         self.reached = reached(self.modules, loss, self._apart)
 
     def unchanged(self) -> bool:
-        """Whether all that `fingerprint` tells is as it was. Cost: see the top of this file."""
+        """Whether all that `fingerprint` tells is as it was. Cost: see the head of the module."""
         return (
             sum(map(_changes, self._counted)) == self._count
             and list(map(_trained, self.parameters)) == self._trained

@@ -1,8 +1,8 @@
-"""Planners compared: the same steps, budgets and machines, and how far each plan is from the bound.
+"""Planners compared: the same steps, budgets, machines, with how far each plan is from the bound.
 
 A `CompareCase` holds everything that decides its `CompareRow`. So rows can be computed in any order
 and by several processes, and they are kept on disk, as are their plans and bounds, under a name
-made of their content. A comparison that was interrupted, or is asked again, computes only what is
+made of their content. A comparison that was interrupted, or is given again, computes only what is
 missing. Where a planner fails on a step, its row says so, and the others go on. Each ratio is to a
 bound that no list beats (`sched/bounds/lp.py`); the row says for which class of lists that holds.
 Read next: `planned.py`, `kept.py`.
@@ -352,11 +352,8 @@ def _programmed(
     )  # fmt: skip
 
 
-# A comparison of planners as a table, as CSV, as Markdown, and as two kinds of curves.
-#
-# The rows come from `compare.py`. A ratio of 1 is the bound itself, so one number says how good a
-# plan is, on any network and any link.
-
+# The rows shown: as a table, as CSV, as Markdown, as two kinds of curves. A ratio of 1 is the bound
+# itself, so one number says how good a plan is, on any network and any link.
 
 HEADINGS = (
     "model", "batch", "machine", "budget", "share", "planner", "step", "ratio", "in-core", "out",

@@ -1,8 +1,7 @@
 """Losses: how far a network's predictions are from their targets.
 
 A loss is one number, or one for each row. The plain forms have an operation of their own, of which
-a step is made; options lead to a more general operation. Read next: `../layers/losses.py`,
-`../layers/losses.py`.
+a step is made; options lead to a more general operation. Read next: `../layers/losses.py`.
 """
 
 from __future__ import annotations

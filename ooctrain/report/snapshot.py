@@ -5,7 +5,7 @@ in again is a block of its own, so the picture shows each swap. The holdings of 
 plain data and the bytes of a pickle that the viewer reads. A list has no addresses, since an
 allocator gives them: the blocks lie where best fit puts them, in the order of time. Source:
 `torch/cuda/_memory_viz.py` and its JavaScript, which know pickles of protocol 2 to 4 with plain
-values only. Read next: `holdings.py`, which places them; `holdings.py`.
+values only. Read next: `holdings.py`, which places them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A client that remembers what an allocator gave it, and checks that the allocator keeps to it.
+"""A client that remembers what an allocator gave it, to check that the allocator keeps to it.
 
 The client makes requests of an allocator over a `Ground`, in the way the executor does: a claim
 waits for every release listed before it, work on a block waits for the block's earlier work, and a
@@ -24,9 +24,8 @@ from ooctrain.errors import ConfigError, DriverError, InvalidFree, OoctrainError
 from ooctrain.testing.allocator_grounds import STREAMS, Ground
 from ooctrain.testing.allocator_laws import MAPPED_ONCE, Answered, Ask, Broken, View, hold, own_laws
 
-# The record of a block that is held. A block of parts is a set of granules with a mark each; a
-# whole block has one mark. Work on either is ordered by the events of its latest write and of the
-# reads since.
+# A block that is held. A block of parts is a set of granules with a mark each; a whole block has
+# one mark. Work on either is ordered by the events of its latest write and of the reads since.
 
 
 @dataclass(slots=True, eq=False)
@@ -130,8 +129,8 @@ def _refuses(act: Callable[[], object], refusal: type[OoctrainError], law: str, 
     hold(law, False, f"{what} had to be refused, and is served")
 
 
-# The work on blocks: nothing is ordered but what the executor orders, so an allocator that relies
-# on more order is exposed as `Broken`.
+# Work on blocks: nothing is ordered but what the executor orders, so an allocator that relies on
+# more order is exposed as `Broken`.
 
 _MARKS = 250
 
@@ -193,6 +192,8 @@ class Queues:
                 self._ground.expect(address, hi - lo, mark, stream, what)
         held.reads.append(self._ground.event(stream))
 
+
+# The client.
 
 ALIGN_BYTES = 64  # kernels use vector instructions on whole cache lines
 

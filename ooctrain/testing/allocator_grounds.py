@@ -6,7 +6,8 @@ speaks to this one interface, so the same requests run over the strict fake, whi
 late as allowed and in any order, over this machine's memory, over a GPU, and over a plain arena. A
 check is a copy to the host, compared when it is done. Code that obtains several things in turn has
 to give back those it has when the next is refused; so a run can be repeated with each call refused
-once, as SQLite's tests do with memory. Read next: `fake_driver.py`, `allocator_client.py`.
+once (`FaultyDriver`), as SQLite's tests do with memory. Read next: `fake_driver.py`,
+`allocator_client.py`.
 """
 
 from __future__ import annotations

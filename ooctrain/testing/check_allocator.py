@@ -8,8 +8,8 @@ is the number of request lists that passed, or an `AllocatorFailure` with the la
 failing list that Hypothesis could find. For an allocator that is given all requests before the
 first, a list of allocate and free is a forecast of itself: the addresses of its blocks, over two
 rounds, are compared with the result of the lifetimes alone (S1 to S5). Source: docs/allocators.md,
-"The laws"; paper 004, section 4.4. Read next:
-`allocator_laws.py` for the laws, `allocator_client.py`, `../alloc/base.py`.
+"The laws"; paper 004, section 4.4. Read next: `allocator_laws.py` for the laws,
+`allocator_client.py`, `../alloc/base.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The memory that threads of an emulated block share, in compiled code that detects races.
+"""What the threads of an emulated block share, in compiled code that detects races.
 
 Each shared array is an array of words with a log, which kernels index like any array. A word
 remembers its last writer and its last reader, and the interval between barriers of each access. Two

@@ -152,7 +152,7 @@ def _arrays(values: Mapping[int, bytes]) -> dict[int, np.ndarray]:
     return {v: np.frombuffer(value, np.uint8) for v, value in values.items()}
 
 
-# A plan with random delays before each piece of work
+# Random delays before each piece of work of a plan
 
 STEPS = 3
 LONGEST_DELAY_US = 300.0

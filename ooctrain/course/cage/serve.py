@@ -3,7 +3,7 @@
 Questions and answers are data, and each question stands alone: a planner gets a trace that is made
 for that question, and each answer names its question. What a kind needs is imported where it is
 needed: a law gets a new process for each arena, and has no use for plans and NumPy. Read next:
-`serve_allocator.py` for allocators; `../remote.py` and `../remote.py`, which ask.
+`serve_allocator.py` for allocators; `../remote.py`, the other side.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Messages between a grader and a submission's process: a length, then JSON, both limited.
+"""Messages to a submission's process or from it: a length, then JSON, both limited.
 
 Plain data arrives unchanged on the other side, or `BadMessage` is raised. The other side may be
 hostile, so a reader waits no longer than a deadline and reads no more than a limit, and rejects
-what JSON does not say (NaN, infinity, a bare value, nesting without end). Read next:
-`../interview.py` and `serve.py`, which speak through it.
+what is not JSON (NaN, infinity, a bare value, nesting without end). Errors travel as data too. Read
+next: `../interview.py` and `serve.py`, which speak through it.
 """
 
 from __future__ import annotations
@@ -130,13 +130,10 @@ def _refuse(word: str) -> None:
     raise ValueError(f"{word} is not a number")
 
 
-# Errors as data: what a submission raises, on its way to the process that asked.
-#
-# An exception becomes its kind, its words and its numbers, and on the other side an exception of
-# the same kind. A kind is a word from a short list, because laws and tests use it to tell a
-# refusal (`Infeasible`, `OutOfDeviceMemory`) from a mistake. Any other kind counts as the
-# submission's own error, so a submission can neither end nor skip a test.
-
+# Errors as data. An exception becomes its kind, its words and its numbers, and on the other side an
+# exception of the same kind. A kind is a word from a short list, because laws and tests use it to
+# distinguish a refusal (`Infeasible`, `OutOfDeviceMemory`) from a mistake. Any other kind counts as
+# the submission's own error, so a submission can neither end nor skip a test.
 
 MOST_LETTERS = 4000
 _OURS = (

@@ -1,4 +1,4 @@
-"""How much of the memory can a scheduler use? Paper 000, figure 3, by replays without a GPU.
+"""Paper 000, figure 3: how much of the memory a scheduler can use, by replays without a GPU.
 
 The scheduler counts what the allocator grants (bytes, or whole chunks), but not the holes between
 blocks, so its budget must be smaller than the physical memory. How much smaller is found by
@@ -7,7 +7,7 @@ allocator, the largest budget whose plan the allocator serves in an arena of the
 and the largest batch that can be trained at all.
 
 Sources: paper 000, section 5.1, figure 3 and table 1. Departures: docs/papers.md. Read next:
-`fragmentation.py`, the sweep over chunk sizes; `fragmentation.py`.
+`table1.py`.
 """
 
 from __future__ import annotations
@@ -280,15 +280,12 @@ def _largest(budgets: Sequence[int], fits: Callable[[int], bool]) -> int | None:
     return budgets[low]
 
 
-# What a chunk size costs: small chunks are many mappings, large ones are rounded-up memory.
-#
-# For each chunk size a replay gives the memory that rounding wastes, and the mapping changes of
-# the first and of a later step; the cpu device gives the time of real steps. Paper 000 bounds the
-# waste by N_max chunks (equation 2) and found 40 MB by experiment; this is that experiment, once
-# with one list for all chunks, and once with a list for each, planned in its chunks
-# (`chunk_trades`): what rounding takes, prefetches cannot have. Source: paper 000, section 4, last
-# paragraph.
-
+# What a chunk size costs: small chunks are many mappings, large ones are rounded-up memory. A
+# replay gives the memory that rounding wastes, and the mapping changes of the first and of a later
+# step; the cpu device gives the time of real steps. Paper 000 bounds the waste by N_max chunks
+# (equation 2) and found 40 MB by experiment; this is that experiment, once with one list for all
+# chunks, and once with a list for each, planned in its chunks (`chunk_trades`): what rounding
+# takes, prefetches cannot have. Source: paper 000, section 4, last paragraph.
 
 CHUNKS = tuple(64 * KIB << n for n in range(11))  # 64 KiB to 64 MiB
 QUICK_CHUNKS = (64 * KIB, MIB, 16 * MIB)
@@ -441,12 +438,9 @@ def _make_trainer(allocator: str, threads: int | None) -> Trainer:
     )  # fmt: skip
 
 
-# `ooctrain reproduce fragmentation`: paper 000's figure 3, largest batches, and chunk sizes.
-#
-# It shows tables, a figure and numbers; each row is printed as soon as it is known, since the
-# whole takes minutes. As in the paper, the distance between the line of the largest budget and the
-# line of the physical memory is the cost of the allocator.
-
+# `ooctrain reproduce fragmentation`: tables, a figure, numbers; each row is printed as soon as it
+# is known, since the whole takes minutes. As in the paper, the distance between the line of the
+# largest budget and the line of the physical memory is the cost of the allocator.
 
 COLUMN_WIDTHS = (13, 5, 17, 15, 8, 5, 12)
 

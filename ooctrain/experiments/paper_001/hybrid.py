@@ -1,15 +1,15 @@
-"""Paper 001, figures 3 to 6 and tables 1 and 2: images too large, swapped, computed again, or both.
+"""Paper 001, figures 3 to 6, tables 1 and 2: images too large, swapped, computed again, or both.
 
 Two networks train at a fixed batch on growing images. For each image and method this computes the
 megapixels per second and the number of swap-outs, and what the paper's printed parameters do here.
 TensorFlow's steps take about twice the memory of ours, so the 32 GB that are too little in the
 paper are enough here. A second memory is therefore fitted to one printed figure, the largest image
-without any method. Nor does our swapping get slower where the paper's does, so beside that memory a
+without any method. Nor does our swapping get slower where the paper's does, so for that memory a
 link is fitted to another: the knee, up to which swapping loses nothing. All other printed values
 are then predictions.
 
-Source: paper 001, section 4. Departures: docs/papers.md. Read next: `hybrid.py`, the
-tables; `sched/planners/tflms_hybrid.py`; `hybrid.py`.
+Source: paper 001, section 4. Departures: docs/papers.md. Read next:
+`sched/planners/tflms_hybrid.py`.
 """
 
 from __future__ import annotations
@@ -46,11 +46,9 @@ from ooctrain.step.presets import v100_32gb_nvlink
 from ooctrain.step.trace import Trace
 from ooctrain.units import format_bytes
 
-# Paper 001's tables 1 and 2, and what its figures 3 and 4 say in words.
-#
-# `NETWORKS` holds all of it in one place, as it is printed, so that a reader who doubts a
-# comparison finds the figure. Numbers of checkpoints are those of TensorFlow's graph, whose height
-# in levels is the largest `swapin_groupby` without recomputation. Source: paper 001, section 4.
+# The paper's tables 1 and 2, and what its figures 3 and 4 say in words, all as printed, so that a
+# reader who doubts a comparison finds the figure. Numbers of checkpoints are those of TensorFlow's
+# graph, whose height in levels is the largest `swapin_groupby` without recomputation.
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +140,8 @@ DEEPLAB = TunedNetwork(
 )  # fmt: skip
 NETWORKS = (RESNET50, DEEPLAB)
 
+
+# What is computed here.
 
 DEVICE, FITTED, FITTED_LINK = "32 GiB", "fitted", "fitted, and link"
 VANILLA, RECOMPUTE, SWAP, HYBRID = "vanilla", "recompute", "swap", "hybrid"
@@ -400,12 +400,9 @@ def _scaled(tuned: Tuned, asked: _Asked) -> Tuned:
     return Tuned(threshold, ahead, groupby, tuned.checkpoints)
 
 
-# `ooctrain reproduce hybrid`: paper 001's figures 3 to 6 and tables 1 and 2, and ours.
-#
-# It shows tables, a figure and numbers, all of them three times: for the memory of the device, for
-# the memory in which the step without any method reaches the paper's largest image, and for that
-# with the link with which swapping begins to lose where the paper's does.
-
+# `ooctrain reproduce hybrid`: tables, a figure, numbers, all of them three times: for the memory of
+# the device, for the memory in which the step without any method reaches the paper's largest image,
+# and for that with the link with which swapping begins to lose where the paper's does.
 
 MEMORIES = (DEVICE, FITTED, FITTED_LINK)
 

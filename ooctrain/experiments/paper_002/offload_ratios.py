@@ -1,4 +1,4 @@
-"""Paper 002, figures 4 to 18: how far its heuristics are from its bound, over networks and memory.
+"""Paper 002, figures 4 to 18: how far its heuristics are from its bound.
 
 The cells range over networks, image sizes, batches and shares of the memory between what a chain
 needs and what it would use. Each cell has a planner's step time and the paper's bound (proposition
@@ -8,7 +8,7 @@ values may be computed again, is another question; `compare` answers it, for the
 4 alone.
 
 Source: paper 002, section 6, figures 4 to 18. Departures: docs/papers.md. Read next:
-`sched/planning/chain_view.py`, `sched/bounds/closed.py`; `offload_ratios.py`.
+`sched/planning/chain_view.py`, `sched/bounds/closed.py`.
 """
 
 from __future__ import annotations
@@ -305,13 +305,10 @@ def _lp_us(chain: Trace, budget_bytes: int) -> float:
     return 0.0 if found is None else found.lower_bound().makespan_us
 
 
-# `ooctrain reproduce offload-ratios`: paper 002's plots, and its claims next to our counts.
-#
-# The tables, the figure and the numbers come first for the paper's own question, on chains, then
-# for the same planners on the steps from which the chains were made. As in the paper, 1 is its
-# bound, and the axis is the share of memory between what a chain needs and what it would use. The
-# dashed curve is the LP; no list that only offloads gets below it.
-
+# `ooctrain reproduce offload-ratios`: tables, a figure, numbers; first for the paper's own
+# question, on chains, then for the same planners on the steps from which the chains were made. As
+# in the paper, 1 is its bound, and the axis is the share of memory between what a chain needs and
+# what it would use. The dashed curve is the LP; no list that only offloads gets below it.
 
 HEAD_WIDTHS = (12, 6, 5)
 PLANNER_WIDTH = 14

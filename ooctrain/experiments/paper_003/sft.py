@@ -7,7 +7,7 @@ the side. The paper's tiles compute their halos again and move nothing; they are
 that keep their halos, with a planner that may swap.
 
 Source: paper 003, section 6; the 43.8 s are from its artifact (HPCRL/SFT-CC2022-AE). Departures:
-docs/papers.md. Read next: `rewrite/tile/sft_planner.py`, `rewrite/tile/banded.py`; `sft.py`.
+docs/papers.md. Read next: `rewrite/tile/sft_planner.py`, `rewrite/tile/banded.py`.
 """
 
 from __future__ import annotations
@@ -147,12 +147,10 @@ def largest(rows: Sequence[Cell]) -> dict[tuple[str, str, str], int]:
     return found
 
 
-# `ooctrain reproduce sft`: paper 003's figure 8, and the values computed here.
-#
-# It shows what the paper's text says of memory, a table of seconds, the largest images, a curve
-# for each network and GPU, and numbers. Figure 8 prints no numbers, so only three things can be
-# compared: where each way ends, that time grows with the pixels, and the one figure of the
-# artifact.
+# `ooctrain reproduce sft`: what the paper's text says of memory, a table of seconds, the largest
+# images, a curve for each network and GPU, numbers. Figure 8 prints no numbers, so only three
+# things can be compared: where each way ends, that time grows with the pixels, and the artifact's
+# one figure.
 
 
 def sft(wanted: Wanted, console: Console) -> Mapping[str, Any]:

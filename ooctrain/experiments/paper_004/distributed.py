@@ -12,7 +12,7 @@ batch costs. Between the two, the gain depends on the time that a step of the *s
 computes. The paper does not print it, so the gain is given for several such times.
 
 Source: paper 004, section 6.4; Patarasuk and Yuan 2009 for 2 G / B. Departures: docs/papers.md.
-Read next: `hmms.py`, whose machine and lists these are; `distributed.py`.
+Read next: `hmms.py`, whose machine and lists these are.
 """
 
 from __future__ import annotations
@@ -211,14 +211,11 @@ def _plan(step: Trace, where: Machine, way: str) -> Plan:
     return plan
 
 
-# Steps on ranks of this machine, over networks of imposed bandwidths, compared with the formula.
-#
-# A rank that holds each message back until a network of some bandwidth would have delivered it
+# Steps on ranks of this machine, over networks of imposed bandwidths, compared with the formula. A
+# rank that holds each message back until a network of some bandwidth would have delivered it
 # behaves as if it had that network. One step is measured without such a delay, forwards and
-# backwards; from it T = T_forward + max(T_backward, 2 (k - 1) / k G / B) predicts all others,
-# which are measured too. Source: paper 004, section 6.4, whose 2 G is the ring's 2 (k - 1) / k G
-# for many ranks k; all of the bandwidth is used here, so alpha is 1.
-
+# backwards; from it T = T_forward + max(T_backward, 2 (k - 1) / k G / B) predicts all others, which
+# are measured too. The paper's 2 G is the ring's 2 (k - 1) / k G for many ranks k; alpha is 1.
 
 PROGRAM = "ooctrain.experiments.paper_004.ranks_program"
 RANKS = (1, 2, 4)
@@ -303,13 +300,10 @@ def _measured(count: int) -> list[dict[str, Any]]:
     return json.loads(ended.stdout)
 
 
-# `ooctrain reproduce distributed`: paper 004's figure 11, and the values computed here.
-#
-# One table has the speed-up of an epoch over the bandwidth, on two machines; another has it at one
-# bandwidth over the batch that it starts from. Both are shown because the paper prints one number,
+# `ooctrain reproduce distributed`: the speed-up of an epoch over the bandwidth, on two machines;
+# the same at one bandwidth over the batch that it starts from, because the paper prints one number,
 # 2.1 at 10 Gbit/s, but not the time of the small batch that decides it. All this is a formula, so
-# measured steps of ranks of this machine, over such networks, are shown too, with a figure and
-# numbers.
+# measured steps of ranks, over such networks, are shown too, with a figure and numbers.
 
 
 def distributed(wanted: Wanted, console: Console) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""Paper 004, figures 1, 8 and 9: what the link can carry, and what two ways of using it cost.
+"""Paper 004, figures 1, 8 and 9: what the link can carry, what two ways of using it cost.
 
 For networks at one batch size this computes the bytes that each forward call leaves for the
 backward pass and those that the link carries meanwhile, the step of three memory plans, and their
@@ -8,7 +8,7 @@ than a roofline allows. A second machine is therefore fitted to one printed figu
 ResNet-18; all other printed values are then predictions.
 
 Source: paper 004, sections 1, 6.2 and 6.3. Departures: docs/papers.md. Read next:
-`sched/planners/hmms.py`, `sched/planners/vdnn.py`; `hmms.py`.
+`sched/planners/hmms.py`, `sched/planners/vdnn.py`.
 """
 
 from __future__ import annotations
@@ -210,13 +210,10 @@ def _faster(base: Machine, factor: float) -> Machine:
     return replace(base, flops_per_us=base.flops_per_us * factor)
 
 
-# `ooctrain reproduce hmms`: paper 004's figures 1, 8 and 9, and the values computed here.
-#
-# It shows two tables, on the preset machine and on the one that is fitted to a printed figure; a
-# picture of the second; and numbers. Figure 1 explains the two others: a call waits where the
-# curve of what the link carries stays below the curve of what is generated, and the timelines show
-# which call.
-
+# `ooctrain reproduce hmms`: two tables, on the preset machine and on the one that is fitted to a
+# printed figure; a picture of the second; numbers. Figure 1 explains the two others: a call waits
+# where the curve of what the link carries stays below the curve of what is generated, and the
+# timelines show which call.
 
 HERE, PAPER = 0, 1
 

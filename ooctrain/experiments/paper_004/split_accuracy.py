@@ -8,8 +8,7 @@ The paper trains VGG-19 and ResNet-18 on CIFAR-10 for 350 epochs. By default two
 the same two families (8 convolutions with batch norm; 4 residual blocks) learn the digits that come
 with the package; with data=cifar10:DIR the paper's own networks learn CIFAR-10.
 
-Source: paper 004, sections 5.1 to 5.3. Departures: docs/papers.md. Read next:
-`split_accuracy.py`.
+Source: paper 004, sections 5.1 to 5.3. Departures: docs/papers.md. Read next: `split_hmms.py`.
 """
 
 from __future__ import annotations
@@ -239,10 +238,9 @@ def _accuracy(
     return 100 * whole, 100 * in_patches
 
 
-# `ooctrain reproduce split-accuracy`: paper 004's figures 4 to 6 and table 1, trained here.
-#
-# The settings are "epochs=350", "seeds=5", "data=cifar10:DIR" and "images=1437". It shows a table
-# of accuracies, with mean and spread over seeds and the paper's values; curves; and numbers.
+# `ooctrain reproduce split-accuracy`: a table of accuracies, with mean and spread over seeds and
+# the paper's values; curves; numbers. The settings are "epochs=350", "seeds=5", "data=cifar10:DIR"
+# and "images=1437".
 
 
 def split_accuracy(wanted: Wanted, console: Console) -> Mapping[str, Any]:

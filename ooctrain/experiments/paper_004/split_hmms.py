@@ -1,4 +1,4 @@
-"""Paper 004, figure 10: how much larger a batch becomes, and what it costs.
+"""Paper 004, figure 10: how much larger a batch becomes, at what cost.
 
 For networks and the memory of the device this finds the largest batch of each method and its speed;
 and the calls that alone need more than half of the memory, before the split and after. A split
@@ -9,7 +9,7 @@ shows when Split-CNN is needed.
 Everything is simulated, on the P100 whose arithmetic is fitted to one printed figure (`hmms.py`).
 The paper's workspace is cuDNN's; here calls run one after the other, so parts share theirs anyway.
 
-Source: paper 004, section 6.3. Departures: docs/papers.md. Read next: `split_hmms.py`.
+Source: paper 004, section 6.3. Departures: docs/papers.md. Read next: `hmms.py`.
 """
 
 from __future__ import annotations
@@ -262,11 +262,8 @@ def large_calls(model: str, batch: int, split: str, where: Machine) -> LargeCall
     )  # fmt: skip
 
 
-# `ooctrain reproduce split-hmms`: paper 004's figure 10, and the values computed here.
-#
-# It shows a table of largest batches and speeds, one of calls that need more than half of the
-# memory, a picture and numbers.
-
+# `ooctrain reproduce split-hmms`: a table of largest batches and speeds, one of calls that need
+# more than half of the memory, a picture, numbers.
 
 HERE, PAPER, EXACT = 0, 1, 2
 

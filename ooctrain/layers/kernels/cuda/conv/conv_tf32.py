@@ -9,7 +9,7 @@ only at the next tap does it compute the place anew. So 196 instructions surroun
 Hopper, where 235 did before (`tests/support/sass.py` counts); some fifty of them are reached
 only at the next tap. Needs compute capability 8.0. Sums over one to three channels go to
 `conv_tf32_few.py`, over others that are no multiple of four to `conv_gemm.py`. Source: CUTLASS,
-"Efficient GEMM in CUDA"; PTX ISA. Read next: `tensor_core.py`, `tensor_core.py`, then
+"Efficient GEMM in CUDA"; PTX ISA. Read next: `tensor_core.py`, then
 `conv_tf32_few.py`.
 """
 
