@@ -38,7 +38,7 @@ from ooctrain.sched.schedule import BYTES, Granule, LowerBound, Plan, Schedule
 from ooctrain.sched.simulate import simulate as simulated
 from ooctrain.sched.timeline import Timeline
 from ooctrain.split.model import Chance, SplitModel
-from ooctrain.split.settings import Splitting, coarser, expect_free, parse_splitting
+from ooctrain.split.split_settings import Splitting, coarser, expect_free, parse_splitting
 from ooctrain.step.blocks import put_together
 from ooctrain.step.machine import Machine
 from ooctrain.step.presets import machine as find_machine

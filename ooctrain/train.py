@@ -20,7 +20,7 @@ from weakref import WeakSet
 
 import numpy as np
 
-from ooctrain.devices.base import Debug
+from ooctrain.devices.interface import Debug
 from ooctrain.devices.spill import Spill, as_spill
 from ooctrain.distributed.agreement import agree_on_step
 from ooctrain.distributed.ranks import Ranks
@@ -52,7 +52,7 @@ from ooctrain.execution.settings import DEFAULT_REWRITES, Settings, as_rewrites
 from ooctrain.execution.step_cache import StepCache
 from ooctrain.nn.named_losses import Loss
 from ooctrain.optim import LRScheduler, Optimizer, ReduceLROnPlateau
-from ooctrain.optim.schedules.base import expect_schedule_of
+from ooctrain.optim.schedules.scheduler import expect_schedule_of
 from ooctrain.sched.planning.effort import EVALUATIONS
 from ooctrain.sched.planning.planner import Planner
 from ooctrain.sched.schedule import Plan

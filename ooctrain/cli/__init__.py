@@ -3,7 +3,7 @@
 Exit statuses: 0 done, 1 the run failed, 2 wrong usage, 3 does not fit, 4 a grade that does not
 pass. `--help`, `doctor` and `plan` answer at once, because nothing that compiles kernels is
 imported before a command needs it. An error of the library is printed as one block. Read next:
-`options.py`, then `plan.py`.
+`options.py`, then `plan_command.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from types import MappingProxyType
 
 import click
 
-from ooctrain.cli.streams import give_up_output, open_closed_streams, say, show_traceback
+from ooctrain.cli.output_streams import give_up_output, open_closed_streams, say, show_traceback
 from ooctrain.cli.usage import check_values_follow, usage_error
 from ooctrain.errors import (
     ConfigError,
@@ -38,7 +38,7 @@ __all__ = ["COMMANDS", "exit_status", "main"]
 DONE, FAILED, USAGE, DOES_NOT_FIT, BELOW = range(5)
 #: Of a resource limit: whatever fails with less left has most likely failed for that.
 STARVED_BYTES = 16 * MIB
-#: {command: its line in `ooctrain --help`}; each is a function of its own name in `cli/<name>.py`.
+#: {command: its line in `ooctrain --help`}; train is a function of cli/train_command.py, and so on.
 COMMANDS: Mapping[str, str] = MappingProxyType(
     {
         "train": "Train a network within a memory budget.",
@@ -74,7 +74,7 @@ class _Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         with _without_collections():
-            command = getattr(import_module(f"ooctrain.cli.{cmd_name}"), cmd_name)
+            command = getattr(import_module(f"ooctrain.cli.{cmd_name}_command"), cmd_name)
         if ctx.resilient_parsing:  # a shell only asks what can follow
             import_module("ooctrain.cli.offered").offer_names(command)
         return command

@@ -6,7 +6,7 @@ by a plan that fits; its time is about that of the plan which a longer search fi
 needs grows almost linearly with the batch, so the batch that fits lies near the line through the
 needs of two batches, and each refusal gives a better line. Below the least of whole calls only
 tilings can fit, and the first one that does is enough. Read next: `sched/planners/auto.py`,
-`plan.py`.
+`plan_command.py`.
 """
 
 from __future__ import annotations

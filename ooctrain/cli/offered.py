@@ -4,7 +4,7 @@ A parameter of a command says by its own name what it takes: `--planner` a plann
 network. While a shell asks what can follow, such parameters get a type that knows the names; a
 command that is run never loads this file. A list keeps what stands in front of its last comma, and
 where no name begins as the word does, the shell offers files, since a file may be given too.
-Read next: `completion.py`, which teaches a shell to ask.
+Read next: `completion_command.py`, which teaches a shell to ask.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Whatever ends a run (a loss that is not finite, a full disk, Ctrl-C, `kill`, a terminal that is
 closed), it ends between two steps with its last checkpoint whole, and the record says how far it
-came. A `TrainingRun` (options, a task, a trainer) returns its `RunRecord`. Read next: `train.py`,
-which prints the record; `ooctrain/train.py` for the trainer itself.
+came. A `TrainingRun` (options, a task, a trainer) returns its `RunRecord`. Read next:
+`train_command.py`, which prints the record; `ooctrain/train.py` for the trainer itself.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ooctrain.cli.limits import all_rewrites
 from ooctrain.cli.options import Extent, MemoryOptions, Workload
 from ooctrain.cli.run.run_files import (
     epochs_of_rates,
@@ -31,6 +30,7 @@ from ooctrain.cli.run.run_files import (
 )
 from ooctrain.cli.run.run_record import WARMUP_STEPS, EpochEnd, RunRecord, TrainingRun
 from ooctrain.cli.schedules import RunLength, find_schedule
+from ooctrain.cli.step_limits import all_rewrites
 from ooctrain.cli.workload import Task, link_rate, make_task, spill_of, threads_of
 from ooctrain.data import DataLoader
 from ooctrain.distributed.ranks import Ranks

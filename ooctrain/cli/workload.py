@@ -2,7 +2,7 @@
 
 `Workload` and `MemoryOptions` become a `Task`, a trace and a `Machine`. What the user leaves open
 follows from the data, and without data from the usual training of the network (`models.Recipe`).
-Read next: `plan.py`.
+Read next: `plan_command.py`.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
-from ooctrain.course.cage.limits import MEMORY_BYTES
+from ooctrain.course.cage.process_limits import MEMORY_BYTES
 from ooctrain.course.cage.wire import (
     MOST_ANSWERED_BYTES,
     BadMessage,

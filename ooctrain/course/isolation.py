@@ -189,7 +189,7 @@ GIVEN = (
     "alloc/arena_map.py", "alloc/base.py",
     "testing/planner_cases.py",
     "course/cage/__init__.py", "course/cage/given.py", "course/cage/landlock.py",
-    "course/cage/limits.py", "course/cage/namespaces.py", "course/cage/serve.py",
+    "course/cage/process_limits.py", "course/cage/namespaces.py", "course/cage/serve.py",
     "course/cage/serve_allocator.py", "course/cage/serve_law.py", "course/cage/step_data.py",
     "course/cage/supervise.py", "course/cage/system_calls.py", "course/cage/wire.py",
 )  # fmt: skip

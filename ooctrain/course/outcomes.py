@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from ooctrain.course.cage.limits import end_with_parent
+from ooctrain.course.cage.process_limits import end_with_parent
 from ooctrain.course.interview import Interview
 from ooctrain.course.remote import AllocatorsOf, RemoteBands, RemoteLaw, RemotePlanner
 from ooctrain.course.submitted import is_file

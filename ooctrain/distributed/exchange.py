@@ -21,9 +21,10 @@ import numpy as np
 from ooctrain.errors import RanksDiffer
 from ooctrain.step.network import Message, Network
 
-# The interface that connects ranks, by MPI (`mpi.py`) or by threads (`testing/ranks.py`): a few
-# verbs with all ranks' arrays and small values, of which the two that move arrays return at once.
-# All ranks call the verbs of one channel in the same order; channels are independent of each other.
+# The interface that connects ranks, by MPI (`mpi.py`) or by threads (`testing/thread_ranks.py`): a
+# few verbs with all ranks' arrays and small values, of which the two that move arrays return at
+# once. All ranks call the verbs of one channel in the same order; channels are independent of each
+# other.
 
 
 class OngoingExchange(Protocol):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from ooctrain.engine.parts import Parts
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ConfigError
-from ooctrain.layers.kernels.tables import TABLES
+from ooctrain.layers.kernels.device_tables import TABLES
 from ooctrain.step.builder import TraceBuilder
 from ooctrain.step.op import Op, Scalars, Site, Spec
 

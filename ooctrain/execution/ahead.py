@@ -6,7 +6,7 @@ yields the batches in the order in which they are iterated, each with the bytes 
 wants, in pinned memory where the device is a GPU. On the device no part of a batch exists before
 its step begins: its home is memory that the running step uses, and two homes would have to be in
 the budget. An error in the thread is raised when its batch is asked for. Source: docs/gpu.md,
-"Inputs". Read next: `../devices/base.py`, `../train.py`.
+"Inputs". Read next: `../devices/interface.py`, `../train.py`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ooctrain.step.op import physical_shape, to_logical
 from ooctrain.step.trace import Trace
 
 if TYPE_CHECKING:
-    from ooctrain.devices.base import Device, Room
+    from ooctrain.devices.interface import Device, Room
 
 Pair = tuple[Any, Any]
 Values = Mapping[int, Any]

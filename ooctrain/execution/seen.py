@@ -28,7 +28,7 @@ from ooctrain.execution.prepare import PreparedStep
 from ooctrain.execution.promise import values_bytes
 from ooctrain.execution.settings import Settings
 from ooctrain.optim import Optimizer
-from ooctrain.optim.base import Slots
+from ooctrain.optim.optimizer import Slots
 from ooctrain.step.op import Scalars
 from ooctrain.step.trace import Trace
 

@@ -4,7 +4,7 @@ An experiment is a function of what was asked for. It prints tables on a console
 and returns a mapping for the JSON file. The function stands with the tables and pictures that it
 shows (`paper_000/table1.py`), and its computation is in a file next to that
 (`paper_000/table1.py`). What agrees with the paper and what differs is not printed: docs/papers.md
-says it once. Read next: `cli/reproduce.py`, the table of them.
+says it once. Read next: `cli/reproduce_command.py`, the table of them.
 """
 
 from __future__ import annotations

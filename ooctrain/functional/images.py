@@ -19,7 +19,7 @@ import numpy as np
 from ooctrain.engine.tensor import Tensor, call
 from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.functional.conv import IntOrPair, finite, pair, sides
-from ooctrain.functional.elementwise import cat
+from ooctrain.functional.pointwise import cat
 from ooctrain.layers.arithmetic import BytesToFloat
 from ooctrain.layers.layout import ConstantPad, Pad
 from ooctrain.layers.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d, PoolGeometry

@@ -103,7 +103,7 @@ def check_kernels() -> Finding:
 
 def _limited_compiler() -> ConfigError | None:
     """Why kernels that are not in the cache cannot be compiled, where `ulimit` is the reason."""
-    kept_code = importlib.import_module("ooctrain.layers.kernels.cpu.runtime.jit")
+    kept_code = importlib.import_module("ooctrain.layers.kernels.cpu.runtime.kernel_jit")
     try:
         kept_code.require_room(kept_code.COMPILER_BYTES + TRAINING_BYTES)
     except ConfigError as error:

@@ -3,7 +3,7 @@
 These modules own nothing but their settings (PReLU alone has a parameter). A setting is kept as it
 was given, under PyTorch's name, and handed to the function of `functional` that does the rest.
 `inplace` is accepted and ignored: `share_storage` decides where that is safe. Read next:
-`losses.py`.
+`loss_modules.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Optimizers, with the names, argument orders, defaults of `torch.optim`.
 
 An optimizer turns the settings of a parameter group into the operation that updates its parameters
-and the names of their slots; `base.py` does the rest. Read next: `layers/update.py`.
+and the names of their slots; `optimizer.py` does the rest. Read next: `layers/update.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from ooctrain import plugins
 from ooctrain.errors import ConfigError
 from ooctrain.layers.update import AdamUpdate, RMSpropUpdate, SGDUpdate
-from ooctrain.optim.base import Optimizer, Params, momentum_in
+from ooctrain.optim.optimizer import Optimizer, Params, momentum_in
 from ooctrain.step.op import Op
 
 

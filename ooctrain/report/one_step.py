@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ooctrain.report import shapes
-from ooctrain.report.streams import streams_of
+from ooctrain.report.stream_names import streams_of
 from ooctrain.report.svg import BACKWARD, FORWARD, IN, LEFT, OUT, RIGHT, time_axis, x_of
 from ooctrain.sched.ledger import walk
 from ooctrain.sched.schedule import Free, Plan, Run, SwapIn

@@ -25,7 +25,7 @@ from ooctrain.report.listing import WHYS, ListedLine, ListedStep, Times, earlies
 from ooctrain.report.lists_compared import first_difference_at, mates
 from ooctrain.report.record import Record
 from ooctrain.report.step import GROUP_COLOURS, step_svg
-from ooctrain.report.streams import STREAM_NAMES, streams_of
+from ooctrain.report.stream_names import STREAM_NAMES, streams_of
 from ooctrain.report.svg import PHASES
 from ooctrain.report.text import share, timeline_rows
 from ooctrain.report.waits import peak_of, waits_of

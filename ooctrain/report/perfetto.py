@@ -15,7 +15,7 @@ from typing import Any
 
 from ooctrain.report.holdings import group_curves
 from ooctrain.report.record import Record
-from ooctrain.report.streams import STREAM_NAMES, streams_of
+from ooctrain.report.stream_names import STREAM_NAMES, streams_of
 from ooctrain.report.waits import waits_of
 from ooctrain.sched.ledger import Stream
 from ooctrain.sched.timeline import Event

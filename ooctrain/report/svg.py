@@ -13,7 +13,7 @@ from itertools import groupby
 from xml.sax.saxutils import escape
 
 from ooctrain.report import shapes
-from ooctrain.report.streams import streams_of
+from ooctrain.report.stream_names import streams_of
 from ooctrain.sched.timeline import Event, Timeline
 from ooctrain.units import format_bytes, format_us
 

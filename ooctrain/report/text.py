@@ -17,7 +17,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ooctrain.report.streams import streams_of
+from ooctrain.report.stream_names import streams_of
 from ooctrain.sched.ledger import Stream
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.timeline import Timeline, hidden_us

@@ -27,7 +27,7 @@ from ooctrain.layers.dropout import Dropout
 from ooctrain.layers.instance_norm import InstanceNormApply, InstanceNormStats
 from ooctrain.rewrite.tile.rules import POINTWISE, STANDING, TileRule, rule_of
 from ooctrain.split.boundaries import Cuts, Interval, allowed, drawn, middle, wiggle
-from ooctrain.split.settings import Splitting
+from ooctrain.split.split_settings import Splitting
 from ooctrain.step.op import Op, Scalars, Site, Spec
 
 # The forward pass as a list of calls, before anything is recorded. A module is code, and code

@@ -22,7 +22,7 @@ from ooctrain.nn.named_losses import OwnLoss
 from ooctrain.rewrite.plugged import Keeps
 from ooctrain.split.cuts import Joint, Sketch, convolutions, cuts_of, joints, sketch_of
 from ooctrain.split.patches import Layout, record
-from ooctrain.split.settings import Splitting
+from ooctrain.split.split_settings import Splitting
 from ooctrain.step.op import Spec
 
 

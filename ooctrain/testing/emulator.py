@@ -28,7 +28,7 @@ import numpy as np
 from numba.core import types
 
 from ooctrain.errors import ConfigError, OoctrainError
-from ooctrain.layers.kernels.cpu.runtime.jit import cache_folder
+from ooctrain.layers.kernels.cpu.runtime.kernel_jit import cache_folder
 from ooctrain.layers.kernels.cuda.conv import tensor_core, tile_product
 from ooctrain.layers.kernels.cuda.runtime import intrinsics
 from ooctrain.layers.kernels.cuda.runtime.intrinsics import shared_array

@@ -20,7 +20,7 @@ import numpy as np
 from numba.core import cgutils, types
 from numba.extending import intrinsic, make_attribute_wrapper, models, overload, register_model
 
-from ooctrain.layers.kernels.cpu.runtime.jit import inner
+from ooctrain.layers.kernels.cpu.runtime.kernel_jit import inner
 from ooctrain.layers.kernels.cuda.conv import tensor_core
 
 WARP = 32

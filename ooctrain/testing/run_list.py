@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 
 from ooctrain.alloc.registry import AllocatorChoice, choose_allocator
-from ooctrain.devices.base import Debug, Link
 from ooctrain.devices.cpu.copy_engine import CopyLink
 from ooctrain.devices.cpu.device import CpuDevice
 from ooctrain.devices.cpu.host_vm import PAGE_BYTES
 from ooctrain.devices.host_file import HostFile
+from ooctrain.devices.interface import Debug, Link
 from ooctrain.errors import OoctrainError
 from ooctrain.execution.executor import Session, host_extent_bytes
 from ooctrain.execution.placement import reserved_peak

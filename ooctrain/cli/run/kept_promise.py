@@ -1,9 +1,10 @@
 """A memory budget beside what the operating system counted, as `train --memory` prints it.
 
-The promise is printed with its parts before the first step (`../limits.py`). The count is taken
-from the first plan to the last test: the steps run in-core for `--verify` come after it, since they
-need what in-core needs. A promise that was not kept is said by its code, and the command fails.
-Read next: `ooctrain/execution/promise.py`; `ooctrain/devices/cpu/process_memory.py`, which counts.
+The promise is printed with its parts before the first step (`../step_limits.py`). The count is
+taken from the first plan to the last test: the steps run in-core for `--verify` come after it,
+since they need what in-core needs. A promise that was not kept is said by its code, and the command
+fails. Read next: `ooctrain/execution/promise.py`; `ooctrain/devices/cpu/process_memory.py`, which
+counts.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ from ooctrain.cli.options import Workload
 from ooctrain.cli.run.run_record import RunOptions, TrainingRun
 from ooctrain.cli.schedules import SCHEDULES, depends_on_the_end
 from ooctrain.data import DataLoader, identity_of
+from ooctrain.data.data_sets import same_source
 from ooctrain.data.folder import ImageFolder
-from ooctrain.data.registry import same_source
 from ooctrain.errors import CheckpointError, ConfigError
 from ooctrain.execution.checkpoint import RunState, expect_writable, older_than
 from ooctrain.optim import LRScheduler

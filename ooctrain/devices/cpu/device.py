@@ -17,7 +17,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ooctrain.devices.base import Debug, Link, Room, jitter_of
 from ooctrain.devices.cpu.copy_engine import CopyBytes, CopyEngine, CopyLink
 from ooctrain.devices.cpu.host_vm import (
     Arena,
@@ -26,8 +25,9 @@ from ooctrain.devices.cpu.host_vm import (
     open_arena,
 )
 from ooctrain.devices.host_file import HostFile
+from ooctrain.devices.interface import Debug, Link, Room, jitter_of
 from ooctrain.devices.raw_bytes import bytes_at
-from ooctrain.devices.streams import Streams
+from ooctrain.devices.thread_streams import Streams
 from ooctrain.errors import ConfigError
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.table import CPU

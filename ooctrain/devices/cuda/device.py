@@ -18,7 +18,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ooctrain.devices.base import Debug, Link, Room, jitter_of
 from ooctrain.devices.cuda import driver_abi as abi
 from ooctrain.devices.cuda.driver_memory import DriverMemory, PlainMemory
 from ooctrain.devices.cuda.feed import Feed
@@ -28,8 +27,9 @@ from ooctrain.devices.cuda.step_graph import GraphMaker
 from ooctrain.devices.cuda.streams import CudaStreams
 from ooctrain.devices.driver_calls import GpuDriver, give_back
 from ooctrain.devices.host_file import HostFile
+from ooctrain.devices.interface import Debug, Link, Room, jitter_of
 from ooctrain.devices.raw_bytes import bytes_at
-from ooctrain.devices.streams import COMPUTE, OUT
+from ooctrain.devices.thread_streams import COMPUTE, OUT
 from ooctrain.errors import ConfigError, DriverError, OutOfDeviceMemory
 from ooctrain.units import format_bytes
 

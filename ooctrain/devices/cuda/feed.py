@@ -5,7 +5,7 @@ being copied the host fills the other, so filling and copying overlap, and the f
 step is queued meanwhile. Values that were put into a room while the previous step ran
 (`execution/ahead.py`) are copied from there, at once. Nothing of a batch is on the GPU before its
 step begins: the budget has no room for two. Source: notes of the CUDA guide on pinned memory and
-streams. Read next: `staging.py` (values that come back), `../base.py`, `device.py`.
+streams. Read next: `staging.py` (values that come back), `../interface.py`, `device.py`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from contextlib import ExitStack
 
 import numpy as np
 
-from ooctrain.devices.base import Room
 from ooctrain.devices.cuda.staging import PIECE_BYTES
 from ooctrain.devices.cuda.streams import CudaStreams
 from ooctrain.devices.driver_calls import GpuDriver, give_back
+from ooctrain.devices.interface import Room
 from ooctrain.devices.raw_bytes import bytes_at
 
 

@@ -19,12 +19,12 @@ from typing import Any, cast
 
 import numpy as np
 
-from ooctrain.devices.base import Debug, Link
 from ooctrain.devices.cuda.device import CudaDevice, Kernels
 from ooctrain.devices.cuda.driver import open_cuda_driver
 from ooctrain.devices.cuda.driver_abi import version_name
 from ooctrain.devices.driver_calls import GpuDriver, give_back
 from ooctrain.devices.host_file import HostFile
+from ooctrain.devices.interface import Debug, Link
 from ooctrain.devices.probe import probe
 from ooctrain.devices.raw_bytes import bytes_at
 from ooctrain.errors import ConfigError, DeviceUnavailable, OoctrainError, VmmUnavailable

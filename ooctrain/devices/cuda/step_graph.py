@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from ooctrain.devices.cuda.staging import Staging
 from ooctrain.devices.cuda.streams import CudaStreams
 from ooctrain.devices.driver_calls import GraphDriver, give_back
-from ooctrain.devices.streams import COMPUTE
+from ooctrain.devices.thread_streams import COMPUTE
 from ooctrain.errors import DriverError
 from ooctrain.step.op import Scalars
 

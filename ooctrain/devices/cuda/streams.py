@@ -6,7 +6,7 @@ streams with an event behind each, which also times it. The GPU orders the work 
 at once, and blocks only where a mapping is undone or values are wanted (`wait`, `synchronize`);
 this is counted and timed. A stream works in order, so a wait that an earlier piece of the same
 stream has made already is left out. Events are made once and reused in each step. Source: CUDA's
-streams and events. Read next: `devices/streams.py` (the same on threads), `device.py`.
+streams and events. Read next: `devices/thread_streams.py` (the same on threads), `device.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, overload
 from weakref import WeakSet
 
 from ooctrain.devices.driver_calls import VmmDriver
-from ooctrain.devices.streams import COMPUTE, StreamEvent, Waits, Work, WorkSpan
+from ooctrain.devices.thread_streams import COMPUTE, StreamEvent, Waits, Work, WorkSpan
 from ooctrain.errors import DriverError
 
 

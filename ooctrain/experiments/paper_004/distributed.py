@@ -12,7 +12,7 @@ batch costs. Between the two, the gain depends on the time that a step of the *s
 computes. The paper does not print it, so the gain is given for several such times.
 
 Source: paper 004, section 6.4; Patarasuk and Yuan 2009 for 2 G / B. Departures: docs/papers.md.
-Read next: `hmms.py`, whose machine and lists these are.
+Read next: `hmms_speeds.py`, whose machine and lists these are.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from rich.table import Table
 from ooctrain.api import step_trace
 from ooctrain.distributed.mpi import find_mpiexec
 from ooctrain.errors import ConfigError, OoctrainError
-from ooctrain.experiments.paper_004.hmms import IMAGE_SIZE, machines
+from ooctrain.experiments.paper_004.hmms_speeds import IMAGE_SIZE, machines
 from ooctrain.experiments.reproducing import Wanted, print_title, write_figure
 from ooctrain.report.charts import Curve, curves_svg, stacked_svg
 from ooctrain.report.text import or_dash, plain_table
@@ -188,7 +188,7 @@ def largest_in_core(where: Machine) -> int:
 
 
 def both_machines() -> tuple[Machine, Machine]:
-    """The P100 of `hmms.py`, and the same with its arithmetic fitted to figure 1."""
+    """The P100 of `hmms_speeds.py`, and the same with its arithmetic fitted to figure 1."""
     return machines(BATCH)
 
 

@@ -6,10 +6,11 @@ network is another network, so "split + HMMS" is compared with methods on the sa
 change no result: HMMS and `belady` on the whole network, exact bands and `auto`. The comparison
 shows when Split-CNN is needed.
 
-Everything is simulated, on the P100 whose arithmetic is fitted to one printed figure (`hmms.py`).
-The paper's workspace is cuDNN's; here calls run one after the other, so parts share theirs anyway.
+Everything is simulated, on the P100 whose arithmetic is fitted to one printed figure
+(`hmms_speeds.py`). The paper's workspace is cuDNN's; here calls run one after the other, so parts
+share theirs anyway.
 
-Source: paper 004, section 6.3. Departures: docs/papers.md. Read next: `hmms.py`.
+Source: paper 004, section 6.3. Departures: docs/papers.md. Read next: `hmms_speeds.py`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from rich.table import Table
 from ooctrain.api import step_trace
 from ooctrain.errors import Infeasible
 from ooctrain.execution.planners import get_planner
-from ooctrain.experiments.paper_004.hmms import IMAGE_SIZE, QUICK_BATCH, machines
+from ooctrain.experiments.paper_004.hmms_speeds import IMAGE_SIZE, QUICK_BATCH, machines
 from ooctrain.experiments.reproducing import Wanted, print_title, write_figure
 from ooctrain.experiments.spread import spread
 from ooctrain.report.charts import Piece, strips_svg

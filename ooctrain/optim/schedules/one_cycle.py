@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from ooctrain.errors import ConfigError
-from ooctrain.optim.base import Optimizer, plain_momentum
-from ooctrain.optim.schedules.base import LRScheduler
+from ooctrain.optim.optimizer import Optimizer, plain_momentum
+from ooctrain.optim.schedules.scheduler import LRScheduler
 
 Level = Literal["first", "high", "last"]
 Each = float | Sequence[float]

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ooctrain.errors import ConfigError
-from ooctrain.optim.base import Optimizer
-from ooctrain.optim.schedules.base import LRScheduler
+from ooctrain.optim.optimizer import Optimizer
 from ooctrain.optim.schedules.plateau import ReduceLROnPlateau
+from ooctrain.optim.schedules.scheduler import LRScheduler
 
 
 class SequentialLR(LRScheduler):

@@ -27,7 +27,7 @@ from ooctrain.layers.kernels.cpu.partials import (
     pixels_of_block,
 )
 from ooctrain.layers.kernels.cpu.runtime.copy import copy_unless_same
-from ooctrain.layers.kernels.cpu.runtime.jit import kernel
+from ooctrain.layers.kernels.cpu.runtime.kernel_jit import kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd.simd import VL, vfma, vmax, vselect_gt, vsplat
 from ooctrain.layers.kernels.cpu.simd.simd_memory import (

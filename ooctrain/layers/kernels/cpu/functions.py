@@ -16,7 +16,7 @@ import numpy as np
 
 from ooctrain.layers.function import TANH_CUBE, TANH_SCALE, Elementwise, ElementwiseGrad
 from ooctrain.layers.kernels.cpu.chunks import element_chunk
-from ooctrain.layers.kernels.cpu.runtime.jit import kernel
+from ooctrain.layers.kernels.cpu.runtime.kernel_jit import kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd.simd import VL, vabs, vmax, vmin, vselect_gt, vsplat
 from ooctrain.layers.kernels.cpu.simd.simd_math import verf, vexp, vlog1p, vsigmoid, vtanh

@@ -18,7 +18,7 @@ from ooctrain.layers.combine import Concat
 from ooctrain.layers.kernels.cpu import elementwise
 from ooctrain.layers.kernels.cpu.chunks import past_caches, row_chunk
 from ooctrain.layers.kernels.cpu.runtime.copy import copy_unless_same
-from ooctrain.layers.kernels.cpu.runtime.jit import inner, kernel
+from ooctrain.layers.kernels.cpu.runtime.kernel_jit import inner, kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd.simd import VL, vsplat
 from ooctrain.layers.kernels.cpu.simd.simd_memory import (

@@ -4,7 +4,7 @@ Inputs are logits (rows, classes) and labels (per pixel: rows = N * H * W), or p
 target; results are one loss per row, their sum or mean, and gradients. The forward kernel stores
 the log-sum-exp of each row instead of probabilities, so that forward reads the logits once and the
 gradient is (exp(logit - lse) - onehot) * scale. Sums are float64 partials per chunk, combined in
-chunk order. Read next: `functions.py`, the losses of values; `optimizers.py`.
+chunk order. Read next: `functions.py`, the losses of values; `update.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ooctrain.layers.kernels.cpu.chunks import (
     reduction_chunk,
     row_chunk,
 )
-from ooctrain.layers.kernels.cpu.runtime.jit import kernel
+from ooctrain.layers.kernels.cpu.runtime.kernel_jit import kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd.simd import (
     VL,

@@ -13,7 +13,7 @@ import numpy as np
 
 from ooctrain.layers.kernels.cpu.chunks import SMALL_ELEMENTS
 from ooctrain.layers.kernels.cpu.runtime.entry import array_at
-from ooctrain.layers.kernels.cpu.runtime.jit import inner, kernel
+from ooctrain.layers.kernels.cpu.runtime.kernel_jit import inner, kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd.simd import VL
 from ooctrain.layers.kernels.cpu.simd.simd_memory import address_of, vload, vstore

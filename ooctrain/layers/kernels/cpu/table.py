@@ -39,7 +39,7 @@ from ooctrain.layers.instance_norm import (
 )
 from ooctrain.layers.kernels import kernel_table as takes
 from ooctrain.layers.kernels.cpu import workspace
-from ooctrain.layers.kernels.cpu.conv import conv_plan
+from ooctrain.layers.kernels.cpu.conv import conv_workspace
 from ooctrain.layers.kernels.kernel_table import (
     Driver,
     DriverTable,
@@ -99,14 +99,16 @@ Specs = Sequence[Spec]
 
 
 def _conv(part: str) -> Scratch:
-    return of_convolution(conv_plan.workspace_bytes, part)
+    return of_convolution(conv_workspace.workspace_bytes, part)
 
 
 def _linear(part: str) -> Scratch:
     def rule(op: Op, ins: Specs, outs: Specs, threads: int) -> int:
         w = outs[0] if part == "grad_weight" else ins[1]
         outputs, inputs = w.shape
-        return conv_plan.linear_workspace_bytes(ins[0].shape[0], inputs, outputs, part, threads)
+        return conv_workspace.linear_workspace_bytes(
+            ins[0].shape[0], inputs, outputs, part, threads
+        )
 
     return rule
 
@@ -241,11 +243,11 @@ CPU = DriverTable("cpu", {
     LabelLikelihood: Driver("losses.likelihood", "ignore_index"),
     LabelLikelihoodGrad: Driver("losses.likelihood_grad", "ignore_index"),
     # Updates.
-    SGDUpdate: Driver("optimizers.sgd", takes.sgd),
-    AdamUpdate: Driver("optimizers.adam", takes.adam),
-    RMSpropUpdate: Driver("optimizers.rmsprop", takes.rmsprop),
-    SumOfSquares: Driver("optimizers.sum_of_squares", scratch=_sum),
-    ClipFactor: Driver("optimizers.clip_factor", takes.whole_call),
+    SGDUpdate: Driver("update.sgd", takes.sgd),
+    AdamUpdate: Driver("update.adam", takes.adam),
+    RMSpropUpdate: Driver("update.rmsprop", takes.rmsprop),
+    SumOfSquares: Driver("update.sum_of_squares", scratch=_sum),
+    ClipFactor: Driver("update.clip_factor", takes.whole_call),
     ScaleBy: Driver("elementwise.scale_by"),
-    ClipValue: Driver("optimizers.clip_value", "limit"),
+    ClipValue: Driver("update.clip_value", "limit"),
 })  # fmt: skip

@@ -2,7 +2,7 @@
 
 Memory layouts (panels of 32 columns, rows of tables) are the same for every instruction set. A
 blocking made on one machine therefore gives the workspace of any other with as many threads. Pure
-Python. Read next: `conv/conv_plan.py`.
+Python. Read next: `conv/conv_workspace.py`.
 """
 
 from __future__ import annotations

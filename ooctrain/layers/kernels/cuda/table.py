@@ -37,8 +37,8 @@ from ooctrain.layers.instance_norm import (
     InstanceNormStats,
 )
 from ooctrain.layers.kernels import kernel_table as takes
-from ooctrain.layers.kernels.cuda import matmul_plan
-from ooctrain.layers.kernels.cuda.conv import conv_plan
+from ooctrain.layers.kernels.cuda import matmul_blocking
+from ooctrain.layers.kernels.cuda.conv import conv_blocking
 from ooctrain.layers.kernels.cuda.loss_space import loss_space_bytes, total_loss_bytes
 from ooctrain.layers.kernels.cuda.runtime import workspace
 from ooctrain.layers.kernels.kernel_table import (
@@ -101,13 +101,13 @@ Specs = Sequence[Spec]
 
 
 def _conv(part: str) -> Scratch:
-    return of_convolution(conv_plan.workspace_bytes, part)
+    return of_convolution(conv_blocking.workspace_bytes, part)
 
 
 def _linear(part: str) -> Scratch:
     def rule(op: Op, ins: Specs, outs: Specs, threads: int) -> int:
         depth = ins[0].shape[0 if part == "grad_weight" else 1]
-        return matmul_plan.workspace_bytes(*outs[0].shape, depth)
+        return matmul_blocking.workspace_bytes(*outs[0].shape, depth)
 
     return rule
 
@@ -242,9 +242,9 @@ CUDA = DriverTable("cuda", {
     LabelLikelihood: Driver("losses.likelihood", "ignore_index"),
     LabelLikelihoodGrad: Driver("losses.likelihood_grad", "ignore_index"),
     # Updates.
-    SGDUpdate: Driver("optimizers.sgd", takes.sgd),
-    AdamUpdate: Driver("optimizers.adam", takes.adam),
-    RMSpropUpdate: Driver("optimizers.rmsprop", takes.rmsprop),
+    SGDUpdate: Driver("update.sgd", takes.sgd),
+    AdamUpdate: Driver("update.adam", takes.adam),
+    RMSpropUpdate: Driver("update.rmsprop", takes.rmsprop),
     SumOfSquares: Driver("clipping.sum_of_squares", scratch=_sum),
     ClipFactor: Driver("clipping.clip_factor", takes.whole_call, _running_sum),
     ScaleBy: Driver("clipping.scale_by"),

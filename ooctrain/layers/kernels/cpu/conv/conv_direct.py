@@ -1,12 +1,12 @@
 """Direct convolution: gather pixels, multiply by panels of weights, no column buffer.
 
-From NHWC activations, KRSC weights and a plan of `direct_plan.py` the kernels compute y, dx or dW.
-A block of output pixels reads a window of the source. If any tap of the convolution reads outside
-the source, each block's window is first copied together with the zeros around it; otherwise the
-source is read in place. Tables tell the micro-kernel where the channels of each pixel start. The
-pixels of a register tile may thus lie in different image rows or images, so that small images fill
-the registers as well as large ones. Weights are packed in panels of PANEL filters. Cost: 2 N K OH
-OW R S C/groups flops for each part. Source: Georganas et al., "Anatomy of High-Performance Deep
+From NHWC activations, KRSC weights and a plan of `direct_blocking.py` the kernels compute y, dx or
+dW. A block of output pixels reads a window of the source. If any tap of the convolution reads
+outside the source, each block's window is first copied together with the zeros around it; otherwise
+the source is read in place. Tables tell the micro-kernel where the channels of each pixel start.
+The pixels of a register tile may thus lie in different image rows or images, so that small images
+fill the registers as well as large ones. Weights are packed in panels of PANEL filters. Cost: 2 N K
+OH OW R S C/groups flops for each part. Source: Georganas et al., "Anatomy of High-Performance Deep
 Learning Convolutions on SIMD Architectures" (SC 2018); `brgemm.py`. Read next: `direct_weights.py`,
 then `conv_winograd.py`.
 """
@@ -21,7 +21,7 @@ from ooctrain.layers.kernels.cpu.conv.brgemm import (
     MR,
     multiply_rows,
 )
-from ooctrain.layers.kernels.cpu.conv.direct_plan import (
+from ooctrain.layers.kernels.cpu.conv.direct_blocking import (
     FIRST_TAP,
     PHASE_FIELDS,
     SHIFT_H,
@@ -33,17 +33,17 @@ from ooctrain.layers.kernels.cpu.conv.direct_plan import (
     plan_grad_input,
 )
 from ooctrain.layers.kernels.cpu.conv.direct_weights import add_outer_products
-from ooctrain.layers.kernels.cpu.conv.direct_weights_plan import plan_grad_weight
-from ooctrain.layers.kernels.cpu.partials import add_parts
-from ooctrain.layers.kernels.cpu.runtime.jit import inner, kernel
-from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
-from ooctrain.layers.kernels.cpu.tiling import PANEL, chunk_items, views, write_bias
-from ooctrain.layers.kernels.cpu.window import (
+from ooctrain.layers.kernels.cpu.conv.direct_weights_blocking import plan_grad_weight
+from ooctrain.layers.kernels.cpu.padded_windows import (
     copy_run,
     copy_window,
     pack_columns,
     pack_transposed,
 )
+from ooctrain.layers.kernels.cpu.partials import add_parts
+from ooctrain.layers.kernels.cpu.runtime.kernel_jit import inner, kernel
+from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
+from ooctrain.layers.kernels.cpu.tiling import PANEL, chunk_items, views, write_bias
 
 STRIPS = PANEL // COLUMNS  # register tiles that lie side by side in a panel
 PACK_FLOPS = 20  # packing an element takes as long as so many flops of the multiplying loop

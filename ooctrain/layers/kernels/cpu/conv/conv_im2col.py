@@ -15,8 +15,8 @@ import numpy as np
 from numba import types
 
 from ooctrain.layers.conv2d import ConvShape
-from ooctrain.layers.kernels.cpu.conv.conv_plan import Im2colPlan, plan_im2col
-from ooctrain.layers.kernels.cpu.runtime.jit import inner, kernel
+from ooctrain.layers.kernels.cpu.conv.conv_workspace import Im2colPlan, plan_im2col
+from ooctrain.layers.kernels.cpu.runtime.kernel_jit import inner, kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 
 _floats, _whole = types.float32[::1], types.int64

@@ -1,7 +1,7 @@
 """Winograd convolution F(2x2, 3x3) and F(4x4, 3x3): 3x3 filters with fewer multiplications.
 
-From NHWC activations, KRSC weights and a plan of `winograd_plan.py` the kernels compute y, dx or
-dW. They transform a group of tiles into (m+2)^2 planes, multiply each plane by the same plane of
+From NHWC activations, KRSC weights and a plan of `winograd_blocking.py` the kernels compute y, dx
+or dW. They transform a group of tiles into (m+2)^2 planes, multiply each plane by the same plane of
 the transformed weights with the micro-kernel of `brgemm.py`, and transform back, all while the
 group lies in the cache. The gradient of the weights uses the transposed transforms: dW = G^T [sum
 over tiles of (B^T d B) (outer) (A e A^T)] G. Rounding: F2 is about as accurate as direct (exact on
@@ -22,7 +22,7 @@ from ooctrain.layers.kernels.cpu.conv.brgemm import (
     multiply_outer,
     multiply_rows,
 )
-from ooctrain.layers.kernels.cpu.conv.winograd_plan import (
+from ooctrain.layers.kernels.cpu.conv.winograd_blocking import (
     WinogradCorrelation,
     WinogradWeightGradient,
     plan_correlation,
@@ -36,7 +36,7 @@ from ooctrain.layers.kernels.cpu.conv.winograd_transforms import (
     transform_panel,
 )
 from ooctrain.layers.kernels.cpu.partials import add_parts
-from ooctrain.layers.kernels.cpu.runtime.jit import inner, kernel
+from ooctrain.layers.kernels.cpu.runtime.kernel_jit import inner, kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd.simd import VL
 from ooctrain.layers.kernels.cpu.tiling import PANEL, chunk_items, views, write_bias

@@ -40,7 +40,7 @@ from ooctrain.layers.kernels.cpu.runtime.entry import (
     word_at,
 )
 from ooctrain.layers.kernels.cpu.runtime.fork_join import run_job
-from ooctrain.layers.kernels.cpu.runtime.jit import callback, inner
+from ooctrain.layers.kernels.cpu.runtime.kernel_jit import callback, inner
 from ooctrain.layers.kernels.cpu.simd.simd import I64
 
 # Python's objects as compiled code sees them. The caller gives the address of an object and keeps

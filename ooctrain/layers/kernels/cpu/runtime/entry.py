@@ -1,7 +1,7 @@
 """From a number to a kernel: how compiled loops call kernels whose arguments differ.
 
-From a kernel of `jit.kernel` this makes its *recipe*, a few numbers by which compiled code can call
-it. Every kernel takes arguments of its own, then `lo, hi, thread`. An *entry* is a few
+From a kernel of `kernel_jit.kernel` this makes its *recipe*, a few numbers by which compiled code
+can call it. Every kernel takes arguments of its own, then `lo, hi, thread`. An *entry* is a few
 instructions, one entry for each list of argument types, `entry(function, block, lo, hi, thread)`.
 It loads the arguments from a block of memory, eight bytes each, and jumps into the kernel. The loop
 in `fork_join.py` is thus compiled once and serves all kernels. So is the code that fills the block,
@@ -54,7 +54,8 @@ _NUMBERS = {
 
 @cache
 def recipe_of(function: Callable) -> np.ndarray | None:
-    """How to call `function`; None if it was not made by `jit.kernel`. Cost: milliseconds, once."""
+    """How to call `function`; None if it was not made by `kernel_jit.kernel`. Cost: milliseconds,
+    once."""
     compiled = _only_overload(function)
     if compiled is None:
         return None

@@ -9,7 +9,7 @@ begins with a contiguous span of chunks, so that it finds in its cache the data 
 previous call. A thread that has finished its span takes chunks from the spans of others, so a
 thread that a copy engine delays runs fewer. The result never depends on which thread runs a chunk:
 borders depend on shapes alone. Source: spin, then sleep, as in libgomp and in XNNPACK's
-pthreadpool. Read next: `jit.py`.
+pthreadpool. Read next: `kernel_jit.py`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic, register_jitable
 
 from ooctrain.layers.kernels.cpu.runtime.entry import DONE, ENTRY_TYPE, MOVED, array_at, word_at
-from ooctrain.layers.kernels.cpu.runtime.jit import inner, kernel
+from ooctrain.layers.kernels.cpu.runtime.kernel_jit import inner, kernel
 from ooctrain.layers.kernels.cpu.simd.simd import I32, I64, element_pointer
 
 # Words that several threads read and write at once. A word is an element of an int64 array, given

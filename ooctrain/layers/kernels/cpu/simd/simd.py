@@ -26,8 +26,8 @@ from numba.extending import intrinsic, models, overload, register_model
 # vectors, wrap-around tests of indices); an `@intrinsic` that emits `<VL x float>` does not, so a
 # kernel written with these is as fast as it looks and compiles quickly. VL is 16 with AVX-512, 8
 # with AVX2, else 4 (SSE, NEON); `OOCTRAIN_SIMD=avx512|avx2|generic` overrides it, and is part of
-# `jit.source_hash`. Source: notes on prefer-256-bit in LLVM's X86 back end ("explicit vectors of
-# 512 bits stay 512 bits wide").
+# `kernel_jit.source_hash`. Source: notes on prefer-256-bit in LLVM's X86 back end ("explicit
+# vectors of 512 bits stay 512 bits wide").
 
 _WIDTHS = {"avx512": 16, "avx2": 8, "generic": 4}
 

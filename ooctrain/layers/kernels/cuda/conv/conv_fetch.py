@@ -21,7 +21,7 @@ from ooctrain.layers.kernels.cuda.conv.conv_address import (
     term_shift,
     term_weight,
 )
-from ooctrain.layers.kernels.cuda.conv.conv_plan import PIXELS, SOURCE_C
+from ooctrain.layers.kernels.cuda.conv.conv_blocking import PIXELS, SOURCE_C
 from ooctrain.layers.kernels.cuda.conv.tile_product import THREADS
 from ooctrain.layers.kernels.cuda.runtime.intrinsics import ld4, st4
 from ooctrain.layers.kernels.cuda.runtime.shim import device, int32, int64, uint32, uint64

@@ -15,14 +15,13 @@ only at the next tap. Needs compute capability 8.0. Sums over one to three chann
 
 from __future__ import annotations
 
-from ooctrain.layers.kernels.cuda.conv import conv_gemm, conv_plan, conv_tf32_few
+from ooctrain.layers.kernels.cuda.conv import conv_blocking, conv_gemm, conv_tf32_few
 from ooctrain.layers.kernels.cuda.conv.conv_address import (
     filter_start,
     inside_source,
     terms_of,
 )
-from ooctrain.layers.kernels.cuda.conv.conv_pieces import CORRELATION, correlate_by_tiles
-from ooctrain.layers.kernels.cuda.conv.conv_plan import (
+from ooctrain.layers.kernels.cuda.conv.conv_blocking import (
     INNER,
     OUTER,
     SOURCE_C,
@@ -30,6 +29,7 @@ from ooctrain.layers.kernels.cuda.conv.conv_plan import (
     SPACING_H,
     SPACING_W,
 )
+from ooctrain.layers.kernels.cuda.conv.conv_pieces import CORRELATION, correlate_by_tiles
 from ooctrain.layers.kernels.cuda.conv.conv_tf32_weights import grad_weight
 from ooctrain.layers.kernels.cuda.conv.tensor_core import (
     AMPERE,
@@ -234,7 +234,7 @@ def _correlate(x, w, bias, has_bias, y, source, taps, target):
         _store_rows(y, tiles, first, thread, (group, first_column), target, bias, has_bias)
 
 
-def correlate(launcher: Launcher, correlation: conv_plan.Correlation, x, w, bias, y) -> None:
+def correlate(launcher: Launcher, correlation: conv_blocking.Correlation, x, w, bias, y) -> None:
     """y[pixel, o] = sum over terms of x times w [+ bias]."""
     inner = correlation[1].inner
     if inner < 4:

@@ -18,8 +18,9 @@ from functools import cache
 from typing import Any
 
 from ooctrain.layers.conv2d import ConvShape
-from ooctrain.layers.kernels.cuda.conv import conv_plan
+from ooctrain.layers.kernels.cuda.conv import conv_blocking
 from ooctrain.layers.kernels.cuda.conv.conv_address import terms_of
+from ooctrain.layers.kernels.cuda.conv.conv_blocking import INNER
 from ooctrain.layers.kernels.cuda.conv.conv_fetch import (
     filters_quad,
     filters_singles,
@@ -31,7 +32,6 @@ from ooctrain.layers.kernels.cuda.conv.conv_fetch import (
     store_upto,
 )
 from ooctrain.layers.kernels.cuda.conv.conv_pieces import add_partials
-from ooctrain.layers.kernels.cuda.conv.conv_plan import INNER
 from ooctrain.layers.kernels.cuda.conv.tile_product import (
     A_STRIDE,
     LONG_DEPTH,
@@ -201,8 +201,8 @@ def launch(
         arrays: x, dy, dw.
     """
     x, dy, dw = arrays
-    source, taps, pixels = conv_plan.grad_weight(shape)
-    splits, terms = conv_plan.splits(shape), taps.count * (4 if form.padded else taps.inner)
+    source, taps, pixels = conv_blocking.grad_weight(shape)
+    splits, terms = conv_blocking.splits(shape), taps.count * (4 if form.padded else taps.inner)
     partials = launcher.part(workspace, 0, splits * dw.size, "float32") if splits > 1 else dw
     blocks = (
         blocks_for(terms, TILE_ROWS), blocks_for(shape.kg, form.columns), shape.groups * splits,

@@ -19,8 +19,8 @@ from numba import float32, float64, njit
 from numba.core import cgutils, types
 
 from ooctrain.layers.kernels.cuda.conv.conv_address import pixel_place, target_offset
+from ooctrain.layers.kernels.cuda.conv.conv_blocking import OUTER, PIXELS
 from ooctrain.layers.kernels.cuda.conv.conv_fetch import load_upto, store_upto
-from ooctrain.layers.kernels.cuda.conv.conv_plan import OUTER, PIXELS
 from ooctrain.layers.kernels.cuda.conv.tile_product import PADDING, THREADS
 from ooctrain.layers.kernels.cuda.quads import sum_quad
 from ooctrain.layers.kernels.cuda.runtime.intrinsics import (

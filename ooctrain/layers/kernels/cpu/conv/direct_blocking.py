@@ -1,8 +1,8 @@
 """How a direct convolution is cut into work items, and where everything lies in its workspace.
 
 For a `ConvShape` and a number of threads a plan is tuples of integers. The kernels of
-`conv_direct.py` read them, and `conv_plan.workspace_bytes` takes the size from them. Forward and
-the gradient of the input are the same gather. On a grid of positions q an output pixel is q *
+`conv_direct.py` read them, and `conv_workspace.workspace_bytes` takes the size from them. Forward
+and the gradient of the input are the same gather. On a grid of positions q an output pixel is q *
 out_step + shift, and its tap t reads the source pixel q * in_step + t. Forward has one phase
 (out_step 1, in_step = stride). The gradient of the input has stride x stride phases (out_step =
 stride, in_step 1), one for each remainder of the output row and column: phase a uses the filter

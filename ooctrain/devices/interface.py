@@ -6,7 +6,7 @@ work is queued behind others, how a kernel is started and how bytes are moved. A
 finished pieces, and a wait is one count for each stream. A piece of work is a callable: the cpu
 device calls it when its turn has come, and the call does the work; a GPU device calls it at once,
 and the call queues the work. In both cases the device functions that it calls are carried out in
-the order of its stream. Read next: `cpu/device.py` with `streams.py`, `cuda/device.py` with
+the order of its stream. Read next: `cpu/device.py` with `thread_streams.py`, `cuda/device.py` with
 `cuda/streams.py`, then `execution/executor.py`.
 """
 
@@ -21,7 +21,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from ooctrain.devices.streams import StreamEvent, Waits, WorkSpan
+from ooctrain.devices.thread_streams import StreamEvent, Waits, WorkSpan
 from ooctrain.errors import ConfigError
 
 Link = Literal["shared", "duplex"]

@@ -17,6 +17,13 @@ import click
 from rich.console import Console
 
 from ooctrain.cli import DONE, FAILED, training
+from ooctrain.cli.command_ranks import (
+    agree_on_run,
+    is_compared_on_all,
+    rank_rows,
+    ranks_of_run,
+    with_cores,
+)
 from ooctrain.cli.launch import launch
 from ooctrain.cli.live import Lines, shown
 from ooctrain.cli.options import (
@@ -32,13 +39,6 @@ from ooctrain.cli.options import (
     memory_options,
     rank_options,
     workload_options,
-)
-from ooctrain.cli.ranks import (
-    agree_on_run,
-    is_compared_on_all,
-    rank_rows,
-    ranks_of_run,
-    with_cores,
 )
 from ooctrain.cli.run.kept_promise import expect_kept
 from ooctrain.cli.run.run_files import changes, expect_comparable, steps_apart, take_up
@@ -57,8 +57,8 @@ from ooctrain.cli.workload import (
     usual_data,
     written_rows,
 )
-from ooctrain.devices.base import Debug
 from ooctrain.devices.cpu.process_memory import MemoryWatch
+from ooctrain.devices.interface import Debug
 from ooctrain.distributed.mpi import launched_ranks
 from ooctrain.distributed.ranks import Ranks
 from ooctrain.errors import ConfigError
@@ -232,7 +232,7 @@ def write_log(prepared: PreparedStep, workload: Workload, path: str) -> None:
 def has_compiled_kernels() -> bool:
     """Whether the cache holds kernels of these sources on this processor."""
     # Not at the top, since it loads Numba, and `--help` is to answer at once.
-    from ooctrain.layers.kernels.cpu.runtime.jit import cache_folder
+    from ooctrain.layers.kernels.cpu.runtime.kernel_jit import cache_folder
 
     folder = cache_folder()
     return folder.is_dir() and any(folder.iterdir())

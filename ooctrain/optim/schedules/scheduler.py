@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ooctrain.errors import ConfigError
-from ooctrain.optim.base import Optimizer
+from ooctrain.optim.optimizer import Optimizer
 
 
 class LRScheduler:

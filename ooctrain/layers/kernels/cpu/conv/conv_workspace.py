@@ -3,7 +3,7 @@
 For a `ConvShape`, the name of an algorithm (`layers/conv2d.py`) and a number of threads, the
 functions give exact numbers of bytes. These follow from the arguments alone, never from the
 machine's load or its instruction set, so they are known when a step is traced and kernels allocate
-nothing. Pure Python: no Numba is imported here. Read next: `direct_plan.py`, `conv2d.py`.
+nothing. Pure Python: no Numba is imported here. Read next: `direct_blocking.py`, `conv2d.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,11 @@ from typing import NamedTuple
 
 from ooctrain.layers.conv2d import ConvShape, CpuAlgorithm
 from ooctrain.layers.kernels.cpu.chunks import chunk_count, row_chunk
-from ooctrain.layers.kernels.cpu.conv import direct_plan, direct_weights_plan, winograd_plan
+from ooctrain.layers.kernels.cpu.conv import (
+    direct_blocking,
+    direct_weights_blocking,
+    winograd_blocking,
+)
 from ooctrain.layers.kernels.cpu.tiling import aligned, ceil_div
 
 # All algorithms.
@@ -43,16 +47,18 @@ def workspace_bytes(shape: ConvShape, algorithm: str, part: str, threads: int) -
     if algorithm.startswith("winograd"):
         m = int(algorithm.removeprefix("winograd"))
         if part == "grad_weight":
-            return 4 * winograd_plan.plan_grad_weight(shape, m, threads).size_floats
+            return 4 * winograd_blocking.plan_grad_weight(shape, m, threads).size_floats
         backward = part == "grad_input"
-        return 4 * winograd_plan.plan_correlation(shape, m, threads, backward=backward).size_floats
+        return (
+            4 * winograd_blocking.plan_correlation(shape, m, threads, backward=backward).size_floats
+        )
     if algorithm == "depthwise":
         return 4 * depthwise_floats(shape, part)
     if algorithm == "im2col":
         return 4 * plan_im2col(shape, part, threads).size_floats
     if part == "grad_weight":
-        return 4 * direct_weights_plan.plan_grad_weight(shape, threads).size_floats
-    plan = direct_plan.plan_forward if part == "forward" else direct_plan.plan_grad_input
+        return 4 * direct_weights_blocking.plan_grad_weight(shape, threads).size_floats
+    plan = direct_blocking.plan_forward if part == "forward" else direct_blocking.plan_grad_input
     return 4 * plan(shape, threads).size_floats
 
 

@@ -3,7 +3,7 @@
 Ranks wait for each other, so one that fails must not simply leave. If all fail for the same reason,
 such as a wrong option, the first one prints it and all end as usual; otherwise the rank that failed
 prints the reason and ends all. `Ranks` is read from what the launcher says; without a launcher it
-is None. Read next: `train.py`; `../distributed/ranks.py`.
+is None. Read next: `train_command.py`; `../distributed/ranks.py`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import numpy as np
 
 from ooctrain.cli import exit_status
 from ooctrain.cli.options import RankOptions, Workload
+from ooctrain.cli.output_streams import say
 from ooctrain.cli.run.run_files import config_of
 from ooctrain.cli.run.run_record import RunOptions
-from ooctrain.cli.streams import say
 from ooctrain.cli.training import tilings_of
 from ooctrain.cli.workload import Task
 from ooctrain.data.dataset import Dataset, take

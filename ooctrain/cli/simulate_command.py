@@ -2,7 +2,7 @@
 
 The step is planned for a model and a budget, or read from a plan file. The drawing has three lanes,
 the memory below them, and the numbers. Read next: `report/text.py`, `sched/simulate.py`;
-`report.py`, which draws the file of --json.
+`report_command.py`, which draws the file of --json.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import click
 from ooctrain.api import load_plan
 from ooctrain.api import plan as make_plan
 from ooctrain.cli import DONE
-from ooctrain.cli.limits import Limits, all_rewrites, limits
 from ooctrain.cli.options import (
     MemoryOptions,
     Workload,
@@ -20,6 +19,7 @@ from ooctrain.cli.options import (
     memory_options,
     workload_options,
 )
+from ooctrain.cli.step_limits import Limits, all_rewrites, limits
 from ooctrain.cli.terminal import bar_blocks, make_console
 from ooctrain.cli.workload import (
     as_on,

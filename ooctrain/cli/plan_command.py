@@ -24,7 +24,6 @@ from ooctrain.cli.advice import (
     describe_change,
     need_of,
 )
-from ooctrain.cli.limits import limits, promise_rows
 from ooctrain.cli.options import (
     POSITIVE,
     MemoryOptions,
@@ -34,6 +33,7 @@ from ooctrain.cli.options import (
     memory_options,
     workload_options,
 )
+from ooctrain.cli.step_limits import limits, promise_rows
 from ooctrain.cli.terminal import make_console
 from ooctrain.cli.workload import (
     as_on,

@@ -1,7 +1,7 @@
 """Losses as modules: of class numbers (cross entropy), of values (squared, absolute differences).
 
 A module keeps the options of its loss and is called with a prediction and its target. Read next:
-`../functional/losses.py`.
+`../functional/loss_functions.py`.
 """
 
 from __future__ import annotations

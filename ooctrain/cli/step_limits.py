@@ -2,7 +2,7 @@
 
 A percentage in `MemoryOptions` is a share of what the rewritten step needs in rounded bytes. So
 rewriting, rounding and budget are found together, here, and `plan` and `simulate` give the same
-words the same meaning. The result is `Limits`. Read next: `plan.py`, `simulate.py`.
+words the same meaning. The result is `Limits`. Read next: `plan_command.py`, `simulate_command.py`.
 """
 
 from __future__ import annotations

@@ -30,9 +30,9 @@ from ooctrain.experiments.paper_000.fragmentation import fragmentation
 from ooctrain.experiments.paper_000.table1 import table1
 from ooctrain.experiments.paper_001.hybrid import hybrid
 from ooctrain.experiments.paper_002.offload_ratios import offload_ratios
-from ooctrain.experiments.paper_003.sft import sft
+from ooctrain.experiments.paper_003.sft_images import sft
 from ooctrain.experiments.paper_004.distributed import distributed
-from ooctrain.experiments.paper_004.hmms import hmms
+from ooctrain.experiments.paper_004.hmms_speeds import hmms
 from ooctrain.experiments.paper_004.split_accuracy import split_accuracy
 from ooctrain.experiments.paper_004.split_hmms import split_hmms
 from ooctrain.experiments.reproducing import Experiment, Wanted
