@@ -191,7 +191,7 @@ class Infeasible(OoctrainError):
 
     Attributes:
         minimum_bytes: the same question has a plan at exactly this budget; 0: none is known, as
-            host memory is what lacks.
+            host memory is too small.
         witness_call: name of the call that needs it.
     """
 
@@ -301,7 +301,7 @@ class OutOfDeviceMemory(OoctrainError, MemoryError):
         largest_bytes: the largest request that would have been served.
         budget_bytes: of the arena.
         enough_bytes: a budget with which it would have been served.
-        arena: its map, who lies where.
+        arena: its map, which block is where.
     """
 
     default_code = "OOC-130"

@@ -4,7 +4,7 @@ Planners and allocators are named in the same way, so the grammar is defined onc
 NAME[:KEY=VALUE,...] or FILE.py:CLASS[:KEY=VALUE,...], for example "window:size=2,count=occurrence".
 The text is looked up in a table of known names or in the entry points of other packages, and the
 result is an object made with the given parameters. An unexpected error in a user's file is most
-likely that file's own, so its author is told the line there, not the calls of this library that led
+likely that file's own, so the error names the line there, not the calls of this library that led
 to it; any other error is the library's. Read next: `sched/planners/registry.py`.
 """
 

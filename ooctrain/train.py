@@ -87,7 +87,7 @@ class Trainer:
     A step trains each part of the model in the mode that it is in, as in PyTorch: after
     `model.eval()` with running statistics and no dropout, which a warning says. Trainers of one
     model may take turns: each goes on from the model's values. Any thread may call a trainer, one
-    at a time. One that nobody refers to closes itself. A fork of the process cannot use it.
+    at a time. An unreachable one closes itself. A fork of the process cannot use it.
 
     Args:
         model: while the trainer is open its values are on the device; read them as ever.
@@ -253,7 +253,7 @@ class Trainer:
             expect_schedule_of(self.optimizer, schedule)
         each_step = schedule if schedule is not None and schedule.counts_steps else None
         if each_step is not None and isinstance(batches, Sized):
-            each_step.expect_room(epochs * len(batches) - position_of(batches))
+            each_step.expect_steps_left(epochs * len(batches) - position_of(batches))
         losses: list[float] = []
         for epoch in range(epochs):
             of_epoch: list[float] = []
@@ -462,7 +462,7 @@ class Trainer:
         before, places = self._seen.key(step), self._seen.places()
         trace = self._trace(step, looked_at)
         self._looked_at |= looked_at
-        self._look()  # again: tracing sets modes, and may call modules that nobody knew of
+        self._look()  # again: tracing sets modes, and may call modules that were not known
         if not self._seen.changes_always:
             self._repeat(step, trace, places)
         key, values = self._seen.key(step), self._tensors().values()

@@ -128,7 +128,7 @@ def changes_that_fit(
     Args:
         question: what did not fit.
         refusal: what the planner said.
-        planner: who said it.
+        planner: found it.
         others: {name: planner} to ask instead.
     """
     trace = question.retrace(question.batch)
@@ -166,7 +166,7 @@ def _by_budget(
 
 
 def _by_host_budget(question: FitQuestion, trace: Trace, planner: Planner) -> Change | None:
-    """What the planner takes of the host where nobody limits it."""
+    """What the planner takes of the host without a limit."""
     try:
         plan = replace(question, host_budget_bytes=None).ask(planner, trace, question.budget_bytes)
     except Infeasible:

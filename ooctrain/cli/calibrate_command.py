@@ -109,7 +109,7 @@ def _rows(machine: Machine) -> list[tuple[str, str]]:
         ("copies", f"{machine.link_bytes_per_us / 1e3:.1f} GB/s each way"),
         ("latency", f"{format_us(machine.latency_us)} for each copy"),
         ("pacing", f"{format_us(machine.pacing_us)} more for each copy with --link-bandwidth"),
-        ("interference", f"calls take {machine.interference:.2f} x as long beside a copy"),
+        ("interference", f"calls take {machine.interference:.2f} x as long during a copy"),
         ("issue", f"{format_us(machine.issue_us)} for each instruction of a list"),
         ("copies' issue", f"{format_us(machine.copy_issue_us)} more for each copy"),
         ("mapping", f"{format_us(machine.map_us_per_byte * MIB)} for each MiB mapped anew"),

@@ -26,14 +26,14 @@ from ooctrain.cli.run.run_record import RunOptions
 from ooctrain.cli.training import tilings_of
 from ooctrain.cli.workload import Task
 from ooctrain.data.dataset import Dataset, take
-from ooctrain.distributed.mpi import launched_ranks, ranks_beside, world
+from ooctrain.distributed.mpi import launched_ranks, launcher_of_ranks, world
 from ooctrain.distributed.ranks import Ranks
 from ooctrain.errors import ConfigError, OoctrainError
 from ooctrain.step.presets import usable_cores
 from ooctrain.train import Trainer
 from ooctrain.units import format_bytes
 
-#: What tells a user more as a message than with the place where it arose.
+#: What is clearer to a user as a message than with the place where it arose.
 _PLAIN = (OoctrainError, OSError, MemoryError, KeyboardInterrupt)
 
 
@@ -69,7 +69,7 @@ def with_cores(workload: Workload, ranks: Ranks | None) -> Workload:
     """The workload with an equal part of this machine's cores, unless threads were asked for."""
     if ranks is None or workload.threads is not None:
         return workload
-    return replace(workload, threads=max(1, usable_cores() // ranks_beside()))
+    return replace(workload, threads=max(1, usable_cores() // launcher_of_ranks()))
 
 
 def agree_on_run(ranks: Ranks, options: RunOptions, task: Task, *, verify: bool) -> None:

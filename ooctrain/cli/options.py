@@ -77,7 +77,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class MemoryOptions:
-    """In how much memory, on which machine, and who decides what moves; sizes as they were typed.
+    """Memory, machine and planner; sizes as they were typed.
 
     Args:
         budget: device memory; None: all of it, or no limit.

@@ -31,7 +31,7 @@ def open_closed_streams() -> None:
 
 
 def give_up_output() -> None:
-    """Streams that nobody reads any more lead nowhere, so that Python does not complain at exit."""
+    """Streams without a reader lead nowhere, so that Python does not complain at exit."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -43,7 +43,7 @@ def give_up_output() -> None:
 
 
 def say(text: str) -> None:
-    """A message beside the output, if anybody hears it."""
+    """A message on the error stream, if that has a reader."""
     with suppress(OSError):
         click.echo(printable(f"ooctrain: {text}"), err=True)
 

@@ -2,7 +2,7 @@
 
 It reads a file that `plan`, `simulate` or `train` wrote with `--json`, and draws the step in the
 terminal; on demand it writes a page for a browser, a trace for Perfetto, a snapshot for PyTorch's
-viewer of memory, or a picture. With `--against` a second step stands beside the first. Nothing is
+viewer of memory, or a picture. With `--against` a second step stands next to the first. Nothing is
 planned or run. Read next: `ooctrain/report/record.py`, which reads the file; `diff_command.py`,
 which compares lists in text.
 """

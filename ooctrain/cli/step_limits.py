@@ -32,7 +32,7 @@ class Limits:
     Args:
         step: rewritten, and rounded as the allocator does.
         host_budget_bytes: None: unlimited.
-        planner: who makes it: where a memory budget is enough for in-core, nobody is asked.
+        planner: makes it; where a memory budget is enough for in-core, no planner runs.
         promise: how a memory budget was divided; None where there is none.
     """
 

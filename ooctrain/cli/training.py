@@ -131,7 +131,7 @@ def run_training(run: TrainingRun, display: Display, before: RunState | None = N
                     schedule.step()
                     try:
                         display.on_step(run)
-                    except OSError:  # nobody reads any more; what was learned is not lost
+                    except OSError:  # no reader is left; what was learned is not lost
                         save_run(run, loader, schedule)
                         raise
                     ending = stopped()
@@ -227,7 +227,7 @@ def stop_on_signal(*, says_so: bool = True) -> Iterator[Callable[[], bool]]:
     interrupts at once. What `nohup` has the process ignore is ignored.
 
     Args:
-        says_so: whether this process tells the user; one of several ranks does.
+        says_so: whether this process prints it; one of several ranks does.
     """
     asked: list[int] = []
     before: dict[int, Any] = {}

@@ -120,7 +120,7 @@ def no_submission(rubric: Rubric, why: str) -> Grade:
 
 # What a class's grades say of the assignment, item by item: difficulty and discrimination. An item
 # is a law, a test or a measure. Its difficulty is the mean share of its points over the class: 1 is
-# an item that everybody solves. Its discrimination is the correlation of that share with the points
+# an item that all solve. Its discrimination is the correlation of that share with the points
 # of all other items: high where those solve it who solve the rest; below 0, look at the item (a
 # test may be wrong). It is not defined where all have the same share. Source: Crocker and Algina,
 # Introduction to classical and modern test theory (1986), chapter 14.
@@ -137,7 +137,7 @@ class ItemStatistics:
     Args:
         kind, name: as in a grade.
         most_points: that can be reached.
-        difficulty: the mean share of them that was had; 1: everybody has all.
+        difficulty: the mean share of them that was reached; 1: all have all.
         discrimination: None where it is not defined.
     """
 
@@ -173,7 +173,7 @@ def correlation(first: Sequence[float], second: Sequence[float]) -> float | None
 def leaderboard(grades: Sequence[Graded]) -> list[Graded]:
     """The best first, by what their data is worth: the ratio to par, then the points.
 
-    Who does not pass is not on it; how long code took does not matter.
+    A submission that does not pass is not on it; how long code took does not matter.
     """
     passed = [graded for graded in grades if graded.grade.passed]
     return sorted(passed, key=lambda graded: (_ratio(graded), -graded.grade.points, graded.student))

@@ -212,7 +212,7 @@ def stem(name: str) -> str:
 def pieces_of(path: Path) -> tuple[list[HandedPiece], list[str]]:
     """The Python files and notebooks of a hand-in, and what could not be read, each in one line."""
     bag = _Bag()
-    if path.is_symlink():  # it may lead to somebody else's file, or to the teacher's
+    if path.is_symlink():  # it may lead to another student's file, or to the teacher's
         bag.faults.append(f"{path.name} is not a file, but a link")
     elif path.is_dir():
         for file in _files(path, bag):
@@ -413,7 +413,7 @@ def _parsed(cell: str) -> list[ast.stmt]:
 
 def _without_magic(line: str) -> str:
     """A line of Python instead of one of IPython's, and any other as it is."""
-    if len(line) > MOST_LETTERS:  # patterns take their time with what nobody has typed
+    if len(line) > MOST_LETTERS:  # patterns are slow on lines that were not typed by hand
         return line
     if assigned := _ASSIGNED.match(line):
         return f"{assigned[1]}{assigned[2]}= None"

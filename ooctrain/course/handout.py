@@ -183,7 +183,7 @@ def write_wheel(folder: Path, changed: Mapping[str, str], label: str = "") -> Pa
 
 
 def _files() -> Iterator[tuple[str, Path]]:
-    """All files of the package, and of what a wheel brings beside it, by their names there."""
+    """All files of the package, and of what a wheel brings with it, by their names there."""
     for path in sorted(PACKAGE.rglob("*")):
         if _counts(path):
             yield f"{NAME}/{path.relative_to(PACKAGE).as_posix()}", path

@@ -25,7 +25,7 @@ from typing import Any, BinaryIO, NoReturn
 
 from ooctrain.course.cage.process_limits import MEMORY_BYTES
 from ooctrain.course.cage.wire import (
-    MOST_ANSWERED_BYTES,
+    MOST_REPLY_BYTES,
     BadMessage,
     Line,
     OutOfTime,
@@ -238,7 +238,7 @@ class _Process:
         )  # fmt: skip
         for descriptor in (asked, answered):
             os.close(descriptor)
-        self.line, self.pid = Line(answer, ask, MOST_ANSWERED_BYTES), self._process.pid
+        self.line, self.pid = Line(answer, ask, MOST_REPLY_BYTES), self._process.pid
 
     def end(self, patience_s: float = 0.0) -> str:
         """Ends it and all that it has started; how it ended, in words.

@@ -34,7 +34,7 @@ IN_WORDS: Mapping[str, str] = MappingProxyType(
 )
 #: Those that may be left out.
 LAYERS = frozenset({"bubblewrap", "namespaces", "landlock", "system-calls"})
-#: Without these it can read what the user can read who grades.
+#: Without these it can read what the grading user can read.
 _HIDING = ("bubblewrap", "namespaces", "landlock")
 _SYSTEM = (
     "/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64", "/etc/ld.so.cache",
@@ -211,6 +211,6 @@ def copy_interfaces(folder: Path) -> None:
 
 
 def numpy_folders() -> list[Path]:
-    """NumPy, and the folder beside it with the libraries that it brings."""
+    """NumPy, and the adjacent folder with the libraries that it brings."""
     numpy = Path(np.__file__).resolve().parent
     return [numpy, *filter(Path.is_dir, (numpy.with_name("numpy.libs"),))]

@@ -1,6 +1,6 @@
 """Tutorials, puzzles and assignments as files: what there is, and copies to work in.
 
-They are scripts to change, so nobody should work on the installed ones. In a checkout they lie in
+They are scripts to change, so do not work on the installed ones. In a checkout they lie in
 `tutorials/`; a wheel carries the same folder inside the package. A copy never replaces a file: a
 student's answers are worth more than a fresh stub. Read next: `../cli/tutorials_command.py`, the
 command; `puzzles/`, the judges of the puzzles.

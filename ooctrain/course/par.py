@@ -51,8 +51,8 @@ def _key(part: Compared) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class BesidePar:
-    """A submission beside par, both in microseconds (`measures.py`) or in bytes (`replays.py`).
+class ParComparison:
+    """A submission and par, both in microseconds (`measures.py`) or in bytes (`replays.py`).
 
     Args:
         needed: by the submission; None where its answer does not count.

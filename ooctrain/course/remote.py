@@ -45,7 +45,7 @@ class RemotePlanner:
     def __init__(self, interview: Interview):
         self._interview = interview
         self._sent: tuple[Trace | None, int] = (None, 0)
-        self.name = name_told(interview)
+        self.name = name_in_answer(interview)
 
     def plan(
         self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
@@ -76,12 +76,12 @@ class RemotePlanner:
                     fix="Infeasible(..., minimum_bytes=) of a budget that is enough",
                 )  # fmt: skip
             raise refusal
-        return plan_told(told.get("plan"), trace)
+        return plan_in_answer(told.get("plan"), trace)
 
 
-def plan_told(data: Any, trace: Trace) -> Plan:
-    """A plan of a stranger, who rewrites no traces. Raises ConfigError or PlanMismatch where the
-    data is no plan.
+def plan_in_answer(data: Any, trace: Trace) -> Plan:
+    """The plan in an untrusted answer; traces are not rewritten. Raises ConfigError or PlanMismatch
+    where the data is no plan.
     """
     if not isinstance(data, Mapping):
         raise _no_plan()
@@ -109,7 +109,7 @@ def _no_plan() -> ConfigError:
     )  # fmt: skip
 
 
-def name_told(interview: Interview) -> str:
+def name_in_answer(interview: Interview) -> str:
     """The name that a submission gives itself."""
     told = interview.ask({"ask": "name"})
     name = told.get("name") if isinstance(told, Mapping) else None
@@ -151,7 +151,7 @@ class _Asking:
     Args:
         memory: the allocator's.
         number: of the allocator there.
-        forgotten: numbers of those that nobody uses any more.
+        forgotten: numbers of those that are no longer used.
     """
 
     def __init__(self, interview: Interview, memory: Any, number: int, forgotten: list[int]):
@@ -327,7 +327,7 @@ class RemoteBands:
 
     def __init__(self, interview: Interview):
         self._interview = interview
-        self.name = name_told(interview)
+        self.name = name_in_answer(interview)
 
     def rows(self, layers: Sequence[Sequence[int]], cuts: Sequence[int]) -> Any:
         """The submission's answer. Raises what it raises, or ValueError: no list of lists."""
@@ -356,7 +356,7 @@ class RemoteLaw:
 
     def __init__(self, interview: Interview):
         self._interview = interview
-        self.name = name_told(interview)
+        self.name = name_in_answer(interview)
 
     def begin(self) -> None:
         """From now on its time counts anew."""

@@ -18,7 +18,7 @@ from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.alloc.replay import peak_bytes
 from ooctrain.api import step_trace
-from ooctrain.course.par import BesidePar, known_par
+from ooctrain.course.par import ParComparison, known_par
 from ooctrain.course.rubric import BOUND, Replay
 from ooctrain.course.submitted import allocator_of, why_not
 from ooctrain.errors import OutOfDeviceMemory
@@ -99,7 +99,7 @@ def _computed_bytes(part: Replay) -> int:
     return extent_bytes(log, addresses_given(log, choice.make(DryMemory(arena_bytes))))
 
 
-def replayed(part: Replay, submission: str, limit_s: float) -> BesidePar:
+def replayed(part: Replay, submission: str, limit_s: float) -> ParComparison:
     """Asks a submission for addresses, and judges them: extents in bytes."""
     par, log = par_bytes(part), log_of(part)
     arena_bytes = ROOM * peak_bytes(log.requests)
@@ -110,10 +110,10 @@ def replayed(part: Replay, submission: str, limit_s: float) -> BesidePar:
     except OutOfDeviceMemory as refusal:
         arena = format_bytes(arena_bytes)
         why = f"it has no room in {arena}, {ROOM} x what lives: {refusal.what}"
-        return BesidePar(None, par, why.splitlines()[0])
+        return ParComparison(None, par, why.splitlines()[0])
     except Exception as error:  # a stranger's: whatever fails, it is the submission's fault
-        return BesidePar(None, par, why_not(error))
+        return ParComparison(None, par, why_not(error))
     try:
-        return BesidePar(extent_bytes(log, addresses), par)
+        return ParComparison(extent_bytes(log, addresses), par)
     except (ValueError, KeyError, TypeError) as error:
-        return BesidePar(None, par, f"its addresses are refused: {error}", unsafe=True)
+        return ParComparison(None, par, f"its addresses are refused: {error}", unsafe=True)

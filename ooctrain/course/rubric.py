@@ -28,7 +28,7 @@ RUBRIC = "grade.toml"
 KINDS = {
     "planner": "measures", "allocator": "replays", "bands": "footprints", "law": "hunts",
 }  # fmt: skip
-#: {what is written: the laws that nobody passes without}: a list that is wrong, blocks that lie on
+#: {what is written: the laws that are needed to pass}: a list that is wrong, blocks that lie on
 #: each other, rows that are not there. A rubric may name more.
 SAFETY = {
     "planner": ("plans are legal", "results are exact"),
@@ -51,7 +51,7 @@ class Laws:
     Args:
         points: for all of them together, the same for each.
         examples: random cases for each law.
-        required: names of laws that nobody passes without, beside those of `SAFETY`.
+        required: names of laws that are needed to pass, with those of `SAFETY`.
     """
 
     points: float
@@ -66,7 +66,7 @@ class Tests:
     Args:
         file: in the assignment's folder.
         points: {test function: points}; other tests of the file do not count.
-        required: those that nobody passes without.
+        required: those that are needed to pass.
         hidden: those whose cases depend on the seed: a student's report does not show them.
     """
 
@@ -78,7 +78,7 @@ class Tests:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A real step that is planned and timed, beside par.
+    """A real step that is planned and timed, compared with par.
 
     Args:
         model, batch: the training step.
@@ -103,7 +103,7 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """A real step whose blocks an allocator has to place, beside par.
+    """A real step whose blocks an allocator has to place, compared with par.
 
     Args:
         model, batch, budget, machine: of the step that is planned.
@@ -125,7 +125,7 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class BandsPart:
-    """A network that runs in bands of rows, beside the library's own frontiers.
+    """A network that runs in bands of rows, compared with the library's own frontiers.
 
     Args:
         model: whose longest chain is cut; rows: of its image; bands: how many.

@@ -16,7 +16,13 @@ from typing import Any
 
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.course.interview import Interview, NoCage
-from ooctrain.course.remote import AllocatorsOf, RemoteBands, RemoteLaw, RemotePlanner, name_told
+from ooctrain.course.remote import (
+    AllocatorsOf,
+    RemoteBands,
+    RemoteLaw,
+    RemotePlanner,
+    name_in_answer,
+)
 from ooctrain.errors import ConfigError
 from ooctrain.execution.planners import get_planner
 from ooctrain.plugins import parse_spec
@@ -40,7 +46,7 @@ class Introduced:
 
 
 def is_file(submission: str) -> bool:
-    """Whether a submission is somebody's file, and not a name."""
+    """Whether a submission is a file, and not a name."""
     return bool(parse_spec(submission).file)
 
 
@@ -97,7 +103,7 @@ def introduced(submission: str, kind: str, limit_s: float) -> Introduced:
         return Introduced("", ())
     with Interview(submission, kind, limit_s) as interview:
         try:
-            name_told(interview)
+            name_in_answer(interview)
             if kind == "allocator":
                 choose_allocator(AllocatorsOf(interview), SAMPLE_BYTES, binding=False)
             fault = ""

@@ -35,7 +35,7 @@ class DataSource:
         image_size: the usual one.
         numbers: names of its whole-number parameters.
         needs_path: whether it reads a folder (passed as `root`).
-        fetch: brings it into a folder; None: nobody may fetch it.
+        fetch: brings it into a folder; None: it must not be fetched.
         scales: whether images of any size are scaled to the size that is asked for.
     """
 
@@ -61,7 +61,7 @@ SOURCES: Mapping[str, DataSource] = MappingProxyType(
     }
 )
 #: Images are scaled to this multiple of the size that is cut out of them: 256 for 224, as usual.
-ROOM_TO_CROP = 8 / 7
+CROP_MARGIN = 8 / 7
 
 
 def load(
@@ -95,7 +95,7 @@ def load(
         options["root"] = _folder_of(name, source, download)
     if download:
         _fetch(name, source, Path(str(options.get("root", ""))))
-    usual = round(crop * ROOM_TO_CROP) if crop and source.scales else source.image_size
+    usual = round(crop * CROP_MARGIN) if crop and source.scales else source.image_size
     size = usual if image_size is None else image_size
     if size < 1:
         raise ConfigError(
@@ -210,7 +210,7 @@ def _path_and_rest(name: str, source: DataSource, items: list[str]) -> tuple[str
 
 
 def _folder_of(name: str, source: DataSource, download: bool) -> str:
-    """Where a data set lies, or will lie, whose folder nobody has named."""
+    """Where a data set lies, or will lie, whose folder is not named."""
     folder = data_folder(name)
     if source.fetch is None or not (download or folder.is_dir()):
         raise ConfigError(

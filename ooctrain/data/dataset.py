@@ -65,7 +65,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class DataIdentity:
-    """What tells a data set from another one, or from itself after a change.
+    """What distinguishes a data set from another one, or from itself after a change.
 
     Args:
         count: of samples.

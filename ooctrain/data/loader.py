@@ -97,7 +97,7 @@ class DataLoader:
         epoch, first = self._next
         self._next = (epoch + 1, 0)
         for position, batch in enumerate(self._read(epoch, first, ahead, as_bytes), first + 1):
-            # After its last batch an epoch is over, whether or not somebody asks for one more.
+            # After its last batch an epoch is over, whether or not one more is requested.
             state = (epoch, position) if position < len(self) else (epoch + 1, 0)
             yield batch, partial(setattr, self, "_state", state)
 

@@ -27,7 +27,7 @@ _TIFF_ENDINGS = (".tif", ".tiff", ".svs", ".btf")
 
 @dataclass(frozen=True, slots=True)
 class RowWindow:
-    """Rows of an image that are read when somebody makes an array of them.
+    """Rows of an image that are read when an array is made of them.
 
     Args:
         shape: (1, C, rows, W).

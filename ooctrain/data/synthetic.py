@@ -80,7 +80,7 @@ def synthetic(
 
 
 def part_samples(samples: int, train: bool) -> int:
-    """Samples of the training part, or of the test part beside it: a quarter as many."""
+    """Samples of the training part, or of the test part: a quarter as many."""
     return samples if train else max(1, samples // 4)
 
 

@@ -227,7 +227,7 @@ def transformed(
     """A batch of images, each changed by its own random numbers.
 
     Args:
-        key: what they depend on besides the number of the sample: (seed, epoch).
+        key: what they depend on, with the number of the sample: (seed, epoch).
         numbers: of the samples.
 
     Raises:
@@ -247,7 +247,7 @@ def transformed(
 
 
 def _room(image: np.ndarray, size: tuple[int, int]) -> tuple[int, int]:
-    """Rows and columns that are left beside a part of this size."""
+    """Rows and columns that a part of this size leaves."""
     rows, columns = image.shape[1] - size[0], image.shape[2] - size[1]
     if min(rows, columns) < 0:
         raise ConfigError(

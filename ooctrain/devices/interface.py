@@ -193,7 +193,7 @@ class Device(Protocol):
 
     @property
     def graphs(self) -> StepRecorder | None:
-        """Records whole steps; None: nobody does, or wants it."""
+        """Records whole steps; None: the device cannot, or it is off."""
 
     @property
     def streams(self) -> StreamSet:
@@ -243,7 +243,7 @@ class Device(Protocol):
         """Writes an input to the device, before the work that is submitted from now on; called
         before a step, while nothing that uses these bytes is queued. The host need not wait."""
 
-    def room(self, size_bytes: int) -> Room:
+    def host_buffer(self, size_bytes: int) -> HostBuffer:
         """Host memory for a batch, which `feed` takes from there without delay: one of two in turn,
         all of one size, whose last batch has arrived. Another thread may fill it."""
 
@@ -272,7 +272,7 @@ class Device(Protocol):
 # that thread writes, so a thread that fills a buffer holds it open, and a closed one is not filled.
 
 
-class Room:
+class HostBuffer:
     """Memory of a batch.
 
     Args:
@@ -285,7 +285,7 @@ class Room:
         self.open = True
 
     def fill(self, write: Callable[[np.ndarray], None]) -> bool:
-        """Lets `write` put its bytes in; False: the room is closed, and nothing has happened."""
+        """Lets `write` put its bytes in; False: it is closed, and nothing has happened."""
         with self._lock:
             if self.open:
                 write(self._data)
@@ -297,7 +297,7 @@ class Room:
         return self.open and first <= data.ctypes.data < first + self._data.size
 
     def close(self) -> None:
-        """Gives the memory back, once nobody writes any more."""
+        """Gives the memory back, once no thread writes any more."""
         with self._lock:
             if self.open:
                 self.open = False

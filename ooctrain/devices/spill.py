@@ -180,7 +180,7 @@ class FileCalls:
             fcntl.fcntl(file, fcntl.F_SETFL, flags | flag if wanted else flags & ~flag)
 
     def is_cached(self, file: int) -> bool:
-        """Whether the page cache holds the first block (mincore); False where nobody says."""
+        """Whether the page cache holds the first block (mincore); False where that is unknown."""
         mincore = getattr(ctypes.CDLL(None), "mincore", None) if os.name == "posix" else None
         if mincore is None:
             return False

@@ -197,7 +197,7 @@ class Streams:
             if self.failure is None:
                 self._perform(stream, waits, work, tag)
         except BaseException as error:
-            # A failed stream goes on counting, so that nobody waits for ever; `synchronize` raises.
+            # A failed stream goes on counting, so that no wait is endless; `synchronize` raises.
             self.failure = self.failure or _named(stream, error)
             if not isinstance(error, Exception):  # Ctrl-C reaches the walker at once
                 raise

@@ -52,9 +52,9 @@ class Communicator(Protocol):
         """Part r of `send` goes to rank r; what rank s sends here becomes row s of `receive`."""
 
     def start_gathering(self, send: np.ndarray, receive: np.ndarray) -> OngoingExchange:
-        """All of `send` goes to everybody; what rank s sends becomes row s of `receive`."""
+        """All of `send` goes to all ranks; what rank s sends becomes row s of `receive`."""
 
-    def everybodys(self, value: Any) -> list[Any]:
+    def all_ranks(self, value: Any) -> list[Any]:
         """Small values of all ranks, in rank order."""
 
     def of_the_first(self, value: Any) -> Any:
@@ -90,7 +90,7 @@ class _UnderWay:
 @dataclass(frozen=True, slots=True)
 class MessageSpan:
     """When a message was under way, by `time.perf_counter_ns`: on the imposed network, else until
-    somebody noticed that it is there.
+    its arrival was noticed.
 
     Args:
         waited_ns: how long this rank waited for the network after it had asked for the result;
@@ -156,7 +156,7 @@ class Exchange:
         """The bytes of a message's result; valid until the next call.
 
         Returns:
-            uint8: the sums, one behind the other; or everybody's bytes, in rank order.
+            uint8: the sums, one behind the other; or the bytes of all ranks, in rank order.
         """
         item, asked_ns = self._under_way.pop(number), time.perf_counter_ns()
         while item in self._to_sum:
@@ -186,10 +186,10 @@ class Exchange:
         total = parts[0]
         for part in parts[1:]:
             np.add(total, part, out=total)
-        # The first half is over, so its send buffer is free for everybody's sums.
-        own, everybodys = item.receive[: total.nbytes], item.send
-        item.send, item.receive = item.receive, everybodys
-        rows = everybodys.reshape(item.message.ranks, -1)
+        # The first half is over, so its send buffer is free for the sums of all ranks.
+        own, all_ranks = item.receive[: total.nbytes], item.send
+        item.send, item.receive = item.receive, all_ranks
+        rows = all_ranks.reshape(item.message.ranks, -1)
         item.request = self._second.start_gathering(own, rows)
 
     def _expect_turn(self, message: Message) -> None:

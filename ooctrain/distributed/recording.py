@@ -99,10 +99,10 @@ def joined_statistics(
     """
     mean, _, var = found
     path = tape.site.prefix(JoinedStatistics())
-    everybodys = messages.everybodys(f"{path}.sync", (mean, var), "stat")
-    together = [tensor for row in everybodys for tensor in row]
+    all_ranks = messages.all_ranks(f"{path}.sync", (mean, var), "stat")
+    together = [tensor for row in all_ranks for tensor in row]
     statistics = tape.call(JoinedStatistics(eps), together)
-    apply = SyncedBatchNormApply(rows=rows * len(everybodys), messages=messages)
+    apply = SyncedBatchNormApply(rows=rows * len(all_ranks), messages=messages)
     return statistics, apply
 
 
@@ -119,7 +119,7 @@ class _Sent(NamedTuple):
 
 
 class _Later(NamedTuple):
-    """An update of running statistics, put off until everybody's are there."""
+    """An update of running statistics, put off until those of all ranks are there."""
 
     op: Op
     statistics: tuple[Tensor, ...]
@@ -151,10 +151,10 @@ class PartOfRank(Parts):
                 self._states_read[tensor] = op.name
 
     def puts_off(self, op: Op, ins: Sequence[Tensor], states: Sequence[Tensor], site: Site) -> bool:
-        """Whether an update waits for everybody's statistics; it is noted then."""
+        """Whether an update waits for all ranks' statistics; it is noted then."""
         if site.phase != "forward" or self._sync:
             return False
-        changed = set(states)  # which knows them by who they are
+        changed = set(states)  # which knows them by identity
         statistics = tuple(tensor for tensor in ins if tensor not in changed)
         self.later.append(_Later(op, statistics, tuple(states), site))
         return True
@@ -197,12 +197,12 @@ class Messages:
         return _Sent(path, message, byte, tensors)
 
     def take(self, sent: _Sent, specs: Sequence[Spec], kind: Kind) -> tuple[Tensor, ...]:
-        """The result of a message as arrays: sums, or everybody's in rank order."""
+        """The result of a message as arrays: sums, or those of all ranks in rank order."""
         op = TakeMessage(sent.message, tuple(specs), (kind,) * len(specs), self._ranks.exchange)
         with self._tape.paused(), self._tape.at(path=sent.path, leaf=True, forward_of=None):
             return self._tape.call(op, (sent.byte,))
 
-    def everybodys(self, path: str, tensors: Sequence[Tensor], kind: Kind) -> list[list[Tensor]]:
+    def all_ranks(self, path: str, tensors: Sequence[Tensor], kind: Kind) -> list[list[Tensor]]:
         """Arrays of all ranks, in rank order; asked for and waited for at once."""
         return self.rows(self.send(path, tensors, summed=False), kind)
 

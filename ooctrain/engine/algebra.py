@@ -313,7 +313,7 @@ class Algebra:
                 f"a comparison is of two numbers, not of shape {self.shape} and "
                 f"{getattr(other, 'shape', ())}",
                 fix="x.numpy() > 0 compares values, and no gradient passes through it; "
-                "x is y tells whether it is the same tensor; relu and clamp choose by sign",
+                "x is y says whether it is the same tensor; relu and clamp choose by sign",
             )
         value = other.item() if isinstance(other, Algebra) else np.asarray(other).item()
         return bool(how(self.item(), value))

@@ -68,7 +68,7 @@ class Entry(Generic[T]):
     freed_by: str = ""
 
     def check_unchanged(self, tensor: T) -> None:
-        """Raises AutogradError for what this call read or wrote and somebody has changed since."""
+        """Raises AutogradError for what this call read or wrote and was changed since."""
         for kept, version in zip((*self.ins, *self.outs), self.versions, strict=True):
             same = kept.storage is tensor.storage is not None
             if same and tensor.storage.version != version:

@@ -181,7 +181,8 @@ class _Hooks:
 
 
 def _of_numpy() -> tuple[type, ...]:
-    """Classes of NumPy's generators; none where they are not loaded, so that nobody has one."""
+    """Classes of NumPy's generators; none where they are not loaded, so that there can be no
+    generator."""
     if "numpy.random" not in sys.modules:
         return ()
     return np.random.Generator, np.random.RandomState, np.random.BitGenerator
@@ -195,7 +196,7 @@ def _global_state() -> Hashable:
 
 
 def _state(one: Any) -> Hashable:
-    """Of a generator, told by value."""
+    """A generator, described by value."""
     if isinstance(one, random.SystemRandom):
         return None
     if isinstance(one, random.Random):

@@ -8,7 +8,7 @@ classes, global names of the user's functions) only what some function on the wa
 bytecode names it, so a logger or a data set that a model keeps costs nothing.
 
 To list all attributes of a network before each step would take milliseconds. So each module counts
-its own changes (`Module.__setattr__`): counts only grow, and one sum over all modules tells whether
+its own changes (`Module.__setattr__`): counts only grow, and one sum over all modules shows whether
 any has changed (ResNet-50: 4 us for 151 modules, 5 us for which of 161 parameters are trained,
 15 us for all that a trainer compares). A counter shared by a tree would have to be handed on
 whenever modules are joined or shared. What counts nothing is compared object by object.
@@ -39,7 +39,7 @@ from ooctrain.engine.tensor import Tensor
 
 _VALUES = (type(None), bool, int, float, complex, str, bytes, np.generic)
 _changes, _trained = itemgetter("_change_count"), attrgetter("requires_grad")
-#: Rooms whose code and objects are not looked into: what a step reads of them is known otherwise.
+#: Packages whose code is not looked into: what a step reads of them is known otherwise.
 _LIBRARIES = sys.stdlib_module_names | {"ooctrain", "numpy", "numba", "llvmlite", "scipy", "torch"}
 #: With these a function may read any attribute.
 _BY_ANY_NAME = {"getattr", "vars", "attrgetter", "methodcaller", "__dict__", "__getattribute__"}
@@ -50,7 +50,7 @@ _KEYS = ""
 
 
 class Same:
-    """Something that is told apart by who it is."""
+    """An object that is compared by identity."""
 
     __slots__ = ("what",)
 
@@ -65,7 +65,7 @@ class Same:
 
 
 class _Reference:
-    """A tensor by who it is, as long as it is there: those of `weakref` compare its numbers."""
+    """A tensor by identity, as long as it is there: references of `weakref` compare its numbers."""
 
     __slots__ = ("_number", "_what")
 
@@ -89,19 +89,19 @@ _FIXED = (tuple, frozenset, types.MethodType)
 
 
 def described(value: object) -> Hashable:
-    """A value told so that equal descriptions mean equal values.
+    """A description such that equal descriptions mean equal values.
 
-    Numbers, text, arrays, lists, tuples, dictionaries, sets, dataclasses and namespaces are told by
-    what they hold, all else by who it is. A traced tensor that a module keeps has no value in
-    another trace.
+    Numbers, text, arrays, lists, tuples, dictionaries, sets, dataclasses and namespaces are
+    described by what they hold, all else by identity. A traced tensor that a module keeps has no
+    value in another trace.
     """
     return _flat(value, [])
 
 
 def may_be_equal(one: object, other: object) -> bool:
-    """Whether two values are told the same, or differ at most in what cannot be compared.
+    """Whether two values have one description, or differ at most in what cannot be compared.
 
-    Objects that are told by who they are, such as an operation of a user's own that is made in each
+    Objects that are compared by identity, such as an operation of a user's own that is made in each
     forward pass, are compared by class and attributes, functions by their code.
     """
     waiting, met = [(one, other)], set[tuple[int, int]]()
@@ -143,7 +143,7 @@ def _flat(value: object, owners: list[object]) -> tuple[Hashable, ...]:
     """A value as a flat list: a structure, then what it holds.
 
     Args:
-        owners: gets the objects in it that have attributes, which are told by who they are.
+        owners: gets the objects in it that have attributes, which are compared by identity.
     """
     told: list[Hashable] = []
     waiting = [value]
@@ -151,7 +151,7 @@ def _flat(value: object, owners: list[object]) -> tuple[Hashable, ...]:
     while waiting:
         one = waiting.pop()
         if isinstance(one, _VALUES):
-            told.append(repr(one))  # tells 0.0 from -0.0, and 1 from True
+            told.append(repr(one))  # distinguishes 0.0 from -0.0, and 1 from True
             continue
         if isinstance(one, Tensor):
             told.append(_Reference(one) if one.storage is not None else Tensor)
@@ -217,7 +217,7 @@ def _is_namespace(value: object) -> bool:
 
 
 def _is_loose(told: tuple[Hashable, ...]) -> bool:
-    """Whether what is told so may become something else while it stays who it is."""
+    """Whether a value so described may change while it stays the same object."""
     fixed = str | _Reference | Same | type
     return any(not isinstance(one, fixed) and one[0] not in _FIXED for one in told)  # type: ignore[index]
 
@@ -227,15 +227,15 @@ def in_library(room: str) -> bool:
     return room.partition(".")[0] in _LIBRARIES
 
 
-def _room_of(kind: Any) -> str:
-    """Where a class, function or room is from; "" where nobody knows."""
+def _package_of(kind: Any) -> str:
+    """The package that a class, function or module is from; "" where that is unknown."""
     room = kind.__name__ if isinstance(kind, types.ModuleType) else kind.__module__
     return room if isinstance(room, str) else ""
 
 
 def is_own(kind: Any) -> bool:
     """Whether a class, function or room is the user's own, and no installed library's."""
-    room = _room_of(kind)
+    room = _package_of(kind)
     if room == "__main__":
         return True
     if in_library(room):
@@ -325,8 +325,8 @@ class ReadValue(NamedTuple):
     Args:
         source, name: it is `source.get(name)`.
         owner: what it belongs to.
-        told: as `described` tells it.
-        loose: whether it may change and stay who it is.
+        told: its description, as by `described`.
+        loose: whether it may change and stay the same object.
     """
 
     source: Any
@@ -368,7 +368,7 @@ class ReachedState:
         known = list(known)
         self._starts, self._known, self._apart = tuple(starts), set(map(id, known)), set(apart)
         # Also of an installed package, if it has made parts of the model.
-        self._packages = {_room_of(type(part)).partition(".")[0] for part in known} - _LIBRARIES
+        self._packages = {_package_of(type(part)).partition(".")[0] for part in known} - _LIBRARIES
         self.attributes = {"forward", "loss"}  # with which a trace begins
         self._any = False
         self._walk()
@@ -379,7 +379,7 @@ class ReachedState:
             self._walk()
 
     def _is_own(self, kind: Any) -> bool:
-        return is_own(kind) or _room_of(kind).partition(".")[0] in self._packages
+        return is_own(kind) or _package_of(kind).partition(".")[0] in self._packages
 
     def _walk(self) -> None:
         self.cells: list[ReadValue] = []
@@ -539,7 +539,7 @@ class Watch:
         self.reached = reached(self.modules, loss, self._apart)
 
     def unchanged(self) -> bool:
-        """Whether all that `fingerprint` tells is as it was. Cost: see the head of the module."""
+        """Whether all of `fingerprint` is as it was. Cost: see the head of the module."""
         return (
             sum(map(_changes, self._counted)) == self._count
             and list(map(_trained, self.parameters)) == self._trained
@@ -599,7 +599,7 @@ class Watch:
 def reached(modules: Iterable[Module], loss: object, apart: Iterable[Place] = ()) -> ReachedState:
     """What is reached from modules and the loss, besides what modules count themselves."""
     modules = list(modules)
-    kinds = dict.fromkeys(type(p) for p in modules if not in_library(_room_of(type(p))))
+    kinds = dict.fromkeys(type(p) for p in modules if not in_library(_package_of(type(p))))
     starts: list[tuple[object, Any, str]] = [(kind, {_KEYS: kind}, _KEYS) for kind in kinds]
     for part in modules:
         for name, value in _attributes(part):

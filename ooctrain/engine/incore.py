@@ -28,7 +28,7 @@ Mode = Literal["cpu", "reference"]
 
 
 class HasSlots(Protocol):
-    """What is asked of an optimizer: the tensors that it keeps beside a parameter."""
+    """What a step needs of an optimizer: the tensors that it keeps with a parameter."""
 
     def updates(self, parameter: Tensor) -> bool:
         """Whether the parameter is among those that it updates."""

@@ -386,8 +386,8 @@ def frozen(module: Module) -> Iterator[None]:
 
     So one player of a game learns from the other: the discriminator judges what the generator made,
     and only the generator is changed. Where the same step trains both, record the loss of the
-    frozen module's own training *before* this block: backward then comes to it last, when nobody
-    needs the old parameters any more.
+    frozen module's own training *before* this block: backward then comes to it last, when the
+    old parameters are no longer needed.
     """
     tape = current_tape()
     with tape.reading({p: tape.runner.constant(p) for p in module.parameters()}):

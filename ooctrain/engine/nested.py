@@ -31,7 +31,7 @@ class Leaf:
 
 
 class TargetGiven(NamedTuple):
-    """The target of a batch as somebody has it.
+    """The target of a batch as a user has it.
 
     Args:
         shape: of the whole batch's.

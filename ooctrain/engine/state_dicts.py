@@ -44,7 +44,7 @@ _MOST_DEPTH, _MOST_NAMED = 4, 4
 
 
 def plain_state(given: Any, own: Collection[str]) -> dict[str, Any]:
-    """The state dict in what was given, with the model's keys where they can be told.
+    """The state dict in what was given, with the model's keys where they can be recognised.
 
     Args:
         own: the model's keys.

@@ -101,7 +101,7 @@ class CompareCase:
 
 @dataclass(frozen=True, slots=True)
 class CompareRow:
-    """What came of a case; what an infeasible one lacks is None.
+    """The result of a case; what an infeasible one does not have is None.
 
     Args:
         model, batch, planner, granule_bytes, optimizer, accumulate, classes: of the case.
@@ -169,7 +169,7 @@ def cases(
     models: Sequence[str], shapes: Sequence[tuple[int, int | None]],
     machines: Sequence[str | None], budgets: Sequence[str], planners: Sequence[str],
 ) -> list[CompareCase]:  # fmt: skip
-    """All combinations, those of one trace beside each other; a shape is (batch, image size)."""
+    """All combinations, those of one trace next to each other; a shape is (batch, image size)."""
     return [
         CompareCase(model, *shape, where, budget, planner)
         for model, shape, where, budget, planner in itertools.product(
@@ -188,7 +188,7 @@ def compare(
         jobs: processes; 1: this one; None: as many as there are cores, or ranks of `mpiexec`.
         keep: folder of rows, plans and bounds; what it has is not computed again. None: nothing is
             kept.
-        done: told of each case when its row is there.
+        done: called with each case when its row is there.
     """
     found: dict[int, CompareRow] = {}
     for place, row in finished(partial(row_of, keep=keep), wanted, jobs):
@@ -342,7 +342,7 @@ def _programmed(
         if host_bytes != input_bytes(step):
             raise ConfigError(
                 f"the bound {bound!r} is of lists that copy nothing to the host",
-                numbers="the host budget leaves room beside the inputs",
+                numbers="the host budget leaves room after the inputs",
                 fix="--host-budget 0, or --bound lp-resident",
             )
         return recompute_bound(step, budget, where, backward=bound == "recompute")
@@ -449,7 +449,7 @@ def _cells(row: CompareRow) -> tuple[str, ...]:
     )  # fmt: skip
     if row.makespan_us is None:
         minimum = row.minimum_bytes or 0
-        lacks = minimum > row.budget_bytes  # else it is host memory that it lacks
+        lacks = minimum > row.budget_bytes  # else host memory is too small
         least = "fails" if row.error else f"needs {format_bytes(minimum)}" if lacks else "-"
         return (*head, least, "-", "-", "-", "-", "-", f"{row.plan_s:.2f} s")
     return (

@@ -193,7 +193,7 @@ def open_executor(count: int) -> Iterator[Executor]:
 
 
 def _end_with(watched: Connection) -> None:
-    """In a worker: it ends as soon as nobody holds the other end of a pipe. Ctrl-C and a closed
+    """In a worker: it ends as soon as the other end of a pipe is closed. Ctrl-C and a closed
     terminal, which reach all processes of a command, are left to the one that started them.
     """
     for name in ("SIGINT", "SIGHUP"):
@@ -209,7 +209,7 @@ def _end_with(watched: Connection) -> None:
 
 @contextmanager
 def _ending_interrupts() -> Iterator[None]:
-    """Within it SIGTERM and SIGHUP raise KeyboardInterrupt, unless somebody handles or ignores
+    """Within it SIGTERM and SIGHUP raise KeyboardInterrupt, unless the program handles or ignores
     them; the default would end this process without a word. Only a main thread may ask for it.
     """
 

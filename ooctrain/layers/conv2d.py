@@ -143,7 +143,7 @@ class Conv2dGradInput(Convolution):
     """dx: every dy goes back to the pixels that its window read. Reads (dy, W).
 
     Args:
-        size: (H, W) of the input, which the output size alone does not tell.
+        size: (H, W) of the input, which does not follow from the output size alone.
     """
 
     geometry: Geometry
@@ -177,7 +177,7 @@ class Conv2dGradWeight(Convolution):
     """dW: for every tap the product of dy with the pixels that it read. Reads (x, dy).
 
     Args:
-        kernel: (R, S), which the shapes of x and dy alone do not tell.
+        kernel: (R, S), which does not follow from the shapes of x and dy alone.
     """
 
     geometry: Geometry
@@ -347,7 +347,7 @@ class ConvShape:
 
 CpuAlgorithm = Literal["direct", "winograd2", "winograd4", "im2col", "depthwise"]
 CudaAlgorithm = Literal["implicit_gemm", "tf32", "tiled", "naive"]
-#: What can be asked for on the cpu device besides "auto"; "depthwise" is chosen where every
+#: What can be requested on the cpu device, apart from "auto"; "depthwise" is chosen where every
 #: channel has its own filter.
 CPU_ALGORITHMS: tuple[CpuAlgorithm, ...] = ("direct", "winograd2", "winograd4", "im2col")
 #: What can be asked for on a GPU; the first is the usual one.

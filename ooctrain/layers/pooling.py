@@ -178,7 +178,7 @@ def _enough(extent: int, before: int, after: int, window: int, stride: int) -> i
 
 @dataclass(frozen=True, slots=True)
 class AvgPool2d(Op):
-    """y = mean of each window; cells of the padding count unless told otherwise, as in PyTorch."""
+    """y = mean of each window; cells of the padding count by default, as in PyTorch."""
 
     geometry: PoolGeometry
     count_include_pad: bool = True

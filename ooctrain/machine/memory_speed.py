@@ -60,7 +60,7 @@ def map_us_per_byte() -> float:
         return 0.0
     arena, times = VirtualArena(COPY_BYTES), []
     address, last = arena.reserve(COPY_BYTES), COPY_BYTES - MAP_PIECE_BYTES
-    with _beside_copies():
+    with _during_copies():
         for turn in range(COPIES):
             started = time.perf_counter()
             for at in range(0, COPY_BYTES, MAP_PIECE_BYTES):
@@ -73,7 +73,7 @@ def map_us_per_byte() -> float:
 
 
 @contextmanager
-def _beside_copies() -> Iterator[None]:
+def _during_copies() -> Iterator[None]:
     """A thread that copies all the while."""
     copy, stopped = _copy(), threading.Event()
 

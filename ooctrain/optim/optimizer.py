@@ -24,7 +24,7 @@ from ooctrain.errors import ConfigError
 from ooctrain.step.op import Op, Spec
 from ooctrain.step.schema import as_numbers
 
-#: What an optimizer holds besides its settings.
+#: What an optimizer holds apart from its settings.
 _KEPT = ("state", "steps", "steps_done", "param_groups", "defaults")
 #: What schedules keep in a parameter group. The last two say that its momentum is cycled: it is a
 #: step scalar then, as the learning rate is.
@@ -130,14 +130,14 @@ class Optimizer:
         group = self.param_groups[self.group_of(parameter)]
         try:
             names = self.slot_names(group)
-        except (TypeError, ValueError):  # somebody has written something to the group
+        except (TypeError, ValueError):  # a user's code has written to the group
             _check_settings(group)
             raise
         state = self.state[parameter] = self._slots_of(parameter, names)
         return {name: state[name] for name in names}
 
     def _slots_of(self, parameter: Tensor, names: Iterable[str]) -> Slots:
-        """The slots that a parameter has, with those of these names that it lacks."""
+        """The slots that a parameter has, with missing ones of these names added."""
         state = self.state.get(parameter)
         missing = {n: _zeros(parameter) for n in names if state is None or n not in state}
         return state if state is not None and not missing else Slots({**(state or {}), **missing})

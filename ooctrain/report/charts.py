@@ -155,7 +155,7 @@ def areas_svg(
     limits: Sequence[tuple[str, float]] = (), y_top: float | None = None,
     y_number: Callable[[float], str] | None = None,
 ) -> str:  # fmt: skip
-    """Rectangles over two axes that begin at 0: who has which addresses, and when.
+    """Rectangles over two axes that begin at 0: which block has which addresses, when.
 
     Args:
         title: above all.
@@ -195,7 +195,7 @@ def stacked_svg(pictures: Sequence[str]) -> str:
     )
 
 
-def beside_svg(pictures: Sequence[str]) -> str:
+def side_by_side_svg(pictures: Sequence[str]) -> str:
     """Pictures next to each other, as one."""
     parts, x = [], 0
     for picture in pictures:

@@ -101,7 +101,7 @@ def held_at_peak(trace: Trace, schedule: Schedule, timeline: Timeline) -> dict[s
 
 
 class _Books:
-    """Who is on the device since when, while a list is walked."""
+    """Which value is on the device since when, while a list is walked."""
 
     def __init__(self, trace: Trace, schedule: Schedule, timeline: Timeline):
         self.trace, self.granted = trace, schedule.granule.granted

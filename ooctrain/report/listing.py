@@ -23,11 +23,11 @@ from ooctrain.step.trace import Trace
 
 #: What is waited for. "data": what the other instruction makes or brings. "storage": a copy must
 #: have left the bytes that an output takes over. "memory": bytes that are given back once the other
-#: one is done. "use": that nobody uses any more what is given back. "host": a place on the host.
+#: one is done. "use": the end of the last use of what is given back. "host": a place on the host.
 #: "fence": a fence between the two.
 Why = Literal["data", "storage", "memory", "use", "host", "fence"]
 WHYS: tuple[str, ...] = get_args(Why)
-NOBODY = -1
+NO_LINE = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +38,12 @@ class ListedWait:
         index: its place in the list.
         why: one of `WHYS`.
         giver: for "memory" the line that gives the bytes back when `index` is done: a free, or a
-            run as it ends; else `NOBODY`.
+            run as it ends; else `NO_LINE`.
     """
 
     index: int
     why: Why
-    giver: int = NOBODY
+    giver: int = NO_LINE
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class ListedLine:
         stream: "C", "D", "H", or "" for what runs nowhere.
         claim_bytes: what it claims on the device.
         ledger_bytes, host_ledger_bytes: both ledgers after it.
-        waits: besides the line before it on its stream.
+        waits: without the line before it on its stream.
     """
 
     text: str
@@ -76,11 +76,11 @@ def listing(trace: Trace, schedule: Schedule) -> tuple[ListedLine, ...]:
 
 
 class _Reader:
-    """Remembers what has been given back, and by whom, while the lines pass."""
+    """Remembers what has been given back, and by which line, while the lines pass."""
 
     def __init__(self, trace: Trace, schedule: Schedule):
         self.trace, self.instructions = trace, schedule.instructions
-        self.last_run = NOBODY
+        self.last_run = NO_LINE
         self.giver: dict[int, int] = {}  # {instruction that was in use: line that gives back}
         self.last_copies: set[int] = set()  # whose bytes on the host no later copy touches
 
@@ -193,7 +193,7 @@ class ListedStep:
     Args:
         lines: in list order.
         uses: {call: (variables that it reads, variables that it writes)}, by name.
-        predicted: {place in the list: (start_us, end_us)} beside a measured step; else empty.
+        predicted: {place in the list: (start_us, end_us)} of a measured step; else empty.
     """
 
     lines: tuple[ListedLine, ...]
@@ -250,7 +250,7 @@ def _wait(place: int, index: Any, why: Any, giver: Any) -> ListedWait:
     if why not in WHYS:
         raise ValueError(f"nothing waits for {why!r}")
     return ListedWait(
-        _place(index, place), why, NOBODY if giver == NOBODY else _place(giver, place)
+        _place(index, place), why, NO_LINE if giver == NO_LINE else _place(giver, place)
     )
 
 

@@ -1,4 +1,4 @@
-"""Two lists beside each other: where they part, and which line of one is which of the other.
+"""Two lists compared: where they part, which line of one corresponds to which of the other.
 
 The first instruction that differs says where two planners decided otherwise. Behind it equal
 positions mean little, since one instruction more shifts all that follow. So a line is matched with

@@ -302,7 +302,7 @@ class Film:
         ground: elements that are always seen.
         layers: the others, drawn in order over the ground.
         frames: how many there are.
-        still: the frame for print and for who asks for less motion.
+        still: the frame for print and for readers who prefer less motion.
         height: in pixels.
     """
 

@@ -95,7 +95,7 @@ def _holders(record: Record) -> list[str]:
         rest_bytes = sum(one.size_bytes for one in rest)
         rows.append((f"{len(rest)} others", "", format_bytes(rest_bytes), share(rest_bytes, whole)))
     return [
-        f"<h2>Who holds {format_bytes(peak.size_bytes)} at {format_us(peak.time_us)}, "
+        f"<h2>What holds {format_bytes(peak.size_bytes)} at {format_us(peak.time_us)}, "
         f"{escape(peak.call)}</h2>",
         _table_section(("what", "kind", "size", "share"), rows, numbers=(2, 3)),
     ]
@@ -368,7 +368,7 @@ def live_part(record: Record, against: Record | None) -> str:
         _panel("line", "Instruction", _LINE, title_id="line-title"),
         _panel("lists", "The list around it", _lists(against)),
         _panel("arena", "Addresses at the cursor", _ARENA),
-        _panel("holders", "Who holds memory at the cursor", _HOLDERS),
+        _panel("holders", "What holds memory at the cursor", _HOLDERS),
         _panel("life", "The life of a variable", _LIFE),
     ]
     if listed.predicted:

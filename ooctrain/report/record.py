@@ -44,7 +44,7 @@ class Record:
         timeline: its times and its memory curve.
         budget_bytes: that it had to stay within; None: unknown.
         phases: {call: "forward", "loss", "backward" or "update"}.
-        holdings: who held what; none where only the curve is known.
+        holdings: which value held how much; empty where only the curve is known.
         listed: its list, line by line; None: only what ran is known.
     """
 

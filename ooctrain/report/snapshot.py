@@ -30,7 +30,7 @@ def snapshot_pickle(record: Record) -> bytes:
     """The file that the viewer opens.
 
     Raises:
-        ConfigError: the record does not say who held what.
+        ConfigError: the record has no holdings.
     """
     return pickle.dumps(snapshot(record), protocol=PROTOCOL)
 
@@ -39,7 +39,7 @@ def snapshot(record: Record) -> dict[str, Any]:
     """The snapshot as plain data: how the step goes, and what is there when it ends.
 
     Raises:
-        ConfigError: the record does not say who held what.
+        ConfigError: the record has no holdings.
     """
     if not record.holdings:
         raise ConfigError(
@@ -63,7 +63,7 @@ def snapshot(record: Record) -> dict[str, Any]:
 
 
 def _entries(block: Block, one: Holding, comes: bool) -> Iterator[Entry]:
-    """What the viewer is told of a holding that comes, or goes."""
+    """The viewer's entry for a holding that comes, or goes."""
     if comes:
         yield _entry("alloc", block, one, one.from_us)
     else:

@@ -296,7 +296,7 @@ def tiling_rows(plan: Plan) -> list[tuple[str, str]]:
 
 
 def timeline_rows(timeline: Timeline) -> list[tuple[str, str]]:
-    """The sums of a step, each beside the share of the time that it takes."""
+    """The sums of a step, each with the share of the time that it takes."""
     whole = timeline.makespan_us
     out, back = (share(timeline.busy_us(stream), whole) for stream in ("D", "H"))
     return [

@@ -57,7 +57,7 @@ class SplitShape:
         return self.convolutions / self.of
 
 
-#: Chooses depth and grid for a shape of images: (the whole model, how it is split besides, shape).
+#: Chooses depth and grid for a shape of images: (the whole model, its other split settings, shape).
 Chooser = Callable[[Module, Splitting, tuple[int, ...]], Splitting]
 
 
@@ -174,7 +174,7 @@ class SplitModel(Module):
         # Of equally near ones the shallower; of those alike the last, whose image is the smallest.
         nearest = min(found, key=far)
         alike = [joint for joint in found if joint.convolutions == nearest.convolutions]
-        wide = [joint for joint in alike if _has_room(joint, self.how.grid)]
+        wide = [joint for joint in alike if _holds_parts(joint, self.how.grid)]
         if not wide:
             rows, columns = self.how.grid
             raise ConfigError(
@@ -224,5 +224,5 @@ def _require_splittable(model: object) -> None:
         )  # fmt: skip
 
 
-def _has_room(joint: Joint, grid: tuple[int, int]) -> bool:
+def _holds_parts(joint: Joint, grid: tuple[int, int]) -> bool:
     return all(a >= b for a, b in zip(joint.value.shape[2:], grid, strict=True))

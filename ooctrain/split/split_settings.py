@@ -120,7 +120,7 @@ def parse_splitting(text: str, seed: int = 0) -> tuple[Splitting, str]:
 
 
 def expect_free(how: Splitting) -> None:
-    """Raises ConfigError where a depth or a grid is given beside a budget that chooses both."""
+    """Raises ConfigError where a depth or a grid is given with a budget that chooses both."""
     usual = Splitting()
     if (how.depth, how.grid) != (usual.depth, usual.grid):
         raise ConfigError(

@@ -233,7 +233,7 @@ class DriverGround:
     def close(self) -> dict[str, int]:
         self.memory.close()
         self._driver.host_free(self._slab)
-        # A GPU's context outlives this driver object, and keeps what nobody destroys.
+        # A GPU's context outlives this driver object, and keeps what is not destroyed.
         for event in self._events:
             self._driver.destroy_event(event)
         for queue in self._queues:

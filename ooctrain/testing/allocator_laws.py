@@ -181,7 +181,7 @@ LAWS: Mapping[str, str] = {
     "P2": "a block is as large as asked for, rounded as the granule says, and aligned",
     "P3": "no physical memory belongs to two live blocks",
     "P4": "a block keeps its bytes until it is freed, whatever order work is done in",
-    "P5": "no work meets memory that is unmapped, inaccessible or somebody else's",
+    "P5": "no work meets memory that is unmapped, inaccessible or another block's",
     "P6": "what is reserved never exceeds the budget",
     "P7": "the books are the sums: R, A, W, C and V, V = A + W + C, peaks, counts",
     "P8": "what is refused leaves everything as it was, and is served when it is asked again",
@@ -212,7 +212,7 @@ LAWS: Mapping[str, str] = {
 }
 
 
-#: Laws that keep one value out of another's bytes, the gravest first; who breaks one is unsafe.
+#: Laws that keep one value out of another's bytes, the gravest first: safety.
 SAFETY = ("P1", "P3", "P4", "P5", "P2", "P6")
 
 

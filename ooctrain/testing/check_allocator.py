@@ -428,7 +428,7 @@ def _round(
 
 
 def _refuses_others(allocator: Allocator, life: Lifetime) -> None:
-    """Another size or name than the foreseen one has no place; or one that is nobody's."""
+    """Another size or name than the foreseen one has no place; or one that belongs to no block."""
     before = allocator.snapshot()
     for nbytes, tag in ((life.nbytes + 1, life.tag), (life.nbytes, "unforeseen")):
         if getattr(allocator, "serves_unforeseen", False):

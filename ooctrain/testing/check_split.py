@@ -319,7 +319,7 @@ class SplitNetwork:
 
 
 class Shortcut(nn.Module):
-    """A residual block that halves the image: 3 x 3, stride 2, and beside it 1 x 1, stride 2."""
+    """A residual block that halves the image: 3 x 3, stride 2, in parallel 1 x 1, stride 2."""
 
     def __init__(self, channels: int):
         super().__init__()

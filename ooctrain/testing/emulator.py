@@ -52,7 +52,7 @@ from ooctrain.testing.emulator_block import (
 # kernel's globals name are written into the module too, so that it stands alone and Numba can keep
 # its compiled form on disk.
 
-#: a yielded number is `site * 4 + kind`; sites tell barriers of one kernel apart
+#: a yielded number is `site * 4 + kind`; sites distinguish the barriers of a kernel
 EXCHANGE, WARP_BARRIER, BARRIER, KINDS = 0, 1, 2, 4
 
 _INDICES = {

@@ -69,7 +69,7 @@ for _member in ("words", "log", "places", "values", "counts", "clock", "number",
 
 @intrinsic
 def shared_of(typing_context, words, log, places, values, counts, clock, number, thread):
-    """A thread's view of a shared array: `SharedArray.arrays`, the block's clock, who it is."""
+    """A thread's view of a shared array: `SharedArray.arrays`, the block's clock, its number."""
     kind = SharedType(words)
 
     def codegen(context, builder, signature, args):

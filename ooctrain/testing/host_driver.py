@@ -61,7 +61,7 @@ class HostDriver:
     def __init__(self, total_bytes: int, calls: HostCalls | None = None):
         self._calls = calls or HostCalls()
         self.total_bytes = whole_pages(total_bytes)
-        # Linux would go on allocating until it has to kill somebody.
+        # Linux would go on allocating until it has to kill a process.
         check_memory(self.total_bytes, "the host driver wants")
         file = self._calls.make_file(self.total_bytes)
         self._file: int | None = file

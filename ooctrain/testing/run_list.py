@@ -63,7 +63,7 @@ class HashOp(Op):
             digest = hashlib.shake_128(f"{position}|".encode() + text).digest(out.size)
             out[:] = np.frombuffer(digest, np.uint8)
         if not (workspace == mark).all():
-            raise LawBroken(f"somebody wrote into the workspace of {self.call}")
+            raise LawBroken(f"the workspace of {self.call} was overwritten")
 
 
 @dataclass(frozen=True, slots=True)

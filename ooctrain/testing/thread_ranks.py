@@ -70,7 +70,7 @@ class _Table:
 
 @dataclass
 class _ThreadRequest:
-    """Copies what came in, when this rank finds that everybody's is there."""
+    """Copies what came in, when this rank finds that those of all ranks are there."""
 
     table: _Table
     place: Hashable
@@ -108,7 +108,7 @@ class ThreadCommunicator:
         """See `Communicator`."""
         return self._start(send, receive, lambda sent: sent)
 
-    def everybodys(self, value: Any) -> list[Any]:
+    def all_ranks(self, value: Any) -> list[Any]:
         """See `Communicator`."""
         place = self._next_place("values")
         self._table.put(place, self.rank, pickle.dumps(value))
@@ -116,7 +116,7 @@ class ThreadCommunicator:
 
     def of_the_first(self, value: Any) -> Any:
         """See `Communicator`."""
-        return self.everybodys(value if self.rank == 0 else None)[0]
+        return self.all_ranks(value if self.rank == 0 else None)[0]
 
     def channel(self) -> Communicator:
         """See `Communicator`."""

@@ -147,7 +147,7 @@ def chains():
 
 
 def test_on_chains_nobody_beats_the_bounds_and_all_memory_costs_nothing(chains):
-    assert len(chains) == 3 * len(offload_ratios.ASKED_PLANNERS)
+    assert len(chains) == 3 * len(offload_ratios.CHAIN_CASE_PLANNERS)
     for cell in chains:
         assert cell.compute_us <= cell.proposition_3_us <= cell.lp_us * (1 + 1e-5)
         assert cell.lp_us <= cell.makespan_us * (1 + 1e-5)
@@ -160,7 +160,7 @@ def test_claims_count_what_the_cells_say(chains):
     greedy, dynprog, vdnn, _ = chains[:4]
     slow, fast = replace(vdnn, makespan_us=3.0), replace(greedy, makespan_us=2.0)
     other = replace(dynprog, makespan_us=4.0, proposition_3_us=2.0)
-    otherwise = [replace(other, planner=name) for name in offload_ratios.ASKED_PLANNERS[-2:]]
+    otherwise = [replace(other, planner=name) for name in offload_ratios.CHAIN_CASE_PLANNERS[-2:]]
     found = {c.printed: c.here for c in offload_ratios.claims([fast, other, slow, *otherwise])}
     assert found["GREEDY outperforms VDNN in most cases"] == "faster in 1, slower in 0 of 1"
     assert found["DYNPROG outperforms VDNN in most cases"] == "faster in 0, slower in 1 of 1"
@@ -210,7 +210,7 @@ def test_offload_ratios_prints_draws_and_writes(monkeypatch, tmp_path, capsys):
     shown, found = reproduced("offload-ratios", tmp_path, capsys)
     assert "GREEDY outperforms VDNN" in shown
     assert len(found["cells"]) == 2 * len(offload_ratios.QUICK_SHARES) * len(
-        offload_ratios.ASKED_PLANNERS
+        offload_ratios.CHAIN_CASE_PLANNERS
     )
     assert set(found["cells"][0]) <= documented("offload-ratios")
 

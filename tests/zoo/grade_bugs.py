@@ -101,7 +101,7 @@ BUGS = {
     "words may move the cursor": Here(
         wire, "printable", "or c.isprintable()", "or True", "a word"),
     "a claim may be no number": Here(
-        remote, "plan_told", "if not fits or not math.isfinite(makespan or 0):",
+        remote, "plan_in_answer", "if not fits or not math.isfinite(makespan or 0):",
         "if False:", "taken apart"),
     "a step is taken for the one before": Here(
         remote.RemotePlanner, "plan", "and self._sent[0] is trace", "or self._sent[1] > 0",

@@ -2,7 +2,7 @@
 
 A run that is stopped and resumed ends with the bits of one that never stopped. So its file holds
 where the data and the learning rates stand, and the settings on which the bits depend; memory is
-not among them. What may change is told (`changes`): the images, and over how many epochs the
+not among them. What may change is reported (`changes`): the images, and over how many epochs the
 learning rates go. Read next: `../training.py`; `../../execution/checkpoint.py` for the file itself.
 """
 

@@ -92,7 +92,7 @@ class RunRecord:
 
 @dataclass(frozen=True, slots=True)
 class TrainingRun:
-    """A training that goes on: what was asked for, what is trained and by whom, what it did."""
+    """A training that goes on: its options, its trainer, what it did."""
 
     options: RunOptions
     task: Task

@@ -1,7 +1,7 @@
 """What `train` prints of a run: the plan before its first step, and what came of it after the last.
 
 Each row is a name and a text; `../train_command.py` puts them on the console. Peaks, bytes moved
-and times stand beside what was predicted of them, so that the reader can hold the run to the plan.
+and times stand next to their predictions, so that the reader can hold the run to the plan.
 The bound is that of `sched/bounds/closed.py` with call times as measured in-core, and stands there
 only where `--verify` has run the steps in-core, too. Read next: `../train_command.py`,
 `kept_promise.py`.

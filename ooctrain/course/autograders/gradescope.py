@@ -71,7 +71,7 @@ def write_zip(path: Path, rubric: Rubric, seed: int) -> None:
     """Writes the autograder of an assignment.
 
     Args:
-        seed: of its hidden cases; who has the zip has it.
+        seed: for its hidden cases; it can be read from the zip.
     """
     file, _, name = rubric.submission.partition(":")
     missing = not_graded("")

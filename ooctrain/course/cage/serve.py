@@ -20,7 +20,7 @@ Answer = Callable[[Mapping[str, Any]], Any]
 
 
 def serve(line: Line, kind: str, submission: str) -> None:
-    """Answers until nobody asks any more.
+    """Answers until the pipe is closed.
 
     Args:
         kind: "planner", "allocator", "bands" or "law".

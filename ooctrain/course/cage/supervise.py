@@ -24,7 +24,7 @@ from typing import Any
 
 from ooctrain.course.cage import landlock, namespaces, process_limits, system_calls
 from ooctrain.course.cage.given import refuse_the_rest
-from ooctrain.course.cage.wire import MOST_ASKED_BYTES, Line
+from ooctrain.course.cage.wire import MOST_REQUEST_BYTES, Line
 
 #: Exit status where the cage itself cannot be made.
 NO_CAGE = 97
@@ -70,7 +70,7 @@ def _be_the_child(settings: Mapping[str, Any], applied: list[str]) -> None:
         from ooctrain.course.cage.serve import serve
 
         refuse_the_rest()
-        line = Line(settings["asked"], settings["answered"], MOST_ASKED_BYTES, patient=True)
+        line = Line(settings["asked"], settings["answered"], MOST_REQUEST_BYTES, patient=True)
         line.send({"ready": applied})
         status = 1
         serve(line, settings["kind"], settings["submission"])
@@ -104,7 +104,7 @@ def _confine(settings: Mapping[str, Any], applied: list[str]) -> None:
 def _wait(child: int, wake: int) -> None:
     """Until the child has ended, or the grader is gone."""
     while True:
-        # Not collected yet: until then its number, and its group's, belong to nobody else.
+        # Not collected yet: until then its number, and its group's, belong to no other process.
         if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
             return
         for descriptor in select.select([0, wake], [], [])[0]:

@@ -21,7 +21,7 @@ from ooctrain import errors
 from ooctrain.plugins import fault_of_own_code
 
 #: Of what a submission may say at once, and of what it may be asked.
-MOST_ANSWERED_BYTES, MOST_ASKED_BYTES = 4 << 20, 256 << 20
+MOST_REPLY_BYTES, MOST_REQUEST_BYTES = 4 << 20, 256 << 20
 _LENGTH = struct.Struct(">I")
 _PIECE_BYTES = 1 << 16
 #: On the monotonic clock, in seconds; or what says it whenever it is reached: it may have moved.

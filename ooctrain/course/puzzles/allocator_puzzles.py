@@ -76,7 +76,7 @@ def lowest(holes: list[Hole], size: int, name: str, arena_bytes: int) -> int | N
 def serve(
     arena_bytes: int, place: Place, give_back: Callable | None = None
 ) -> tuple[list[Placed], int]:
-    """Serves the step in an arena: who lay where and when, and how many blocks were refused.
+    """Serves the step in an arena: which block lay where and when, and how many were refused.
 
     Args:
         give_back: makes the holes; None: they are what no block covers.
@@ -184,7 +184,7 @@ def _target_bytes(name: str) -> int:
 
 
 def arena_picture(title: str, blocks: Sequence[Placed], alive: int) -> str:
-    """Who lies where and when; the small ones are left out."""
+    """Which block lies where and when; the small ones are left out."""
     areas = [
         Area(since, until, offset / MIB, end / MIB, name, int(".grad" in name))
         for name, offset, end, since, until in blocks

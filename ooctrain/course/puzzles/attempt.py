@@ -39,7 +39,7 @@ class Score:
         name: what is counted, with its unit.
         yours: None where the answer is too wrong to be measured.
         target: that solves the puzzle; computed.
-        bound: that nobody beats; None: none is known.
+        bound: a limit that no answer beats; None: none is known.
     """
 
     name: str

@@ -332,7 +332,7 @@ class _Block:
 
 
 class _Noted:
-    """An array that notes who reads and writes which word."""
+    """An array that notes which thread reads and writes which word."""
 
     def __init__(self, block: _Block, name: str, array: np.ndarray):
         self._block, self._name, self._array = block, name, array

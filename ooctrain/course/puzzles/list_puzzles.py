@@ -84,7 +84,7 @@ def uneven_stages() -> Trace:
 
 
 def skip_connection() -> Trace:
-    """Six equal stages; F4 reads x1 besides, so that x1 has two gradients, which `add` adds."""
+    """Six equal stages; F4 also reads x1, so that x1 has two gradients, which `add` adds."""
     builder = TraceBuilder()
 
     def value(name: str, kind: str) -> int:

@@ -47,7 +47,7 @@ class CopyLink:
         if self.kind not in ("duplex", "shared"):
             raise ConfigError(
                 f"link {self.kind!r} is neither 'shared' nor 'duplex'", code="OOC-105",
-                fix="duplex where copies in and out run beside each other, else shared",
+                fix="duplex where copies in and out run at the same time, else shared",
             )  # fmt: skip
         rates = self.out_bytes_per_us, self.in_bytes_per_us
         if any(rate is not None and not rate > 0 for rate in rates) or self.latency_us < 0:
@@ -65,7 +65,7 @@ class CopyEngine:
         copy_bytes: the copying itself, without the GIL.
         latency_us: of every copy.
         now_ns, sleep: the clock and how to wait for it, in ns and s.
-        stopped: whether nobody waits for copies any more, so that a slow link keeps nobody.
+        stopped: whether copies are no longer waited for, so that a slow link delays nothing.
     """
 
     def __init__(

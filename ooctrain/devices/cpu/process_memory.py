@@ -66,7 +66,7 @@ def held(process: int | str = "self", root: Path = Path("/")) -> ProcessMemory |
     except OSError:
         return None
     found = {k: int(v) * _KIB for k, v in re.findall(r"^(\w+):\s+(\d+) kB", text, re.MULTILINE)}
-    if "Pss_Anon" not in found:  # Linux before 5.9 tells no kinds apart
+    if "Pss_Anon" not in found:  # Linux before 5.9 does not distinguish kinds
         return None if "Pss" not in found else ProcessMemory(found["Pss"], 0, 0, 0, 0)
     memfd = _memfd_bytes(root / "proc" / str(process) / "fd")
     alone = max(found["Pss_File"], _files_alone(root / "proc" / str(process) / "status"))
@@ -75,7 +75,7 @@ def held(process: int | str = "self", root: Path = Path("/")) -> ProcessMemory |
 
 def group_bytes(root: Path = Path("/")) -> int | None:
     """What the control group of this process is charged; None where the group has others in it, or
-    nobody says."""
+    it is unknown."""
     for line in _lines(root / "proc/self/cgroup"):
         _, kinds, path = line.split(":", 2)
         base = root / "sys/fs/cgroup" / ("memory" if kinds == "memory" else "")
@@ -91,7 +91,7 @@ def group_bytes(root: Path = Path("/")) -> int | None:
 
 
 def give_back_unused() -> None:
-    """Collects what nobody refers to, and gives back what the C library keeps of freed memory."""
+    """Collects unreachable objects, and gives back what the C library keeps of freed memory."""
     gc.collect()
     _c_library("malloc_trim", 0)
 
@@ -119,7 +119,7 @@ class MemoryWatch:
         process: its id; "self": this one.
 
     Attributes:
-        most_bytes: of what counts, at any look; 0: nobody says.
+        most_bytes: of what counts, at any look; 0: unknown.
         group_most_bytes: of the control group, where this process is alone in it; else None.
     """
 

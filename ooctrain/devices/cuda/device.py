@@ -27,7 +27,7 @@ from ooctrain.devices.cuda.step_graph import GraphMaker
 from ooctrain.devices.cuda.streams import CudaStreams
 from ooctrain.devices.driver_calls import GpuDriver, give_back
 from ooctrain.devices.host_file import HostFile
-from ooctrain.devices.interface import Debug, Link, Room, jitter_of
+from ooctrain.devices.interface import Debug, HostBuffer, Link, jitter_of
 from ooctrain.devices.raw_bytes import bytes_at
 from ooctrain.devices.thread_streams import COMPUTE, OUT
 from ooctrain.errors import ConfigError, DriverError, OutOfDeviceMemory
@@ -179,9 +179,9 @@ class CudaDevice:
         """Queues the copy of uint8 data to the device, before all that is submitted from now on."""
         self._feed.write(address, data)
 
-    def room(self, size_bytes: int) -> Room:
+    def host_buffer(self, size_bytes: int) -> HostBuffer:
         """Pinned memory for a batch."""
-        return self._feed.room(size_bytes)
+        return self._feed.host_buffer(size_bytes)
 
     def host(self, offset: int, size_bytes: int) -> np.ndarray:
         if self._spilled is not None:
@@ -256,7 +256,7 @@ def _too_little(name: str, budget_bytes: int, free: int, total: int) -> OutOfDev
         where=name,
         numbers=f"free {format_bytes(free)} of {format_bytes(total)}: the rest is in use by other "
         "processes and by CUDA itself",
-        fix="a smaller --budget; `nvidia-smi` shows who else uses the GPU",
+        fix="a smaller --budget; `nvidia-smi` shows what else uses the GPU",
         granted_bytes=budget_bytes, free_bytes=free, largest_bytes=free, budget_bytes=budget_bytes,
     )  # fmt: skip
 

@@ -46,7 +46,7 @@ class CudaDriver:
         kept: whether the context stays until the process ends, `close` or not.
 
     Raises:
-        DeviceUnavailable: no such device, or somebody else holds it.
+        DeviceUnavailable: no such device, or another process holds it.
     """
 
     parts = False

@@ -72,7 +72,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """An operation on its arrays; who keeps it keeps their ids."""
+    """An operation on its arrays; keeping it keeps their ids."""
 
     op: Op
     ins: tuple[Any, ...]

@@ -22,7 +22,7 @@ class LinkRates:
     """Bytes per microsecond; 1000 are 1 GB/s.
 
     Args:
-        out, into: of copies to and from the host, nothing beside them.
+        out, into: of copies to and from the host, one at a time.
         out_beside, into_beside: while the other direction copies, too.
     """
 

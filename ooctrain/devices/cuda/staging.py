@@ -43,7 +43,7 @@ class Staging:
         self._captured: list[_Block] = []
         self._used = 0  # blocks that hold values of this step
         self._era = 0
-        self._kept: ExitStack | None = None  # who keeps the blocks of values
+        self._kept: ExitStack | None = None  # keeps the blocks of values
 
     def keep(self, held: ExitStack | None) -> None:
         """Values from now on have blocks of their own, which stay until `held` is closed; None:

@@ -32,14 +32,14 @@ class _Piece:
 
 
 class Measured(Sequence[WorkSpan]):
-    """When the pieces of a step ran: read from their events when somebody looks, or at the latest
+    """When the pieces of a step ran: read from their events when they are wanted, or at the latest
     when the streams are closed. Two calls of the driver for each piece.
 
     Args:
         driver: of the events.
         zero: the event from which times count.
         pieces: by stream.
-        give: takes the events back once nobody needs them.
+        give: takes the events back once they are not needed.
     """
 
     def __init__(
@@ -195,7 +195,7 @@ class CudaStreams:
         return measured
 
     def begin_capture(self) -> None:
-        """From now on all streams record what is submitted; nobody may wait for it."""
+        """From now on all streams record what is submitted; it must not be waited for."""
         driver: Any = self._driver
         driver.begin_capture(self.handles[COMPUTE])
         # What was recorded before a cut is done by then.

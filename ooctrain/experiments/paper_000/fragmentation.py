@@ -555,7 +555,7 @@ def budget_table(rows: Sequence[LargestBudget], *, header: bool = True) -> Table
 
 
 def batch_table(rows: Sequence[LargestBatch]) -> Table:
-    """The largest batch of each model and allocator, beside the paper's."""
+    """The largest batch of each model and allocator, next to the paper's."""
     table = plain_table(
         "model", "allocator", "largest batch", "of the baseline's", "paper",
         left=("model", "allocator"),

@@ -267,7 +267,7 @@ LARGEST_FACTOR = 16.0
 
 
 def machines() -> tuple[Machine, ...]:
-    """The preset, and the fitted machine beside each reading of the link."""
+    """The preset, and the fitted machine for each reading of the link."""
     return machine(MACHINE), *map(fitted, LINKS_GB_PER_S)
 
 

@@ -203,7 +203,7 @@ class TunedReplay:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Question:
     """A step, a memory and a machine: what all methods are asked for."""
 
     network: TunedNetwork
@@ -243,7 +243,7 @@ def cells(case: tuple[TunedNetwork, int, float | None]) -> list[ImageCell]:
     """All methods and memories of (network, image size, fitted link; None: without that)."""
     return [
         _cell(asked, method, plan)
-        for asked in _asked_in_all_memories(*case)
+        for asked in _questions_in_all_memories(*case)
         for method, plan in _methods(asked)
     ]
 
@@ -253,7 +253,7 @@ def replays(case: tuple[TunedNetwork, int, float | None]) -> list[TunedReplay]:
     network, size, _ = case
     return [
         _replay(asked, kind, table[size], scaled)
-        for asked in _asked_in_all_memories(*case)
+        for asked in _questions_in_all_memories(*case)
         for kind, table in (("swap", network.swap), ("hybrid", network.hybrid))
         if size in table
         for scaled in (False, True)
@@ -317,18 +317,18 @@ def network_of(model: str) -> TunedNetwork:
     return next(network for network in NETWORKS if network.model == model)
 
 
-def _asked_in_all_memories(
+def _questions_in_all_memories(
     network: TunedNetwork, size: int, link: float | None
-) -> Iterator[_Asked]:
+) -> Iterator[_Question]:
     step, found = _step(network, size), memories(network)
     for memory, budget_bytes in found.items():
-        yield _Asked(network, size, step, memory, budget_bytes, MACHINE)
+        yield _Question(network, size, step, memory, budget_bytes, MACHINE)
     if link is not None:
         where = replace(MACHINE, link_bytes_per_us=link)
-        yield _Asked(network, size, step, FITTED_LINK, found[FITTED], where)
+        yield _Question(network, size, step, FITTED_LINK, found[FITTED], where)
 
 
-def _methods(asked: _Asked) -> Iterator[tuple[str, Callable[[], Plan]]]:
+def _methods(asked: _Question) -> Iterator[tuple[str, Callable[[], Plan]]]:
     """(name, what plans), in the order of `METHODS`; auto, which takes longest, on the stated link
     alone."""
     step, budget, printed = asked.step, asked.budget_bytes, asked.network.hybrid
@@ -344,7 +344,7 @@ def _methods(asked: _Asked) -> Iterator[tuple[str, Callable[[], Plan]]]:
         yield OURS, lambda: Auto().plan(step, budget, asked.machine)
 
 
-def _cell(asked: _Asked, method: str, plan: Callable[[], Plan]) -> ImageCell:
+def _cell(asked: _Question, method: str, plan: Callable[[], Plan]) -> ImageCell:
     head = (
         asked.network.model, asked.image_size, method, asked.memory, asked.budget_bytes,
         asked.machine.link_bytes_per_us,
@@ -361,7 +361,7 @@ def _cell(asked: _Asked, method: str, plan: Callable[[], Plan]) -> ImageCell:
     return ImageCell(*head, speed, None, len(outs), bytes_out, notes)
 
 
-def _replay(asked: _Asked, kind: str, printed: Tuned, scaled: bool) -> TunedReplay:
+def _replay(asked: _Question, kind: str, printed: Tuned, scaled: bool) -> TunedReplay:
     used = _scaled(printed, asked) if scaled else printed
     lms = Lms(used.swapout_threshold, used.swapin_ahead, used.swapin_groupby)
     reached, minimum = None, None
@@ -375,7 +375,7 @@ def _replay(asked: _Asked, kind: str, printed: Tuned, scaled: bool) -> TunedRepl
     )  # fmt: skip
 
 
-def _plan(asked: _Asked, checkpoints: Sequence[int], swapper: Planner) -> Plan:
+def _plan(asked: _Question, checkpoints: Sequence[int], swapper: Planner) -> Plan:
     """Paper 001's order of edits: compute again, then swap."""
     runs = TflmsHybrid().runs(asked.step, checkpoints)
     question = Question(asked.step, asked.budget_bytes, asked.machine)
@@ -386,11 +386,11 @@ def _step(network: TunedNetwork, size: int) -> Trace:
     return step_trace(network.model, network.batch, size)
 
 
-def _megapixels_per_s(asked: _Asked, plan: Plan) -> float:
+def _megapixels_per_s(asked: _Question, plan: Plan) -> float:
     return asked.network.batch * asked.image_size**2 / plan.makespan_us
 
 
-def _scaled(tuned: Tuned, asked: _Asked) -> Tuned:
+def _scaled(tuned: Tuned, asked: _Question) -> Tuned:
     """Levels of the paper's graph as levels of ours."""
     height = LevelGraph(asked.step).height
     threshold, ahead, groupby = (

@@ -27,7 +27,7 @@ from ooctrain.errors import OoctrainError
 from ooctrain.experiments.compare import CompareCase, CompareRow, compare
 from ooctrain.experiments.reproducing import Wanted, print_title, write_figure
 from ooctrain.experiments.spread import spread
-from ooctrain.report.charts import Curve, beside_svg, curves_svg, stacked_svg
+from ooctrain.report.charts import Curve, curves_svg, side_by_side_svg, stacked_svg
 from ooctrain.report.text import or_dash, plain_table
 from ooctrain.sched.bounds.closed import compute_us, proposition_3_us
 from ooctrain.sched.bounds.lp import fluid_bound
@@ -48,8 +48,8 @@ DYNPROG_NEAREST, DYNPROG_UP = f"{DYNPROG},transfers=nearest", f"{DYNPROG},transf
 HEURISTICS = (GREEDY, DYNPROG, VDNN)
 CHAIN_PLANNERS = (*HEURISTICS, BELADY)
 #: Those that are drawn, and those of which only wins are counted.
-ASKED_PLANNERS = (*CHAIN_PLANNERS, DYNPROG_NEAREST, DYNPROG_UP)
-#: On the step itself, beside the LP bound.
+CHAIN_CASE_PLANNERS = (*CHAIN_PLANNERS, DYNPROG_NEAREST, DYNPROG_UP)
+#: On the step itself, compared with the LP bound.
 STEP_PLANNERS = (*CHAIN_PLANNERS, "combined")
 RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
 DENSENETS = ("densenet121", "densenet161", "densenet169", "densenet201")
@@ -90,7 +90,7 @@ class ChainCell:
         group: the chain.
         planner: by name.
         share: 0: what the chain needs, 1: what it would use.
-        budget_bytes: for the chain; parameters are beside it.
+        budget_bytes: for the chain, without parameters.
         makespan_us: of its plan.
         proposition_3_us: the paper's bound; lp_us: that of the LP over all lists that only offload.
         compute_us: of the calls alone.
@@ -112,7 +112,7 @@ class ChainCell:
 
     @property
     def lp_ratio(self) -> float:
-        """Of the LP's bound to the paper's: nobody who only offloads gets below this."""
+        """Of the LP's bound to the paper's: no list that only offloads gets below this."""
         return self.lp_us / self.proposition_3_us
 
     @property
@@ -182,7 +182,7 @@ def chain_cells(case: tuple[Group, Sequence[float]]) -> list[ChainCell]:
             ChainCell(
                 group, name, share, budget, _makespan_us(name, chain, budget), printed, lp, total
             )
-            for name in ASKED_PLANNERS
+            for name in CHAIN_CASE_PLANNERS
         ]
     return cells
 
@@ -429,7 +429,7 @@ def ratio_figure(cells: Sequence[ChainCell], rows: Sequence[CompareRow]) -> str:
     kinds = dict.fromkeys((group.model, group.image_size) for group in by_group)
     speeds = [(size, _speeds(model, size, by_group)) for model, size in kinds]
     steps = [_steps(model, rows) for model in dict.fromkeys(row.model for row in rows)]
-    return stacked_svg([_grid(ratios), _grid(speeds), beside_svg(steps)])
+    return stacked_svg([_grid(ratios), _grid(speeds), side_by_side_svg(steps)])
 
 
 def _grid(pictures: Iterable[tuple[int, str]]) -> str:
@@ -437,7 +437,7 @@ def _grid(pictures: Iterable[tuple[int, str]]) -> str:
     columns: dict[int, list[str]] = {}
     for size, picture in pictures:
         columns.setdefault(size if size in BATCHES else USUAL_SIZE, []).append(picture)
-    return beside_svg([stacked_svg(column) for column in columns.values()])
+    return side_by_side_svg([stacked_svg(column) for column in columns.values()])
 
 
 def short_name(planner: str) -> str:

@@ -180,7 +180,7 @@ def sft(wanted: Wanted, console: Console) -> Mapping[str, Any]:
 
 
 def memory_table(found: Mapping[str, int]) -> Table:
-    """Bytes beside the paper's sentence."""
+    """Bytes next to the paper's sentence."""
     table = plain_table("network", "here", "paper 003", left=("network",))
     for network, size_bytes in found.items():
         table.add_row(network, f"{size_bytes / GIB:.1f} GiB", f"{PRINTED_GIB[network]} GiB")

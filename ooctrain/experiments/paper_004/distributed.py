@@ -115,7 +115,7 @@ def exchange_us(gradient_bytes: int, gbit_s: float, alpha: float = ALPHA) -> flo
 
 
 def epoch_us(times: StepTimes, network_us: float, samples: int) -> float:
-    """T_epoch; the exchange goes on beside the backward pass."""
+    """T_epoch; the exchange goes on during the backward pass."""
     return samples / times.batch * (times.forward_us + max(times.backward_us, network_us))
 
 

@@ -155,7 +155,7 @@ def call_bytes(step: Trace, where: Machine) -> list[CallBytes]:
 
 
 def shares(batch: int, where: Machine) -> list[Share]:
-    """What can be offloaded for nothing, beside the paper's figures."""
+    """What can be offloaded for nothing, next to the paper's figures."""
     rows = []
     for model in dict.fromkeys((*FIGURE_1, *FIGURE_8)):
         step = step_trace(model, batch, IMAGE_SIZE)

@@ -288,7 +288,7 @@ def recipe_of(settings: Sequence[str], base: Recipe004) -> Recipe004:
 
 
 def accuracy_table(rows: Sequence[Trained]) -> Table:
-    """Mean and spread of each configuration, tested whole and in patches, beside the paper's."""
+    """Mean and spread of each configuration, tested whole and in patches, next to the paper's."""
     table = plain_table(
         "network", "for", "trained", "depth", "patches", "tested whole", "spread", "seeds",
         "in patches", "paper", left=("network", "for", "trained"),
@@ -304,7 +304,7 @@ def accuracy_table(rows: Sequence[Trained]) -> Table:
 
 
 def imagenet_table() -> Table:
-    """The columns of table 1 that nobody computes here."""
+    """The columns of table 1 that are not computed here."""
     table = plain_table("network", "depth", "whole", "split", "stochastic", left=("network",))
     for model, (depth, *accuracies) in PRINTED_IMAGENET.items():
         table.add_row(model, f"{depth:.1%}", *map(str, accuracies))

@@ -198,7 +198,7 @@ def reached(case: SplitCase) -> list[LargestOfMethod]:
 def largest_batches(
     cases: Sequence[SplitCase], found: Iterable[Sequence[LargestOfMethod]]
 ) -> Iterator[SplitBatch]:
-    """The rows of some networks: each answer beside that of its network's baseline."""
+    """The rows of some networks: each answer next to that of its network's baseline."""
     base = LargestOfMethod(0, 0.0, 0)
     for case, (answer,) in zip(cases, found, strict=True):
         method = case.method
@@ -215,9 +215,9 @@ def largest_batches(
 
 
 def _largest(case: SplitCase) -> tuple[int, Plan | None]:
-    """The largest batch with a plan, by doubling, then bisection: who can train a batch can train a
-    smaller one. Who may cut the step into bands is asked for the largest batch first: it most
-    likely fits, and its plan takes longest to find.
+    """The largest batch with a plan, by doubling, then bisection: a method that trains a batch
+    trains a smaller one. A method that may cut the step into bands tries the largest batch first:
+    it most likely fits, and its plan takes longest to find.
     """
     step, beyond = case.step, case.most // case.step + 1
     low, high, best = 0, beyond, None

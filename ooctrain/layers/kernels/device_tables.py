@@ -10,6 +10,6 @@ from collections.abc import Mapping
 
 from ooctrain.layers.kernels.cpu.table import CPU
 from ooctrain.layers.kernels.cuda.table import CUDA
-from ooctrain.layers.kernels.kernel_table import DriverTable
+from ooctrain.layers.kernels.kernel_table import KernelTable
 
-TABLES: Mapping[str, DriverTable] = {table.device: table for table in (CPU, CUDA)}
+TABLES: Mapping[str, KernelTable] = {table.device: table for table in (CPU, CUDA)}

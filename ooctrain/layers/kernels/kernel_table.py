@@ -40,7 +40,7 @@ Arguments = Callable[[Any, Sequence[Any], Sequence[Any], Scalars], Sequence[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Driver:
+class KernelRow:
     """One row: the function that computes an operation on a device.
 
     It is called with the device's pool or launcher, what it takes, and the workspace if it has one.
@@ -66,7 +66,7 @@ class Driver:
 
 
 @dataclass(frozen=True, slots=True)
-class DriverTable:
+class KernelTable:
     """How one device computes operations.
 
     Args:
@@ -76,7 +76,7 @@ class DriverTable:
     """
 
     device: Literal["cpu", "cuda"]
-    rows: Mapping[type[Op], Driver]
+    rows: Mapping[type[Op], KernelRow]
 
     def run(
         self, op: Op, workers: Any, ins: Sequence[Any], outs: Sequence[Any], workspace: Any,
@@ -85,7 +85,7 @@ class DriverTable:
         """Writes `outs` from `ins`, or queues that on a GPU.
 
         Args:
-            workers: who computes: `cpu/runtime/pool.py`'s `ThreadPool`, or the GPU's
+            workers: what computes: `cpu/runtime/pool.py`'s `ThreadPool`, or the GPU's
                 `cuda/runtime/launcher.py`'s `Launcher`.
             ins, outs: physical arrays. An output may lie on the storage of an input that the call
                 reuses (`Op.reusable`); all other outputs are distinct and hold garbage before.
@@ -134,7 +134,7 @@ class DriverTable:
         names = {row.function.rpartition(".")[0] for row in rows if row}
         return sorted(_module_name(self.device, name) for name in names)
 
-    def _row(self, op: Op) -> Driver | None:
+    def _row(self, op: Op) -> KernelRow | None:
         for kind in type(op).__mro__:
             if kind in self.rows:
                 return self.rows[kind]

@@ -79,7 +79,7 @@ class OneCycleLR(LRScheduler):
 
     counts_steps = True
 
-    def expect_room(self, steps: int) -> None:
+    def expect_steps_left(self, steps: int) -> None:
         """Raises ConfigError: the cycle ends before."""
         if self.last_epoch + steps > self.total_steps:
             raise ConfigError(

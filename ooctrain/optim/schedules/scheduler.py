@@ -70,7 +70,7 @@ class LRScheduler:
         self.last_epoch, self._expected = self.last_epoch + 1, after
         self._set(rates)
 
-    def expect_room(self, steps: int) -> None:
+    def expect_steps_left(self, steps: int) -> None:
         """Raises ConfigError: it ends before that many calls of `step` more."""
 
     def get_last_lr(self) -> list[float]:
@@ -135,8 +135,8 @@ class LRScheduler:
 
 
 def expect_schedule_of(optimizer: Optimizer, schedule: object) -> None:
-    """Raises ConfigError: it is no schedule, or one of another optimizer, whose rates nobody
-    reads."""
+    """Raises ConfigError: it is not a schedule, or one of another optimizer, whose rates are
+    not read."""
     if not isinstance(schedule, LRScheduler):
         raise ConfigError(
             f"{schedule!r} is not a schedule of learning rates", code="OOC-106",

@@ -384,7 +384,7 @@ def _row(name: str, allowed: Allowed, expected: np.ndarray, got: np.ndarray) -> 
 def _worst(
     name: str, promise: Promise, bound: np.ndarray, expected: np.ndarray, got: np.ndarray
 ) -> TiledRow:
-    """The row of a result, at the element whose error is largest beside its bound."""
+    """The row of a result, at the element whose error is largest relative to its bound."""
     error = np.abs(got.astype("float64") - expected)
     over = np.where(error > bound, np.inf, 0) + np.divide(
         error, bound, out=np.zeros_like(error), where=bound > 0

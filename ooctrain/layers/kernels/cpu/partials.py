@@ -43,7 +43,7 @@ def add_parts(pool: ThreadPool, space: np.ndarray, p: Any, total: np.ndarray) ->
 
     Args:
         space: the workspace as float32.
-        p: the numbers of a plan: `parts` arrays from `partials_at` on, `partial_stride` apart.
+        p: the numbers of a blocking: `parts` arrays from `partials_at` on, `partial_stride` apart.
         total: float32, flat.
     """
     if p.parts > 1:

@@ -70,7 +70,7 @@ Numbers = TypeVar("Numbers", bound=tuple)
 
 
 @dataclass(frozen=True, slots=True)
-class KernelPlan(Generic[Numbers]):
+class KernelBlocking(Generic[Numbers]):
     """How one part of a convolution is cut up.
 
     Args:
@@ -84,11 +84,11 @@ class KernelPlan(Generic[Numbers]):
     tables: tuple[int, ...] = ()
 
 
-def views(plan: KernelPlan, workspace: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The workspace as float32 and as int64, after writing the plan's tables to its front."""
-    space = workspace[: plan.size_floats * 4]
+def views(blocking: KernelBlocking, workspace: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The workspace as float32 and as int64, after writing the blocking's tables to its front."""
+    space = workspace[: blocking.size_floats * 4]
     tables = space.view(np.int64)
-    tables[: len(plan.tables)] = plan.tables
+    tables[: len(blocking.tables)] = blocking.tables
     return space.view(np.float32), tables
 
 

@@ -134,7 +134,7 @@ class Columns:
 
     @property
     def cut(self) -> tuple[int, int, int, int]:
-        """What kernels are told: lanes, rows per chunk, rows and chunks per section."""
+        """What kernels are given: lanes, rows per chunk, rows and chunks per section."""
         return self.lanes, self.rows_per_chunk, self.section or self.rows, self.per_section
 
     @property

@@ -92,7 +92,8 @@ def further(where, by, extent):
 
 @device
 def row_of_thread(block, thread, cut):
-    """The index (n, h, w, k) of a thread's first element; h is no row for a thread that has none.
+    """The index (n, h, w, k) of a thread's first element; h is out of range for threads without an
+    element.
 
     Args:
         cut: what `_rows` gives.

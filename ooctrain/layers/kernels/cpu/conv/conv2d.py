@@ -23,7 +23,7 @@ from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 
 Array = np.ndarray
 
-#: {algorithm: (module, what it takes besides)}; Winograd's tiles are m x m.
+#: {algorithm: (module, further arguments)}; Winograd's tiles are m x m.
 _ALGORITHMS: Mapping[str, tuple[str, Mapping[str, int]]] = {
     "depthwise": ("conv_depthwise", {}),
     "direct": ("conv_direct", {}),

@@ -47,19 +47,26 @@ def workspace_bytes(shape: ConvShape, algorithm: str, part: str, threads: int) -
     if algorithm.startswith("winograd"):
         m = int(algorithm.removeprefix("winograd"))
         if part == "grad_weight":
-            return 4 * winograd_blocking.plan_grad_weight(shape, m, threads).size_floats
+            return 4 * winograd_blocking.grad_weight_blocking(shape, m, threads).size_floats
         backward = part == "grad_input"
         return (
-            4 * winograd_blocking.plan_correlation(shape, m, threads, backward=backward).size_floats
+            4
+            * winograd_blocking.correlation_blocking(
+                shape, m, threads, backward=backward
+            ).size_floats
         )
     if algorithm == "depthwise":
         return 4 * depthwise_floats(shape, part)
     if algorithm == "im2col":
-        return 4 * plan_im2col(shape, part, threads).size_floats
+        return 4 * im2col_blocking(shape, part, threads).size_floats
     if part == "grad_weight":
-        return 4 * direct_weights_blocking.plan_grad_weight(shape, threads).size_floats
-    plan = direct_blocking.plan_forward if part == "forward" else direct_blocking.plan_grad_input
-    return 4 * plan(shape, threads).size_floats
+        return 4 * direct_weights_blocking.grad_weight_blocking(shape, threads).size_floats
+    blocking = (
+        direct_blocking.forward_blocking
+        if part == "forward"
+        else direct_blocking.grad_input_blocking
+    )
+    return 4 * blocking(shape, threads).size_floats
 
 
 def linear_shape(rows: int, inputs: int, outputs: int) -> ConvShape:
@@ -98,7 +105,7 @@ def depthwise_floats(shape: ConvShape, part: str) -> int:
 # The im2col reference: work items, and scratch.
 
 
-class Im2colPlan(NamedTuple):
+class Im2colBlocking(NamedTuple):
     """Integers that the reference kernels read; see `ConvShape` for the letters."""
 
     n: int
@@ -128,7 +135,7 @@ class Im2colPlan(NamedTuple):
     size_floats: int
 
 
-def plan_im2col(shape: ConvShape, part: str, threads: int) -> Im2colPlan:
+def im2col_blocking(shape: ConvShape, part: str, threads: int) -> Im2colBlocking:
     """Items: blocks of about 256 output pixels (forward), images (grad_input), eighths of a group's
     filters (grad_weight).
     """
@@ -142,7 +149,7 @@ def plan_im2col(shape: ConvShape, part: str, threads: int) -> Im2colPlan:
         "grad_weight": shape.groups * ceil_div(shape.kg, filters),
     }[part]
     column_floats = aligned(block_rows * shape.ow * columns)
-    return Im2colPlan(
+    return Im2colBlocking(
         shape.n, shape.c, shape.h, shape.w, shape.k, shape.r, shape.s, shape.oh, shape.ow,
         *shape.stride, shape.padding[0], shape.padding[2], *shape.dilation, shape.groups, shape.cg,
         shape.kg, columns, row_blocks, block_rows, items, filters, column_floats,

@@ -1,6 +1,6 @@
 """How a direct convolution is cut into work items, and where everything lies in its workspace.
 
-For a `ConvShape` and a number of threads a plan is tuples of integers. The kernels of
+For a `ConvShape` and a number of threads a blocking is tuples of integers. The kernels of
 `conv_direct.py` read them, and `conv_workspace.workspace_bytes` takes the size from them. Forward
 and the gradient of the input are the same gather. On a grid of positions q an output pixel is q *
 out_step + shift, and its tap t reads the source pixel q * in_step + t. Forward has one phase
@@ -21,7 +21,7 @@ from ooctrain.layers.conv2d import ConvShape
 from ooctrain.layers.kernels.cpu.tiling import (
     PANEL,
     ROWS,
-    KernelPlan,
+    KernelBlocking,
     aligned,
     ceil_div,
     cut_blocks,
@@ -197,7 +197,7 @@ def _cut(
     weights = all_panels * taps.count * taps.run * PANEL
     large = weights > shape.n * in_h * in_w * in_c
     private = large and not taps.copied and pixels <= PRIVATE_PIXELS
-    # Source pixels of a block should stay in the second-level cache beside a panel of weights.
+    # Source pixels of a block should stay in the second-level cache with a panel of weights.
     target = PRIVATE_PIXELS if private else max(48, min(256, 98304 // in_c))
     block_images, block_rows = cut_blocks(shape.n, rows.count, columns.count, target)
     row_blocks = ceil_div(rows.count, block_rows)
@@ -211,9 +211,9 @@ def _cut(
     return _Cut(private, block_images, block_rows, row_blocks, blocks, item_panels, items)
 
 
-def _plan_correlation(
+def _correlation_blocking(
     shape: ConvShape, rows: _Grid, columns: _Grid, *, backward: bool, threads: int
-) -> KernelPlan[DirectCorrelation]:
+) -> KernelBlocking[DirectCorrelation]:
     (in_h, in_w, in_c), (out_h, out_w, out_c) = shape.ends(backward=backward)
     out_cg = out_c // shape.groups
     taps = _taps_of(shape, rows, columns, backward=backward)
@@ -255,7 +255,7 @@ def _plan_correlation(
         bias_at=bias_at, packed_at=packed_at, packed_stride=aligned(weight_floats),
         window_at=window_at, window_stride=window_floats,
     )  # fmt: skip
-    return KernelPlan(numbers, size_floats, tables)
+    return KernelBlocking(numbers, size_floats, tables)
 
 
 def _phase_tables(
@@ -281,18 +281,18 @@ def _phase_tables(
 
 
 @lru_cache(maxsize=1024)
-def plan_forward(shape: ConvShape, threads: int) -> KernelPlan[DirectCorrelation]:
+def forward_blocking(shape: ConvShape, threads: int) -> KernelBlocking[DirectCorrelation]:
     """The gather that computes y from x."""
     top, _, left, _ = shape.padding
     rows = forward_axis(shape.oh, shape.r, shape.stride[0], shape.dilation[0], top)
     columns = forward_axis(shape.ow, shape.s, shape.stride[1], shape.dilation[1], left)
-    return _plan_correlation(shape, rows, columns, backward=False, threads=threads)
+    return _correlation_blocking(shape, rows, columns, backward=False, threads=threads)
 
 
 @lru_cache(maxsize=1024)
-def plan_grad_input(shape: ConvShape, threads: int) -> KernelPlan[DirectCorrelation]:
+def grad_input_blocking(shape: ConvShape, threads: int) -> KernelBlocking[DirectCorrelation]:
     """The gather that computes dx from dy."""
     top, _, left, _ = shape.padding
     rows = backward_axis(shape.h, shape.r, shape.stride[0], shape.dilation[0], top)
     columns = backward_axis(shape.w, shape.s, shape.stride[1], shape.dilation[1], left)
-    return _plan_correlation(shape, rows, columns, backward=True, threads=threads)
+    return _correlation_blocking(shape, rows, columns, backward=True, threads=threads)

@@ -1,10 +1,10 @@
 """How a direct gradient of the weights is cut into work items, and where its scratch lies.
 
-For a `ConvShape` and a number of threads a plan holds the integers that `direct_weights.py` reads.
-Work is cut where that costs least. Each part of the batch needs its own copy of dW, and each block
-of dW reads the batch again. So the batch is cut (into at most four parts, fixed by the shape) where
-dW is small compared with it, and dW is cut otherwise. With few channels all taps of a filter row
-are one run of columns. Where the filters then fill whole panels the product is transposed
+For a `ConvShape` and a number of threads a blocking holds the integers that `direct_weights.py`
+reads. Work is cut where that costs least. Each part of the batch needs its own copy of dW, and each
+block of dW reads the batch again. So the batch is cut (into at most four parts, fixed by the shape)
+where dW is small compared with it, and dW is cut otherwise. With few channels all taps of a filter
+row are one run of columns. Where the filters then fill whole panels the product is transposed
 ("turned"), so that vectors hold filters: a run of nine columns would waste most of a panel of 32.
 Pure Python. Read next: `direct_weights.py`.
 """
@@ -18,7 +18,7 @@ from ooctrain.layers.conv2d import ConvShape
 from ooctrain.layers.kernels.cpu.tiling import (
     PANEL,
     ROWS,
-    KernelPlan,
+    KernelBlocking,
     aligned,
     ceil_div,
     cut_blocks,
@@ -128,7 +128,7 @@ def _window(shape: ConvShape) -> _Window:
 
 
 def _cut(shape: ConvShape, merged: bool, blocks: int) -> _Cut:
-    """Parts of the batch first where dW is small beside x and y; else panels of dW first."""
+    """Parts of the batch first where dW is small compared with x and y; else panels of dW first."""
     panels = 1 if merged else ceil_div(shape.cg, PANEL)
     filter_rows = min(shape.kg, FILTER_ROWS)
     filter_items = ceil_div(shape.kg, filter_rows)
@@ -152,7 +152,7 @@ def _weights(shape: ConvShape) -> int:
 
 
 @lru_cache(maxsize=1024)
-def plan_grad_weight(shape: ConvShape, threads: int) -> KernelPlan[WeightGradient]:
+def grad_weight_blocking(shape: ConvShape, threads: int) -> KernelBlocking[WeightGradient]:
     """dW = sum over pixels of dy (outer product) x, in blocks of dW and at most four parts."""
     window = _window(shape)
     row_blocks = ceil_div(shape.oh, window.block_rows)
@@ -191,4 +191,4 @@ def plan_grad_weight(shape: ConvShape, threads: int) -> KernelPlan[WeightGradien
         window_at=window_at, window_stride=window_floats, turned=int(turned), sum_rows=sum_rows,
         sums_at=sums_at, sums_stride=sums_floats,
     )  # fmt: skip
-    return KernelPlan(numbers, size_floats, tables)
+    return KernelBlocking(numbers, size_floats, tables)

@@ -1,6 +1,6 @@
 """How a Winograd convolution is cut into work items, and where everything lies in its workspace.
 
-For a `ConvShape` (3x3, stride 1) and a number of threads a plan is tuples of integers for the
+For a `ConvShape` (3x3, stride 1) and a number of threads a blocking is tuples of integers for the
 kernels of `conv_winograd.py`. The tiles of the whole batch are numbered consecutively, so a group
 of tiles fills the registers whatever the size of an image. There are two orders of work. With many
 tiles, weights are transformed once, and each item takes a group of tiles from input to output. With
@@ -18,7 +18,7 @@ from ooctrain.layers.kernels.cpu.tiling import (
     ALIGNMENT,
     PANEL,
     ROWS,
-    KernelPlan,
+    KernelBlocking,
     aligned,
     ceil_div,
     place,
@@ -110,9 +110,9 @@ class WinogradWeightGradient(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def plan_correlation(
+def correlation_blocking(
     shape: ConvShape, m: int, threads: int, *, backward: bool
-) -> KernelPlan[WinogradCorrelation]:
+) -> KernelBlocking[WinogradCorrelation]:
     """Forward, or the gradient of the input: a forward convolution of dy with turned weights."""
     top, _, left, _ = shape.padding
     (in_h, in_w, in_c), (out_h, out_w, out_c) = shape.ends(backward=backward)
@@ -152,11 +152,13 @@ def plan_correlation(
         products_stride=planes * products_plane, products_plane=products_plane,
         transform_at=transform_at, transform_stride=TRANSFORM_FLOATS,
     )  # fmt: skip
-    return KernelPlan(numbers, size_floats)
+    return KernelBlocking(numbers, size_floats)
 
 
 @lru_cache(maxsize=1024)
-def plan_grad_weight(shape: ConvShape, m: int, threads: int) -> KernelPlan[WinogradWeightGradient]:
+def grad_weight_blocking(
+    shape: ConvShape, m: int, threads: int
+) -> KernelBlocking[WinogradWeightGradient]:
     """dW = G^T [sum over tiles of Z (outer) V] G, in blocks of dW and at most four parts."""
     planes = (m + 2) ** 2
     tiles_h, tiles_w = ceil_div(shape.oh, m), ceil_div(shape.ow, m)
@@ -193,4 +195,4 @@ def plan_grad_weight(shape: ConvShape, m: int, threads: int) -> KernelPlan[Winog
         errors_plane=errors_plane, transform_at=transform_at, transform_stride=TRANSFORM_FLOATS,
         partials_at=partials_at, partial_stride=partial_floats,
     )  # fmt: skip
-    return KernelPlan(numbers, size_floats)
+    return KernelBlocking(numbers, size_floats)

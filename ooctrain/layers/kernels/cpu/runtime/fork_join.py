@@ -255,7 +255,7 @@ def _await_job(words, seen, spins):
 
 @kernel("void(i8[::1], i8, i8)")
 def serve(words, thread, spins):
-    """The life of worker `thread`: waits for jobs, takes part in them, until told to stop."""
+    """The life of worker `thread`: waits for jobs, takes part in them, until `stop`."""
     seen = 0
     while True:
         seen = _await_job(words, seen, spins)
@@ -277,7 +277,7 @@ def _rouse(words, wanted):
 
 @inner
 def _join(words, spins):
-    """Lets nobody in any more and waits for the workers inside."""
+    """Closes the job and waits for the workers inside."""
     atomic_add(words, STATE, -OPEN)
     for _ in range(spins):
         if atomic_load(words, STATE) == 0:
@@ -346,7 +346,7 @@ def stop(words, threads):
 
 @kernel("void(i8[::1], i8)")
 def spin(words, spins):
-    """Waits as an idle worker does, for timing: nobody may be using `words`."""
+    """Waits as an idle worker does, for timing: `words` must not be in use."""
     for _ in range(spins):
         if atomic_load(words, GENERATION) != 0:
             return

@@ -31,7 +31,7 @@ from numba.core import caching
 from numba.core.serialize import dumps
 
 from ooctrain.errors import ConfigError
-from ooctrain.step.allowance import memory_rooms
+from ooctrain.step.allowance import memory_limits
 from ooctrain.step.presets import cache_base
 from ooctrain.units import MIB, format_bytes
 
@@ -47,9 +47,9 @@ DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 @lru_cache(maxsize=2)  # before the first: what the compiler takes itself is not to count
-def require_room(needed_bytes: int = COMPILER_BYTES) -> None:
+def require_compiler_memory(needed_bytes: int = COMPILER_BYTES) -> None:
     """Raises ConfigError where `ulimit` leaves too little for LLVM, which would end the process."""
-    limits = [room for room in memory_rooms() if room.source.startswith("ulimit")]
+    limits = [room for room in memory_limits() if room.source.startswith("ulimit")]
     tightest = next(iter(limits), None)
     if tightest is not None and tightest.free_bytes < needed_bytes:
         raise ConfigError(
@@ -81,7 +81,7 @@ class KeptCode:
         """
         found = self._all().get(key)
         if found is None:
-            require_room()
+            require_compiler_memory()
         return found
 
     def save(self, key: object, data: object) -> None:
@@ -122,7 +122,7 @@ class KeptCode:
 
 
 class MachineCode(caching.CompileResultCacheImpl):
-    """What a file holds as a compiled function, whose LLVM module waits until somebody wants it.
+    """What a file holds as a compiled function, whose LLVM module is parsed when it is needed.
 
     Numba parses the module of each function that it loads, so that callers which are compiled later
     can have the function inlined. Mostly nothing is compiled later, and the modules of ResNet-18's
@@ -194,12 +194,12 @@ def cache_folder() -> Path:
 
 
 def is_off() -> bool:
-    """Whether Numba is told to compile nothing (NUMBA_DISABLE_JIT)."""
+    """Whether NUMBA_DISABLE_JIT is set: Numba compiles nothing."""
     return bool(vars(numba.config).get("DISABLE_JIT"))
 
 
 def require_compiler() -> None:
-    """Raises ConfigError where Numba is told to compile nothing: kernels are written in what only
+    """Raises ConfigError where Numba is set to compile nothing: kernels are written in what only
     a compiler knows (vectors, atomic operations, calls by address), so they are not Python.
     """
     if is_off():
@@ -271,7 +271,7 @@ def interrupts_held() -> Iterator[None]:
     """
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(before):
-        yield  # no handler runs in another thread, and who has none is not to have one
+        yield  # no handler runs in another thread, and where there is none it stays so
         return
     held = False
 

@@ -3,7 +3,7 @@
 It computes the sums of `conv_gemm.py` in float32, with factors rounded to TF32 (10 bits of
 mantissa). A warp's `mma` does in one instruction the work of 32 multiply-adds in each lane, so
 everything else must cost less too. Copies go straight into shared memory, into a ring of three
-stages of sixteen terms each. One barrier for each step tells that a stage is filled and that
+stages of sixteen terms each. One barrier for each step signals that a stage is filled and that
 another may be overwritten. A thread walks from term to term: within a tap it only counts on, and
 only at the next tap does it compute the place anew. So 196 instructions surround 32 products on
 Hopper, where 235 did before (`tests/support/sass.py` counts); some fifty of them are reached

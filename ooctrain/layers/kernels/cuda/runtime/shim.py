@@ -201,7 +201,7 @@ def why_no_ptx() -> str:
 @contextmanager
 def _pretend_device(capability: Capability) -> Iterator[None]:
     """Numba asks the current device for its capability when a kernel calls a device function."""
-    from numba.cuda import dispatcher  # which Numba's simulator lacks
+    from numba.cuda import dispatcher  # which Numba's simulator does not have
 
     asked = dispatcher.get_current_device
     pretended = types.SimpleNamespace(compute_capability=capability)
