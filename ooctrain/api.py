@@ -404,7 +404,7 @@ def execute(
         result = session.run_step(input_values(trace, *batch), step_scalars)
         timeline = result.timeline
         if plan.schedule.granule == BYTES:
-            # What the pure model grants is what was asked for; the allocator's own rounding of it
+            # What the pure model grants is what was requested; the allocator's own rounding of it
             # is not a part of the plan.
             peak_bytes = session.allocator.stats().peak_requested_bytes
             timeline = replace(timeline, peak_bytes=peak_bytes)

@@ -173,14 +173,14 @@ class NotRepeatable(ConfigError):
 
 
 class Withheld(ConfigError):
-    """A part of the library that a course wheel leaves out, as an assignment asks for it."""
+    """A part of the library that a course wheel leaves out, as an assignment requests it."""
 
     default_code = "OOC-180"
 
     def __init__(self, what: str, assignment: str = "", **details: str):
         # `course/handout.py` writes Withheld("sched/planners/lru.py: Lru.plan", "lru_planner").
         if assignment:
-            what = f"{what} is left out of this course wheel: assignment {assignment} asks for it"
+            what = f"{what} is left out of this course wheel: assignment {assignment} requests it"
             details = {"fix": "your own, as file.py:Class; the whole library is ooctrain without "
                        "+course in its version", **details}  # fmt: skip
         super().__init__(what, **details)
@@ -239,7 +239,7 @@ def failing_as(part: str) -> Iterator[None]:
 def raised_by_a_handler(error: BaseException) -> bool:
     """Whether the handler of a signal raised it, such as a time limit: it ends whatever is done,
     and says nothing about the code that it happened to meet."""
-    # Not at the top: it is asked for only when something has failed.
+    # Not at the top: it is needed only when something has failed.
     import signal
 
     handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()}
@@ -296,7 +296,7 @@ class OutOfDeviceMemory(OoctrainError, MemoryError):
     """The arena has no room for a request; the allocator's state is as before.
 
     Attributes:
-        granted_bytes: what was asked for, rounded as the allocator does.
+        granted_bytes: what was requested, rounded as the allocator does.
         free_bytes: of the arena, in one piece or in many.
         largest_bytes: the largest request that would have been served.
         budget_bytes: of the arena.

@@ -319,7 +319,7 @@ class Trainer:
 
     @property
     def timeline(self) -> Timeline | None:
-        """Of the last step, measured; read from the device when it is asked for."""
+        """Of the last step, measured; read from the device when it is requested."""
         if self._last is None or self.ranks is None:
             return None if self._last is None else self._last.timeline
         return self._last.timeline_with(self._messages)

@@ -66,7 +66,7 @@ def ranks_of_run(shared: RankOptions) -> Iterator[Ranks | None]:
 
 
 def with_cores(workload: Workload, ranks: Ranks | None) -> Workload:
-    """The workload with an equal part of this machine's cores, unless threads were asked for."""
+    """The workload with an equal part of this machine's cores, unless threads were requested."""
     if ranks is None or workload.threads is not None:
         return workload
     return replace(workload, threads=max(1, usable_cores() // launcher_of_ranks()))

@@ -1,4 +1,4 @@
-"""What a shell offers where a name is asked for: the networks, planners, allocators that there are.
+"""What a shell offers where a name is requested: the networks, planners, allocators that there are.
 
 A parameter of a command says by its own name what it takes: `--planner` a planner, `MODEL` a
 network. While a shell asks what can follow, such parameters get a type that knows the names; a

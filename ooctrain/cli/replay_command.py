@@ -90,7 +90,7 @@ def replay_table(rows: list[Replayed]) -> Table:
 
 
 def _shot(log: AllocationLog, row: Replayed, budget_bytes: int | None) -> dict[str, Any]:
-    """The arena when it needs most; where none was asked for it ends with what was reserved."""
+    """The arena when it needs most; where none was requested it ends with what was reserved."""
     shot = snapshot_at_peak(log, row)
     return shot if budget_bytes else {**shot, "budget": row.reserved_bytes}
 

@@ -92,7 +92,7 @@ def _divided(
 
 
 def all_rewrites(memory: MemoryOptions) -> tuple[str, ...]:
-    """Those that every step gets, and those that were asked for."""
+    """Those that every step gets, and those that were requested."""
     return (*DEFAULT_REWRITES, *memory.rewrites)
 
 
@@ -102,5 +102,5 @@ def _rounding(memory: MemoryOptions, machine: Machine, trace: Trace) -> Granule:
     if trace.device != "cpu" or not is_cpu(machine):
         chosen = choose_allocator(memory.allocator, machine.device_bytes, binding=False)
         return Granule(1, chosen.granule.ranges)
-    # An allocator may round coarser in a larger arena, so it is asked for one of about this size.
+    # An allocator may round coarser in a larger arena, so it is made for one of about this size.
     return choose_allocator(memory.allocator, 2 * trace_peak_bytes(trace)).granule

@@ -197,7 +197,7 @@ def compare_with_in_core(run: TrainingRun, display: Display, on_all: bool = Fals
         on_all: ranks run again, this one among them.
     """
     asked, record, done = run.options, run.record, run.trainer.steps_done
-    # As many epochs as the learning rates went over, or as were done before the options asked for
+    # As many epochs as the learning rates went over, or as were done before the options requested
     # fewer.
     steps_per_epoch = len(make_loader(run.task, asked.workload))
     epochs = max(record.lengths[-1], -(-done // steps_per_epoch))

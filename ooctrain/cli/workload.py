@@ -104,18 +104,18 @@ def make_trace(task: Task, workload: Workload, batch: int | None = None) -> Trac
 
 
 def threads_of(workload: Workload) -> int:
-    """Threads as asked for, else one for each core that this process may use."""
+    """Threads as requested, else one for each core that this process may use."""
     return workload.threads or usable_cores()
 
 
 def as_on(workload: Workload, memory: MemoryOptions) -> Workload:
     """The workload as it is traced for a machine on which nothing runs: with as many threads as
-    that machine has, unless others were asked for."""
+    that machine has, unless others were requested."""
     return replace(workload, threads=workload.threads or threads_for(memory.machine))
 
 
 def find_machine(workload: Workload, memory: MemoryOptions) -> Machine:
-    """The machine as named, else the device's, with the link as asked for."""
+    """The machine as named, else the device's, with the link as requested."""
     named = machine(memory.machine, workload.device)
     rate, spill = link_rate(memory), spill_of(memory)
     if spill is not None:
@@ -206,8 +206,8 @@ def _check_target(workload: Workload, shape: Shape) -> None:
 
 
 def _with_classes(workload: Workload, shape: Shape) -> Shape:
-    """With as many outputs as asked for. Raises ConfigError: fewer than the data has classes, or
-    none can be asked for.
+    """With as many outputs as requested. Raises ConfigError: fewer than the data has classes, or
+    none can be requested.
     """
     wanted = workload.classes
     if wanted is None:

@@ -2,7 +2,7 @@
 
 Each part of the rubric counts the work or the peak memory. The rows are counted here, from the
 numbers that the submission answered; an answer that cannot be counted gets a reason. Par is what
-the library's own frontiers need for the same cuts, and is computed when it is asked for. Read next:
+the library's own frontiers need for the same cuts, and is computed when it is requested. Read next:
 `submitted.py`, which asks; `../testing/tiled/bands_by_hand.py`.
 """
 

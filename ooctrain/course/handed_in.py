@@ -131,7 +131,7 @@ def _chosen(
         return different[0]
     if different:
         named = ", ".join(piece.name for piece in different[:MOST_NAMED])
-        raise ValueError(f"it has {len(different)} files, and one is asked for, {wanted}: {named}")
+        raise ValueError(f"it has {len(different)} files, and one is expected, {wanted}: {named}")
     if faults:
         raise ValueError(faults[0])
     if path.is_dir() or path.name.lower().endswith(ARCHIVES):

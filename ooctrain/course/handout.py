@@ -100,7 +100,7 @@ def stripped(file: str, names: Iterable[str], assignment: str) -> str:
     raiser = ast.ImportFrom("ooctrain.errors", [ast.alias("Withheld", "_Withheld")], 0)
     later = [n for n in tree.body if isinstance(n, ast.ImportFrom) and n.module == "__future__"]
     rest = [node for node in tree.body if node not in later and not _is_text(node)]
-    text = f'"""Part of this file is left out: assignment {assignment} asks for it."""'
+    text = f'"""Part of this file is left out: assignment {assignment} requests it."""'
     tree.body = [*ast.parse(text).body, *later, raiser, *rest]
     return f"{ast.unparse(ast.fix_missing_locations(tree))}\n"
 

@@ -108,7 +108,7 @@ class Interview:
         """The answer to a question.
 
         Args:
-            called: does what the process asks for while it answers.
+            called: does what the process requests while it answers.
 
         Raises:
             NoAnswer: there is none any more, since `begin`; `fault` says why. After a `MemoryError`

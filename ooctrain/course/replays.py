@@ -1,7 +1,7 @@
 """How much of the arena an allocator needs for the blocks of a real step, compared with par.
 
-The blocks are those that a library's planner asks for in the first steps of a training; the
-allocator is asked for one after the other. It answers with addresses, which can be judged without
+The blocks are those that a library's planner requests in the first steps of a training; the
+allocator gets them one after the other. It answers with addresses, which can be judged without
 it: two blocks that live at the same time must share no byte, and the result is the extent that all
 blocks span. Addresses that break this get a reason and no extent. Read next: `submitted.py`, which
 asks; `alloc/replay.py`.
@@ -36,7 +36,7 @@ ROOM = 8
 
 @lru_cache(maxsize=8)
 def log_of(part: Replay) -> AllocationLog:
-    """What the step asks for."""
+    """What the step requests."""
     step = step_trace(part.model, part.batch, None)
     budget_bytes = resolve_budget(step, part.budget, GRANULE)
     planner, where = get_planner(part.planner), machine(part.machine)
@@ -45,7 +45,7 @@ def log_of(part: Replay) -> AllocationLog:
 
 
 def addresses_given(log: AllocationLog, allocator: Allocator) -> list[int]:
-    """Where an allocator puts the blocks of a log, in the order in which they are asked for."""
+    """Where an allocator puts the blocks of a log, in the order in which they are requested."""
     live: dict[int, Block] = {}
     addresses = []
     for request in log.requests:

@@ -2,7 +2,7 @@
 
 A `Rubric` is read from the folder of an assignment. Every number of the assignment (points, limits,
 what is measured against what) stands in one file that a teacher can edit without reading code. Only
-par is not in the file: it is computed when it is asked for, so it cannot be out of date. Read next:
+par is not in the file: it is computed when it is requested, so it cannot be out of date. Read next:
 `tutorials/assignments/lru_planner/grade.toml`, then `grade.py`.
 """
 

@@ -36,7 +36,7 @@ class DataSource:
         numbers: names of its whole-number parameters.
         needs_path: whether it reads a folder (passed as `root`).
         fetch: brings it into a folder; None: it must not be fetched.
-        scales: whether images of any size are scaled to the size that is asked for.
+        scales: whether images of any size are scaled to the size that is requested.
     """
 
     load: Callable[..., Dataset]

@@ -164,7 +164,7 @@ def take(dataset: Dataset, indices: np.ndarray, *, as_bytes: bool | None = None)
 
     Args:
         as_bytes: by its own `take_bytes`, if it has one: images as they are kept or shown, uint8,
-            for a model that normalises them itself. None: as whatever asks for this wants them.
+            for a model that normalises them itself. None: as the caller wants them.
 
     Raises:
         ShapeError: what it gives is not an array of real numbers.

@@ -41,7 +41,7 @@ MEAN, STD = (123.7, 116.3, 103.5), (58.4, 57.1, 57.4)
 
 
 class ImageFolder:
-    """Decodes an image when it is asked for.
+    """Decodes an image when it is requested.
 
     Args:
         files: paths with the number of their class.
@@ -88,7 +88,7 @@ class ImageFolder:
 
 
 def image_folder(root: str | Path, train: bool = True, image_size: int = 224) -> ImageFolder:
-    """Images in one folder for each class, decoded when they are asked for.
+    """Images in one folder for each class, decoded when they are requested.
 
     The header of each file is read at once, so what it says is found before training.
 

@@ -91,7 +91,7 @@ class DataLoader:
         ahead: only then does the loader's state count it.
 
         Args:
-            ahead: False: no batch is read before it is asked for, as there is no memory for it.
+            ahead: False: no batch is read before it is requested, as there is no memory for it.
             as_bytes: images come as uint8 where the data set has them so (`dataset.take`).
         """
         epoch, first = self._next
@@ -154,7 +154,7 @@ class DataLoader:
 def _read_ahead(
     read: Callable[[np.ndarray], Batch], batches: list[np.ndarray], workers: int, ahead: int
 ) -> Iterator[Batch]:
-    """Batches in order; threads read up to `ahead` of them before they are asked for."""
+    """Batches in order; threads read up to `ahead` of them before they are requested."""
     waiting = iter(batches)
     with ThreadPoolExecutor(min(workers, ahead), thread_name_prefix="ooctrain-reader") as pool:
         ready: deque[Future[Batch]] = deque()

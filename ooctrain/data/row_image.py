@@ -212,7 +212,7 @@ class TiffRows:
         try:
             with path.open("rb") as file:
                 self._page: Any = tifffile.TiffFile(file).pages[0]
-                # What tifffile reads only when it is asked for: the file is closed then.
+                # What tifffile reads only when it is requested: the file is closed then.
                 self._tables, mappable = self._page.jpegtables, self._page.is_memmappable
                 self._places = list(
                     zip(self._page.dataoffsets, self._page.databytecounts, strict=True)

@@ -3,7 +3,7 @@
 A `HostFile` copies between memory and bytes of the slab as the copy engines ask it to. It has
 addresses of its own, above all of memory, so `copy(target, source, bytes)` goes either way and an
 engine knows no difference. A copy is cut into pieces at fixed places of the file, and several
-pieces are on their way at once, since a disk that is asked for one thing at a time idles between
+pieces are on their way at once, since a disk with one request at a time idles between
 them. Past the page cache a file is written in whole blocks: a piece that begins or ends inside one
 is read, changed and written back, alone; its memory need not be aligned, for it goes through a
 buffer that is. Where the page cache cannot be passed by, every copy out waits for the disk and

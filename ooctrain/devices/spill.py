@@ -126,7 +126,7 @@ class SpillPlace:
 
 
 class FileCalls:
-    """The system's calls on the file; each may raise OSError, and move less than was asked for."""
+    """The system's calls on the file; each may raise OSError, and move less than was requested."""
 
     def file_system(self, folder: str) -> int:
         """The number of the file system's type (statfs); 0 where the system has no such call."""

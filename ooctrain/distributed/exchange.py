@@ -93,7 +93,7 @@ class MessageSpan:
     its arrival was noticed.
 
     Args:
-        waited_ns: how long this rank waited for the network after it had asked for the result;
+        waited_ns: how long this rank waited for the network after it had requested the result;
             on an imposed network without what it waited for ranks that were late.
     """
 

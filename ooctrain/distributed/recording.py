@@ -162,7 +162,7 @@ class PartOfRank(Parts):
     def batch_statistics(
         self, tape: Tape, found: tuple[Tensor, ...], eps: float, rows: int
     ) -> tuple[tuple[Tensor, ...], BatchNormApply, int]:
-        """Those of the whole batch where they are asked for."""
+        """Those of the whole batch where they are requested."""
         if not self._sync:
             return super().batch_statistics(tape, found, eps, rows)
         statistics, apply = joined_statistics(tape, self._messages, found, eps, rows)
@@ -203,11 +203,11 @@ class Messages:
             return self._tape.call(op, (sent.byte,))
 
     def all_ranks(self, path: str, tensors: Sequence[Tensor], kind: Kind) -> list[list[Tensor]]:
-        """Arrays of all ranks, in rank order; asked for and waited for at once."""
+        """Arrays of all ranks, in rank order; requested and waited for at once."""
         return self.rows(self.send(path, tensors, summed=False), kind)
 
     def sums(self, path: str, tensors: Sequence[Tensor], kind: Kind) -> tuple[Tensor, ...]:
-        """Sums over all ranks; asked for and waited for at once."""
+        """Sums over all ranks; requested and waited for at once."""
         sent = self.send(path, tensors, summed=True)
         return self.take(sent, [tensor.spec for tensor in tensors], kind)
 

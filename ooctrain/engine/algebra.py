@@ -291,7 +291,7 @@ class Algebra:
 
     def __eq__(self, other: object) -> bool:
         if self is other and math.prod(self.shape) != 1:
-            return True  # what a `WeakSet` asks for
+            return True  # what a `WeakSet` requests
         return self._compared(operator.eq, other)
 
     def __ne__(self, other: object) -> bool:

@@ -1,4 +1,4 @@
-"""The backward pass: recorded calls in reverse order, each asked for the calls of its gradient.
+"""The backward pass: recorded calls in reverse order, each replaced by the calls of its gradient.
 
 It starts at a tensor that was computed on a tape, and leaves gradients in the `.grad` of the
 leaves. It does not interpret derivatives: each operation records the calls that make up its

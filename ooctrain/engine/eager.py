@@ -254,7 +254,7 @@ def write_all(values: Iterable[Written], then: Callable[[], object] = _nothing) 
     What may fail comes first and is taken back. So no copy is made of what is only overwritten.
 
     Args:
-        values: each is asked for when its turn comes, so that one of a file takes its memory alone.
+        values: each is requested when its turn comes, so that one of a file takes its memory alone.
         then: is done with it; cannot fail.
     """
     finisher = Finisher()

@@ -4,7 +4,7 @@ The mean of the parts' losses, each by its share of the samples, must be the los
 each mean over labels is divided by the weight of *all* labels that count, times the share (where
 all count, this is the part's own weight), and each sum is divided by the share. Parts are equal, or
 one sample apart where they cannot be, as in an epoch's last batch. Read next:
-`../functional/loss_functions.py`, which asks for the divisor; `../tracing.py`, which cuts into
+`../functional/loss_functions.py`, which requests the divisor; `../tracing.py`, which cuts into
 parts.
 """
 

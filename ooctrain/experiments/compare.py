@@ -123,7 +123,7 @@ class CompareRow:
         host_budget_bytes: for what is swapped out; None: no limit.
         host_peak_bytes: of the plan.
         link_bytes_per_us: of the machine, as it was used.
-        remarks: what rewrites do otherwise than asked for: fewer tiles.
+        remarks: what rewrites do otherwise than requested: fewer tiles.
         chosen_rewrites: what the planner did to the step first: "narrow:1048576", or tilings.
         error: why the planner neither has a plan nor refuses the budget; "" where it does.
     """

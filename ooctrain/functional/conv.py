@@ -39,7 +39,7 @@ def conv2d(
     """2-d convolution: (N, C, H, W) and (K, C / groups, R, S) give (N, K, OH, OW).
 
     OH = floor((H + 2 padding - dilation (R - 1) - 1) / stride) + 1. Which algorithm computes it is
-    fixed here, by its shape and what `oc.trace(conv_algorithm=)` asks for.
+    fixed here, by its shape and what `oc.trace(conv_algorithm=)` requests.
 
     Args:
         bias: (K,), or None.

@@ -350,7 +350,7 @@ CudaAlgorithm = Literal["implicit_gemm", "tf32", "tiled", "naive"]
 #: What can be requested on the cpu device, apart from "auto"; "depthwise" is chosen where every
 #: channel has its own filter.
 CPU_ALGORITHMS: tuple[CpuAlgorithm, ...] = ("direct", "winograd2", "winograd4", "im2col")
-#: What can be asked for on a GPU; the first is the usual one.
+#: What can be requested on a GPU; the first is the usual one.
 CUDA_ALGORITHMS: tuple[CudaAlgorithm, ...] = ("implicit_gemm", "tf32", "tiled", "naive")
 
 # Measured: what the transforms cost relative to the products, and below what sizes they never pay.

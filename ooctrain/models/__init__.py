@@ -115,7 +115,7 @@ def recipe_of(name: str) -> Recipe:
 
 
 def expect_classes(name: str, wanted: int, target: Target) -> None:
-    """Raises ConfigError where a network cannot be built with as many outputs as asked for.
+    """Raises ConfigError where a network cannot be built with as many outputs as requested.
 
     Args:
         target: what it learns; one that makes images has none that could be counted.

@@ -194,7 +194,7 @@ class Pix2PixHD(nn.Module):
 
     def _perceptual(self, generated: Tensor, target: Tensor) -> Tensor:
         """Weighted mean absolute differences of VGG-19's features; the target's are constants."""
-        assert self.vgg is not None, "asked for only where there is one"
+        assert self.vgg is not None, "used only where there is one"
         with no_grad():
             wanted = self.vgg(target)
         pairs = zip(PERCEPTUAL_WEIGHTS.values(), self.vgg(generated), wanted, strict=True)

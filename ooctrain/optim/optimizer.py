@@ -62,7 +62,7 @@ class Optimizer:
 
     Attributes:
         param_groups: dictionaries with "params" and the settings of each group, as in PyTorch.
-        state: for each parameter its slots by name, such as "momentum"; made when first asked for.
+        state: for each parameter its slots by name, such as "momentum"; made when first requested.
         steps: number of updates that each parameter has seen.
         steps_done: number of steps, whatever they updated; those of trainers included.
     """

@@ -211,7 +211,7 @@ def mapping_film(lives: Sequence[BlockLife], chunk_bytes: int, chunks: int, requ
 def arena_film(
     lives: Sequence[BlockLife], arena_bytes: int, requests: int, needed_bytes: int
 ) -> Film:
-    """Addresses up, requests to the right: blocks appear as they are asked for; what is left white
+    """Addresses up, requests to the right: blocks appear as they are requested; what is left white
     between them is a hole while others lie above.
     """
     tall, left, top = 300, 96, 60

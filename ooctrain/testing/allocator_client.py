@@ -199,7 +199,7 @@ ALIGN_BYTES = 64  # kernels use vector instructions on whole cache lines
 
 
 class _Memory:
-    """The ground's memory; it remembers where it begins if it is asked for in one piece."""
+    """The ground's memory; it remembers where it begins if it is requested in one piece."""
 
     def __init__(self, memory: Any):
         self._memory = memory
@@ -351,7 +351,7 @@ class Client:
         self._dead.append(held.block)
 
     def _renew(self, request: Ask) -> None:
-        """Frees a whole block and asks for as much again."""
+        """Frees a whole block and requests as much again."""
         whole = [place for place, held in enumerate(self.live) if held.marks is None]
         if whole:
             place = whole[request.value % len(whole)]
@@ -429,7 +429,7 @@ class Client:
     # Claims.
 
     def _obtain(self, nbytes: int, ask: Callable[[], Any]) -> Any:
-        """What is asked for; None: there is no room for `nbytes`. Refusals of the driver change
+        """What is requested; None: there is no room for `nbytes`. Refusals of the driver change
         nothing, and the same request is served when it is made again."""
         look = self._thorough or self._refusal is not None
         before = (self._view(), self._ground.held()) if look else None
@@ -541,7 +541,7 @@ class Client:
         hold("P7", stats.granted_bytes == granted, f"granted {stats.granted_bytes} B, the blocks "
              f"have {granted} B")  # fmt: skip
         hold("P7", stats.requested_bytes == wanted, f"requested {stats.requested_bytes} B, the "
-             f"blocks were asked for with {wanted} B")  # fmt: skip
+             f"blocks were requested with {wanted} B")  # fmt: skip
         if self.allocator.name in MAPPED_ONCE:
             hold("V3", self._ground.aliases() == 0, "memory is mapped at two addresses")
         total = stats.granted_bytes + stats.pending_bytes + stats.cached_bytes

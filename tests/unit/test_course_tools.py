@@ -273,7 +273,7 @@ def test_results_are_there_even_if_python_does_not_run(packed, python, tmp_path)
 
 
 def test_results_are_there_if_nothing_was_handed_in(packed, tmp_path):
-    assert "lru.py is asked for" in run_autograder(packed[0], tmp_path)["output"]
+    assert "lru.py is expected" in run_autograder(packed[0], tmp_path)["output"]
 
 
 HANDED_IN = {

@@ -73,7 +73,7 @@ def save_run(run: TrainingRun, loader: DataLoader, schedule: LRScheduler) -> Non
 
 
 def epochs_of_rates(run: TrainingRun, before: RunState | None, steps_per_epoch: int) -> int:
-    """Over how many epochs the learning rates go: those asked for; where these have been done
+    """Over how many epochs the learning rates go: those requested; where these have been done
     already, as many as the saved run had, so that its rates stay what they were."""
     asked, saved = run.options.extent.epochs, _saved_epochs(before)
     if before is None or saved is None:

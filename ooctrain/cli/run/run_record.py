@@ -1,4 +1,4 @@
-"""What a training run was asked for, what it did, and the two together: data alone.
+"""A training run as data alone: its options, what it did, the two together.
 
 The loop of `../training.py` fills a `RunRecord` step by step; the display, the summary and the file
 of `--json` read it. Read next: `../training.py`, `../live.py`.
@@ -61,7 +61,7 @@ class RunRecord:
         tested_at: steps done then.
         saved: checkpoints written.
         ranks: the numbers of ranks that did steps before a resume.
-        identical_to_incore: None where it was not asked for.
+        identical_to_incore: None where it was not requested.
         incore_step_us: wall-clock times of the in-core run's steps.
         incore_timelines: of its last steps.
         seen: {"train", "test": what the images are known by}, for a run with a checkpoint.

@@ -75,7 +75,7 @@ def write_zip(path: Path, rubric: Rubric, seed: int) -> None:
     """
     file, _, name = rubric.submission.partition(":")
     missing = not_graded("")
-    missing["output"] = f"No file was handed in: {file} is asked for, with a class {name}."
+    missing["output"] = f"No file was handed in: {file} is expected, with a class {name}."
     texts = {
         "setup.sh": SETUP,
         "run_autograder": RUN.format(file=file, name=name, seed=seed),

@@ -1,7 +1,7 @@
 """The same grader for courses on notebooks: Otter-Grader and nbgrader.
 
 Both platforms run a cell of a notebook, or a test function, and count points. So the wrapper is
-small: the student's cell writes the file, and each graded part asks for the points of that part,
+small: the student's cell writes the file, and each graded part fetches the points of that part,
 which `part_points` takes from one grade. nbgrader takes a number below a cell's maximum as partial
 credit. Otter's test cases have all of their points or none, so a part is cut into fifths. On either
 platform the notebook itself runs without a cage and could read the seed; the submission's file runs

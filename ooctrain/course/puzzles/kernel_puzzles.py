@@ -177,7 +177,7 @@ def _emulator() -> ModuleType:
 
 
 def accesses_picture(title: str, counts: Counts | None) -> str:
-    """The words that the first warp asks for, access by access."""
+    """The words that the first warp requests, access by access."""
     shown: Sequence[tuple[str, tuple[int, ...]]] = counts.accesses[:_SHOWN] if counts else ()
     rows = [
         (
@@ -188,7 +188,7 @@ def accesses_picture(title: str, counts: Counts | None) -> str:
     ]
     extent = max((max(words) for _, words in shown), default=0) + 1
     return strips_svg(
-        f"{title}: what the first warp asks for", rows or [("no access", [])],
+        f"{title}: what the first warp requests", rows or [("no access", [])],
         extent=extent, axis="word", legend=("sectors of 32 bytes", "and those between"),
     )  # fmt: skip
 

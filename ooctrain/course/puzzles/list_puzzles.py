@@ -2,7 +2,7 @@
 
 The answer is text (docs/schedule.md, "The list as text"). It is proved by the verifier and timed by
 the simulator, as every planner's list is. The target is the result of one of the library's
-planners, computed when it is asked for; the bound is what no list within the budget can beat.
+planners, computed when it is requested; the bound is what no list within the budget can beat.
 Read next: `../../sched/list_text.py`, `allocator_puzzles.py`.
 """
 

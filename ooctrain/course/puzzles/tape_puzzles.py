@@ -83,7 +83,7 @@ def batch_norm(x: np.ndarray, gamma: np.ndarray, beta: np.ndarray) -> np.ndarray
 
 @dataclass(frozen=True, slots=True)
 class TapeTask:
-    """An operation whose gradient is asked for.
+    """An operation whose gradient is requested.
 
     Args:
         function: its name on the tape.

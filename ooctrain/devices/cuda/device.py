@@ -1,4 +1,4 @@
-"""The cuda device: a GPU's memory, streams, copies and kernels, as the executor asks for them.
+"""The cuda device: a GPU's memory, streams, copies and kernels, as the executor requests them.
 
 From an opened driver, a budget and the planned host extent comes a `Device` whose arena is exactly
 the budget and whose host slab is one piece of pinned memory of exactly the planned size. The

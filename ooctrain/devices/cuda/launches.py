@@ -44,7 +44,7 @@ class LaunchDriver(GpuDriver, Protocol):
     """A GPU's driver that loads code and launches it."""
 
     def function(self, image: bytes, entry: str) -> int:
-        """A kernel of an image, which is loaded when it is first asked for."""
+        """A kernel of an image, which is loaded when it is first requested."""
 
     def launch(
         self, function: int, grid: tuple[int, int, int], threads: int, stream: int, packed: Any
@@ -354,7 +354,7 @@ class LaunchRecorder:
         part = DeviceArray(workspace.address + offset_bytes, (count,), dtype)
         if offset_bytes < 0 or offset_bytes + part.nbytes > workspace.nbytes:
             raise ConfigError(
-                "a kernel wants more workspace than its call asked for",
+                "a kernel wants more workspace than its call requested",
                 numbers=f"{offset_bytes + part.nbytes} of {workspace.nbytes} bytes",
                 fix="a workspace_bytes of the operation's kernel that counts all that it takes",
             )

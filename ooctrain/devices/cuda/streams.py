@@ -187,7 +187,7 @@ class CudaStreams:
         self._reached = list(self.submitted)
 
     def restart(self) -> Measured:
-        """Counts from 0 again after `synchronize`; what was measured since may be asked for."""
+        """Counts from 0 again after `synchronize`; what was measured since may be requested."""
         measured = Measured(self._driver, self._zero, self._pieces, self._events.extend)
         self._measured.add(measured)
         self._pieces, self._zero = [[] for _ in range(self.count)], None

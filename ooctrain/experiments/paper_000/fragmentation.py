@@ -350,7 +350,7 @@ def chunk_trades(
     batches: Sequence[int] = TRADED_BATCHES, chunks: Sequence[int] = TRADED_CHUNKS,
     model: str = MODEL, physical_bytes: int = PHYSICAL_BYTES,
 ) -> list[ChunkTrade]:  # fmt: skip
-    """Plans each batch in each chunk size, and asks for it as paper 000 prints it."""
+    """Plans each batch in each chunk size, and requests it as paper 000 prints it."""
     trades = []
     for batch in batches:
         bench = Bench(step_trace(model, batch))

@@ -204,7 +204,7 @@ class TunedReplay:
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """A step, a memory and a machine: what all methods are asked for."""
+    """A step, a memory and a machine: what all methods are given."""
 
     network: TunedNetwork
     image_size: int

@@ -72,7 +72,7 @@ def part_of(workspace: Any, offset_bytes: int, count: int, dtype: str) -> Any:
     size_bytes = count * np.dtype(dtype).itemsize
     if offset_bytes + size_bytes > workspace.size:
         raise ConfigError(
-            "a kernel wants more workspace than its call asked for",
+            "a kernel wants more workspace than its call requested",
             numbers=f"{offset_bytes + size_bytes} of {workspace.size} bytes",
         )
     return workspace[offset_bytes : offset_bytes + size_bytes].view(np.dtype(dtype))
