@@ -53,14 +53,14 @@ def ranks_of_run(shared: RankOptions) -> Iterator[Ranks | None]:
     try:
         yield ranks
     except BaseException as error:
-        told = f"{type(error).__name__}: {error}"
-        if ranks.ends_alike(told):
+        text = f"{type(error).__name__}: {error}"
+        if ranks.ends_alike(text):
             if ranks.is_first:
                 raise
             raise SystemExit(exit_status(error)) from error
         if not isinstance(error, _PLAIN):
             traceback.print_exc()
-        say(f"rank {ranks.rank} of {ranks.count} ends all: {told}")
+        say(f"rank {ranks.rank} of {ranks.count} ends all: {text}")
         sys.stderr.flush()
         ranks.abort()
 

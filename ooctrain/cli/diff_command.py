@@ -138,8 +138,8 @@ def _counted(lonely: Mapping[str, int]) -> str:
     verbs: Counter[str] = Counter()
     for text, count in lonely.items():
         verbs[text.partition(" ")[0]] += count
-    told = ", ".join(f"{count} {verb}" for verb, count in verbs.most_common())
-    return f"{sum(verbs.values())} lines" + (f": {told}" if told else ": the order differs")
+    counted = ", ".join(f"{count} {verb}" for verb, count in verbs.most_common())
+    return f"{sum(verbs.values())} lines" + (f": {counted}" if counted else ": the order differs")
 
 
 def _sums(ours: Record, theirs: Record) -> Table:

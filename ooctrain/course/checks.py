@@ -101,10 +101,10 @@ def _session(
         "--law-briefly", "--pyargs", f"ooctrain.laws.{law_test(rubric)}",
         str((rubric.folder / rubric.tests.file).resolve()),
     ]  # fmt: skip
-    told, ended = run_tests(arguments, asked, rubric.time_limit_s)
-    names: list[str] = next((line["collected"] for line in told if "collected" in line), [])
-    known.update({line["ends"]: _outcome(line) for line in told if "ends" in line})
-    return names, [line["begins"] for line in told if "begins" in line], ended
+    messages, ended = run_tests(arguments, asked, rubric.time_limit_s)
+    names: list[str] = next((line["collected"] for line in messages if "collected" in line), [])
+    known.update({line["ends"]: _outcome(line) for line in messages if "ends" in line})
+    return names, [line["begins"] for line in messages if "begins" in line], ended
 
 
 def _outcome(line: Mapping) -> CheckResult:
@@ -116,7 +116,7 @@ def _outcome(line: Mapping) -> CheckResult:
 # back through a pipe without a name, so there is no file into which other code could write.
 
 PACKAGE_PARENT = Path(__file__).resolve().parents[2]
-#: Until a process tells something: it imports the library; and what a test may take beyond the
+#: Until a process sends something: it imports the library; and what a test may take beyond the
 #: limit of what it asks.
 START_LIMIT_S = 120.0
 #: Of what a process printed: its last line is somewhere in them.
@@ -147,7 +147,7 @@ class Ended:
 def run_tests(
     arguments: Sequence[str], asked: Mapping[str, Any], limit_s: float
 ) -> tuple[list[dict[str, Any]], Ended]:
-    """Runs pytest until it ends, or tells nothing for too long.
+    """Runs pytest until it ends, or sends nothing for too long.
 
     Args:
         asked: what the plug-in is asked, but for where to write.
@@ -181,8 +181,8 @@ def run_tests(
             status = process.wait()
             printed.seek(max(0, printed.seek(0, os.SEEK_END) - LAST_BYTES))
             lines = printed.read().decode(errors="replace").strip().splitlines()
-    told = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
-    return told, Ended(status, out_of_time, lines[-1] if lines else "")
+    messages = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+    return messages, Ended(status, out_of_time, lines[-1] if lines else "")
 
 
 def _heard(pipe: int, limit_s: float, pid: int) -> tuple[str, bool]:

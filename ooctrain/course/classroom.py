@@ -60,12 +60,12 @@ def assignment_of(folder: Path) -> Path | None:
 
 def grade_class(
     rubric: Rubric, all_handed_in: Sequence[HandedIn], jobs: int, seed: int,
-    told: Callable[[Graded], None] = lambda graded: None,
+    on_graded: Callable[[Graded], None] = lambda graded: None,
 ) -> list[Graded]:  # fmt: skip
     """Grades all, `jobs` at a time.
 
     Args:
-        told: is called with each one as it is graded.
+        on_graded: is called with each one as it is graded.
     """
     done: dict[int, Graded] = {}  # by place: two students may have one name
     with ThreadPoolExecutor(jobs) as pool:
@@ -77,7 +77,7 @@ def grade_class(
             for future in as_completed(waiting):
                 graded = future.result()
                 done[waiting[future]] = graded
-                told(graded)
+                on_graded(graded)
         except BaseException:  # interrupted: what has not begun is not begun any more
             pool.shutdown(wait=False, cancel_futures=True)
             raise

@@ -105,16 +105,16 @@ def stripped(file: str, names: Iterable[str], assignment: str) -> str:
     return f"{ast.unparse(ast.fix_missing_locations(tree))}\n"
 
 
-def _empty(node: ast.stmt, told: str, assignment: str) -> None:
+def _empty(node: ast.stmt, path: str, assignment: str) -> None:
     """Leaves out what a function does, or what a class's methods do."""
     if isinstance(node, ast.ClassDef):
         kept = [inner for inner in node.body if not _is_text(inner)]
         kept = [inner for inner in kept if not _is_private(getattr(inner, "name", ""))]
         node.body = kept or [ast.Pass()]
         for inner in node.body:
-            _empty(inner, f"{told}.{getattr(inner, 'name', '')}", assignment)
+            _empty(inner, f"{path}.{getattr(inner, 'name', '')}", assignment)
     elif isinstance(node, _Function):
-        raising = f"raise _Withheld({told!r}, {assignment!r})"
+        raising = f"raise _Withheld({path!r}, {assignment!r})"
         node.body = [ast.Pass()] if node.name in _MAKERS else ast.parse(raising).body
 
 

@@ -51,7 +51,7 @@ _BEGIN = (
     "from ooctrain.course.cage.supervise import main; main()"
 )
 
-#: Called by a submission's process while it answers: (what, values) -> what it is told.
+#: Called by a submission's process while it answers: (what, values) -> the reply.
 Called = Callable[[str, list[Any]], Mapping[str, Any]]
 
 
@@ -119,7 +119,7 @@ class Interview:
         if self.fault:
             raise NoAnswer(self.fault)
         try:
-            told = self._told(question, called)
+            reply = self._reply(question, called)
         except OutOfTime:
             self._give_up(f"it did not end within {self._limit_s:g} s")
         except BadMessage as error:
@@ -128,14 +128,14 @@ class Interview:
             self._give_up("", ENDING_S)
         finally:
             self._patience.pause()
-        if "error" in told:
-            raised, line = error_of(told["error"])
-            of_driver = isinstance(told["error"], dict) and told["error"].get("driver") is True
+        if "error" in reply:
+            raised, line = error_of(reply["error"])
+            of_driver = isinstance(reply["error"], dict) and reply["error"].get("driver") is True
             raised.__dict__.update(line=line, of_driver=of_driver)
             if type(raised) is MemoryError:  # to fill gigabytes takes seconds, each time anew
                 self.fault = f"it ran out of memory before: {MEMORY_BYTES >> 30} GiB are there"
             raise raised
-        return told.get("answer")
+        return reply.get("answer")
 
     def close(self) -> None:
         """Ends the process and all that it has started."""
@@ -151,24 +151,24 @@ class Interview:
 
     @property
     def processes(self) -> int:
-        """How many processes have been started: what an earlier one was told is forgotten."""
+        """How many processes have been started: an earlier one knew more."""
         return self._started
 
-    def _told(self, question: Mapping[str, Any], called: Called | None) -> dict[str, Any]:
+    def _reply(self, question: Mapping[str, Any], called: Called | None) -> dict[str, Any]:
         line, patience = self._running().line, self._patience
         name = secrets.token_hex(8)
         patience.go_on()
         line.send({**question, "id": name}, patience.until)
         while True:
-            told = line.receive(patience.until)
-            if told.get("id") != name:
+            reply = line.receive(patience.until)
+            if reply.get("id") != name:
                 raise BadMessage("an answer to what was not asked")
-            if "call" not in told:
-                return told
-            if called is None or not isinstance(told.get("values"), list):
+            if "call" not in reply:
+                return reply
+            if called is None or not isinstance(reply.get("values"), list):
                 raise BadMessage("a call where none is awaited")
             patience.pause()
-            said = called(str(told["call"]), told["values"])
+            said = called(str(reply["call"]), reply["values"])
             patience.go_on()
             line.send({**said, "id": name}, patience.until)
 

@@ -125,12 +125,12 @@ class Ranks:
         if self.count == 1:
             return
         self._left = False
-        told = {"version": ooctrain.__version__}
-        told |= {name: repr(value) for name, value in facts.items()}
-        digest = hashlib.sha256(repr(sorted(told.items())).encode()).hexdigest()
+        own_facts = {"version": ooctrain.__version__}
+        own_facts |= {name: repr(value) for name, value in facts.items()}
+        digest = hashlib.sha256(repr(sorted(own_facts.items())).encode()).hexdigest()
         if len(set(self._communicator.all_ranks(digest))) == 1:
             return
-        all_ranks = self._communicator.all_ranks(told)
+        all_ranks = self._communicator.all_ranks(own_facts)
         for rank, its in enumerate(all_ranks):
             if _LEFT in its:
                 raise RanksDiffer(

@@ -107,10 +107,10 @@ def may_be_equal(one: object, other: object) -> bool:
     waiting, met = [(one, other)], set[tuple[int, int]]()
     while waiting:
         pair = waiting.pop()
-        told = [_flat(value, []) for value in pair]
-        if len(told[0]) != len(told[1]):
+        descriptions = [_flat(value, []) for value in pair]
+        if len(descriptions[0]) != len(descriptions[1]):
             return False
-        for a, b in zip(*told, strict=True):
+        for a, b in zip(*descriptions, strict=True):
             if a == b:
                 continue
             if not isinstance(a, Same) or not isinstance(b, Same):
@@ -145,28 +145,28 @@ def _flat(value: object, owners: list[object]) -> tuple[Hashable, ...]:
     Args:
         owners: gets the objects in it that have attributes, which are compared by identity.
     """
-    told: list[Hashable] = []
+    description: list[Hashable] = []
     waiting = [value]
     begun: dict[int, int] = {}  # a list may hold itself
     while waiting:
         one = waiting.pop()
         if isinstance(one, _VALUES):
-            told.append(repr(one))  # distinguishes 0.0 from -0.0, and 1 from True
+            description.append(repr(one))  # distinguishes 0.0 from -0.0, and 1 from True
             continue
         if isinstance(one, Tensor):
-            told.append(_Reference(one) if one.storage is not None else Tensor)
+            description.append(_Reference(one) if one.storage is not None else Tensor)
             continue
         if (parts := _parts(one)) is None:
-            told.append(_alone(one, owners))
+            description.append(_alone(one, owners))
         elif id(one) in begun and not isinstance(one, tuple):
-            told.append(("again", begun[id(one)]))
+            description.append(("again", begun[id(one)]))
         else:
             begun[id(one)] = len(begun)
-            told.append((type(one), len(parts)))
+            description.append((type(one), len(parts)))
             waiting.extend(reversed(parts))
             if is_own(type(one)):
                 owners.append(one)  # a class of one's own may have attributes besides
-    return tuple(told)
+    return tuple(description)
 
 
 def _alone(one: object, owners: list[object]) -> Hashable:
@@ -216,10 +216,10 @@ def _is_namespace(value: object) -> bool:
     )
 
 
-def _is_loose(told: tuple[Hashable, ...]) -> bool:
+def _is_loose(description: tuple[Hashable, ...]) -> bool:
     """Whether a value so described may change while it stays the same object."""
     fixed = str | _Reference | Same | type
-    return any(not isinstance(one, fixed) and one[0] not in _FIXED for one in told)  # type: ignore[index]
+    return any(not isinstance(one, fixed) and one[0] not in _FIXED for one in description)  # type: ignore[index]
 
 
 def in_library(room: str) -> bool:
@@ -325,7 +325,7 @@ class ReadValue(NamedTuple):
     Args:
         source, name: it is `source.get(name)`.
         owner: what it belongs to.
-        told: its description, as by `described`.
+        description: its description, as by `described`.
         loose: whether it may change and stay the same object.
     """
 
@@ -333,7 +333,7 @@ class ReadValue(NamedTuple):
     name: str
     owner: object
     value: object
-    told: tuple[Hashable, ...]
+    description: tuple[Hashable, ...]
     loose: bool
 
     @property
@@ -344,7 +344,7 @@ class ReadValue(NamedTuple):
     def unchanged(self) -> bool:
         """Whether it is as it was."""
         now = self.source.get(self.name)
-        return (now is self.value and not self.loose) or _flat(now, []) == self.told
+        return (now is self.value and not self.loose) or _flat(now, []) == self.description
 
 
 class ReachedState:
@@ -391,8 +391,10 @@ class ReachedState:
                 continue
             taken.add(place)
             value, found = source.get(name), list[object]()
-            told = _flat(value, found)
-            self.cells.append(ReadValue(source, name, owner, value, told, _is_loose(told)))
+            description = _flat(value, found)
+            self.cells.append(
+                ReadValue(source, name, owner, value, description, _is_loose(description))
+            )
             for one in found:
                 if id(one) not in met:
                     met.add(id(one))
@@ -470,9 +472,9 @@ class ReachedState:
         """Whether every value is as it was."""
         return all(cell.unchanged() for cell in self.cells)
 
-    def told(self) -> dict[Place, Hashable]:
+    def descriptions(self) -> dict[Place, Hashable]:
         """All values, by place."""
-        return {cell.place: cell.told for cell in self.cells}
+        return {cell.place: cell.description for cell in self.cells}
 
 
 def _slots_of(kind: type) -> tuple[str, ...]:
@@ -552,7 +554,7 @@ class Watch:
         return {
             **{(Same(part), name): described(value)
                for part in self.modules for name, value in _attributes(part)},
-            **self.reached.told(),
+            **self.reached.descriptions(),
         }  # fmt: skip
 
     def fingerprint(self, *, training: bool) -> Hashable:
@@ -564,12 +566,12 @@ class Watch:
         # What is shared has the same number.
         numbers: dict[object, int] = {part: place for place, part in enumerate(self.modules)}
         return (
-            tuple(self._told(part, numbers, training) for part in self.modules),
+            tuple(self._of_module(part, numbers, training) for part in self.modules),
             tuple(_bits(tensor) for tensor in self._read),
-            tuple(self.reached.told().items()),
+            tuple(self.reached.descriptions().items()),
         )
 
-    def _told(self, part: Module, numbers: dict[object, int], training: bool) -> Hashable:
+    def _of_module(self, part: Module, numbers: dict[object, int], training: bool) -> Hashable:
         registered = (*part._parameters.items(), *part._buffers.items())
         return (
             type(part),

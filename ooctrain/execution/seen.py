@@ -127,7 +127,7 @@ class Seen:
 
     def differences(self, later: Seen) -> str:
         """Names of what modules do not count themselves and another look has found changed."""
-        pair = self._watch.reached.told(), later._watch.reached.told()
+        pair = self._watch.reached.descriptions(), later._watch.reached.descriptions()
         return ", ".join(sorted({name for _, name in changed_places(*pair) if name}))
 
     def places(self) -> dict[Place, Hashable]:

@@ -163,16 +163,16 @@ class Optimizer:
     def settings(self) -> Hashable:
         """What a trace reads of it, by value, besides which parameters are in which group."""
         own = {k: v for k, v in vars(self).items() if k not in _KEPT}
-        groups = [self._told(index) for index in range(len(self.param_groups))]
+        groups = [self._traced_settings(index) for index in range(len(self.param_groups))]
         return type(self), repr(groups), tuple(own) and described(own)
 
-    def _told(self, index: int) -> dict[str, Any]:
+    def _traced_settings(self, index: int) -> dict[str, Any]:
         """A group's settings without those that are step scalars."""
         group, name = self.param_groups[index], momentum_name(index)
-        told = {k: v for k, v in group.items() if k not in ("params", "lr", *_OF_SCHEDULES)}
+        kept = {k: v for k, v in group.items() if k not in ("params", "lr", *_OF_SCHEDULES)}
         if is_cycled(group) and name in self.update_op(group, lr_name(index)).scalar_names:
-            told["momentum"], told["betas"] = name, told.get("betas", ())[1:]
-        return told
+            kept["momentum"], kept["betas"] = name, kept.get("betas", ())[1:]
+        return kept
 
     def scalars(self) -> dict[str, float]:
         """What changes without a new trace: {"lr": 0.1, "lr.1": 0.01}, and cycled momenta.

@@ -233,8 +233,8 @@ def list_from_json(data: Mapping[str, Any]) -> ListedStep:
 
 
 def _row(line: ListedLine) -> list[Any]:
-    *told, waits = astuple(line)
-    return [*told, [list(wait) for wait in waits]]
+    *fields, waits = astuple(line)
+    return [*fields, [list(wait) for wait in waits]]
 
 
 def _line(place: int, row: Any) -> ListedLine:

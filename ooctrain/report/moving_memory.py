@@ -104,8 +104,8 @@ def window_film(trace: Trace, schedule: Schedule, window_bytes: int) -> Film:
             f'height="{bottom - TOP + 8}" fill="none" stroke="{WINDOW}" stroke-width="3"/>'
         )
         held = sum(trace.variables[v].nbytes for v in columns[call][0])
-        told = f"{trace.calls[call].name}: {held} bytes claimed on the device"
-        layers.append(Layer([frame, words(x(0), TOP - 10, told, "start")], call, call + 1))
+        caption = f"{trace.calls[call].name}: {held} bytes claimed on the device"
+        layers.append(Layer([frame, words(x(0), TOP - 10, caption, "start")], call, call + 1))
     return Film(ground, layers, calls, calls - 4, bottom + 30)
 
 
@@ -158,8 +158,8 @@ def bands_film(trace: Trace, tensors: Sequence[str], rows: int) -> Film:
             for name in known(call.ins)
             if (b := block_of(name))
         ]
-        told = words(left, TOP - 14, f"{call.name} reads the framed rows", "start")
-        layers.append(Layer([*reads, told], frame, frame + 1))
+        caption = words(left, TOP - 14, f"{call.name} reads the framed rows", "start")
+        layers.append(Layer([*reads, caption], frame, frame + 1))
     bottom = TOP + (pitch + gap) * len(tensors)
     ground += [
         words(left + scale * row, bottom + 8, str(row), "middle") for row in range(0, rows + 1, 8)
@@ -241,12 +241,12 @@ def arena_film(
         cover = box(x, top, max(right - x, 0), tall, EMPTY)
         held = [(life.lo, life.hi) for life in lives if life.begin <= now < life.end]
         free = max((hi for _, hi in held), default=0) - sum(hi - lo for lo, hi in held)
-        told = f"request {now + 1}: {format_bytes(free)} in holes below the highest block"
+        caption = f"request {now + 1}: {format_bytes(free)} in holes below the highest block"
         if now + 1 == requests:
-            told = f"the blocks take {format_bytes(arena_bytes)}; the list needs "
-            told += format_bytes(needed_bytes)
+            caption = f"the blocks take {format_bytes(arena_bytes)}; the list needs "
+            caption += format_bytes(needed_bytes)
         layers.append(
-            Layer([cover, words(left, top - 10, told, "start")], now, None if now + 1 == requests
+            Layer([cover, words(left, top - 10, caption, "start")], now, None if now + 1 == requests
                   else now + 1)
         )  # fmt: skip
     layers.append(Layer([shapes.limit(left, right, y(needed_bytes), "what the list needs")], 0))

@@ -45,8 +45,8 @@ def _names(record: Record) -> Iterator[Entry]:
         yield _about(thread, "thread_sort_index", sort_index=thread)
 
 
-def _about(thread: int, what: str, **told: Any) -> Entry:
-    return {"ph": "M", "pid": PROCESS, "tid": thread, "name": what, "args": told}
+def _about(thread: int, what: str, **facts: Any) -> Entry:
+    return {"ph": "M", "pid": PROCESS, "tid": thread, "name": what, "args": facts}
 
 
 def _slices(record: Record) -> Iterator[Entry]:

@@ -164,8 +164,8 @@ def _title(file: _RecordFile) -> str:
     words = [str(file.model or "a step")]
     if SPLIT in words[0]:
         words.append("another network than the whole one")
-    told = {"batch": file.batch, "planner": file.planned_by or file.planner}
-    words += [f"{key} {value}" for key, value in told.items() if value]
+    facts = {"batch": file.batch, "planner": file.planned_by or file.planner}
+    words += [f"{key} {value}" for key, value in facts.items() if value]
     where = f" on {file.machine}" if file.machine else ""
     return ", ".join(words) + where
 

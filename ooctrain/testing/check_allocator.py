@@ -162,7 +162,7 @@ def find_failure(
         verbosity=hypothesis.Verbosity.quiet,
     )(hypothesis.seed(seed)(hypothesis.given(lists)(passes)))  # fmt: skip
 
-    def told() -> None:
+    def known_histories() -> None:
         for program in histories(granule, unit):
             passes(program)
 
@@ -177,7 +177,9 @@ def find_failure(
 
     try:
         # The lists first, where a short one is wanted: those of the others are as long as they are.
-        for part in (tried, told, sweep) if shortest else (told, sweep, tried):
+        for part in (
+            (tried, known_histories, sweep) if shortest else (known_histories, sweep, tried)
+        ):
             part()
     except Exception as error:
         program, backend, cause = failing[-1]

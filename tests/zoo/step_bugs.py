@@ -253,8 +253,8 @@ def sums_over_batches_are_averaged(patch: pytest.MonkeyPatch) -> None:
 
 def a_cycled_group_has_no_settings(patch: pytest.MonkeyPatch) -> None:
     """Its momentum is a step scalar, and so nothing of it is compared."""
-    piece = 'told["momentum"], told["betas"] = name, told.get("betas", ())[1:]'
-    plant(patch, Optimizer, "_told", piece, "told.clear()")
+    piece = 'kept["momentum"], kept["betas"] = name, kept.get("betas", ())[1:]'
+    plant(patch, Optimizer, "_traced_settings", piece, "kept.clear()")
 
 
 def rates_in_force_are_forgotten(patch: pytest.MonkeyPatch) -> None:

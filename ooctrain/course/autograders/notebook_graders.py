@@ -96,11 +96,11 @@ _KERNEL = {
 
 def _cell(name: str, kind: str, source: str, points: float | None = None) -> dict[str, Any]:
     """A cell that students cannot change; with points, one that is graded."""
-    told = {
+    nbgrader = {
         "schema_version": 3, "grade_id": name, "locked": True, "solution": False,
         "grade": points is not None, "task": False, **({"points": points} if points else {}),
     }  # fmt: skip
-    return {**_plain(name, kind, source), "metadata": {"nbgrader": told}}
+    return {**_plain(name, kind, source), "metadata": {"nbgrader": nbgrader}}
 
 
 def _plain(name: str, kind: str, source: str) -> dict[str, Any]:

@@ -174,8 +174,8 @@ def error_data(error: BaseException, submission: str) -> dict[str, Any]:
     wanted = ("code", "where", "numbers", "fix", *_NUMBERS.get(kind, ()), *_WORDS.get(kind, ()))
     if ours:
         data |= {word: getattr(error, word, None) for word in wanted}
-    told = {word: _short(value) for word, value in data.items()}
-    return {**told, "driver": isinstance(error, errors.DriverError)}
+    short = {word: _short(value) for word, value in data.items()}
+    return {**short, "driver": isinstance(error, errors.DriverError)}
 
 
 def _line(error: BaseException, submission: str) -> str:
@@ -193,7 +193,7 @@ def _short(value: Any) -> Any:
 
 
 def error_of(data: Any) -> tuple[Exception, str]:
-    """(the exception that was told, the same in one line); a `TypeError` where none was told."""
+    """(the exception, the same in one line); a `TypeError` where there was none."""
     if not isinstance(data, Mapping):
         return _no_error(data)
     word = {key: printable(value) for key, value in data.items() if isinstance(value, str)}
