@@ -203,7 +203,7 @@ class Infeasible(OoctrainError):
 
 
 class PartFailed(OoctrainError):
-    """A planner or a rewrite raised something that is no error of this tree.
+    """A planner or a rewrite raised something that is not an error of this tree.
 
     Where several are asked, such as by `auto`, the others still are, and the plan's remarks name
     the failure. `__cause__` is what was raised, with its traceback.
@@ -214,8 +214,8 @@ class PartFailed(OoctrainError):
 
 @contextmanager
 def failing_as(part: str) -> Iterator[None]:
-    """Meanwhile what `part` raises, if it is no error of this tree, becomes a `PartFailed`; short
-    memory and interrupts stay what they are, also those that a signal's handler raises.
+    """Meanwhile what `part` raises, if it is not an error of this tree, becomes a `PartFailed`;
+    short memory and interrupts stay what they are, also those that a signal's handler raises.
 
     Args:
         part: as in a message, for example "planner 'lru'".
@@ -297,9 +297,9 @@ class OutOfDeviceMemory(OoctrainError, MemoryError):
 
     Attributes:
         granted_bytes: what was requested, rounded as the allocator does.
-        free_bytes: of the arena, in one piece or in many.
+        free_bytes: free bytes of the arena, in one piece or in many.
         largest_bytes: the largest request that would have been served.
-        budget_bytes: of the arena.
+        budget_bytes: budget of the arena.
         enough_bytes: a budget with which it would have been served.
         arena: its map, which block is where.
     """

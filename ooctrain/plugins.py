@@ -39,7 +39,7 @@ class PluginSpec:
     """A plug-in as named in text.
 
     Args:
-        name: of the plug-in, or of the class where `file` is given.
+        name: name of the plug-in, or of the class where `file` is given.
         options: {parameter: value}; values are whole numbers, floats, bytes ("1MiB"), true, false,
             none or words.
         file: path of a Python file, or "".
@@ -141,8 +141,8 @@ def locate(
 
 
 def refuse_path(name: str, what: str = "class or function", of: str = "Name") -> None:
-    """For a word that is no known name. Raises ConfigError: it is the path of a file, which is not
-    there, or is there and wants the name of something in it.
+    """For a word that is not a known name. Raises ConfigError: it is the path of a file, which is
+    not there, or is there and wants the name of something in it.
 
     Args:
         what: would be named, such as "planner".

@@ -94,7 +94,7 @@ class Trainer:
         loss: "cross_entropy", "mse", "l1" or a function of (output, target); a target with the
             shape of the output is float32, others are class numbers.
         optimizer: one of `optim`, or by name (`optim/optimizers.py`); "sgd" has momentum 0.9.
-        budget: of everything on the device: bytes, "512MiB", "25%"; None: train in-core. A
+        budget: budget of everything on the device: bytes, "512MiB", "25%"; None: train in-core. A
             percentage is that of the largest step that was trained; before the first one, an
             evaluation has that of the step which would train its batch.
         planner, allocator, device: by name, with parameters.
@@ -298,7 +298,7 @@ class Trainer:
         """The training step for one shape of input, traced and planned at the first call.
 
         Args:
-            input_shape: of a batch, (N, C, H, W).
+            input_shape: shape of a batch, (N, C, H, W).
             target_shape: for a loss of your own; None: it takes class numbers. Others know it.
             target_dtype: its element type; None: float32 if it has the shape of an output.
         """
@@ -370,7 +370,7 @@ class Trainer:
         """Writes a checkpoint, whole or not at all; of several ranks the first one does.
 
         Args:
-            path: of the file, ".safetensors" by custom.
+            path: path of the file, ".safetensors" by custom.
             run: where the run stands; default: the steps done and the seed.
             keep: files kept in all.
         """
@@ -387,7 +387,7 @@ class Trainer:
         when it loads `RunState.schedule`.
 
         Args:
-            path: of the file; where it is broken, the newest whole one before it is taken.
+            path: path of the file; where it is broken, the newest whole one before it is taken.
             config: settings that must be those of the saved run; or what makes them from its state.
 
         Raises:
@@ -436,7 +436,7 @@ class Trainer:
         """A step that is ready.
 
         Args:
-            trained: of an evaluation, the training step whose percentage a budget is if none has
+            trained: for an evaluation, the training step whose percentage a budget is if none has
                 been trained yet.
         """
         if not self._seen.unchanged(self._training()):

@@ -43,9 +43,9 @@ class FitQuestion:
     Args:
         retrace: gives the rewritten trace of a step at a batch size.
         batch: images in the step asked about.
-        budget_bytes, host_budget_bytes: of the device and of the host (None: not limited).
-        machine, granule: of the device and its allocator.
-        seed: of the planner.
+        budget_bytes, host_budget_bytes: budgets of device and host (None: not limited).
+        machine, granule: the device, and the granule of its allocator.
+        seed: seed of the planner.
     """
 
     retrace: Retrace

@@ -44,8 +44,8 @@ class ListToCompare:
     """A list from a file.
 
     Args:
-        path: of the file.
-        kind: of file; only lists from files of one kind are comparable.
+        path: path of the file.
+        kind: kind of file; only lists from files of one kind are comparable.
         lines: an instruction each; for a plan file and a text also what holds before the first one.
         record: the step of which it is the list, where the file has one.
     """

@@ -33,8 +33,8 @@ class ClassOptions:
     """How a class is graded, as typed.
 
     Args:
-        seed: of the laws' random cases.
-        json_path: of `--json`.
+        seed: seed of the laws' random cases.
+        json_path: path of `--json`.
         jobs: submissions at a time.
         out: folder of the CSV files.
     """

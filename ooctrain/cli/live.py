@@ -83,7 +83,7 @@ class Lines:
     Args:
         console: where to.
         title: before everything.
-        steps_per_epoch: of training.
+        steps_per_epoch: steps per epoch of training.
         extent: how far the run goes.
         apart: steps more than the epochs before would have now; fewer are below 0.
 

@@ -152,7 +152,7 @@ class Answer:
     """What was found out.
 
     Args:
-        trace: of the step, rewritten.
+        trace: trace of the step, rewritten.
         split: rows that say what is split, if anything is, and of classes other than usual.
         question, need: what was asked, and what the step needs by itself.
         plan, timeline: where it fits.

@@ -34,7 +34,7 @@ class RunLength:
 
     Args:
         epochs: in all.
-        steps_per_epoch: of training.
+        steps_per_epoch: steps per epoch of training.
         apart: steps more, of epochs that were longer than they are now.
     """
 

@@ -45,7 +45,7 @@ class Task:
 
     Args:
         model: with weights from the workload's seed.
-        shape: of the images as the model gets them, and the number of classes.
+        shape: shape of the images as the model gets them, and the number of classes.
         batch: images in a step.
         train, test: the data; None where none was named.
         augmentation: how its images are cut and mirrored.

@@ -33,7 +33,7 @@ class CheckResult:
     """How a law or a test went.
 
     Args:
-        name: of the test, with its class and its parameters: "TestMine::test_it[3]".
+        name: name of the test, with its class and its parameters: "TestMine::test_it[3]".
         why: what it says where it fails, in full.
         of_case: that is of the case that was tried, and not of how the submission's process ended.
     """
@@ -59,7 +59,7 @@ def run_checks(rubric: Rubric, submission: str, seed: int) -> list[CheckResult]:
 
     Args:
         submission: "/path/file.py:Class", or a name.
-        seed: of the random cases.
+        seed: seed of the random cases.
 
     Raises:
         OoctrainError: the tests themselves cannot be run.

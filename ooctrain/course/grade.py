@@ -107,7 +107,7 @@ def grade(rubric: Rubric, submission: str, seed: int = 0) -> Grade:
 
     Args:
         submission: "/path/file.py:Class", or a name.
-        seed: of the laws' random cases.
+        seed: seed of the laws' random cases.
     """
     known = introduced(submission, rubric.kind, rubric.time_limit_s)
     if known.fault:

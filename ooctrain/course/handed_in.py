@@ -354,8 +354,8 @@ def source_of_notebook(content: bytes, name: str) -> str:
     """The source of a class.
 
     Args:
-        content: of the file.
-        name: of the class.
+        content: content of the file.
+        name: name of the class.
 
     Raises:
         ValueError: it is not a notebook, or no cell defines the class; in one line.

@@ -77,7 +77,7 @@ def hunt_with(fresh: Fresh, draws: int, seed: int, order: random.Random) -> list
 
     Args:
         draws: how many arenas of each kind.
-        seed: of sizes, rules and the moments at which bugs strike.
+        seed: seed of sizes, rules and the moments at which bugs strike.
         order: draws in which order the arenas are asked.
     """
     try:

@@ -210,7 +210,7 @@ class _Process:
     """One process, in a folder that is made for it and goes with it.
 
     Args:
-        file, rest: of the submission: its file, and what follows behind "file.py:".
+        file, rest: the submission's file, and what follows behind "file.py:".
         way: how it is isolated.
     """
 
@@ -293,8 +293,8 @@ class Patience:
     """A limit of time for a process and its descendants.
 
     Args:
-        limit_s: of their own time.
-        pid: of the process; None where there is none yet.
+        limit_s: limit of their own time.
+        pid: number of the process; None where there is none yet.
         running: whether the time counts from now on; else from `go_on`.
     """
 

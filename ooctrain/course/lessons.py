@@ -32,7 +32,7 @@ class Lesson:
 
     Args:
         kind: "tutorial", "puzzle" or "assignment".
-        path: of its script or folder, below the folder of all.
+        path: path of its script or folder, below the folder of all.
         title: its first line.
         minutes: that it says it takes; None: it does not say.
     """

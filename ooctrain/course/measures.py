@@ -100,6 +100,6 @@ def _judged_us(measure: Measure, plan: Plan) -> float:
 
 
 def _size(size_bytes: Any) -> str:
-    """A size as a stranger states it; what is no size is quoted, its first 40 characters."""
+    """A size from an untrusted value; another value is quoted, its first 40 characters."""
     known = isinstance(size_bytes, int) and abs(size_bytes) < MAX_BYTES
     return format_bytes(size_bytes) if known else f"{size_bytes!r:.40}"

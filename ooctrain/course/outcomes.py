@@ -90,7 +90,7 @@ class _Outcomes:
         asked: `wanted` (names of test functions), `hidden` (those with hidden cases), `known`
             (names of tests), `broken` (how many of them were ended), `out` (a descriptor to write
             to).
-        interview: of the submission, if it is a file.
+        interview: interview of the submission, if it is a file.
     """
 
     def __init__(self, asked: Mapping[str, Any], interview: Interview | None):

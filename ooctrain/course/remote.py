@@ -81,7 +81,7 @@ class RemotePlanner:
 
 def plan_in_answer(data: Any, trace: Trace) -> Plan:
     """The plan in an untrusted answer; traces are not rewritten. Raises ConfigError or PlanMismatch
-    where the data is no plan.
+    where the data is not a plan.
     """
     if not isinstance(data, Mapping):
         raise _no_plan()
@@ -150,7 +150,7 @@ class _Asking:
 
     Args:
         memory: the allocator's.
-        number: of the allocator there.
+        number: number of the allocator there.
         forgotten: numbers of those that are no longer used.
     """
 

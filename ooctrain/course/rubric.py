@@ -106,8 +106,8 @@ class Replay:
     """A real step whose blocks an allocator has to place, compared with par.
 
     Args:
-        model, batch, budget, machine: of the step that is planned.
-        planner: of the library, that plans it; values move as a whole.
+        model, batch, budget, machine: describe the step that is planned.
+        planner: the library's planner that plans it; values move as a whole.
         par: an allocator of the library, or "bound": the most that lives at one time.
         points, full_ratio, none_ratio: as in `Measure`.
     """
@@ -179,7 +179,7 @@ class Rubric:
     """What is counted, and how much of it passes.
 
     Args:
-        folder: of the assignment.
+        folder: folder of the assignment.
         kind: what is written, of `KINDS`.
         submission: "file.py:Class" in that folder, graded where nothing else is named.
         pass_points: the least that passes.

@@ -50,7 +50,7 @@ class Shape:
     """What a model must fit.
 
     Args:
-        channels, height, width: of the images.
+        channels, height, width: channels, height and width of the images.
         classes: number of classes; for images as targets, their channels.
         target: "class": a class number for each image; "pixels": one for each pixel; "image":
             another image.
@@ -68,7 +68,7 @@ class DataIdentity:
     """What distinguishes a data set from another one, or from itself after a change.
 
     Args:
-        count: of samples.
+        count: number of samples.
         classes: their names, in order; none where they have no names.
         fingerprint: a hash of what is known of the samples without reading files; "" where nothing
             is.

@@ -17,7 +17,7 @@ def extra(name: str, package: str, users: str, otherwise: str = "") -> ModuleTyp
     """A module of the extra `data`.
 
     Args:
-        name: of the module, such as "PIL.Image".
+        name: name of the module, such as "PIL.Image".
         package: that brings it, such as "Pillow".
         users: what needs it, in the plural.
         otherwise: what one can do without it.

@@ -3,7 +3,7 @@
 The files are root/train/<class>/*.png and root/val/<class>/*.png, or root/<class>/*.png. Of the
 latter about every fifth is for testing: which ones follows from a hash of each file's path below
 the folder of the classes, and from nothing else. So a file stays on its side, whatever is added or
-removed. Hidden files and folders are no data. Images are in colour; their shorter side is scaled
+removed. Hidden files and folders are left out. Images are in colour; their shorter side is scaled
 and the middle cut out. Needs the extra `data`. Read next: `picture.py`, then `synthetic.py`.
 """
 

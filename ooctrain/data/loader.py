@@ -34,7 +34,7 @@ class DataLoader:
         batch_size: samples in a batch; the last one of an epoch may be smaller.
         shuffle: a new order each epoch.
         drop_last: leaves a smaller last batch out.
-        seed: of the order, and of what chance does to the images.
+        seed: seed of the order, and of what chance does to the images.
         prefetch: batches read ahead by threads; 0 reads in the caller.
         num_workers: threads that read; batches are the same, whatever their number.
         transform: changes each image as it is read, see `transforms`; of data whose targets are

@@ -31,7 +31,7 @@ class RowWindow:
 
     Args:
         shape: (1, C, rows, W).
-        dtype: of the file.
+        dtype: element type of the file.
         read: gives (rows, W, C).
     """
 
@@ -112,7 +112,7 @@ class NpyRows:
 
     Attributes:
         shape: (H, W, C).
-        dtype: of the file.
+        dtype: element type of the file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -199,7 +199,7 @@ class TiffRows:
 
     Attributes:
         shape: (H, W, C).
-        dtype: of the file.
+        dtype: element type of the file.
 
     Raises:
         ConfigError: tifffile is not installed.

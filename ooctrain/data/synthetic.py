@@ -24,7 +24,7 @@ class Synthetic:
     Args:
         samples: how many.
         shape: channels, extents and classes.
-        seed: of patterns and noise.
+        seed: seed of patterns and noise.
         first: number of the first sample (the test part starts far behind the training part).
     """
 
@@ -72,8 +72,8 @@ def synthetic(
 
     Args:
         train: else the test part: a quarter of the samples, with other noise.
-        samples: of the training part.
-        seed: of patterns and noise.
+        samples: samples of the training part.
+        seed: seed of patterns and noise.
     """
     shape = Shape(channels, image_size, image_size, classes)
     return Synthetic(part_samples(samples, train), shape, seed, 0 if train else TEST_OFFSET)
@@ -132,8 +132,8 @@ def synthetic_pixels(
 
     Args:
         train: else the test part: a quarter of the samples, with maps of its own.
-        samples: of the training part.
-        seed: of maps and noise.
+        samples: samples of the training part.
+        seed: seed of maps and noise.
     """
     shape = Shape(channels, image_size, image_size, classes, "pixels")
     return SyntheticPixels(part_samples(samples, train), shape, seed, 0 if train else TEST_OFFSET)

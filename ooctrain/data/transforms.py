@@ -72,7 +72,7 @@ class RandomCrop:
         size: height and width of the part, or one number for both.
         padding: pixels around the image before: one number, (left and right, top and bottom), or
             (left, top, right, bottom).
-        fill: of these pixels, where `padding_mode` is "constant".
+        fill: value of these pixels, where `padding_mode` is "constant".
         padding_mode: "constant", "edge", "reflect" or "symmetric".
 
     Raises:
@@ -228,7 +228,7 @@ def transformed(
 
     Args:
         key: what they depend on, with the number of the sample: (seed, epoch).
-        numbers: of the samples.
+        numbers: numbers of the samples.
 
     Raises:
         ConfigError: the transform leaves images of several shapes.

@@ -50,7 +50,7 @@ class HostFile:
 
     Args:
         spill: where.
-        size_bytes: of the slab; whole blocks are taken on the disk.
+        size_bytes: size of the slab; whole blocks are taken on the disk.
         calls: on the file.
         piece_bytes: what is read or written in one call, whole blocks.
 
@@ -265,7 +265,7 @@ class KeptFile:
 
         Args:
             spill: where; another place, or another rate, is another file.
-            size_bytes: of the slab.
+            size_bytes: size of the slab.
 
         Raises:
             ConfigError: nothing, or not so much, can be spilled to the folder.

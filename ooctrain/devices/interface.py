@@ -38,7 +38,7 @@ class Debug:
             None: memory is left as it is.
         synchronous: wait for each instruction before the next is issued.
         delay_us: longest random delay before each piece of work; 0: none.
-        delay_seed: of the delays.
+        delay_seed: seed of the delays.
         check_ledger: compare the ledger with the allocator's granted bytes at each instruction.
         before: called with the `execution.program.Program` and the position in its steps, once all
             earlier steps are done, and before this one is issued; in the thread of the caller. What

@@ -51,7 +51,10 @@ _NO_RESERVING = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
 #: {errno: what it means of the folder, what mends it}
 MEANINGS: Mapping[int, tuple[str, str]] = {
     errno.ENOENT: ("is not there", "mkdir -p the folder, or name another one"),
-    errno.ENOTDIR: ("is no folder", "name a folder; the file in it is made and removed by itself"),
+    errno.ENOTDIR: (
+        "is not a folder",
+        "name a folder; the file in it is made and removed by itself",
+    ),
     errno.EACCES: ("may not be written to", "a folder that this user may write to"),
     errno.EPERM: ("may not be written to", "a folder that this user may write to"),
     errno.EROFS: ("is read-only", "a folder on a disk that is mounted for writing"),

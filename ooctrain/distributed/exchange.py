@@ -75,7 +75,7 @@ class _UnderWay:
     """A message whose result has not been fetched yet.
 
     Args:
-        send, receive: of the half that is going on.
+        send, receive: buffers of the half that is going on.
         due_ns: when an imposed network would have it there.
     """
 
@@ -111,7 +111,7 @@ class Exchange:
         network: imposed on messages, so that they take as long as on a slower one.
 
     Attributes:
-        spans: of the messages of the last step.
+        spans: spans of the messages of the last step.
     """
 
     def __init__(self, communicator: Communicator, network: Network | None = None):

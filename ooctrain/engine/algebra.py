@@ -391,7 +391,7 @@ def _each_axis(keys: tuple[Any, ...], count: int) -> list[Any]:
     """A key for each of `count` axes, besides those that are None.
 
     Raises:
-        ShapeError: there are more, or one is no slice, whole number, None or `...`.
+        ShapeError: there are more, or one is not a slice, whole number, None or `...`.
     """
     strange = [
         one for one in keys

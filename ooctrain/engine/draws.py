@@ -79,7 +79,7 @@ class Generators:
     def __init__(self, model: Module, loss: object):
         parts = [*model.modules(), *(loss.modules() if isinstance(loss, Module) else ())]
         found = reached(parts, loss)
-        # A network that is no part of the model, such as a teacher, has parts too.
+        # A network that is not part of the model, such as a teacher, has parts too.
         if others := [one for one in found.owners if isinstance(one, Module)]:
             found = reached([*parts, *(part for one in others for part in one.modules())], loss)
         kinds = random.Random, *_of_numpy()

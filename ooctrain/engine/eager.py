@@ -303,7 +303,7 @@ class EagerRunner:
     """Computes every call with its kernel.
 
     Args:
-        threads: of the kernels; None: one for each core that this process may use.
+        threads: threads of the kernels; None: one for each core that this process may use.
     """
 
     def __init__(self, threads: int | None = None):

@@ -170,7 +170,7 @@ def _flat(value: object, owners: list[object]) -> tuple[Hashable, ...]:
 
 
 def _alone(one: object, owners: list[object]) -> Hashable:
-    """What is no structure."""
+    """A value without structure."""
     if isinstance(one, np.ndarray):
         digest = hashlib.sha256(np.ascontiguousarray(one).tobytes()).digest()
         return np.ndarray, str(one.dtype), one.shape, digest
@@ -520,7 +520,7 @@ class Watch:
     Args:
         roots: they and all their parts are watched.
         read: {tensor whose value a trace has read: that value}.
-        loss: of the step, if any.
+        loss: loss of the step, if any.
         apart: places that the traces change themselves, without another trace coming of it.
 
     Attributes:

@@ -89,7 +89,7 @@ def run_trace(
         mode: "cpu": the kernels, in place where the trace says so; "reference": the NumPy
             definitions in float64, never in place.
         wanted: names of variables to hand out besides.
-        threads: of the kernels, no more than the trace was made for.
+        threads: threads of the kernels, no more than the trace was made for.
 
     Returns:
         Logical arrays: the trace's outputs by output name, the next values of carried variables by

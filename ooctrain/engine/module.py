@@ -217,7 +217,7 @@ class Module:
         """All parameters with dotted names, a shared one once, under its first name.
 
         Args:
-            prefix: of all names.
+            prefix: prefix of all names.
             recurse: False: its own alone, without those of its parts.
         """
         yield from self._named("_parameters", prefix, recurse)
@@ -263,7 +263,7 @@ class Module:
         """Called by a trainer before each training step, for parts that change from step to step.
 
         Args:
-            number: of steps done.
+            number: number of steps done.
         """
         for part in self.children():
             part.begin_step(number)

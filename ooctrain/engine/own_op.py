@@ -139,7 +139,7 @@ class UserGrad(base.Op):
 
     Args:
         op: whose gradient it is.
-        inputs: of that operation; those of floating-point numbers have gradients.
+        inputs: inputs of that operation; those of floating-point numbers have gradients.
     """
 
     op: Op

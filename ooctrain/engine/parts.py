@@ -28,7 +28,7 @@ class Parts:
         rows: samples of the batch; None: parts are equal, and nothing depends on how many samples.
 
     Attributes:
-        number: of the part that goes through now, from 0.
+        number: number of the part that goes through now, from 0.
     """
 
     def __init__(self, count: int, rows: int | None = None):
@@ -110,8 +110,8 @@ class Parts:
     ) -> tuple[Tensor]:
         """What a mean over a part's labels is divided by, as the input more of the loss.
 
-        Args:
-            values, weights: of the classes: what they are, and as a tensor; or None and nothing.
+        Args: values, weights: weights of the classes, as numbers and as a tensor; or None and
+        nothing.
 
         Raises:
             ConfigError: they are not the target's.

@@ -50,7 +50,7 @@ def plain_state(given: Any, own: Collection[str]) -> dict[str, Any]:
         own: the model's keys.
 
     Raises:
-        ConfigError: a path, a module or something else that is no state dict; keys of which some
+        ConfigError: a path, a module or something else that is not a state dict; keys of which some
             have a prefix and others have not.
     """
     if isinstance(given, str | os.PathLike):

@@ -198,7 +198,7 @@ class Tensor(Algebra):
         """Computes the gradients of all parameters that this tensor depends on, into their `.grad`.
 
         Args:
-            gradient: of this tensor; None for a tensor of one element: 1.
+            gradient: gradient of this tensor; None for a tensor of one element: 1.
             retain_graph: keep what backward needs, so that it can run again.
         """
         record_backward(current_tape(), self, gradient, retain_graph=retain_graph)

@@ -327,7 +327,7 @@ def refusal(where: str, name: str, place: str, present: Iterable[str]) -> Attrib
 
     Args:
         where: in words, such as "a tensor" or "ooctrain.nn".
-        place: of `INSTEAD`.
+        place: a place in `INSTEAD`.
         present: names that are there.
     """
     table, said = INSTEAD[place], f"{where} has no {name!r}"

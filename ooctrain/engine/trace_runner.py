@@ -25,10 +25,10 @@ class TraceRunner:
     """Writes each call into a `TraceBuilder`; computes nothing.
 
     Args:
-        threads: of the device, which some workspaces depend on.
-        names: of parameters, buffers and optimizer slots.
+        threads: threads of the device, which some workspaces depend on.
+        names: names of parameters, buffers and optimizer slots.
         device: "cpu" or "cuda".
-        parts: of a batch that goes through in several.
+        parts: parts of a batch that goes through in several.
     """
 
     threads: int

@@ -60,22 +60,22 @@ class CompareCase:
     """One cell.
 
     Args:
-        model, batch: of the step, by name or "file.py:function".
+        model, batch: model and batch of the step, by name or "file.py:function".
         image_size: height of its images; None: the model's usual.
         machine: a preset's name, or a calibration file.
         budget: as typed: "25%", "8GiB".
         planner: by name, with parameters, or "file.py:Class".
         granule_bytes: what sizes are rounded to.
         bound: one of `BOUNDS`.
-        evaluations: of searching planners; None: as many as they make by themselves.
+        evaluations: evaluations of searching planners; None: as many as they make by themselves.
         time_limit_s: interrupts them; None: nothing does.
-        seed: of planners that draw random numbers.
+        seed: seed of planners that draw random numbers.
         host_budget: as typed; None: the machine's host memory.
         link_bytes_per_us: in both directions; None: the machine's own.
-        optimizer, accumulate: of the step: "sgd" or "adam", micro-batches.
-        rewrites: of the step, after those that every step gets; budgets and bound are of the step
+        optimizer, accumulate: "sgd" or "adam"; micro-batches of the step.
+        rewrites: further rewrites, after those of every step; budgets and bound are for the step
             before them.
-        split: of the network, in the words of --split; "": whole.
+        split: split of the network, in the words of --split; "": whole.
         classes: outputs of the network; None: the usual ones.
     """
 
@@ -104,25 +104,25 @@ class CompareRow:
     """The result of a case; what an infeasible one does not have is None.
 
     Args:
-        model, batch, planner, granule_bytes, optimizer, accumulate, classes: of the case.
+        model, batch, planner, granule_bytes, optimizer, accumulate, classes: as in the case.
         image_size: height of its images.
         machine: its name.
-        budget_bytes: of the case, resolved on the step.
+        budget_bytes: budget of the case, resolved on the step.
         feasible: whether the planner has a plan.
         budget_fraction: from the trace's minimum (0) to its in-core peak (1).
         minimum_bytes: the planner's least budget: what its refusal names; where it plans, with any
             host budget; None where it fails.
         trace_minimum_bytes: a budget of 0 %.
-        makespan_us: of the plan, simulated.
-        compute_us: of the step without any stall.
+        makespan_us: makespan of the plan, simulated.
+        compute_us: time of the step without any stall.
         lower_bound_us: what no list beats, of the class that `lower_bound_kind` names.
         ratio: makespan / lower bound.
-        peak_bytes: of the plan; bytes_out, bytes_in: copied to the host and back in a step.
+        peak_bytes: peak of the plan; bytes_out, bytes_in: copied to the host and back in a step.
         recompute_us: time of calls that ran again.
         plan_s: time to plan.
         host_budget_bytes: for what is swapped out; None: no limit.
-        host_peak_bytes: of the plan.
-        link_bytes_per_us: of the machine, as it was used.
+        host_peak_bytes: the plan's peak on the host.
+        link_bytes_per_us: speed of the machine's link, as it was used.
         remarks: what rewrites do otherwise than requested: fewer tiles.
         chosen_rewrites: what the planner did to the step first: "narrow:1048576", or tilings.
         error: why the planner neither has a plan nor refuses the budget; "" where it does.

@@ -28,8 +28,8 @@ class Wanted:
         quick: few batches, allocators and chunks.
         physical_bytes: memory of the device.
         allocators: by name; None: those of the experiment.
-        figure_path: of the SVG.
-        settings: of the experiment, such as "epochs=350".
+        figure_path: path of the SVG.
+        settings: settings of the experiment, such as "epochs=350".
         keep: folder of what is found, so that an interrupted experiment goes on; None: nothing is
             kept.
     """

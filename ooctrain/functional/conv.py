@@ -77,7 +77,7 @@ def conv_transpose2d(
 
     Args:
         bias: (C,), or None.
-        stride, padding, dilation, groups: of the convolution that leads back from output to input.
+        stride, padding, dilation, groups: as of the convolution from output back to input.
         output_padding: rows and columns more below and to the right, fewer than stride or dilation.
 
     Raises:

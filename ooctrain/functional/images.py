@@ -227,7 +227,7 @@ def pad(
         pad: (left, right, top, bottom), PyTorch's order, not negative.
         mode: "constant": `value`; "reflect": mirrored at the outermost pixels, each side less than
             the image.
-        value: of a constant border; None: 0.
+        value: value of a constant border; None: 0.
 
     Raises:
         ConfigError: a value for what is mirrored, no such mode (PyTorch's "replicate" and

@@ -40,7 +40,7 @@ def cross_entropy(
         input: logits, (N, K) or (N, K, H, W); not probabilities.
         target: int64 class numbers, rows with `ignore_index` do not count; or float32 probabilities
             of the shape of the input, where each row counts the same and no class is ignored.
-        weight: of each class, (K,), a constant of the step; a mean over class numbers is by weight.
+        weight: of each class one number, (K,), a constant of the step; a mean is by weight.
         reduction: "mean", "sum", or "none" for the loss of each row by itself.
         label_smoothing: share of each label that is spread evenly over all classes.
 
@@ -135,8 +135,8 @@ def binary_cross_entropy_with_logits(
     """-target log s - (1 - target) log(1 - s), s the sigmoid of each logit.
 
     Args:
-        target: of the shape of the input, in [0, 1].
-        weight: of each loss, repeated to its shape; a constant of the step, or a traced tensor.
+        target: in the shape of the input, in [0, 1].
+        weight: factor of each loss, repeated to its shape; a constant, or a traced tensor.
         reduction: as in `mse_loss`; a mean is over all losses, whatever their weights.
         pos_weight: a factor of the first term, (K,) for logits (N, K), repeated likewise.
     """

@@ -104,7 +104,7 @@ def layer_norm(
     """Normalises over the last axes, those of `normalized_shape`, by their own mean and deviation.
 
     Args:
-        weight, bias: of `normalized_shape`; None: 1 and 0.
+        weight, bias: in the shape `normalized_shape`; None: 1 and 0.
         eps: added to the variance.
 
     Raises:

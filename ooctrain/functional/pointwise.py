@@ -81,7 +81,7 @@ def stochastic_depth(
 
     Args:
         input: (N, ...), with any number of axes.
-        p: of being zeroed, in [0, 1].
+        p: probability of being zeroed, in [0, 1].
         mode: "row": each sample by itself; "batch": all together.
 
     Raises:

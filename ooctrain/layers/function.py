@@ -35,7 +35,7 @@ class Function:
     Args:
         value: (x, parameter) -> f(x).
         slope: (x, parameter) -> f'(x).
-        flops: of one value.
+        flops: operations of one value.
     """
 
     value: Callable[[Array, float], Array]

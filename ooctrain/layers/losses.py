@@ -301,7 +301,7 @@ class LabelLikelihoodGrad(Op):
     """dx = -weights[label] dy at the label, else 0. Reads (labels, weights, dy).
 
     Args:
-        shape: of dx.
+        shape: shape of dx.
     """
 
     shape: tuple[int, ...]

@@ -24,7 +24,7 @@ class PoolGeometry:
 
     Args:
         kernel, stride: (rows, columns).
-        padding: of the four sides, each less than the window's extent.
+        padding: padding of the four sides, each less than the window's extent.
         dilation: rows and columns from cell to cell of a window.
     """
 

@@ -24,13 +24,10 @@ BILINEAR_FLOPS = 8
 class Upsample(Op):
     """y[.., i, j] = x at (i H / OH, j W / OW), by `mode`.
 
-    Args:
-        size: (OH, OW).
-        mode: "nearest" or "bilinear".
-        corners: for "bilinear": whether the centres of the corner pixels of x and y coincide
-            (PyTorch: `align_corners`); if not, the borders of the images coincide.
-        place: of rows that are a part of larger images (first row of x, rows of all x, first row of
-            y, rows of all y); (): x and y are whole.
+    Args: size: (OH, OW). mode: "nearest" or "bilinear". corners: for "bilinear": whether the
+    centres of the corner pixels of x and y coincide (PyTorch: `align_corners`); if not, the borders
+    of the images coincide. place: where rows lie that are a part of larger images (first row of x,
+    all its rows, first of y, rows of all y); (): x and y are whole.
     """
 
     size: Pair

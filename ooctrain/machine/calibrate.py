@@ -63,7 +63,7 @@ def calibrate(
     Args:
         trainer: without a budget; it can be used again afterwards.
         images, labels: a batch.
-        name: of the machine that comes out.
+        name: name of the machine that comes out.
         steps: measured at least; medians count.
 
     Returns:

@@ -46,7 +46,7 @@ class Finding:
     """What a check found.
 
     Args:
-        name: of the check.
+        name: name of the check.
         level: "ok", "warn" (works, but slower or without something), "fail".
         text: what there is.
         fix: the command or step that mends it.

@@ -43,8 +43,8 @@ class Rates:
     """What the calls of a step reach.
 
     Args:
-        flops_per_us: of those bound by arithmetic.
-        memory_bytes_per_us: of the others.
+        flops_per_us: speed of calls bound by arithmetic.
+        memory_bytes_per_us: speed of the others.
     """
 
     flops_per_us: float
@@ -57,7 +57,7 @@ class Copies:
 
     Args:
         out_bytes_per_us, in_bytes_per_us: once bytes move.
-        latency_us: of each, its handing over to another thread included.
+        latency_us: start-up time of each, its handing over to another thread included.
     """
 
     out_bytes_per_us: float
@@ -116,9 +116,9 @@ def copies_of(
     bandwidth is that of copies timed by themselves, and the latency 0.
 
     Args:
-        plan, synchronous: of the steps without overlap, and their time lines.
+        plan, synchronous: plan of the steps without overlap, and their time lines.
         in_core: time lines of in-core steps, for the durations of the calls.
-        issue_us: of each instruction (`issue_us_of`).
+        issue_us: cost of each instruction (`issue_us_of`).
     """
     lines = [line for line in synchronous if line.bytes_out and line.bytes_in]
     if not lines:

@@ -280,12 +280,12 @@ class Plot:
     """Where the values of two axes lie in the picture.
 
     Args:
-        bottom: of the plot, in pixels.
+        bottom: bottom of the plot, in pixels.
         x_low, x_high: values at its left and right border.
         y_low: value at its bottom.
         y_extent: from there to its top.
-        scale: of the x axis.
-        y_scale: of the y axis.
+        scale: scale of the x axis.
+        y_scale: scale of the y axis.
     """
 
     bottom: float

@@ -45,7 +45,7 @@ class Holding:
     """Bytes on the device for one purpose.
 
     Args:
-        name: of the variable, or of the call whose workspace it is.
+        name: name of the variable, or of the call whose workspace it is.
         group: one of `GROUPS`.
         size_bytes: as granted.
         from_us, until_us: within the step.
@@ -62,7 +62,7 @@ def holdings(trace: Trace, schedule: Schedule, timeline: Timeline) -> tuple[Hold
     """Everything that the device holds in a step, by the time from which it does.
 
     Args:
-        timeline: of just this list.
+        timeline: timeline of just this list.
     """
     books = _Books(trace, schedule, timeline)
     for row in walk(trace, schedule):

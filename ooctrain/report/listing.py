@@ -52,7 +52,7 @@ class ListedLine:
 
     Args:
         text: as the list has it: "out conv1.out[0:64K]".
-        name: of the call that runs, or of the variable; "" for a fence.
+        name: name of the call that runs, or of the variable; "" for a fence.
         stream: "C", "D", "H", or "" for what runs nowhere.
         claim_bytes: what it claims on the device.
         ledger_bytes, host_ledger_bytes: both ledgers after it.
@@ -257,5 +257,5 @@ def _wait(place: int, index: Any, why: Any, giver: Any) -> ListedWait:
 def _place(value: Any, behind: float) -> int:
     """A whole number from 0 to below `behind`."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < behind:
-        raise ValueError(f"{value!r} is no place in the list, and no number of bytes")
+        raise ValueError(f"{value!r} is neither a place in the list nor a number of bytes")
     return value

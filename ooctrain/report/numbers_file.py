@@ -31,7 +31,7 @@ def write_file(path: str, text: str) -> None:
 
 
 def write_bytes(path: str, content: bytes) -> None:
-    """`write_file` for what is no text."""
+    """`write_file` for data that is not text."""
     try:
         Path(path).write_bytes(content)
     except OSError as error:

@@ -106,7 +106,7 @@ def drawing(plan: Plan, timeline: Timeline, predicted: Timeline | None = None) -
     """The part of a command's numbers that `read_record` needs, as plain data.
 
     Args:
-        predicted: of a step that was measured, when it should have run.
+        predicted: for a measured step, when it should have run.
     """
     held = holdings(plan.trace, plan.schedule, timeline)
     return {

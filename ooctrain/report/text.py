@@ -73,7 +73,7 @@ class LayerRow:
 
     Args:
         name: its path, for example "layer1.0".
-        shape: of its last output in the forward pass; of an input its own.
+        shape: shape of its last output in the forward pass; for an input its own.
         calls: in the whole step.
         parameter_bytes, activation_bytes, gradient_bytes, state_bytes: sums over the whole step;
             state is the optimizer's slots and running statistics.
@@ -94,7 +94,7 @@ def layer_rows(trace: Trace, depth: int = 2) -> list[LayerRow]:
     """Rows in the order of the forward pass; an input stands before the first call that reads it.
 
     Args:
-        trace: of a step.
+        trace: trace of a step.
         depth: parts of a path that name a row: with 2, "layer1.0.conv1" is counted in "layer1.0".
     """
     names = _Names(trace, depth)

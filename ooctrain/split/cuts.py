@@ -137,7 +137,7 @@ class Joint:
     """A place where patches may be joined.
 
     Args:
-        calls: of the sketch before it.
+        calls: calls of the sketch before it.
         value: the image that is joined there.
         convolutions: before it.
     """
@@ -232,9 +232,8 @@ def cuts_of(
 ) -> Mapping[int, Cuts]:
     """{value: first indices of its parts} along rows (axis 0) or columns (1), joint to input.
 
-    Args:
-        step: of the training; what is drawn is a function of it, the seed, the axis and the place
-            in the network.
+    Args: step: number of the training step; draws are a function of it, the seed, the axis and the
+    place in the network.
 
     Raises:
         ConfigError: a part would have no row, or no cut suits all readers of a value.

@@ -69,7 +69,7 @@ class SplitModel(Module):
     Args:
         whole: the model.
         how: depth, grid, and whether chance chooses boundaries.
-        chooser: of depth and grid, for the first batch that is split; None: they are given.
+        chooser: chooses depth and grid, for the first batch that is split; None: they are given.
 
     Attributes:
         pending: whether depth and grid are not chosen yet.

@@ -36,7 +36,7 @@ class Splitting:
         grid: patches in each column and in each row of the image: (rows, columns).
         stochastic: whether boundaries are drawn anew for each training step.
         omega: how far, as a share of a part, in [0, 0.5).
-        seed: of what is drawn.
+        seed: seed of what is drawn.
 
     Raises:
         ConfigError: one of them is out of its range.

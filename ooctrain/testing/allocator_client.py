@@ -35,7 +35,7 @@ class Held:
     Args:
         block: as the allocator gave it.
         unit: bytes of a granule.
-        marks: of the granules that are held; None: the whole block has `mark`.
+        marks: marks of the granules that are held; None: the whole block has `mark`.
         mark: what was written last; before the first write the number of the block.
         wrote, reads: events of the latest write, and of the reads behind it.
     """

@@ -136,7 +136,7 @@ class DriverGround:
 
     Args:
         driver: opened; `close` closes it.
-        size_bytes: of the memory.
+        size_bytes: size of the memory.
         page_bytes: unit of mapping.
         refuse_at: which obtaining call of the driver is refused, once; None: none.
     """
@@ -247,7 +247,7 @@ class PlainGround:
     """Memory that is mapped once: work is done where it is queued.
 
     Args:
-        size_bytes: of the memory.
+        size_bytes: size of the memory.
     """
 
     def __init__(self, size_bytes: int):
@@ -312,9 +312,9 @@ def make_ground(
 
     Args:
         kind: "strict", "memfd", "plain", or "cuda" where there is a GPU.
-        size_bytes: of the memory.
+        size_bytes: size of the memory.
         page_bytes: unit of mapping; memfd and CUDA take whole pages of theirs.
-        order: of the strict driver's work: which of the streams that can go on goes on.
+        order: in which the strict driver works: which of the streams that can go on goes on.
         refuse_at: which obtaining call of the driver is refused, once; None: none.
     """
     if kind == "plain":

@@ -88,7 +88,7 @@ class DrawnProgram:
 
     Args:
         requests: one after the other.
-        order: of the streams that can go on, which goes on; modulo how many there are.
+        order: which of the streams that can go on goes on; modulo how many there are.
     """
 
     requests: tuple[Ask, ...]

@@ -82,7 +82,7 @@ def check_allocator(
         make: the allocator's class, a function that takes the memory, or a name with parameters
             ("va:chunk=4KiB", "file.py:Class").
         examples: how many random lists of requests are tried.
-        seed: of the lists; the same seed tries the same ones.
+        seed: seed of the lists; the same seed tries the same ones.
         backends: "strict", the fake driver; "memfd", this machine's memory mapped by Linux;
             "plain", memory without mapping, for allocators without ranges; "cuda", a GPU's memory.
 

@@ -54,7 +54,7 @@ def check_planner(
     Args:
         planner: anything with `name` and `plan`, its class, or its name ("file.py:Class" too).
         examples: number of random cases.
-        seed: of the cases.
+        seed: seed of the cases.
         time_limit_s: after so long no new case is begun.
         laws: names of those that are tried, as in `LAWS`; none: all.
 

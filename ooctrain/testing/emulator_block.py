@@ -169,7 +169,7 @@ def _setitem(shared, index, value):
 def copy_later(shared, offset, source, source_offset, valid):
     """tensor_core.copy_async: the words are unreadable until this thread has waited."""
     if offset % 4 != 0 or (valid and source_offset % 4 != 0):
-        raise Fault("copy at an offset that is no multiple of 4", shared.number, offset,
+        raise Fault("copy at an offset that is not a multiple of 4", shared.number, offset,
                     shared.thread, SEVERAL)  # fmt: skip
     count = shared.counts[shared.thread]
     if count[BEHIND] - count[AHEAD] >= MOST_COPIES:
@@ -233,8 +233,8 @@ class SharedArray:
 
     Args:
         size: words.
-        dtype: of a word.
-        threads: of a block, each with its own queue of copies.
+        dtype: element type of a word.
+        threads: threads of a block, each with its own queue of copies.
     """
 
     def __init__(self, size: int, dtype: str, threads: int):
@@ -328,7 +328,7 @@ SHUFFLES = MappingProxyType({
 def publish_ldmatrix(table, turn, thread, tile, offset):
     """Offers the offset of one row."""
     if offset % 4 != 0:
-        raise ValueError("ldmatrix at an offset that is no multiple of 4", offset)
+        raise ValueError("ldmatrix at an offset that is not a multiple of 4", offset)
     table[turn, thread, 0] = offset
 
 

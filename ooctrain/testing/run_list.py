@@ -73,7 +73,7 @@ class Way:
     Args:
         choice: the allocator.
         link: "duplex" or "shared".
-        link_bytes_per_us: of each direction; None: as fast as it goes.
+        link_bytes_per_us: speed of each direction; None: as fast as it goes.
         debug: poison, delays, synchronous mode, ledger check.
         room: how many times the reserved peak the arena has.
         slab: makes the host slab of a size; `int`: in memory.
@@ -93,7 +93,7 @@ class Ran:
 
     Args:
         persistent: after each step, {initial variable: its value}.
-        results: of each step.
+        results: results of each step.
         used_bytes: what the arena held of the machine's memory at the end.
         reserved_bytes: the reserved peak that the replay foretold: the size of the arena.
         granted_bytes: the allocator's own high-water mark.
@@ -171,7 +171,7 @@ def harm_of_delays(
     """What delays do to a plan; empty if nothing.
 
     Args:
-        trace: of `random_traces.py`.
+        trace: made by `random_traces.py`.
         plan: for the granule of `choice`.
         choice: the allocator.
         link: whether both directions work at once.

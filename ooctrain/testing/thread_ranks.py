@@ -150,7 +150,7 @@ def on_ranks(count: int, run: Callable[[Ranks], Result], seed: int = 0, **how: A
     """Runs a function on every rank at once, each in its own thread.
 
     Args:
-        seed: of the chance by which ranks notice what has come.
+        seed: seed of the chance by which ranks notice what has come.
         how: for each `Ranks`, such as bucket=64.
 
     Returns:

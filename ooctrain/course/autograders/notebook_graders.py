@@ -30,7 +30,7 @@ def part_points(assignment: str, file: str, part: str, seed: int = 0) -> float:
 
     Args:
         assignment: the folder.
-        file: of the submission; its class is the rubric's.
+        file: file of the submission; its class is the rubric's.
         part: a test's name, "laws", "hunts", or a measure's, replay's or footprint's name.
     """
     rubric = read_rubric(Path(assignment))

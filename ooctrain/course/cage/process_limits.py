@@ -21,7 +21,7 @@ def limit(cpu_s: int) -> None:
     """Sets all limits, hard ones.
 
     Args:
-        cpu_s: of processor time, in all.
+        cpu_s: processor time, in all.
     """
     for kind, most in (
         (resource.RLIMIT_AS, MEMORY_BYTES), (resource.RLIMIT_DATA, MEMORY_BYTES),

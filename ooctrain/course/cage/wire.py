@@ -41,7 +41,7 @@ class Line:
 
     Args:
         read_from, write_to: descriptors; `close` closes them.
-        most_bytes: of a message that comes.
+        most_bytes: most bytes of a message that comes.
         patient: no deadline is ever given, so the descriptors may block.
     """
 
@@ -58,7 +58,7 @@ class Line:
         Raises:
             OutOfTime: the other side does not listen.
             OSError: the other side is gone.
-            TypeError, ValueError: it is no plain data.
+            TypeError, ValueError: it is not plain data.
         """
         text = json.dumps(message, allow_nan=False).encode()
         rest = memoryview(_LENGTH.pack(len(text)) + text)

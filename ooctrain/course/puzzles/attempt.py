@@ -63,7 +63,7 @@ class Attempt:
     """What an answer is worth.
 
     Args:
-        title: of the puzzle.
+        title: title of the puzzle.
         numbers: two.
         wrong: the first law that is broken, and where; "" for none.
         hint: where time or memory is lost in an answer that is right; "" for nothing to say.

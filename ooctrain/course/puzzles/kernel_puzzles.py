@@ -43,7 +43,7 @@ class KernelTask:
     Args:
         blocks, threads: how it is launched.
         inputs: makes {name: array}.
-        result: of the inputs.
+        result: computed from the inputs.
         measured: (name, of counts and kernel, target, bound), twice.
     """
 
@@ -211,11 +211,11 @@ class Counts:
     """What a launch asked of memory.
 
     Args:
-        sectors: of 32 bytes, to and from global memory.
+        sectors: sectors of 32 bytes, to and from global memory.
         conflicts: turns that warps waited for banks of shared memory.
         loads: words read from global memory.
         busiest: accesses of the thread that has most, to either memory.
-        accesses: of the first warp: (what, words by lane), in order.
+        accesses: accesses of the first warp: (what, words by lane), in order.
     """
 
     sectors: int
@@ -229,9 +229,9 @@ def count(function: Callable, blocks: tuple[int, int], threads: int, arrays: dic
     """Runs a kernel's function and counts.
 
     Args:
-        function: of a kernel that the emulator finds right.
+        function: the function of a kernel that the emulator finds right.
         blocks: in x and y.
-        threads: of a block.
+        threads: threads of a block.
         arrays: {parameter: flat array}; they are written.
     """
     sectors = conflicts = loads = busiest = 0

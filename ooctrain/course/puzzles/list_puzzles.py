@@ -35,10 +35,10 @@ class ListTask:
 
     Args:
         step: makes the step.
-        budget_bytes: of the device.
+        budget_bytes: budget of the device.
         link_bytes_per_us, link: how fast a copy is; "duplex" or "shared".
         planner: whose makespan is the target.
-        piece_bytes: of the pieces that this planner moves, few enough to be written by hand.
+        piece_bytes: size of this planner's pieces, few enough to be written by hand.
     """
 
     step: Callable[[], Trace]

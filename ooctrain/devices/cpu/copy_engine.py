@@ -30,7 +30,7 @@ class CopyLink:
     Args:
         kind: "duplex": the directions are independent; "shared": one copy at a time.
         out_bytes_per_us, in_bytes_per_us: bandwidth; None: as fast as the cores copy.
-        latency_us: of every copy.
+        latency_us: latency of every copy.
         copy_bytes: the copying itself; None: the non-temporal kernel.
 
     Raises:
@@ -63,7 +63,7 @@ class CopyEngine:
 
     Args:
         copy_bytes: the copying itself, without the GIL.
-        latency_us: of every copy.
+        latency_us: latency of every copy.
         now_ns, sleep: the clock and how to wait for it, in ns and s.
         stopped: whether copies are no longer waited for, so that a slow link delays nothing.
     """

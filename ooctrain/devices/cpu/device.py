@@ -44,7 +44,7 @@ class CpuDevice:
         link: between arena and host slab.
         debug: poison, synchronous mode, delays.
         open_memory: opens the arena, given its size in bytes.
-        leaving_bytes: of host memory that values give back as they move into the arena.
+        leaving_bytes: host memory that values give back as they move into the arena.
         shuffle_seed: if given, kernels draw their chunks in random order.
 
     Raises:

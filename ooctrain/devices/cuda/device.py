@@ -61,7 +61,7 @@ class CudaDevice:
         budget_bytes: size of the arena.
         host: the host slab: its size, exactly the extent that the schedule's host slots need, or a
             file, which is closed with the device.
-        piece_bytes: of the memory that an allocator maps, its chunk; None: in one piece.
+        piece_bytes: chunk of memory that an allocator maps; None: all in one piece.
         link: "duplex": the directions have a stream each; "shared": one for both.
         debug: poison, synchronous mode, delays.
 
@@ -105,7 +105,7 @@ class CudaDevice:
             self._feed = Feed(driver, self.streams)
             self._to_give_back(lambda: self._feed.close())
             self._kernels = make_kernels(driver, self.streams.handles[COMPUTE])
-            # A file is no part of a graph.
+            # A file is not part of a graph.
             recorded = None if self._spilled else self._kernels
             self.graphs = _graph_maker(driver, self.streams, self._staging, recorded)
         except BaseException:

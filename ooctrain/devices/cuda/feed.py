@@ -28,7 +28,7 @@ class _Copies:
         event: behind the latest of them.
 
     Attributes:
-        era: of the streams, when that was queued; None: there has been none.
+        era: era of the streams, when that was queued; None: there has been none.
     """
 
     def __init__(self, event: int):
@@ -41,7 +41,7 @@ class Feed:
 
     Args:
         driver: opened, and current in this thread.
-        streams: of the device; they wait for what travels.
+        streams: streams of the device; they wait for what travels.
         piece_bytes: how much goes at a time, of what lies in ordinary memory.
     """
 

@@ -107,7 +107,7 @@ class DriverKernels:
     Args:
         driver: opened, and current in this thread.
         stream: that everything is queued on.
-        store: of cubins; default: the one in the cache folder.
+        store: store of cubins; default: the one in the cache folder.
         graphs: whether whole steps are to be recorded where they can be.
 
     Attributes:
@@ -457,7 +457,7 @@ class StepNumbers:
         """(moved kernel, its arguments) of a call's launches.
 
         Args:
-            form: of the call, with the numbers of these scalars.
+            form: form of the call, with the numbers of these scalars.
             launches: (form, packed arguments with real addresses).
 
         Raises:

@@ -52,7 +52,7 @@ class Gpu:
         version: that the driver serves; 13020 is CUDA 13.2.
         capability: compute capability, (major, minor).
         granularity_bytes: what sizes and addresses of mappings are multiples of.
-        free_bytes, total_bytes: of its memory, when it was asked.
+        free_bytes, total_bytes: its memory, when it was looked at.
         mapping_problem: why nothing can be mapped; empty where it can.
     """
 

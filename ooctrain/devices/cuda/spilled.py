@@ -53,7 +53,7 @@ class SpilledSlab:
         driver: opened, and current in this thread.
         file: closed with this.
         pinned: address of `PIECES` pieces of pinned memory.
-        piece_bytes: of a piece, whole blocks.
+        piece_bytes: size of a piece, whole blocks.
     """
 
     def __init__(self, driver: GpuDriver, file: HostFile, pinned: int, piece_bytes: int):

@@ -74,7 +74,7 @@ class Staging:
         """Device bytes as a view, there once the stream is synchronized.
 
         Args:
-            era: of the streams: in a new one the blocks of the last are used again.
+            era: era of the streams: in a new one the blocks of the last are used again.
         """
         if self._kept is not None:
             block = self._allocate(size_bytes)

@@ -36,7 +36,7 @@ class Measured(Sequence[WorkSpan]):
     when the streams are closed. Two calls of the driver for each piece.
 
     Args:
-        driver: of the events.
+        driver: driver of the events.
         zero: the event from which times count.
         pieces: by stream.
         give: takes the events back once they are not needed.

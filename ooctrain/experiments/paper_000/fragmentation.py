@@ -86,10 +86,10 @@ class LargestBudget:
     Args:
         model, batch, allocator: by name.
         budget_bytes: the largest that was found to fit; None: none does.
-        peak_bytes: of the plan's ledger, as the scheduler counts it: in the allocator's granule.
+        peak_bytes: peak of the plan's ledger, counted in the allocator's granule.
         reserved_bytes: by the allocator, rounding and holes included.
         minimum_bytes: the planner's least budget.
-        makespan_us: of the plan, simulated.
+        makespan_us: makespan of the plan, simulated.
     """
 
     model: str
@@ -308,7 +308,7 @@ class ChunkCost:
         requested_bytes, reserved_bytes: at the peaks, replayed.
         live_blocks: the most at one time: N_max of equation 2.
         first_maps, later_maps: mapping changes of the first step and of the last one logged.
-        step_us: of a real step on the cpu device; None: not measured, or it does not fit there.
+        step_us: a real step on the cpu device; None: not measured, or it does not fit there.
     """
 
     allocator: str

@@ -75,7 +75,7 @@ class Method:
     """A row of the table.
 
     Args:
-        name: of the row.
+        name: name of the row.
         planner, allocator: by name.
         printed: {batch: images per second} of the paper; empty: the paper has no such row.
         printed_in_core: the paper's best in-core speed on the same machine, images per second.
@@ -110,7 +110,7 @@ class MethodCell:
         machine, method, batch: which.
         budget_bytes: what the planner was given; reserved_bytes: what the allocator took.
         images_per_s: simulated.
-        compute_images_per_s: of the calls alone, without any stall or swap.
+        compute_images_per_s: speed of the calls alone, without any stall or swap.
     """
 
     machine: str
@@ -164,7 +164,7 @@ def cells_of(
     where none is given.
 
     All plans but auto's depend on sizes alone, so they are made once and timed on each machine. The
-    one of auto, which is no row of the paper and takes longest to find, is made for the first.
+    one of auto, which is not a row of the paper and takes longest to find, is made for the first.
     """
     step = step_trace(model, batch)
     wheres = wheres or (machine(MACHINE),)

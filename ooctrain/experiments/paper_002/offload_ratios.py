@@ -91,9 +91,9 @@ class ChainCell:
         planner: by name.
         share: 0: what the chain needs, 1: what it would use.
         budget_bytes: for the chain, without parameters.
-        makespan_us: of its plan.
+        makespan_us: makespan of its plan.
         proposition_3_us: the paper's bound; lp_us: that of the LP over all lists that only offload.
-        compute_us: of the calls alone.
+        compute_us: time of the calls alone.
     """
 
     group: Group
@@ -138,7 +138,7 @@ class SlotCell:
         model: the network, at figure 4's image size and batch.
         slots: the paper's S.
         most_states: that are followed from each stage; None: as usual.
-        share: of the memory; ratio: step over proposition 3.
+        share: share of the memory; ratio: step over proposition 3.
     """
 
     model: str

@@ -64,7 +64,7 @@ class Cell:
         machine, network, side, way: which.
         seconds: simulated; None where it does not fit.
         over_untiled: that over the computing time of the untiled step.
-        peak_bytes: of the plan; of what does not fit the least budget.
+        peak_bytes: peak of the plan; where it does not fit, the least budget.
         tiling: names of the rewrites, or what stands in the way.
         artifact_s: as measured by the paper's authors.
     """

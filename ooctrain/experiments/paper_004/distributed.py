@@ -91,8 +91,8 @@ class Speedup:
     """How much faster an epoch is than the baseline's, at one bandwidth.
 
     Args:
-        machine, way, batch: of the faster step.
-        small_batch: of the baseline.
+        machine, way, batch: machine, way and batch of the faster step.
+        small_batch: batch of the baseline.
         gbit_s: bandwidth of the network.
         network_us: to exchange the gradients once.
         speedup: the baseline's time of an epoch over this one's.

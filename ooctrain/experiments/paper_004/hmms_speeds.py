@@ -104,9 +104,9 @@ class Speed:
     Args:
         machine, model, method: which.
         ratio: the share of the bytes that was offered to the plan.
-        peak_bytes: of the plan; bytes_out: what left.
+        peak_bytes: peak of the plan; bytes_out: what left.
         images_per_s: simulated.
-        loss: of the baseline's speed; printed: the paper's.
+        loss: share of the baseline's speed that is lost; printed: the paper's.
     """
 
     machine: str
@@ -293,7 +293,7 @@ def hmms_figure(
 
     Args:
         calls: {network: its forward calls}.
-        speeds: of one machine.
+        speeds: speeds of one machine.
         profiles: {method: timeline}; phases: {call: phase}.
         profiled: the network of the timelines.
     """

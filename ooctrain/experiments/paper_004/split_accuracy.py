@@ -66,7 +66,7 @@ class Recipe004:
 
     Args:
         data: "digits", or as for --data; epochs, batch, lr, seeds: of the training.
-        images: of the training part that are used; None: all.
+        images: images of the training part that are used; None: all.
     """
 
     data: str = DIGITS
@@ -87,8 +87,8 @@ class Trained:
     Args:
         model: trained; paper: the network of the paper that it stands for.
         kind: "whole", "split" or "stochastic"; depth: as asked; patches: in all.
-        share: of the convolutions that are split.
-        accuracies: of the test images, by the whole network, a seed each.
+        share: share of the convolutions that are split.
+        accuracies: accuracies of the test images, by the whole network, a seed each.
         in_patches: by the network in even patches, as the paper tests what is split and not drawn.
         printed: the paper's, in percent, where it has one.
     """

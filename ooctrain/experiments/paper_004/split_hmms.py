@@ -132,9 +132,9 @@ class SplitBatch:
     Args:
         model, method, planner: which; exact: whether it computes what the baseline does.
         batch: the largest tried that fits; 0: none; ends: whether no larger one was tried.
-        times: of the baseline's.
+        times: as a multiple of the baseline's.
         images_per_s: simulated, at that batch; loss: of the baseline's speed at its own.
-        peak_bytes: of the plan.
+        peak_bytes: peak of the plan.
         printed_times, printed_loss: the paper's, where it has them.
     """
 
@@ -157,7 +157,7 @@ class LargeCalls:
     """The calls of a step that need more than half of the memory by themselves.
 
     Args:
-        model, batch, split: of the step; calls: in all.
+        model, batch, split: describe the step; calls: in all.
         large: how many need more than half of the memory; largest: the largest need's call.
         largest_bytes, workspace_bytes: the largest need of a call, and the largest workspace.
         minimum_bytes: what every schedule of the step needs.
@@ -181,7 +181,7 @@ def cases_of(
 
     Args:
         step, most: as in `SplitCase`.
-        names: of the methods; none: all.
+        names: names of the methods; none: all.
     """
     methods = [each for each in METHODS[model] if not names or each.name in names]
     return [SplitCase(model, method, where, step, most) for method in methods]

@@ -40,7 +40,7 @@ class OneCycleLR(LRScheduler):
     Args:
         optimizer: whose rates it sets, and its momentum, or beta1 of Adam.
         max_lr: highest rate; one for all, or one for each parameter group.
-        total_steps: of the cycle; or give the two that follow.
+        total_steps: steps of the whole cycle; or give the two that follow.
         epochs, steps_per_epoch: whose product it is.
         pct_start: share of the steps, from 0 to 1, in which the rate rises.
         anneal_strategy: "cos" or "linear".

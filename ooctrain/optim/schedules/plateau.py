@@ -65,7 +65,7 @@ class ReduceLROnPlateau(LRScheduler):
 
         Args:
             metrics: what is watched, such as the loss on the test part; a value that is not a
-                number is no improvement.
+                number is not an improvement.
         """
         current, least = float(metrics), self._least_rates()
         better = self._is_better(current)

@@ -47,7 +47,7 @@ class BandedChain:
     Args:
         layers: first one first.
         cuts: 0, rows, and the height of the input.
-        row_bytes: of each tensor, the input first.
+        row_bytes: size of a row of each tensor, the input first.
     """
 
     layers: tuple[LayerRows, ...]

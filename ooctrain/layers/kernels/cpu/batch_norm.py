@@ -343,7 +343,7 @@ def update_running(
     """Moves the running statistics, in place, towards those of this batch, as torch does.
 
     Args:
-        mean, var: of the batch, (C,), the variance biased (the running one gets the unbiased).
+        mean, var: statistics of the batch, (C,), the variance biased (the running one is not).
         running_mean, running_var: (C,), updated.
         count: int64, one element, number of batches seen; incremented. None: not counted.
         momentum: weight of this batch; None: 1 / count (cumulative average; needs `count`).

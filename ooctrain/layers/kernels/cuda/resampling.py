@@ -222,7 +222,7 @@ def upsample(
         mode: "nearest" or "bilinear".
         corners: whether the centres of the corner pixels of x and y coincide (torch's
             `align_corners`); else the borders of the images do.
-        place: of rows of larger images; see `layers/resampling.py`.
+        place: where rows of larger images lie; see `layers/resampling.py`.
     """
     sizes, lanes = sizes_of(x, y), lanes_of(x.shape[3])
     whole = place or (0, x.shape[1], 0, y.shape[1])

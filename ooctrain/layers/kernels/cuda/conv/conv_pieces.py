@@ -73,7 +73,7 @@ def correlate_by_tiles(
     """y[pixel, o] = sum over terms of x times w [+ bias].
 
     Args:
-        kernel: of the signature CORRELATION.
+        kernel: a kernel of the signature CORRELATION.
         tile: pixels and filters of a block.
         arrays: x, w, bias or None, y.
     """

@@ -8,7 +8,7 @@ another may be overwritten. A thread walks from term to term: within a tap it on
 only at the next tap does it compute the place anew. So 196 instructions surround 32 products on
 Hopper, where 235 did before (`tests/support/sass.py` counts); some fifty of them are reached
 only at the next tap. Needs compute capability 8.0. Sums over one to three channels go to
-`conv_tf32_few.py`, over others that are no multiple of four to `conv_gemm.py`. Source: CUTLASS,
+`conv_tf32_few.py`, over others that are not a multiple of four to `conv_gemm.py`. Source: CUTLASS,
 "Efficient GEMM in CUDA"; PTX ISA. Read next: `tensor_core.py`, then
 `conv_tf32_few.py`.
 """
@@ -136,7 +136,7 @@ def _copy_terms(tiles, at, x, w, walk, there, places, starts):
     Args:
         tiles, at: shared memory, and where in it the thread's first copy goes.
         walk, there: where its terms lie, and which of them are there.
-        places, starts: of both pixels and both filters.
+        places, starts: those of both pixels and both filters.
     """
     (exists, low, high), (_, _, _, _, _, distance, weight) = there, walk
     further = uint64(ROWS_AT_ONCE * DEPTH)

@@ -287,7 +287,7 @@ def epilogue(high: int, across: int, columns: int) -> tuple[Any, Any]:
 
     Args:
         high, across: products of 16 x 8 of a warp.
-        columns: of the block's results.
+        columns: columns of the block's results.
     """
     stride, quads = columns + PADDING, columns // 4
 
