@@ -1,4 +1,4 @@
-"""From the words of the options to objects: model, data, trace, machine, budget.
+"""Objects from command-line options: model, data, trace, machine, budget.
 
 `Workload` and `MemoryOptions` become a `Task`, a trace and a `Machine`. What the user leaves open
 follows from the data, and without data from the usual training of the network (`models.Recipe`).

@@ -46,7 +46,7 @@ def counted(part: BandsPart, submission: str, limit_s: float) -> ParComparison:
     try:
         with bands_of(submission, limit_s) as bands:
             answer = bands.rows(chain.layers, chain.cuts)
-    except Exception as error:  # a stranger's: whatever fails, it is the submission's fault
+    except Exception as error:  # untrusted: whatever fails, it is the submission's fault
         return ParComparison(None, par, why_not(error))
     try:
         return ParComparison(_number(part, footprint_of(chain, answer)), par)

@@ -287,7 +287,7 @@ class _Bag:
         kind = self._zip if name.lower().endswith(".zip") else self._tar
         try:
             kind(name, content, depth)
-        except Exception as error:  # a stranger's bytes: whatever fails, it is the archive's fault
+        except Exception as error:  # untrusted bytes: whatever fails, it is the archive's fault
             why = next(iter(str(error).splitlines()), "") or type(error).__name__
             self.faults.append(f"{name} cannot be unpacked: {why}")
 

@@ -113,7 +113,7 @@ def _asked(fresh: Fresh, arena: HoleArena, drawn: str) -> tuple[_Said, bool]:
     try:
         with fresh() as law:
             return _Said(alarm=refusal_of(law, arena, drawn)), False
-    except Exception as error:  # a stranger's: whatever fails, it is the submission's fault
+    except Exception as error:  # untrusted: whatever fails, it is the submission's fault
         return _Said(fault=why_not(error)), isinstance(error, NoAnswer)
 
 

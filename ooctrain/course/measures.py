@@ -82,11 +82,11 @@ def measured(measure: Measure, submission: str, limit_s: float) -> ParComparison
         return ParComparison(None, par, why)
     except (ConfigError, PlanMismatch) as error:
         return ParComparison(None, par, why_not(error, "its list is refused: "))
-    except Exception as error:  # a stranger's: whatever fails, it is the submission's fault
+    except Exception as error:  # untrusted: whatever fails, it is the submission's fault
         return ParComparison(None, par, why_not(error))
     try:
         return ParComparison(_judged_us(measure, plan), par)
-    except Exception as error:  # data of a stranger: whatever fails, it is the data's fault
+    except Exception as error:  # untrusted data: whatever fails, it is the data's fault
         return ParComparison(None, par, why_not(error, "its list is refused: "), unsafe=True)
 
 

@@ -111,7 +111,7 @@ def replayed(part: Replay, submission: str, limit_s: float) -> ParComparison:
         arena = format_bytes(arena_bytes)
         why = f"it has no room in {arena}, {ROOM} x what lives: {refusal.what}"
         return ParComparison(None, par, why.splitlines()[0])
-    except Exception as error:  # a stranger's: whatever fails, it is the submission's fault
+    except Exception as error:  # untrusted: whatever fails, it is the submission's fault
         return ParComparison(None, par, why_not(error))
     try:
         return ParComparison(extent_bytes(log, addresses), par)

@@ -109,7 +109,7 @@ def introduced(submission: str, kind: str, limit_s: float) -> Introduced:
             fault = ""
         except NoCage:
             raise
-        except Exception as error:  # a stranger's code: whatever fails, it cannot be asked
+        except Exception as error:  # untrusted code: whatever fails, it cannot be run
             fault = why_not(error)
         return Introduced(fault, interview.applied)
 

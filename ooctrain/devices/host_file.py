@@ -61,7 +61,7 @@ class HostFile:
         kept: for another session: `close` does nothing (`KeptFile`).
 
     Raises:
-        ConfigError: nothing, or not so much, can be spilled to the folder.
+        ConfigError: the folder is not writable or has too little space.
     """
 
     address = BASE_ADDRESS
@@ -89,7 +89,7 @@ class HostFile:
         """Makes it the slab of another session; its bytes are not looked at. The space grows.
 
         Raises:
-            ConfigError: there is not so much space; the slab is as before.
+            ConfigError: there is too little space; the slab is as before.
         """
         wanted_bytes = max(1, -(-size_bytes // BLOCK_BYTES)) * BLOCK_BYTES
         if wanted_bytes > self.reserved_bytes:
@@ -268,7 +268,7 @@ class KeptFile:
             size_bytes: size of the slab.
 
         Raises:
-            ConfigError: nothing, or not so much, can be spilled to the folder.
+            ConfigError: the folder is not writable or has too little space.
         """
         if self._spill != spill:
             self.close()

@@ -251,7 +251,7 @@ def open_file(folder: str, size_bytes: int, calls: FileCalls) -> tuple[int, bool
     """A file of whole blocks whose space is taken, and whether it passes the page cache by.
 
     Raises:
-        ConfigError: nothing, or not so much, can be spilled to the folder.
+        ConfigError: the folder is not writable or has too little space.
     """
     try:
         if not os.path.isdir(folder):
@@ -287,7 +287,7 @@ def refusal(
     folder: str, error: OSError, size_bytes: int = 0, calls: FileCalls | None = None,
     more: str = "",
 ) -> ConfigError:  # fmt: skip
-    """Why nothing, or not so much (more), can be spilled to a folder."""
+    """Why the folder cannot be written to, or has too little space (for this much more)."""
     known = MEANINGS.get(error.errno or 0)
     what, fix = known or (f"cannot be used: {os.strerror(error.errno or 0)}", "another folder")
     numbers = ""

@@ -46,7 +46,7 @@ def measure_disk(folder: str) -> Disk:
     """Writes `WRITTEN_BYTES` to a file in the folder, which is gone afterwards.
 
     Raises:
-        ConfigError: nothing, or not so much, can be spilled to the folder.
+        ConfigError: the folder is not writable or has too little space.
         TransferError: the disk fails.
     """
     slab = HostFile(Spill(folder), 2 * COPIES * COPY_BYTES)

@@ -262,7 +262,7 @@ def _too_little(name: str, budget_bytes: int, free: int, total: int) -> OutOfDev
 
 
 def _pinned_slab(driver: GpuDriver, size_bytes: int) -> int:
-    """Address of the host slab. Raises ConfigError: the host has not so much to pin."""
+    """Address of the host slab. Raises ConfigError: the host cannot pin this much."""
     try:
         return driver.host_alloc(size_bytes)
     except DriverError as error:
